@@ -40,6 +40,8 @@ class LeaseRenew(msgspec.Struct, frozen=True, tag=True):
     transfer_id: str
     holder_epoch: int
     missing: tuple[int, ...]
+    renewal: int
+    """1 for the first renewal, then counting."""
 
 
 class Confirm(msgspec.Struct, frozen=True, tag=True):
@@ -63,6 +65,8 @@ class BlocksReady(msgspec.Struct, frozen=True, tag=True):
     transfer_id: str
     holder_epoch: int
     offers: tuple[BlockOffer, ...]
+    renewal: int
+    """The latest renewal that the holder has seen; 0 before the first."""
 
 
 class Confirmed(msgspec.Struct, frozen=True, tag=True):

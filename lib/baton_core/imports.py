@@ -1,0 +1,234 @@
+"""Reservations of a decode worker: prompts whose blocks come from elsewhere.
+
+A reservation is a sequence in state IMPORTING. Its block table mixes blocks that were here, blocks that
+another reservation is importing already, and blocks of its own transfer. If a block is lost the table is
+cut there, and the scheduler computes the rest: no content is ever in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from baton_core.block_pool import BlockPool, BlockState
+from baton_core.peer_messages import ToPuller
+from baton_core.router_messages import KVSource, Transferred
+from baton_core.sequence import Sequence, SequenceInput
+from baton_core.transfer import TERMINAL, PullTimings, Transfer, TransferStep
+from baton_core.worker_events import Pull, PullAborted, PullDone, WorkerEffect
+
+
+@dataclass(slots=True, kw_only=True)
+class Reservation:
+    """A prompt that waits for blocks, and perhaps for its first token."""
+
+    seq: Sequence
+    reserved_s: float
+    num_imported_blocks: int
+
+    def is_ready(self, pool: BlockPool) -> bool:
+        """Whether every block of the table may be read; the table may have been cut."""
+        return all(pool.is_valid(block_id) for block_id in self.seq.block_table)
+
+
+class Imports:
+    """Reservations and transfers of one worker."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        *,
+        block_size: int,
+        block_bytes: int,
+        is_verified_by_checksum: bool,
+        worker_id: str,
+        epoch: int,
+        timings: PullTimings,
+    ) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self._block_bytes = block_bytes
+        self._is_verified_by_checksum = is_verified_by_checksum
+        self._name = f"{worker_id}-{epoch:x}"
+        self._timings = timings
+        self._reservations: dict[str, Reservation] = {}
+        self._transfers: dict[str, Transfer] = {}
+        self._transfer_of_pull: dict[int, str] = {}
+        self._num_pulls = 0
+        self._num_transfers = 0
+
+    @property
+    def num_transfers(self) -> int:
+        """Transfers that are not terminal, those being drained included."""
+        return len(self._transfers)
+
+    @property
+    def num_reserved_blocks(self) -> int:
+        return sum(len(reservation.seq.block_table) for reservation in self._reservations.values())
+
+    def get(self, request_id: str) -> Reservation | None:
+        return self._reservations.get(request_id)
+
+    def reserve(self, now: float, seq: Sequence, source: KVSource) -> list[WorkerEffect] | None:
+        """Take the prompt's blocks and start pulling those that are not here; None if they do not fit.
+
+        At most half of the pool may be reserved; one request alone may take more.
+        """
+        num_blocks = -(-seq.num_prompt_tokens // self._block_size)
+        is_over_half = self.num_reserved_blocks + num_blocks > self._pool.num_blocks // 2
+        if is_over_half and self._reservations:
+            return None
+        wanted = self._build_table(seq, num_blocks)
+        if wanted is None:
+            return None
+        seq.num_computed_tokens = 0
+        seq.num_cached_tokens = min((num_blocks - len(wanted)) * self._block_size, seq.num_prompt_tokens)
+        self._reservations[seq.seq_id.request_id] = Reservation(
+            seq=seq, reserved_s=now, num_imported_blocks=len(wanted)
+        )
+        return self._begin(now, seq.seq_id.request_id, source, wanted) if wanted else []
+
+    def start(self, now: float, request_id: str) -> Transferred:
+        """End a reservation that is ready: its sequence may be scheduled."""
+        reservation = self._reservations.pop(request_id)
+        seq = reservation.seq
+        seq.num_computed_tokens = min(len(seq.block_table) * self._block_size, seq.num_prompt_tokens)
+        seq.apply(now, SequenceInput.START)
+        return Transferred(
+            request_id=request_id,
+            num_blocks=reservation.num_imported_blocks,
+            num_bytes=reservation.num_imported_blocks * self._block_bytes,
+            transfer_s=now - reservation.reserved_s if reservation.num_imported_blocks else 0.0,
+            num_recomputed_tokens=seq.num_prompt_tokens - seq.num_computed_tokens,
+        )
+
+    def cancel(self, now: float, request_id: str) -> list[WorkerEffect]:
+        """Drop a reservation. Its transfer goes on only for blocks that others wait for."""
+        reservation = self._reservations.pop(request_id, None)
+        if reservation is None:
+            return []
+        seq = reservation.seq
+        seq.apply(now, SequenceInput.END)
+        self._pool.release(seq.block_table)
+        seq.block_table.clear()
+        transfer = next((t for t in self._transfers.values() if t.request_id == request_id), None)
+        if transfer is None or self._is_awaited(transfer.awaited_blocks):
+            return []
+        return self._take(transfer, transfer.give_up(now, "the request was cancelled"))
+
+    def on_message(self, now: float, message: ToPuller) -> list[WorkerEffect]:
+        """Take a holder's answer; one for a transfer that is over changes nothing."""
+        transfer = self._transfers.get(message.transfer_id)
+        return self._take(transfer, transfer.on_message(now, message)) if transfer else []
+
+    def on_pull_done(self, now: float, event: PullDone) -> list[WorkerEffect]:
+        transfer = self._transfers.get(self._transfer_of_pull.pop(event.pull_id, ""))
+        if transfer is None:
+            return []
+        step = transfer.on_pull_done(now, event.pull_id, event.failed_block_ids, event.error)
+        return self._take(transfer, step)
+
+    def on_pull_aborted(self, now: float, event: PullAborted) -> list[WorkerEffect]:
+        transfer = self._transfers.get(self._transfer_of_pull.get(event.pull_id, ""))
+        if transfer is None:
+            return []
+        if event.is_fenced:
+            del self._transfer_of_pull[event.pull_id]
+        return self._take(transfer, transfer.on_pull_aborted(now, event.pull_id, is_fenced=event.is_fenced))
+
+    def next_deadline(self) -> float | None:
+        deadlines = (transfer.next_deadline() for transfer in self._transfers.values())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def on_deadline(self, now: float) -> list[WorkerEffect]:
+        effects = []
+        for transfer in list(self._transfers.values()):
+            deadline = transfer.next_deadline()
+            if deadline is not None and deadline <= now:
+                effects += self._take(transfer, transfer.on_deadline(now))
+        return effects
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when a block awaited by a transfer is not importing, or the reverse."""
+        owned = [block for transfer in self._transfers.values() for block in transfer.awaited_blocks]
+        assert len(owned) == len(set(owned)), "a block is imported twice"
+        states = (BlockState.IMPORTING, BlockState.QUARANTINED)
+        written = {b for b in range(self._pool.num_blocks) if self._pool.state(b) in states}
+        assert written == set(owned), f"written {sorted(written)}, awaited {sorted(owned)}"
+
+    # --- parts ---
+
+    def _build_table(self, seq: Sequence, num_blocks: int) -> dict[int, int] | None:
+        """Fill the block table; returns index to block of what has to be pulled."""
+        hashes: list[bytes | None] = [*seq.hashes(self._block_size)]
+        hashes += [None] * (num_blocks - len(hashes))
+        table = [self._find(block_hash) for block_hash in hashes]
+        here = [block_id for block_id in table if block_id is not None]
+        missing = [index for index, block_id in enumerate(table) if block_id is None]
+        self._pool.share(here)
+        imported = self._pool.begin_import([hashes[index] for index in missing])
+        if imported is None:
+            self._pool.release(here)
+            return None
+        self._pool.share(imported)
+        wanted = dict(zip(missing, imported, strict=True))
+        seq.block_table = [
+            wanted[index] if block_id is None else block_id for index, block_id in enumerate(table)
+        ]
+        return wanted
+
+    def _find(self, block_hash: bytes | None) -> int | None:
+        if block_hash is None:
+            return None
+        block_id = self._pool.cache.find(block_hash)
+        return self._pool.cache.find_importing(block_hash) if block_id is None else block_id
+
+    def _begin(
+        self, now: float, request_id: str, source: KVSource, wanted: dict[int, int]
+    ) -> list[WorkerEffect]:
+        self._num_transfers += 1
+        transfer = Transfer(
+            f"{self._name}-{self._num_transfers}",
+            request_id,
+            source,
+            wanted,
+            is_verified_by_checksum=self._is_verified_by_checksum,
+            next_pull_id=self._next_pull_id,
+            timings=self._timings,
+        )
+        self._transfers[transfer.transfer_id] = transfer
+        return self._take(transfer, transfer.start(now))
+
+    def _next_pull_id(self) -> int:
+        self._num_pulls += 1
+        return self._num_pulls
+
+    def _take(self, transfer: Transfer, step: TransferStep) -> list[WorkerEffect]:
+        """Apply what a transfer decided to the pool and to the tables that wait for its blocks."""
+        for block_id in step.valid:
+            self._pool.verify(block_id)
+        self._cut_tables({*step.lost, *step.quarantined})
+        for block_id in step.lost:
+            self._pool.discard(block_id)
+        for block_id in step.quarantined:
+            self._pool.quarantine(block_id)
+        for block_id in step.fenced:
+            self._pool.fence(block_id)
+        for effect in step.effects:
+            if isinstance(effect, Pull):
+                self._transfer_of_pull[effect.pull_id] = transfer.transfer_id
+        if transfer.state in TERMINAL:
+            del self._transfers[transfer.transfer_id]
+        return list(step.effects)
+
+    def _cut_tables(self, lost: set[int]) -> None:
+        for reservation in self._reservations.values() if lost else ():
+            table = reservation.seq.block_table
+            cut = next((index for index, block_id in enumerate(table) if block_id in lost), None)
+            if cut is not None:
+                self._pool.release(table[cut:])
+                del table[cut:]
+
+    def _is_awaited(self, block_ids: Iterable[int]) -> bool:
+        waiting = {block for r in self._reservations.values() for block in r.seq.block_table}
+        return any(block_id in waiting for block_id in block_ids)
