@@ -1,0 +1,116 @@
+"""The workers a router knows: who they are, what they hold, what this router has given them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from baton_core.block_hash import block_hashes, root_hash
+from baton_core.errors import IncompatibleWorkerError
+from baton_core.placement import WorkerView
+from baton_core.prefix_index import PrefixIndex
+from baton_core.router_messages import CacheDelta, KVSource, RequestSpec
+from baton_core.worker_info import ModelIdentity, WorkerInfo, WorkerLoad
+
+
+@dataclass(slots=True, kw_only=True)
+class _Member:
+    info: WorkerInfo
+    load: WorkerLoad = field(default_factory=WorkerLoad)
+    num_given_tokens: int = 0
+    num_given_sequences: int = 0
+
+
+class Fleet:
+    """Members of one model. The ledger counts what was given out and not yet taken back."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, _Member] = {}
+        self._index = PrefixIndex()
+
+    @property
+    def identity(self) -> ModelIdentity | None:
+        """What every member shares; None while there is none."""
+        first = next(iter(self._members.values()), None)
+        return first.info.identity if first else None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether some worker decodes and some worker prefills."""
+        roles = [member.info.role for member in self._members.values()]
+        return any(role.can_decode for role in roles) and any(role.can_prefill for role in roles)
+
+    @property
+    def max_model_len(self) -> int:
+        """What every member can hold; 0 without members."""
+        return min((member.info.max_model_len for member in self._members.values()), default=0)
+
+    @property
+    def is_ledger_empty(self) -> bool:
+        return not any(m.num_given_tokens or m.num_given_sequences for m in self._members.values())
+
+    def workers(self) -> list[tuple[WorkerInfo, WorkerLoad]]:
+        return [(member.info, member.load) for member in self._members.values()]
+
+    def check(self, info: WorkerInfo) -> None:
+        """Refuse a worker that cannot exchange blocks with the members.
+
+        Raises:
+            IncompatibleWorkerError: names the field, its value and what is allowed.
+        """
+        if info.worker_id in self._members:
+            raise IncompatibleWorkerError(
+                f"worker_id is {info.worker_id!r}; allowed: a name that no registered worker has"
+            )
+        if self.identity is not None:
+            self.identity.require_equal(info.identity)
+
+    def join(self, info: WorkerInfo) -> None:
+        self.check(info)
+        load = WorkerLoad(num_available_blocks=info.num_blocks)
+        self._members[info.worker_id] = _Member(info=info, load=load)
+
+    def leave(self, worker_id: str) -> None:
+        self._members.pop(worker_id, None)
+        self._index.drop(worker_id)
+
+    def report(self, worker_id: str, load: WorkerLoad) -> None:
+        if (member := self._members.get(worker_id)) is not None:
+            member.load = load
+
+    def apply_delta(self, worker_id: str, delta: CacheDelta) -> None:
+        if worker_id in self._members:
+            self._index.apply(worker_id, delta)
+
+    def give(self, worker_id: str, *, num_tokens: int = 0, num_sequences: int = 0) -> None:
+        """Count prompt tokens and sequences given to a worker; negative numbers take them back."""
+        if (member := self._members.get(worker_id)) is not None:
+            member.num_given_tokens += num_tokens
+            member.num_given_sequences += num_sequences
+
+    def source(self, worker_id: str) -> KVSource:
+        """Where a decode worker pulls from."""
+        info = self._members[worker_id].info
+        return KVSource(
+            worker_id=worker_id,
+            epoch=info.epoch,
+            peer_address=info.peer_address,
+            kv_description=info.kv_description,
+        )
+
+    def views(self, spec: RequestSpec) -> list[WorkerView]:
+        """The snapshot that placement decides on."""
+        if self.identity is None:
+            return []
+        block_size = self.identity.block_size
+        hashes = block_hashes(root_hash(self.identity, spec.cache_salt), spec.prompt_token_ids, block_size)
+        cached = self._index.num_cached_blocks(hashes, self._members)
+        return [
+            WorkerView(
+                worker_id=worker_id,
+                role=member.info.role,
+                num_cached_tokens=cached[worker_id] * block_size,
+                num_queued_tokens=member.num_given_tokens,
+                num_sequences=member.num_given_sequences,
+            )
+            for worker_id, member in self._members.items()
+        ]

@@ -1,0 +1,118 @@
+"""Where a request runs: filter, score, pick, over a pure snapshot of the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from baton_core.worker_info import Role
+
+
+class SplitMode(StrEnum):
+    AUTO = "auto"
+    """Split when a prefill worker exists and enough of the prompt has to be computed."""
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementConfig:
+    split: SplitMode = SplitMode.AUTO
+    min_split_tokens: int = 256
+    """Uncached prompt tokens from which `auto` splits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """A worker as one request sees it."""
+
+    worker_id: str
+    role: Role
+    num_cached_tokens: int
+    """Prompt tokens of this request whose blocks it holds."""
+    num_queued_tokens: int
+    """Prompt tokens given to it that are not computed yet."""
+    num_sequences: int
+    """Sequences given to it that have not ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """`prefill` and `decode` are the same worker when the request is not split."""
+
+    prefill: str
+    decode: str
+    reason: str
+
+    @property
+    def is_split(self) -> bool:
+        return self.prefill != self.decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaceable:
+    """No worker can take the request; `is_permanent` until another worker joins."""
+
+    reason: str
+    is_permanent: bool
+
+
+def place(
+    num_prompt_tokens: int,
+    workers: Sequence[WorkerView],
+    config: PlacementConfig,
+    excluded: frozenset[str] = frozenset(),
+) -> Placement | Unplaceable:
+    """Choose workers for a prompt; `excluded` are those that have just refused it."""
+    decoders = [view for view in workers if view.role.can_decode]
+    if not decoders:
+        return Unplaceable(reason="no decode worker is registered", is_permanent=True)
+    decoder = pick_decoder(decoders, excluded)
+    if decoder is None:
+        return Unplaceable(reason="every decode worker is full", is_permanent=False)
+    num_uncached = num_prompt_tokens - decoder.num_cached_tokens
+    local = Placement(
+        prefill=decoder.worker_id,
+        decode=decoder.worker_id,
+        reason=f"{num_uncached} uncached tokens, split={config.split}",
+    )
+    if not _is_split_wanted(num_uncached, config):
+        return local
+    prefillers = [view for view in workers if view.role.can_prefill and view.worker_id != decoder.worker_id]
+    candidates = [view for view in prefillers if view.worker_id not in excluded]
+    if candidates:
+        prefiller = min(candidates, key=_prefill_order)
+        return Placement(
+            prefill=prefiller.worker_id,
+            decode=decoder.worker_id,
+            reason=f"{num_uncached} tokens uncached at the decode worker, split={config.split}",
+        )
+    if config.split is SplitMode.ALWAYS:
+        reason = "every prefill worker is full" if prefillers else "no prefill worker is registered"
+        return Unplaceable(reason=reason, is_permanent=not prefillers)
+    return local
+
+
+def pick_decoder(workers: Sequence[WorkerView], excluded: frozenset[str]) -> WorkerView | None:
+    """The decode worker with the longest cached prefix, then the fewest sequences, then by name."""
+    candidates = [view for view in workers if view.role.can_decode and view.worker_id not in excluded]
+    return min(candidates, key=_decode_order, default=None)
+
+
+def _is_split_wanted(num_uncached: int, config: PlacementConfig) -> bool:
+    match config.split:
+        case SplitMode.NEVER:
+            return False
+        case SplitMode.ALWAYS:
+            return num_uncached > 1
+        case SplitMode.AUTO:
+            return num_uncached >= config.min_split_tokens
+
+
+def _prefill_order(view: WorkerView) -> tuple[int, int, bool, str]:
+    return (-view.num_cached_tokens, view.num_queued_tokens, view.role is Role.MIXED, view.worker_id)
+
+
+def _decode_order(view: WorkerView) -> tuple[int, int, bool, str]:
+    return (-view.num_cached_tokens, view.num_sequences, view.role is Role.MIXED, view.worker_id)
