@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from baton_core.block_hash import block_hashes, root_hash
 from baton_core.errors import IncompatibleWorkerError
@@ -18,6 +19,25 @@ class _Member:
     load: WorkerLoad = field(default_factory=WorkerLoad)
     num_given_tokens: int = 0
     num_given_sequences: int = 0
+    num_given_blocks: int = 0
+    """Blocks of prompts that are on their way to it."""
+
+    def can_reserve(self, num_blocks: int) -> bool:
+        """Whether it would take a reservation, as its own rule says: half of its pool, or one alone."""
+        is_within_half = self.num_given_blocks + num_blocks <= self.info.num_blocks // 2
+        is_alone = not self.num_given_blocks
+        return num_blocks <= self.load.num_available_blocks and (is_within_half or is_alone)
+
+
+class Charge(NamedTuple):
+    """What the ledger counts against a worker for one request."""
+
+    worker_id: str
+    num_tokens: int = 0
+    """Prompt tokens to compute."""
+    num_sequences: int = 0
+    num_blocks: int = 0
+    """Blocks of a prompt that is computed elsewhere."""
 
 
 class Fleet:
@@ -46,7 +66,8 @@ class Fleet:
 
     @property
     def is_ledger_empty(self) -> bool:
-        return not any(m.num_given_tokens or m.num_given_sequences for m in self._members.values())
+        members = self._members.values()
+        return not any(m.num_given_tokens or m.num_given_sequences or m.num_given_blocks for m in members)
 
     def workers(self) -> list[tuple[WorkerInfo, WorkerLoad]]:
         return [(member.info, member.load) for member in self._members.values()]
@@ -81,11 +102,12 @@ class Fleet:
         if worker_id in self._members:
             self._index.apply(worker_id, delta)
 
-    def give(self, worker_id: str, *, num_tokens: int = 0, num_sequences: int = 0) -> None:
-        """Count prompt tokens and sequences given to a worker; negative numbers take them back."""
-        if (member := self._members.get(worker_id)) is not None:
-            member.num_given_tokens += num_tokens
-            member.num_given_sequences += num_sequences
+    def give(self, charge: Charge, *, sign: int = 1) -> None:
+        """Count what is given to a worker; `sign` -1 takes it back."""
+        if (member := self._members.get(charge.worker_id)) is not None:
+            member.num_given_tokens += sign * charge.num_tokens
+            member.num_given_sequences += sign * charge.num_sequences
+            member.num_given_blocks += sign * charge.num_blocks
 
     def source(self, worker_id: str) -> KVSource:
         """Where a decode worker pulls from."""
@@ -97,12 +119,18 @@ class Fleet:
             kv_description=info.kv_description,
         )
 
+    def num_blocks(self, spec: RequestSpec) -> int:
+        """Blocks that the prompt takes."""
+        assert self.identity is not None, "a placed request has workers"
+        return -(-len(spec.prompt_token_ids) // self.identity.block_size)
+
     def views(self, spec: RequestSpec) -> list[WorkerView]:
         """The snapshot that placement decides on."""
         if self.identity is None:
             return []
         block_size = self.identity.block_size
         hashes = block_hashes(root_hash(self.identity, spec.cache_salt), spec.prompt_token_ids, block_size)
+        num_blocks = self.num_blocks(spec)
         cached = self._index.num_cached_blocks(hashes, self._members)
         return [
             WorkerView(
@@ -111,6 +139,7 @@ class Fleet:
                 num_cached_tokens=cached[worker_id] * block_size,
                 num_queued_tokens=member.num_given_tokens,
                 num_sequences=member.num_given_sequences,
+                can_reserve=member.can_reserve(num_blocks),
             )
             for worker_id, member in self._members.items()
         ]

@@ -94,7 +94,9 @@ class LeaseTable:
     # --- from the worker ---
 
     def open(self, now: float, request_id: str) -> list[WorkerEffect]:
-        """A prefill begins here."""
+        """A prefill begins here; what an earlier one of this name still held is let go."""
+        if (old := self._offers.get(request_id)) is not None:
+            self._close(old, "its request was started anew")
         self._offers[request_id] = _Offer(request_id=request_id)
         self._gone.pop(request_id, None)
         early = self._early.pop(request_id, None)
@@ -187,6 +189,7 @@ class LeaseTable:
         offer = self._offers.get(message.request_id)
         if offer is None and message.request_id not in self._gone:
             self._early[message.request_id] = (now + self._timings.hold_s, peer_id, message)
+            self._early.move_to_end(message.request_id)
             if len(self._early) > MAX_REMEMBERED:
                 self._early.popitem(last=False)
             return []

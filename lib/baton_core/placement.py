@@ -35,6 +35,8 @@ class WorkerView:
     """Prompt tokens given to it that are not computed yet."""
     num_sequences: int
     """Sequences given to it that have not ended."""
+    can_reserve: bool
+    """Whether it has room for the prompt's blocks while they arrive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,39 +67,46 @@ def place(
     excluded: frozenset[str] = frozenset(),
 ) -> Placement | Unplaceable:
     """Choose workers for a prompt; `excluded` are those that have just refused it."""
-    decoders = [view for view in workers if view.role.can_decode]
-    if not decoders:
+    if not any(view.role.can_decode for view in workers):
         return Unplaceable(reason="no decode worker is registered", is_permanent=True)
-    decoder = pick_decoder(decoders, excluded)
+    decoder = pick_decoder(workers, excluded)
     if decoder is None:
         return Unplaceable(reason="every decode worker is full", is_permanent=False)
     num_uncached = num_prompt_tokens - decoder.num_cached_tokens
-    local = Placement(
-        prefill=decoder.worker_id,
-        decode=decoder.worker_id,
-        reason=f"{num_uncached} uncached tokens, split={config.split}",
-    )
-    if not _is_split_wanted(num_uncached, config):
-        return local
     prefillers = [view for view in workers if view.role.can_prefill and view.worker_id != decoder.worker_id]
-    candidates = [view for view in prefillers if view.worker_id not in excluded]
-    if candidates:
-        prefiller = min(candidates, key=_prefill_order)
-        return Placement(
-            prefill=prefiller.worker_id,
-            decode=decoder.worker_id,
-            reason=f"{num_uncached} tokens uncached at the decode worker, split={config.split}",
-        )
-    if config.split is SplitMode.ALWAYS:
-        reason = "every prefill worker is full" if prefillers else "no prefill worker is registered"
-        return Unplaceable(reason=reason, is_permanent=not prefillers)
-    return local
+    if not _is_split_wanted(num_uncached, config) or (not prefillers and config.split is SplitMode.AUTO):
+        reason = f"{num_uncached} uncached tokens, split={config.split}"
+        return Placement(prefill=decoder.worker_id, decode=decoder.worker_id, reason=reason)
+    if not prefillers:
+        return Unplaceable(reason="no prefill worker is registered", is_permanent=True)
+    return _split(prefillers, pick_decoder(workers, excluded, can_reserve=True), excluded)
 
 
-def pick_decoder(workers: Sequence[WorkerView], excluded: frozenset[str]) -> WorkerView | None:
+def pick_decoder(
+    workers: Sequence[WorkerView], excluded: frozenset[str], *, can_reserve: bool = False
+) -> WorkerView | None:
     """The decode worker with the longest cached prefix, then the fewest sequences, then by name."""
-    candidates = [view for view in workers if view.role.can_decode and view.worker_id not in excluded]
+    candidates = [
+        view
+        for view in workers
+        if view.role.can_decode and view.worker_id not in excluded and (view.can_reserve or not can_reserve)
+    ]
     return min(candidates, key=_decode_order, default=None)
+
+
+def _split(
+    prefillers: Sequence[WorkerView], decoder: WorkerView | None, excluded: frozenset[str]
+) -> Placement | Unplaceable:
+    if decoder is None:
+        return Unplaceable(reason="no decode worker has room for the prompt", is_permanent=False)
+    names = excluded | {decoder.worker_id}
+    prefiller = min(
+        (view for view in prefillers if view.worker_id not in names), key=_prefill_order, default=None
+    )
+    if prefiller is None:
+        return Unplaceable(reason="every prefill worker is full", is_permanent=False)
+    reason = f"split: {decoder.num_cached_tokens} tokens cached at the decode worker"
+    return Placement(prefill=prefiller.worker_id, decode=decoder.worker_id, reason=reason)
 
 
 def _is_split_wanted(num_uncached: int, config: PlacementConfig) -> bool:

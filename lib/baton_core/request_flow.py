@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, assert_never
+from typing import Final, assert_never
 
 from baton_core.errors import ErrorCode
-from baton_core.fleet import Fleet
+from baton_core.fleet import Charge, Fleet
 from baton_core.placement import Placement, PlacementConfig, Unplaceable, pick_decoder, place
 from baton_core.router_events import (
     FailRequest,
@@ -95,14 +96,6 @@ class FlowLimits:
     """How long it looks for another decode worker; the prefill worker holds the blocks as long."""
 
 
-class _Given(NamedTuple):
-    """What the fleet's ledger counts for this request."""
-
-    worker_id: str
-    num_tokens: int
-    num_sequences: int
-
-
 class RequestFlow:
     """Admit, place, reserve, prefill, start, cancel. Methods return effects.
 
@@ -122,7 +115,7 @@ class RequestFlow:
         self._placement: Placement | None = None
         self._refused_by: frozenset[str] = frozenset()
         self._why_waiting = ""
-        self._given: list[_Given] = []
+        self._charges: list[Charge] = []
         self._stream = TokenStream(now, spec)
         self._first: FirstToken | None = None
         self._transferred: Transferred | None = None
@@ -169,6 +162,7 @@ class RequestFlow:
                 return self._on_first_token(now, worker_id, message)
             case Transferred():
                 self._transferred = message
+                self._take_back(lambda charge: charge.num_blocks > 0)
                 return []
             case Failed(code=code, message=text):
                 is_concerned = worker_id in self._workers_in_use()
@@ -229,8 +223,8 @@ class RequestFlow:
         if self._num_attempts:
             self.attempt_id = f"{self.spec.request_id}#{self._num_attempts}"
         self._num_attempts += 1
-        self._give(outcome.prefill, num_tokens=len(self.spec.prompt_token_ids))
-        self._give(outcome.decode, num_sequences=self.spec.params.n)
+        self._charge(Charge(outcome.prefill, num_tokens=len(self.spec.prompt_token_ids)))
+        self._charge_decoder(outcome)
         if not outcome.is_split:
             self._apply(now, FlowInput.PLACED_LOCAL)
             return [self._send(outcome.decode, Generate(spec=self._attempt()))]
@@ -262,12 +256,13 @@ class RequestFlow:
         """Choose another decode worker for the same prefill worker, if one is left."""
         assert self._placement is not None, "only a placed request moves"
         excluded = self._refused_by | {self._placement.prefill}
-        decoder = pick_decoder(self._fleet.views(self.spec), excluded)
+        decoder = pick_decoder(self._fleet.views(self.spec), excluded, can_reserve=True)
         if decoder is None:
             return False
-        self._take_back(self._placement.decode)
+        old = self._placement.decode
+        self._take_back(lambda charge: charge.worker_id == old)
         self._placement = replace(self._placement, decode=decoder.worker_id)
-        self._give(decoder.worker_id, num_sequences=self.spec.params.n)
+        self._charge_decoder(self._placement)
         return True
 
     def _rehome(self, now: float) -> list[RouterEffect]:
@@ -303,7 +298,7 @@ class RequestFlow:
             return []
         self._apply(now, FlowInput.FIRST_TOKEN)
         self._first = message
-        self._take_back(worker_id, is_prefill=True)
+        self._take_back(lambda charge: charge.num_tokens > 0)
         effects = [effect for output in message.outputs for effect in self._stream.take(now, output)]
         if self._stream.is_over:
             return effects + self._finish(now)
@@ -356,20 +351,23 @@ class RequestFlow:
         """Cancel at both workers, which ignore it if they have nothing left of the request."""
         if self._placement is None:
             return []
-        for given in list(self._given):
-            self._take_back(given.worker_id)
+        self._take_back(lambda charge: True)
         names = dict.fromkeys((self._placement.decode, self._placement.prefill))
         return [self._send(worker_id, Cancel(request_id=self.attempt_id)) for worker_id in names]
 
-    def _give(self, worker_id: str, *, num_tokens: int = 0, num_sequences: int = 0) -> None:
-        self._fleet.give(worker_id, num_tokens=num_tokens, num_sequences=num_sequences)
-        self._given.append(_Given(worker_id, num_tokens, num_sequences))
+    def _charge_decoder(self, placement: Placement) -> None:
+        self._charge(Charge(placement.decode, num_sequences=self.spec.params.n))
+        if placement.is_split:
+            self._charge(Charge(placement.decode, num_blocks=self._fleet.num_blocks(self.spec)))
 
-    def _take_back(self, worker_id: str, *, is_prefill: bool = False) -> None:
-        for given in [given for given in self._given if given.worker_id == worker_id]:
-            if not is_prefill or given.num_tokens:
-                self._given.remove(given)
-                self._fleet.give(worker_id, num_tokens=-given.num_tokens, num_sequences=-given.num_sequences)
+    def _charge(self, charge: Charge) -> None:
+        self._fleet.give(charge)
+        self._charges.append(charge)
+
+    def _take_back(self, is_over: Callable[[Charge], bool]) -> None:
+        for charge in [charge for charge in self._charges if is_over(charge)]:
+            self._charges.remove(charge)
+            self._fleet.give(charge, sign=-1)
 
     def _send(self, worker_id: str, message: ToWorker) -> SendToWorker:
         return SendToWorker(worker_id=worker_id, message=message)

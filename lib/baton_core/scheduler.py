@@ -1,7 +1,8 @@
 """Which tokens of which sequences the next step computes.
 
 One sentence: under a token budget, give every running sequence the tokens it lacks, then admit waiting
-ones. A decode is a sequence that lacks one token; a prompt chunk and a recompute lack more.
+ones. A decode is a sequence that lacks one token; a prompt chunk and a recompute lack more. A pinned
+sequence gets the blocks of its whole prompt when it is admitted and keeps them.
 """
 
 from __future__ import annotations
@@ -79,12 +80,12 @@ class Scheduler:
         The blocks of the sequences in the plan stay theirs until `complete`, whatever happens meanwhile.
         """
         assert not self._in_flight, "a step is in flight"
-        plan = _PlanBuilder(self._config.max_num_batched_tokens)
+        plan = _PlanBuilder(self._config.max_num_batched_tokens, self._config.block_size)
         preempted_before = self.num_preemptions
         for seq in sorted(self._running, key=lambda seq: (seq.num_uncomputed_tokens > 1, _order(seq))):
             if seq.state is SequenceState.RUNNING and plan.budget:
                 self._schedule_one(now, seq, plan)
-        if self.num_preemptions == preempted_before:
+        if self.num_preemptions == preempted_before or not plan.slices:
             self._admit(now, plan)
         if not plan.slices:
             return None
@@ -134,23 +135,28 @@ class Scheduler:
     def _schedule_one(self, now: float, seq: Sequence, plan: _PlanBuilder) -> None:
         num_tokens = min(seq.num_uncomputed_tokens, plan.budget)
         while not self._take_blocks(seq, num_tokens, plan):
-            victim = self._victim(plan)
+            victim = self._victim(seq, plan)
             self._preempt(now, victim)
             if victim is seq:
                 return
         plan.add(seq, num_tokens)
 
     def _admit(self, now: float, plan: _PlanBuilder) -> None:
+        """Admit in order. If nothing runs, later ones that wait with blocks give them to the first."""
         while self._waiting and plan.budget and len(self._running) < self._config.max_num_seqs:
             seq = self._waiting[0]
             has_blocks = bool(seq.block_table)
             if not has_blocks:
                 self._use_prefix(seq)
             num_tokens = min(seq.num_uncomputed_tokens, plan.budget)
-            if not self._take_blocks(seq, num_tokens, plan):
-                if not has_blocks:
-                    self._drop_blocks(seq)
-                return
+            num_to_hold = seq.num_uncomputed_tokens if seq.is_pinned else num_tokens
+            while not self._take_blocks(seq, num_to_hold, plan):
+                victim = self._victim(seq, plan)
+                if self._running or victim is seq:
+                    if not has_blocks:
+                        self._drop_blocks(seq)
+                    return
+                self._preempt(now, victim)
             self._waiting.popleft()
             if seq.num_cached_tokens is None:
                 seq.num_cached_tokens = seq.num_computed_tokens
@@ -172,7 +178,7 @@ class Scheduler:
         num_blocks = -(-(seq.num_computed_tokens + num_tokens) // block_size)
         first = seq.num_computed_tokens // block_size
         is_copy = first < len(seq.block_table) and not self._pool.is_writable(seq.block_table[first])
-        taken = self._pool.allocate(num_blocks - len(seq.block_table) + is_copy)
+        taken = self._pool.allocate(max(num_blocks - len(seq.block_table), 0) + is_copy)
         if taken is None:
             return False
         if is_copy:
@@ -181,10 +187,10 @@ class Scheduler:
         seq.block_table.extend(taken)
         return True
 
-    def _victim(self, plan: _PlanBuilder) -> Sequence:
-        """Whoever came last among those that hold blocks and are not in this step."""
-        holders = [seq for seq in self._waiting if seq.block_table]
-        holders += [seq for seq in self._running if seq not in plan.num_tokens]
+    def _victim(self, seq: Sequence, plan: _PlanBuilder) -> Sequence:
+        """Whoever came last among `seq` and those that hold blocks, are not pinned and not in this step."""
+        holders = [seq, *(waiting for waiting in self._waiting if waiting.block_table)]
+        holders += [one for one in self._running if one not in plan.num_tokens and not one.is_pinned]
         return max(holders, key=_order)
 
     def _preempt(self, now: float, seq: Sequence) -> None:
@@ -206,8 +212,9 @@ class Scheduler:
 class _PlanBuilder:
     """The step being planned."""
 
-    def __init__(self, budget: int) -> None:
+    def __init__(self, budget: int, block_size: int) -> None:
         self.budget = budget
+        self._block_size = block_size
         self.num_tokens: dict[Sequence, int] = {}
         self.slices: list[SequenceSlice] = []
         self.copies: list[tuple[int, int]] = []
@@ -216,14 +223,14 @@ class _PlanBuilder:
         start = seq.num_computed_tokens
         self.budget -= num_tokens
         self.num_tokens[seq] = num_tokens
-        is_at_end = start + num_tokens == seq.num_tokens
+        end = start + num_tokens
         self.slices.append(
             SequenceSlice(
                 seq_id=seq.seq_id,
-                token_ids=tuple(seq.token_ids[start : start + num_tokens]),
+                token_ids=tuple(seq.token_ids[start:end]),
                 start=start,
-                block_ids=tuple(seq.block_table),
-                samples=seq.sample_specs() if is_at_end else (),
+                block_ids=tuple(seq.block_table[: -(-end // self._block_size)]),
+                samples=seq.sample_specs() if end == seq.num_tokens else (),
             )
         )
 

@@ -57,11 +57,14 @@ class Sequence:
         root: bytes,
         arrival_s: float,
         state: SequenceState = SequenceState.WAITING,
+        is_pinned: bool = False,
     ) -> None:
         assert params.seed is not None, "whoever accepts a request gives it a seed"
         self.seq_id = seq_id
         self.params = params
         self.arrival_s = arrival_s
+        self.is_pinned = is_pinned
+        """Never preempted: its blocks are offered to a puller while it computes the rest."""
         self.num_prompt_tokens = len(prompt_token_ids)
         self.token_ids = list(prompt_token_ids)
         self.block_table: list[int] = []

@@ -103,6 +103,17 @@ TRANSITIONS: Final[dict[tuple[SessionState, SessionInput], SessionState]] = {
 }
 
 
+def next_state(state: SessionState, cause: SessionInput) -> SessionState:
+    """Apply the table.
+
+    Raises:
+        RuntimeError: the pair is absent.
+    """
+    if (state, cause) not in TRANSITIONS:
+        raise RuntimeError(f"a session cannot take {cause} in state {state}")
+    return TRANSITIONS[state, cause]
+
+
 class SessionMachine(Generic[Sent, Received]):
     """One end of one session. `now` is in seconds of one clock that never goes back.
 
@@ -307,6 +318,4 @@ class SessionMachine(Generic[Sent, Received]):
         self._outbox = Outbox()
 
     def _apply(self, cause: SessionInput) -> None:
-        if (self._state, cause) not in TRANSITIONS:
-            raise RuntimeError(f"session with {self._peer}: {cause} in state {self._state}")
-        self._state = TRANSITIONS[self._state, cause]
+        self._state = next_state(self._state, cause)

@@ -218,6 +218,7 @@ class WorkerCore:
             root=self._root(spec.cache_salt),
             arrival_s=now,
             state=SequenceState.IMPORTING if is_reserve else SequenceState.WAITING,
+            is_pinned=isinstance(command, Prefill),
         )
         request = _Request(
             spec=spec,

@@ -1,0 +1,91 @@
+"""Backend for workers that share one process: tests, the simulator, prefill and decode in one `LLM`.
+
+The connectors that may reach each other share one `InProcessRegistry`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from itertools import count
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+from baton_kv.connector import Capabilities, HolderUnreachableError, VerifiesBy
+from baton_kv.mapped import Blocks, MappedConnector
+
+if TYPE_CHECKING:
+    from baton_core.kv_group import KVGroupSpec
+    from baton_kv.description import PoolDescription
+
+
+class InProcessRegistry:
+    """The pools on offer in this process, by address.
+
+    Shared by the threads of its connectors: each method is one dictionary operation, which the interpreter
+    makes atomic.
+    """
+
+    def __init__(self) -> None:
+        self.realm = secrets.token_hex(8)
+        self._pools: dict[str, Blocks] = {}
+        self._numbers = count()
+
+    def reserve_address(self) -> str:
+        return f"pool-{next(self._numbers)}"
+
+    def offer(self, address: str, blocks: Blocks) -> None:
+        self._pools[address] = blocks
+
+    def withdraw(self, address: str) -> None:
+        self._pools.pop(address, None)
+
+    def find(self, address: str) -> Blocks | None:
+        return self._pools.get(address)
+
+
+class _OfferedPool:
+    def __init__(self, registry: InProcessRegistry, address: str, blocks: Blocks) -> None:
+        self._registry = registry
+        self._address = address
+        self.blocks = blocks
+
+    def is_alive(self) -> bool:
+        return self._registry.find(self._address) is not None
+
+    def close(self) -> None:
+        del self.blocks
+
+
+class InProcessConnector(MappedConnector):
+    """Copies between pools of one process. Nothing is checksummed: the holder confirms."""
+
+    capabilities: ClassVar = Capabilities(
+        name="in_process", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=True
+    )
+
+    def __init__(self, spec: KVGroupSpec, epoch: int, registry: InProcessRegistry) -> None:
+        super().__init__(spec, epoch)
+        self._registry = registry
+        self._address = registry.reserve_address()
+
+    def allocate(self, num_blocks: int) -> torch.Tensor:
+        pool = super().allocate(num_blocks)
+        self._registry.offer(self._address, self.blocks)
+        return pool
+
+    def close(self) -> None:
+        self._registry.withdraw(self._address)
+        super().close()
+
+    def _place(self, num_bytes: int) -> torch.Tensor:
+        return torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def _where(self) -> tuple[str, str]:
+        return self._registry.realm, self._address
+
+    def _open(self, description: PoolDescription) -> _OfferedPool:
+        blocks = self._registry.find(description.address)
+        if blocks is None or len(blocks) != description.num_blocks:
+            raise HolderUnreachableError("address", description.address, "a pool on offer in this process")
+        return _OfferedPool(self._registry, description.address, blocks)

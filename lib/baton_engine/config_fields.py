@@ -1,0 +1,123 @@
+"""Typed reading of a model folder's JSON files: refuses by key, value and what is allowed."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from baton_core.errors import InvalidModelError
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """Read one JSON object.
+
+    Raises:
+        InvalidModelError: the file is missing, unreadable, not JSON or not an object.
+    """
+    try:
+        values = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise InvalidModelError(f"{path} is missing; allowed: a model folder that holds it") from None
+    except OSError as error:
+        raise InvalidModelError(
+            f"{path} cannot be read ({error.strerror}); allowed: a readable file"
+        ) from None
+    except ValueError as error:
+        raise InvalidModelError(f"{path} is not JSON ({error}); allowed: one JSON object") from None
+    if not isinstance(values, dict):
+        raise InvalidModelError(f"{path} holds {type(values).__name__}; allowed: one JSON object")
+    return values
+
+
+class ConfigFields:
+    """The keys of one JSON object, read by type.
+
+    An absent key and `null` mean the default; without a default they are refused.
+    Every reader raises InvalidModelError for a value it does not allow.
+    """
+
+    def __init__(self, source: str, values: dict[str, Any]) -> None:
+        self._source = source
+        self._values = values
+
+    @classmethod
+    def from_file(cls, path: Path) -> ConfigFields:
+        return cls(str(path), read_json_object(path))
+
+    def raw(self, key: str) -> Any:
+        return self._values.get(key)
+
+    def refuse(self, key: str, value: object, allowed: str) -> InvalidModelError:
+        """Return the error for a value, to be raised by the caller."""
+        return InvalidModelError(f"{self._source}: {key} is {value!r}; allowed: {allowed}")
+
+    def integer(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
+        value = self.optional_integer(key, minimum=minimum)
+        if value is None:
+            value = default
+        if value is None:
+            raise self.refuse(key, None, f"an integer of at least {minimum}")
+        return value
+
+    def optional_integer(self, key: str, *, minimum: int = 1) -> int | None:
+        value = self.raw(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise self.refuse(key, value, f"an integer of at least {minimum}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Read a finite number above zero."""
+        value = self.raw(key)
+        if value is None:
+            value = default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self.refuse(key, value, "a finite number above 0")
+        return float(value)
+
+    def optional_number(self, key: str) -> float | None:
+        """Read a finite number of at least zero, or None."""
+        value = self.raw(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+            raise self.refuse(key, value, "a finite number of at least 0")
+        return float(value)
+
+    def boolean(self, key: str, default: bool) -> bool:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise self.refuse(key, value, "true, false")
+        return value
+
+    def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if value not in allowed:
+            raise self.refuse(key, value, ", ".join(allowed))
+        return str(value)
+
+    def section(self, key: str) -> ConfigFields | None:
+        """Read a nested object; an absent or empty one is None."""
+        value = self.raw(key)
+        if value is None or value == {}:
+            return None
+        if not isinstance(value, dict):
+            raise self.refuse(key, value, "an object")
+        return ConfigFields(f"{self._source}: {key}", value)
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """Read one token id or a list of them; absent is empty."""
+        value = self.raw(key)
+        if value is None:
+            return ()
+        ids = value if isinstance(value, list) else [value]
+        if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in ids):
+            raise self.refuse(key, value, "a token id or a list of token ids, each an integer of at least 0")
+        return tuple(ids)

@@ -1,0 +1,80 @@
+"""From a model's name to a runner with its weights and KV pool in memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from baton_core.errors import InvalidConfigError
+from baton_core.kv_group import KVGroupSpec
+from baton_engine.element_type import resolve_dtype
+from baton_engine.memory import free_device_bytes
+from baton_engine.model_config import ModelConfig, read_model_config
+from baton_engine.model_folder import resolve_model
+from baton_engine.models.decoder import Decoder
+from baton_engine.runner import ModelRunner
+from baton_engine.sizing import KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
+from baton_engine.weights import WeightReader
+from baton_kernels.interface import select_kernels
+
+logger = logging.getLogger(__name__)
+
+AllocatePool = Callable[[tuple[int, ...], torch.dtype], Tensor]
+"""Returns a zeroed, contiguous tensor of a shape and element type on the runner's device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """How to load one worker's model."""
+
+    model: str
+    """A local folder or a Hugging Face id."""
+    dtype: str = "auto"
+    device: str = "cpu"
+    block_size: int = 32
+    kv_cache: KVCacheSettings = field(default_factory=KVCacheSettings)
+
+    def __post_init__(self) -> None:
+        if self.block_size < 1:
+            raise InvalidConfigError(f"block_size is {self.block_size}; allowed: an integer of at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedEngine:
+    """A runner that is ready for its first step, and what its worker has to know of it."""
+
+    runner: ModelRunner
+    config: ModelConfig
+    kv_group: KVGroupSpec
+    kv_cache: KVCachePlan
+
+
+def load_runner(settings: EngineSettings, allocate_pool: AllocatePool | None = None) -> LoadedEngine:
+    """Load the weights, size and allocate the KV pool, and warm the runner up.
+
+    Peak memory is the weights and a small staging buffer, then the weights and the pool.
+
+    Raises:
+        InvalidModelError: the model cannot be found or loaded.
+        InvalidConfigError: a setting cannot hold for this model and this machine.
+    """
+    device = torch.device(settings.device)
+    folder = resolve_model(settings.model)
+    config = read_model_config(folder)
+    dtype = resolve_dtype(settings.dtype, config.dtype, device)
+    free_bytes = free_device_bytes(device)
+    weights = WeightReader(folder, dtype, device)
+    model = Decoder(config, weights)
+    memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
+    group = config.kv_group(settings.block_size, str(dtype).removeprefix("torch."))
+    plan = plan_kv_cache(group, config.max_position_embeddings, settings.kv_cache, memory)
+    logger.info("%s", memory_table(group, plan, memory))
+    shape = (plan.num_blocks, *group.block_shape)
+    kv_pool = allocate_pool(shape, dtype) if allocate_pool else torch.zeros(shape, dtype=dtype, device=device)
+    runner = ModelRunner(model, select_kernels(device), kv_pool)
+    runner.warm_up()
+    return LoadedEngine(runner=runner, config=config, kv_group=group, kv_cache=plan)

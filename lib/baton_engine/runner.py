@@ -1,0 +1,85 @@
+"""Runs step plans on one device: copies blocks, computes one forward pass, draws tokens.
+
+It knows no phases: prompt chunks, decoded tokens and recomputed ones are slices of different lengths.
+Called from the engine thread only.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from baton_core.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan, StepResult
+from baton_engine.models.decoder import Decoder
+from baton_engine.sampler import sample
+from baton_kernels.interface import AttentionBatch, AttentionKernels
+
+
+class ModelRunner:
+    """A model with its kernels and its KV pool.
+
+    `kv_pool` is `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]` on the model's device.
+    """
+
+    def __init__(self, model: Decoder, kernels: AttentionKernels, kv_pool: Tensor) -> None:
+        self.model = model
+        self.kv_pool = kv_pool
+        self._kernels = kernels
+        self._block_size = kv_pool.shape[4]
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step. Mutates `kv_pool` at the copied blocks and the slices' slots."""
+        if plan.block_copies:
+            self._kernels.copy_blocks(self.kv_pool, plan.block_copies)
+        sampled = self._run(plan.slices) if plan.slices else ()
+        return StepResult(step_id=plan.step_id, sampled=sampled)
+
+    def warm_up(self) -> None:
+        """Run a prompt and a decode step, so that the first request does not pay for what starts lazily.
+
+        Mutates block 0: call it before the first sequence.
+        """
+        spec = SampleSpec(seed=0, position=0, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
+        prompt_len = max(1, self._block_size - 1)
+        for step_id, (start, num_tokens) in enumerate(((0, prompt_len), (prompt_len - 1, 1))):
+            piece = SequenceSlice(
+                seq_id=SeqId("warm-up", 0),
+                token_ids=(0,) * num_tokens,
+                start=start,
+                block_ids=(0,),
+                samples=(spec,),
+            )
+            self.execute(StepPlan(step_id=step_id, slices=(piece,)))
+
+    def _run(self, slices: tuple[SequenceSlice, ...]) -> tuple[tuple[int, ...], ...]:
+        token_ids = torch.tensor([token for piece in slices for token in piece.token_ids])
+        batch = AttentionBatch.build(
+            query_lens=[piece.num_scheduled_tokens for piece in slices],
+            context_lens=[piece.start + piece.num_scheduled_tokens for piece in slices],
+            block_tables=[piece.block_ids for piece in slices],
+            block_size=self._block_size,
+            device=self.model.device,
+        )
+        hidden = self.model.forward(token_ids.to(self.model.device), batch, self.kv_pool, self._kernels)
+        return self._sample(hidden, slices)
+
+    def _sample(self, hidden: Tensor, slices: tuple[SequenceSlice, ...]) -> tuple[tuple[int, ...], ...]:
+        """Draw every slice's samples from the logits of its last token, computed once per slice."""
+        last_rows: list[int] = []
+        logits_row_of_sample: list[int] = []
+        specs: list[SampleSpec] = []
+        num_tokens = 0
+        for piece in slices:
+            num_tokens += piece.num_scheduled_tokens
+            if piece.samples:
+                logits_row_of_sample += [len(last_rows)] * len(piece.samples)
+                last_rows.append(num_tokens - 1)
+                specs += piece.samples
+        if not specs:
+            return ((),) * len(slices)
+        logits = self.model.logits(hidden[last_rows])
+        if len(specs) > len(last_rows):
+            logits = logits[logits_row_of_sample]
+        drawn = iter(sample(logits, specs).tolist())
+        return tuple(tuple(next(drawn) for _ in piece.samples) for piece in slices)

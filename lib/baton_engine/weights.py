@@ -1,0 +1,101 @@
+"""Reads weights from a model folder's safetensors files, one tensor at a time.
+
+Bytes go from the file straight into the tensor that the model keeps; only a change of element type or device
+passes through a staging buffer of fixed size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from baton_core.errors import InvalidModelError
+from baton_engine.weight_files import TensorEntry, find_weight_files, read_entries
+
+_TORCH_DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_STAGING_BYTES: Final = 16 << 20
+
+
+class WeightReader:
+    """The tensors of one model folder by name, as `dtype` on `device`.
+
+    Raises:
+        InvalidModelError: a weight file is missing, truncated or damaged.
+    """
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.loaded_bytes = 0
+        """Size of all tensors handed out so far."""
+        self._folder = folder
+        self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
+        self._entries: dict[str, TensorEntry] = {}
+        for path in find_weight_files(folder):
+            self._entries.update(read_entries(path))
+
+    def load(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Return the tensor `name`, newly allocated.
+
+        Raises:
+            InvalidModelError: it is missing, or its shape or element type is not what the model needs.
+        """
+        return self.load_stacked([name], [shape])
+
+    def load_stacked(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Tensor:
+        """Return the tensors `names` concatenated along their first axis, newly allocated.
+
+        Raises:
+            InvalidModelError: as `load`.
+        """
+        entries = [self._find(name, tuple(shape)) for name, shape in zip(names, shapes, strict=True)]
+        num_rows = sum(entry.shape[0] for entry in entries)
+        stacked = torch.empty((num_rows, *entries[0].shape[1:]), dtype=self.dtype, device=self.device)
+        start = 0
+        for entry in entries:
+            self._read_into(entry, stacked[start : start + entry.shape[0]])
+            start += entry.shape[0]
+        self.loaded_bytes += stacked.nbytes
+        return stacked
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> TensorEntry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise InvalidModelError(
+                f"{self._folder}: tensor {name} is missing; allowed: weights that hold it"
+            )
+        if entry.shape != shape:
+            raise InvalidModelError(
+                f"{entry.path}: tensor {name} has shape {list(entry.shape)}; allowed: {list(shape)}"
+            )
+        if entry.dtype not in _TORCH_DTYPES:
+            raise InvalidModelError(
+                f"{entry.path}: tensor {name} has dtype {entry.dtype}; allowed: {', '.join(_TORCH_DTYPES)}"
+            )
+        return entry
+
+    def _read_into(self, entry: TensorEntry, destination: Tensor) -> None:
+        stored_dtype = _TORCH_DTYPES[entry.dtype]
+        flat = destination.view(-1)
+        with entry.path.open("rb") as file:
+            file.seek(entry.offset)
+            if destination.dtype == stored_dtype and destination.device.type == "cpu":
+                _fill(flat, file, entry)
+                return
+            staging = self._staging.view(stored_dtype)
+            for part in torch.split(flat, len(staging)):
+                _fill(staging[: len(part)], file, entry)
+                part.copy_(staging[: len(part)])
+
+
+def _fill(flat: Tensor, file: BufferedReader, entry: TensorEntry) -> None:
+    """Read the file's next bytes into a contiguous tensor on the CPU."""
+    buffer = flat.view(torch.uint8).numpy().data
+    num_read = file.readinto(buffer)
+    if num_read != len(buffer):
+        raise InvalidModelError(f"{entry.path} ends inside a tensor; allowed: a whole safetensors file")

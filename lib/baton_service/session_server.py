@@ -1,0 +1,186 @@
+"""The router's end of all sessions: the `Sessions` service, one `LoopSession` per worker.
+
+Streams are always drained. Each session has an epoch of its own, counted up from the router's, so a worker
+that asks for a session that is over here finds out by the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+
+from baton_core.errors import BatonError, InvalidRequestError
+from baton_core.router_messages import ToRouter, ToWorker
+from baton_core.session import DEFAULT_TIMINGS, Heartbeat, SessionTimings
+from baton_core.session_outbox import Data
+from baton_core.worker_info import WorkerInfo, WorkerLoad
+from baton_proto.v1 import session_pb2 as pb
+from baton_proto.v1 import session_pb2_grpc
+from baton_service.sessions import LoopSession
+from baton_service.wire import decode_hello, decode_load, decode_report, encode_command
+
+_CANCEL_WITHIN_S: Final = 0.05
+"""A broken connection ends the input and right after cancels the call; a farewell only ends the input."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerCallbacks:
+    """What the router wants to know; all are called on the loop."""
+
+    on_joined: Callable[[WorkerInfo], None]
+    """May raise IncompatibleWorkerError: the worker is refused and does not join."""
+    on_message: Callable[[str, ToRouter], None]
+    on_load: Callable[[str, WorkerLoad], None]
+    on_left: Callable[[str, str], None]
+    """Worker and reason, exactly once after each `on_joined` that returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    epoch: int
+    loop_session: LoopSession[pb.RouterData, ToRouter]
+
+
+class SessionServer(session_pb2_grpc.SessionsServicer):
+    """Add it to a server with `add_SessionsServicer_to_server`; make it on the loop that serves.
+
+    Args:
+        router_id: name that workers see.
+        epoch: differs at every start of the router and leaves room to count up, such as a time in ns.
+    """
+
+    def __init__(
+        self,
+        router_id: str,
+        epoch: int,
+        callbacks: WorkerCallbacks,
+        timings: SessionTimings = DEFAULT_TIMINGS,
+    ) -> None:
+        self._router_id = router_id
+        self._next_epoch = epoch
+        self._callbacks = callbacks
+        self._timings = timings
+        self._sessions: dict[str, _Session] = {}
+
+    def send(self, worker_id: str, message: ToWorker) -> None:
+        """Queue `message`; dropped when the worker has left, which `on_left` said or is about to say.
+
+        Raises:
+            InvalidRequestError: the message cannot be sent, see `encode_command`.
+        """
+        session = self._sessions.get(worker_id)
+        if session is not None:
+            session.loop_session.send(encode_command(message))
+
+    def close(self) -> None:
+        """End all sessions, with a farewell to each worker, before the server stops."""
+        for session in list(self._sessions.values()):
+            session.loop_session.close("the router shuts down")
+
+    async def Connect(  # noqa: N802 (name of the protocol)
+        self, request_iterator: AsyncIterator[pb.WorkerFrame], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        try:
+            hello = await self._read_hello(request_iterator)
+            session, stream = self._attach(hello, decode_hello(hello))
+        except BatonError as error:
+            _log.warning("a worker was refused: %s", error)
+            rejected = pb.Rejected(code=error.code, message=str(error))
+            await context.write(pb.RouterFrame(rejected=rejected))
+            return
+        await self._serve(session, stream, hello.worker_id, request_iterator, context)
+
+    async def _read_hello(self, frames: AsyncIterator[pb.WorkerFrame]) -> pb.Hello:
+        try:
+            async with asyncio.timeout(self._timings.dead_after_s):
+                frame = await anext(frames)
+        except (TimeoutError, StopAsyncIteration):
+            raise InvalidRequestError("frame", None, "a hello first") from None
+        if not frame.HasField("hello"):
+            raise InvalidRequestError("frame", frame.WhichOneof("frame"), "a hello first")
+        return frame.hello
+
+    def _attach(self, hello: pb.Hello, info: WorkerInfo) -> tuple[_Session, int]:
+        """Resume the worker's session with this stream, or end it and begin another."""
+        session = self._sessions.get(info.worker_id)
+        if session is not None:
+            if session.epoch != hello.router_epoch and session.loop_session.peer_epoch == info.epoch:
+                session.loop_session.close(f"worker {info.worker_id} began a new session")
+            else:
+                stream = session.loop_session.attach(info.epoch, hello.received)
+                if not session.loop_session.is_over:
+                    return session, stream
+        session = self._sessions[info.worker_id] = self._new_session(info.worker_id)
+        try:
+            self._callbacks.on_joined(info)
+        except BatonError:
+            del self._sessions[info.worker_id]
+            raise
+        return session, session.loop_session.attach(info.epoch, 0)
+
+    def _new_session(self, worker_id: str) -> _Session:
+        def on_over(reason: str) -> None:
+            del self._sessions[worker_id]
+            _log.warning("worker %s left: %s", worker_id, reason)
+            self._callbacks.on_left(worker_id, reason)
+
+        epoch = self._next_epoch
+        self._next_epoch += 1
+        loop_session: LoopSession[pb.RouterData, ToRouter] = LoopSession(
+            f"worker {worker_id}",
+            self._timings,
+            on_message=lambda message: self._callbacks.on_message(worker_id, message),
+            on_over=on_over,
+        )
+        return _Session(epoch, loop_session)
+
+    async def _serve(
+        self,
+        session: _Session,
+        stream: int,
+        worker_id: str,
+        frames: AsyncIterator[pb.WorkerFrame],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> None:
+        async def write(frame: Data[pb.RouterData] | Heartbeat) -> None:
+            await context.write(_encode_frame(frame))
+
+        loop_session = session.loop_session
+        welcome = pb.Welcome(router_id=self._router_id, epoch=session.epoch, received=loop_session.received)
+        try:
+            await context.write(pb.RouterFrame(welcome=welcome))
+            await loop_session.run_stream(stream, self._decode(session, worker_id, frames), write, _end_call)
+        finally:
+            loop_session.detach(stream)
+
+    async def _decode(
+        self, session: _Session, worker_id: str, frames: AsyncIterator[pb.WorkerFrame]
+    ) -> AsyncGenerator[Data[ToRouter] | Heartbeat, None]:
+        async for frame in frames:
+            match frame.WhichOneof("frame"):
+                case "data":
+                    yield Data(frame.data.number, decode_report(frame.data))
+                case "heartbeat":
+                    if not session.loop_session.is_over:
+                        self._callbacks.on_load(worker_id, decode_load(frame.heartbeat.load))
+                    yield Heartbeat(frame.heartbeat.sent, frame.heartbeat.received)
+                case other:
+                    raise InvalidRequestError("frame", other, "data or heartbeat after the hello")
+        await asyncio.sleep(_CANCEL_WITHIN_S)
+
+
+def _encode_frame(frame: Data[pb.RouterData] | Heartbeat) -> pb.RouterFrame:
+    if isinstance(frame, Heartbeat):
+        return pb.RouterFrame(heartbeat=pb.RouterHeartbeat(sent=frame.sent, received=frame.received))
+    frame.payload.number = frame.number
+    return pb.RouterFrame(data=frame.payload)
+
+
+async def _end_call(reader: asyncio.Task[None]) -> None:
+    """The worker learns by the end of the call that the session is over."""

@@ -1,0 +1,96 @@
+"""What a worker says of itself as protobuf: how it registers, and its load."""
+
+from __future__ import annotations
+
+from baton_core.worker_info import ModelIdentity, Role, WorkerInfo, WorkerLoad
+from baton_proto.v1 import session_pb2 as pb
+from baton_service.wire_checks import (
+    checked_code,
+    checked_count,
+    checked_name,
+    checked_seconds,
+    require_set,
+)
+
+
+def encode_hello(info: WorkerInfo, *, router_epoch: int = 0, received: int = 0) -> pb.Hello:
+    """Make a stream's first frame; `router_epoch` and `received` ask to resume that session."""
+    identity = info.identity
+    return pb.Hello(
+        worker_id=info.worker_id,
+        epoch=info.epoch,
+        role=info.role,
+        identity=pb.Identity(
+            model=identity.model,
+            dtype=identity.dtype,
+            kv_layout=identity.kv_layout,
+            block_size=identity.block_size,
+            transport=identity.transport,
+            protocol_version=identity.protocol_version,
+        ),
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+        num_blocks=info.num_blocks,
+        max_num_seqs=info.max_num_seqs,
+        peer_address=info.peer_address,
+        kv_description=info.kv_description,
+        router_epoch=router_epoch,
+        received=received,
+    )
+
+
+def decode_hello(hello: pb.Hello) -> WorkerInfo:
+    """Read who registers.
+
+    Raises:
+        InvalidRequestError: a field is missing or out of range.
+    """
+    require_set(hello, "identity")
+    return WorkerInfo(
+        worker_id=checked_name("worker_id", hello.worker_id),
+        epoch=checked_count("epoch", hello.epoch),
+        role=checked_code("role", hello.role, Role),
+        identity=_decode_identity(hello.identity),
+        max_model_len=checked_count("max_model_len", hello.max_model_len),
+        vocab_size=checked_count("vocab_size", hello.vocab_size),
+        num_blocks=checked_count("num_blocks", hello.num_blocks),
+        max_num_seqs=checked_count("max_num_seqs", hello.max_num_seqs),
+        peer_address=hello.peer_address,
+        kv_description=hello.kv_description,
+    )
+
+
+def _decode_identity(identity: pb.Identity) -> ModelIdentity:
+    return ModelIdentity(
+        model=checked_name("identity.model", identity.model),
+        dtype=checked_name("identity.dtype", identity.dtype),
+        kv_layout=checked_name("identity.kv_layout", identity.kv_layout),
+        block_size=checked_count("identity.block_size", identity.block_size),
+        transport=checked_name("identity.transport", identity.transport),
+        protocol_version=checked_count("identity.protocol_version", identity.protocol_version),
+    )
+
+
+def encode_load(load: WorkerLoad) -> pb.Load:
+    return pb.Load(
+        num_running=load.num_running,
+        num_waiting=load.num_waiting,
+        num_queued_tokens=load.num_queued_tokens,
+        num_available_blocks=load.num_available_blocks,
+        step_age_s=load.step_age_s,
+    )
+
+
+def decode_load(load: pb.Load) -> WorkerLoad:
+    """Read a heartbeat's load.
+
+    Raises:
+        InvalidRequestError: `step_age_s` is no duration.
+    """
+    return WorkerLoad(
+        num_running=load.num_running,
+        num_waiting=load.num_waiting,
+        num_queued_tokens=load.num_queued_tokens,
+        num_available_blocks=load.num_available_blocks,
+        step_age_s=checked_seconds("step_age_s", load.step_age_s),
+    )

@@ -1,0 +1,191 @@
+"""What the router reads from a model's folder: sizes, sampling defaults, special tokens, chat template.
+
+Read once when the router starts; no weights, no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from baton_core.errors import InvalidModelError, InvalidRequestError
+from baton_core.sampling_params import SamplingParams
+
+_LOG = logging.getLogger(__name__)
+_HUB_PATTERNS: Final = ("*.json", "*.jinja")
+_SAMPLING_FIELDS: Final = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "max_new_tokens": "max_tokens",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    """A model as the router sees it."""
+
+    path: Path
+    vocab_size: int
+    max_position_embeddings: int
+    eos_token_ids: tuple[int, ...]
+    """Those of config.json and generation_config.json, without repeats."""
+    sampling_defaults: SamplingParams
+    """The model's generation_config over Baton's own defaults; without a seed."""
+    special_tokens: Mapping[str, str]
+    """Named ones: `bos_token`, `eos_token` and so on."""
+    extra_special_tokens: tuple[str, ...]
+    chat_template: str | None
+    """Jinja source; None where the model has no default template."""
+
+    @property
+    def tokenizer_file(self) -> Path:
+        return self.path / "tokenizer.json"
+
+
+def find_model_folder(model: str, *, revision: str | None = None) -> Path:
+    """Return the folder that `model` names, or that of a Hugging Face Hub id, fetched into its cache.
+
+    Only configuration and tokenizer files are fetched. Blocks on disk and network.
+
+    Raises:
+        InvalidModelError: there is no such folder and no such id, or the Hub cannot be reached.
+    """
+    folder = Path(model).expanduser()
+    if model and folder.is_dir():
+        return folder
+    allowed = "a folder that exists, or a model id of the Hugging Face Hub"
+    if not model or model.startswith(("/", ".", "~")) or folder.exists():
+        raise InvalidModelError(f"model is {model!r}; allowed: {allowed}")
+    # Optional here: a router that is given a folder never needs the Hub's client.
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, revision=revision, allow_patterns=list(_HUB_PATTERNS)))
+    except (OSError, ValueError) as error:
+        raise InvalidModelError(f"model is {model!r}; allowed: {allowed} ({error})") from error
+
+
+def read_model_folder(path: Path) -> ModelFolder:
+    """Read and check the folder's configuration files.
+
+    Raises:
+        InvalidModelError: folder or file missing, broken JSON, or a value of the wrong kind.
+    """
+    if not path.is_dir():
+        raise InvalidModelError(f"model folder is {str(path)!r}; allowed: a folder that exists")
+    if not (path / "tokenizer.json").is_file():
+        raise InvalidModelError(
+            f"{path / 'tokenizer.json'} is missing; allowed: a model folder that holds it"
+        )
+    config = _read_json(path / "config.json")
+    generation = _read_json(path / "generation_config.json", is_optional=True)
+    tokenizer_config = _read_json(path / "tokenizer_config.json", is_optional=True)
+    return ModelFolder(
+        path=path,
+        vocab_size=_positive_int(path, config, "vocab_size"),
+        max_position_embeddings=_positive_int(path, config, "max_position_embeddings"),
+        eos_token_ids=tuple(
+            dict.fromkeys(
+                _eos_token_ids(path / "config.json", config)
+                + _eos_token_ids(path / "generation_config.json", generation)
+            )
+        ),
+        sampling_defaults=_sampling_defaults(path / "generation_config.json", generation),
+        special_tokens=_special_tokens(path, tokenizer_config),
+        extra_special_tokens=_extra_special_tokens(tokenizer_config),
+        chat_template=_chat_template(path, tokenizer_config),
+    )
+
+
+def _read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
+    if is_optional and not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidModelError(f"{path} cannot be read ({error.strerror}); allowed: a JSON file") from error
+    except ValueError as error:
+        raise InvalidModelError(f"{path} is not JSON ({error}); allowed: one JSON object") from error
+    if not isinstance(value, dict):
+        raise InvalidModelError(f"{path} holds {type(value).__name__}; allowed: one JSON object")
+    return value
+
+
+def _positive_int(folder: Path, config: Mapping[str, Any], key: str) -> int:
+    value = config.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidModelError(f"{folder / 'config.json'}: {key} is {value!r}; allowed: an integer from 1")
+    return value
+
+
+def _eos_token_ids(path: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+    value = config.get("eos_token_id")
+    if value is None:
+        return ()
+    token_ids = value if isinstance(value, list) else [value]
+    if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in token_ids):
+        raise InvalidModelError(f"{path}: eos_token_id is {value!r}; allowed: a token id or a list of them")
+    return tuple(token_ids)
+
+
+def _sampling_defaults(path: Path, generation: Mapping[str, Any]) -> SamplingParams:
+    if generation.get("repetition_penalty") not in (None, 1, 1.0):
+        _LOG.warning("%s: repetition_penalty is ignored: Baton has no such parameter", path)
+    values = {
+        name: generation[key] for key, name in _SAMPLING_FIELDS.items() if generation.get(key) is not None
+    }
+    try:
+        return SamplingParams(**values)
+    except InvalidRequestError as error:
+        raise InvalidModelError(f"{path}: {error}") from error
+
+
+def _special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    named = _named_tokens(config)
+    if isinstance(config.get("extra_special_tokens"), dict):
+        named |= _named_tokens(config["extra_special_tokens"], suffix="")
+    if "added_tokens_decoder" not in config:  # older folders name them in a file of their own
+        named |= _named_tokens(_read_json(folder / "special_tokens_map.json", is_optional=True))
+    return named
+
+
+def _named_tokens(values: Mapping[str, Any], suffix: str = "_token") -> dict[str, str]:
+    contents = {name: _content(value) for name, value in values.items() if name.endswith(suffix)}
+    return {name: content for name, content in contents.items() if content is not None}
+
+
+def _extra_special_tokens(config: Mapping[str, Any]) -> tuple[str, ...]:
+    values = config.get("extra_special_tokens") or config.get("additional_special_tokens") or ()
+    contents = [_content(value) for value in values] if isinstance(values, list) else []
+    return tuple(content for content in contents if content is not None)
+
+
+def _content(token: object) -> str | None:
+    if isinstance(token, dict):
+        token = token.get("content")
+    return token if isinstance(token, str) else None
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidModelError(f"{path} cannot be read ({error}); allowed: UTF-8 text") from error
+    value = config.get("chat_template")
+    if isinstance(value, list):
+        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+        value = named.get("default")
+    if value is not None and not isinstance(value, str):
+        raise InvalidModelError(
+            f"{folder / 'tokenizer_config.json'}: chat_template is {type(value).__name__}; "
+            "allowed: a string, or a list of objects with name and template"
+        )
+    return value

@@ -1,0 +1,159 @@
+"""From a client's message to a request that can be served, or to the error that says why not.
+
+Runs on the router's loop before any work is done for the request; `check_prompt` follows once the prompt's
+tokens are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.sampling_params import SamplingParams
+from baton_proto.v1 import baton_pb2
+from baton_router.chat_template import ChatMessage, Conversation
+from baton_router.model_folder import ModelFolder
+from baton_router.tokenization import Prompt
+
+MAX_REQUEST_ID_CHARACTERS: Final = 128
+MAX_CACHE_SALT_CHARACTERS: Final = 128
+MAX_STOP_CHARACTERS: Final = 1024
+"""Longest stop string: text as long as it may have to be held back."""
+ROLES: Final = ("system", "user", "assistant")
+
+_OPTIONAL_FIELDS: Final = (
+    "n",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "ignore_eos",
+    "max_tokens",
+    "include_stop_str_in_output",
+    "skip_special_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidRequest:
+    """A client's request with every field in range and every default applied."""
+
+    request_id: str
+    prompt: Prompt
+    params: SamplingParams
+    """With a seed."""
+    cache_salt: str
+
+
+class RequestValidator:
+    """Checks requests for one served model."""
+
+    def __init__(
+        self,
+        model_name: str,
+        model: ModelFolder,
+        *,
+        choose_seed: Callable[[], int],
+        choose_request_id: Callable[[], str],
+    ) -> None:
+        self._model_name = model_name
+        self._model = model
+        self._choose_seed = choose_seed
+        self._choose_request_id = choose_request_id
+
+    def validate(self, request: baton_pb2.GenerateRequest) -> ValidRequest:
+        """Check every field, and fill in what the client left out.
+
+        Raises:
+            InvalidRequestError: a field is out of range; the message names it, its value and what is allowed.
+            RequestError: NOT_FOUND, another model is asked for.
+        """
+        self._check_model(request.model)
+        _check_text("request_id", request.request_id, MAX_REQUEST_ID_CHARACTERS)
+        _check_text("cache_salt", request.cache_salt, MAX_CACHE_SALT_CHARACTERS)
+        return ValidRequest(
+            prompt=self._read_prompt(request),
+            params=self._read_params(request.sampling_params),
+            request_id=request.request_id or self._choose_request_id(),
+            cache_salt=request.cache_salt,
+        )
+
+    def _check_model(self, name: str) -> None:
+        if name not in ("", self._model_name):
+            raise RequestError(ErrorCode.NOT_FOUND, f"model is {name!r}; allowed: {self._model_name!r}")
+
+    def _read_prompt(self, request: baton_pb2.GenerateRequest) -> Prompt:
+        match request.WhichOneof("prompt"):
+            case "text":
+                if not request.text:
+                    raise InvalidRequestError("text", request.text, "at least one character")
+                return request.text
+            case "token_ids":
+                if not request.token_ids.ids:
+                    raise InvalidRequestError("token_ids", [], "at least one token id")
+                self._check_token_ids("token_ids", request.token_ids.ids)
+                return tuple(request.token_ids.ids)
+            case "chat":
+                if self._model.chat_template is None:
+                    raise InvalidRequestError(
+                        "prompt", "a chat", "text or token_ids: the model has no chat template"
+                    )
+                return Conversation(messages=_read_messages(request.chat))
+            case _:
+                raise InvalidRequestError("prompt", None, "one of text, token_ids and chat")
+
+    def _read_params(self, message: baton_pb2.SamplingParams) -> SamplingParams:
+        given: dict[str, Any] = {
+            name: getattr(message, name) for name in _OPTIONAL_FIELDS if message.HasField(name)
+        }
+        given |= {"stop": tuple(message.stop), "stop_token_ids": tuple(message.stop_token_ids)}
+        params = replace(self._model.sampling_defaults, **given)
+        for text in params.stop:
+            if len(text) > MAX_STOP_CHARACTERS:
+                raise InvalidRequestError("stop", text, f"at most {MAX_STOP_CHARACTERS} characters each")
+        self._check_token_ids("stop_token_ids", params.stop_token_ids)
+        return params if params.seed is not None else replace(params, seed=self._choose_seed())
+
+    def _check_token_ids(self, field: str, token_ids: Sequence[int]) -> None:
+        check_token_ids(field, token_ids, self._model.vocab_size)
+
+
+def check_prompt(token_ids: Sequence[int], *, max_model_len: int, vocab_size: int) -> None:
+    """Check a prompt's tokens, however they came about, against what the workers can hold.
+
+    A `max_tokens` that does not fit beside the prompt is no error: the sequence ends at `max_model_len`.
+
+    Raises:
+        InvalidRequestError: the prompt is empty, leaves no room for a token, or has one the model lacks.
+    """
+    if not 1 <= len(token_ids) < max_model_len:
+        raise InvalidRequestError("prompt", f"{len(token_ids)} tokens", f"1 to {max_model_len - 1} tokens")
+    check_token_ids("prompt", token_ids, vocab_size)
+
+
+def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Refuse ids that the model has no token for.
+
+    Raises:
+        InvalidRequestError: naming the largest such id.
+    """
+    largest = max(token_ids, default=0)
+    if largest >= vocab_size:
+        raise InvalidRequestError(field, largest, f"token ids from 0 to {vocab_size - 1}")
+
+
+def _check_text(field: str, text: str, max_characters: int) -> None:
+    if len(text) > max_characters or not text.isprintable():
+        raise InvalidRequestError(field, text, f"at most {max_characters} characters, all printable")
+
+
+def _read_messages(chat: baton_pb2.Chat) -> tuple[ChatMessage, ...]:
+    if not chat.messages:
+        raise InvalidRequestError("chat", [], "at least one message")
+    for message in chat.messages:
+        if message.role not in ROLES:
+            raise InvalidRequestError("role", message.role, ", ".join(ROLES))
+    return tuple(ChatMessage(role=message.role, content=message.content) for message in chat.messages)

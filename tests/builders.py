@@ -1,0 +1,117 @@
+"""Builders of the core's values, with small numbers: blocks of 4 tokens, pools of 16 blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from baton_core.block_hash import root_hash
+from baton_core.kv_group import KVGroupSpec
+from baton_core.router_messages import KVSource, RequestSpec
+from baton_core.sampling_params import SamplingParams
+from baton_core.scheduler import SchedulerConfig
+from baton_core.sequence import Sequence, SequenceState
+from baton_core.step_plan import SeqId, StepPlan, StepResult
+from baton_core.worker_config import WorkerConfig
+from baton_core.worker_info import ModelIdentity, Role, WorkerInfo
+
+BLOCK_SIZE = 4
+VOCAB_SIZE = 1000
+EOS_TOKEN_ID = 999
+
+
+def make_identity(**changes: Any) -> ModelIdentity:
+    fields = {
+        "model": "tiny",
+        "dtype": "float32",
+        "kv_layout": "LKHTD:1x2x1x4x8:float32",
+        "block_size": BLOCK_SIZE,
+        "transport": "memory",
+    }
+    return ModelIdentity(**{**fields, **changes})
+
+
+def make_params(**changes: Any) -> SamplingParams:
+    """Greedy, seeded, eight tokens."""
+    fields = {"temperature": 0.0, "seed": 7, "max_tokens": 8}
+    return SamplingParams(**{**fields, **changes})
+
+
+def make_prompt(num_tokens: int, first: int = 1) -> tuple[int, ...]:
+    """Consecutive token ids: prompts with the same `first` share their prefix, others share nothing."""
+    return tuple((first + offset) % (VOCAB_SIZE - 1) for offset in range(num_tokens))
+
+
+def make_request(request_id: str = "r", *, prompt: int = 8, first: int = 1, **changes: Any) -> RequestSpec:
+    """A request of `prompt` tokens; `cache_salt` and the fields of `SamplingParams` may be given."""
+    cache_salt = changes.pop("cache_salt", "")
+    return RequestSpec(
+        request_id=request_id,
+        prompt_token_ids=make_prompt(prompt, first),
+        params=make_params(**changes),
+        cache_salt=cache_salt,
+    )
+
+
+def make_sequence(
+    request_id: str = "r",
+    *,
+    prompt: int = 8,
+    first: int = 1,
+    arrival_s: float = 0.0,
+    state: SequenceState = SequenceState.WAITING,
+    **params: Any,
+) -> Sequence:
+    return Sequence(
+        SeqId(request_id, 0),
+        make_prompt(prompt, first),
+        make_params(**params),
+        root=root_hash(make_identity()),
+        arrival_s=arrival_s,
+        state=state,
+    )
+
+
+def make_worker_config(
+    worker_id: str = "w", *, num_blocks: int = 16, max_num_batched_tokens: int = 64, **changes: Any
+) -> WorkerConfig:
+    fields = {
+        "epoch": 1,
+        "identity": make_identity(),
+        "kv_group": KVGroupSpec(
+            num_layers=1, num_kv_heads=1, head_dim=8, block_size=BLOCK_SIZE, dtype="float32"
+        ),
+        "max_model_len": num_blocks * BLOCK_SIZE,
+        "vocab_size": VOCAB_SIZE,
+        "eos_token_ids": frozenset({EOS_TOKEN_ID}),
+        "is_verified_by_checksum": False,
+        "scheduler": SchedulerConfig(
+            block_size=BLOCK_SIZE, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=16
+        ),
+    }
+    return WorkerConfig(worker_id=worker_id, num_blocks=num_blocks, **{**fields, **changes})
+
+
+def make_worker_info(worker_id: str = "w", role: Role = Role.MIXED, **changes: Any) -> WorkerInfo:
+    fields = {
+        "epoch": 1,
+        "identity": make_identity(),
+        "max_model_len": 4096,
+        "vocab_size": VOCAB_SIZE,
+        "num_blocks": 1024,
+        "max_num_seqs": 16,
+        "peer_address": f"inproc://{worker_id}",
+        "kv_description": b"",
+    }
+    return WorkerInfo(worker_id=worker_id, role=role, **{**fields, **changes})
+
+
+def make_source(worker_id: str = "p", *, epoch: int = 1) -> KVSource:
+    return KVSource(
+        worker_id=worker_id, epoch=epoch, peer_address=f"inproc://{worker_id}", kv_description=b""
+    )
+
+
+def step_result(plan: StepPlan, token_id: int = 500) -> StepResult:
+    """What an engine would return that draws `token_id` everywhere."""
+    sampled = tuple((token_id,) * len(piece.samples) for piece in plan.slices)
+    return StepResult(step_id=plan.step_id, sampled=sampled)

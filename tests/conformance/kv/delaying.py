@@ -1,0 +1,57 @@
+"""A connector that holds orders back until a gate opens: for tests of what happens in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+
+from baton_kv.connector import AbortResult, KVConnector, PullOrder, PullOutcome
+
+_WAIT_S: Final = 0.001
+
+
+class DelayingConnector(KVConnector):
+    """Starts no pull of `inner` while `gate` is clear; everything else passes through."""
+
+    def __init__(self, inner: KVConnector, gate: threading.Event) -> None:
+        self._inner = inner
+        self._gate = gate
+        self._held: dict[int, PullOrder] = {}
+        self.capabilities = inner.capabilities  # type: ignore[misc]  # the wrapped backend's, per instance
+
+    def allocate(self, num_blocks: int) -> torch.Tensor:
+        return self._inner.allocate(num_blocks)
+
+    def describe(self) -> bytes:
+        return self._inner.describe()
+
+    def connect(self, peer_id: str, description: bytes) -> None:
+        self._inner.connect(peer_id, description)
+
+    def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
+        return self._inner.seal(block_ids)
+
+    def pull(self, order: PullOrder) -> None:
+        self._held[order.pull_id] = order
+
+    def poll(self) -> list[PullOutcome]:
+        if self._held and self._gate.wait(_WAIT_S):
+            for order in self._held.values():
+                self._inner.pull(order)
+            self._held.clear()
+        return self._inner.poll()
+
+    def abort(self, pull_id: int) -> AbortResult:
+        if self._held.pop(pull_id, None) is not None:
+            return AbortResult.FENCED
+        return self._inner.abort(pull_id)
+
+    def disconnect(self, peer_id: str) -> None:
+        self._inner.disconnect(peer_id)
+
+    def close(self) -> None:
+        self._held.clear()
+        self._inner.close()

@@ -1,0 +1,213 @@
+"""What only shared memory promises: separate processes, read-only pools, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from baton_core.errors import InvalidConfigError
+from baton_kv.connector import BlockCopy, HolderUnreachableError, PullOrder
+from baton_kv.description import PoolDescription
+from baton_kv.pool_socket import PoolListener, ask_holder
+from baton_kv.shared_memory import SharedMemoryConnector
+from tests.conformance.kv.holder_process import pattern
+from tests.conformance.kv.pairs import HOLDER, LARGE, SMALL, Site, make_order, open_site, run_pull
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with open_site("shared_memory") as opened:
+        yield opened
+
+
+@dataclass
+class HolderProcess:
+    process: subprocess.Popen[str]
+    epoch: int
+    description: bytes
+    checksums: list[int]
+
+    @property
+    def address(self) -> str:
+        return msgspec.msgpack.decode(self.description, type=PoolDescription).address
+
+    def order(self, block_map: dict[int, int]) -> PullOrder:
+        copies = tuple(
+            BlockCopy(remote_block_id=remote, local_block_id=local, checksum=self.checksums[remote])
+            for local, remote in block_map.items()
+        )
+        return PullOrder(pull_id=1, source=HOLDER, epoch=self.epoch, copies=copies)
+
+    def freeze(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def start_holder(epoch: int = 1, cwd: Path = ROOT) -> Iterator[HolderProcess]:
+    command = [sys.executable, "-m", "tests.conformance.kv.holder_process", str(epoch)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
+    with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = json.loads(process.stdout.readline())
+            yield HolderProcess(process, epoch, bytes.fromhex(line["description"]), line["checksums"])
+        finally:
+            process.kill()
+
+
+def open_resources() -> Counter[str]:
+    """Descriptors and pool mappings of this process."""
+    maps = Path("/proc/self/maps").read_text().count("/memfd:baton-kv")
+    return Counter(descriptors=len(os.listdir("/proc/self/fd")), maps=maps, threads=threading.active_count())
+
+
+def test_blocks_cross_processes_and_a_restart(site: Site) -> None:
+    puller = site.worker()
+    for epoch in (1, 2):
+        with start_holder(epoch) as holder:
+            puller.connector.connect(HOLDER, holder.description)
+            assert run_pull(puller, holder.order({0: 5, 1: 6, 2: 7, 9: 0})).error is None
+            for local, remote in {0: 5, 1: 6, 2: 7, 9: 0}.items():
+                assert torch.equal(puller.pool[local], pattern(epoch, remote))
+            holder.kill()
+            outcome = run_pull(puller, holder.order({3: 3}))
+            assert (outcome.failed, outcome.error) == ((3,), "holder 'prefill-0' is gone")
+            with pytest.raises(HolderUnreachableError, match="Connection refused"):
+                puller.connector.connect(HOLDER, holder.description)
+
+
+def test_a_frozen_holder_is_unreachable_after_the_deadline(site: Site) -> None:
+    connector = SharedMemoryConnector(SMALL, 1, connect_timeout_s=0.2)
+    site.exits.callback(connector.close)
+    connector.allocate(4)
+    with start_holder() as holder:
+        holder.freeze()
+        started = time.monotonic()
+        with pytest.raises(HolderUnreachableError, match=r"within 0.2 s \(timed out\)"):
+            connector.connect(HOLDER, holder.description)
+        assert 0.2 <= time.monotonic() - started < 2
+
+
+def test_a_pull_goes_on_while_its_holder_is_frozen(site: Site) -> None:
+    puller = site.worker()
+    with start_holder() as holder:
+        puller.connector.connect(HOLDER, holder.description)
+        holder.freeze()
+        assert run_pull(puller, holder.order({0: 5})).error is None
+        assert torch.equal(puller.pool[0], pattern(1, 5))
+
+
+def test_a_killed_holder_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
+    puller = site.worker()
+    with start_holder(cwd=tmp_path) as holder:
+        puller.connector.connect(HOLDER, holder.description)
+        proc = Path(f"/proc/{holder.process.pid}")
+        files = [os.readlink(file) for file in (proc / "fd").iterdir()]
+        assert [name for name in files if name.startswith("/memfd:baton-kv")]
+        assert not [name for name in files if "/dev/shm" in name]
+        maps = [line.split(maxsplit=5) for line in (proc / "maps").read_text().splitlines()]
+        assert {fields[5] for fields in maps if fields[1] == "rw-s"} == {"/memfd:baton-kv (deleted)"}
+        assert holder.address in Path("/proc/net/unix").read_text()
+        holder.kill()
+        assert holder.address not in Path("/proc/net/unix").read_text()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_neither_descriptors_nor_mappings_grow_over_reconnects(site: Site) -> None:
+    puller = site.worker()
+    seen = []
+    for epoch in range(1, 51):
+        holder = site.worker(epoch=epoch)
+        puller.connector.connect(HOLDER, holder.connector.describe())
+        assert run_pull(puller, make_order(holder, {0: 0}, epoch=epoch)).error is None
+        holder.connector.close()
+        del holder
+        seen.append(open_resources())
+        site.exits.pop_all()
+    assert seen[1:] == seen[:1] * 49
+    before = open_resources()
+    puller.connector.disconnect(HOLDER)
+    assert before - open_resources() == Counter(descriptors=2, maps=1)
+    puller.connector.close()
+
+
+def test_a_puller_can_read_the_holders_memory_but_not_write_to_it(site: Site) -> None:
+    holder = site.worker()
+    before = holder.bytes.clone()
+    description = msgspec.msgpack.decode(holder.connector.describe(), type=PoolDescription)
+    connection, _, file = ask_holder(description.address, 1.0)
+    with connection, mmap.mmap(file, 16 * SMALL.block_bytes, prot=mmap.PROT_READ) as memory:
+        assert memory[:] == before.numpy().tobytes()
+        with pytest.raises(TypeError, match="readonly"):
+            memory[0] = 1
+        with pytest.raises(PermissionError):
+            mmap.mmap(file, 4096, prot=mmap.PROT_WRITE)
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(file, b"x")
+        writable = os.open(f"/proc/self/fd/{file}", os.O_RDWR)
+        with pytest.raises(PermissionError):
+            mmap.mmap(writable, 4096)
+        with pytest.raises(PermissionError):
+            os.pwrite(writable, b"x", 0)
+        with pytest.raises(PermissionError):
+            os.ftruncate(writable, 0)
+        os.close(writable)
+        os.close(file)
+    assert torch.equal(holder.bytes, before)
+
+
+@pytest.mark.parametrize("greeting", ["unreadable", "of another epoch", "with other memory"])
+def test_a_holder_that_is_not_the_one_described_is_refused(site: Site, greeting: str) -> None:
+    holder, puller = site.worker(), site.worker()
+    described = msgspec.msgpack.decode(holder.connector.describe(), type=PoolDescription)
+    described = msgspec.structs.replace(described, address=f"{described.address}-impostor")
+    greetings = {
+        "unreadable": b"\xc1",
+        "of another epoch": msgspec.structs.replace(described, epoch=2).encode(),
+        "with other memory": described.encode(),
+    }
+    file = os.memfd_create("impostor")
+    site.exits.callback(os.close, file)
+    site.exits.callback(PoolListener(described.address, greetings[greeting], file).close)
+    before = open_resources()
+    with pytest.raises(HolderUnreachableError, match="the pool that was described"):
+        puller.connector.connect(HOLDER, described.encode())
+    assert (open_resources() - before)["maps"] == 0
+
+
+def test_a_pool_larger_than_the_memory_is_refused_with_both_numbers(site: Site) -> None:
+    connector = site.make(LARGE, 1)
+    with pytest.raises(InvalidConfigError, match=rf"is {2**50} bytes; allowed: at most the \d+ bytes"):
+        connector.allocate(2**50 // LARGE.block_bytes)
+
+
+def test_the_listener_answers_while_the_holder_is_busy(site: Site) -> None:
+    """The holder's own thread never runs here: this test occupies it."""
+    holder = site.worker()
+    pullers = [site.worker() for _ in range(8)]
+    for puller in pullers:
+        puller.connector.connect(HOLDER, holder.connector.describe())
+    for puller in pullers:
+        assert run_pull(puller, make_order(holder, {0: 0})).error is None

@@ -1,0 +1,423 @@
+"""Sessions between a real server and real clients on the loopback, with a proxy that cuts or freezes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+
+import grpc
+import pytest
+
+from baton_core.errors import IncompatibleWorkerError
+from baton_core.router_messages import (
+    Cancel,
+    SequenceOutput,
+    TokenBatch,
+)
+from baton_core.session import DEFAULT_TIMINGS, SessionTimings
+from baton_core.worker_info import ModelIdentity, Role, WorkerInfo, WorkerLoad
+from baton_proto.v1 import session_pb2 as pb
+from baton_proto.v1.session_pb2_grpc import SessionsStub, add_SessionsServicer_to_server
+from baton_service.grpc_server import GrpcServer
+from baton_service.session_client import RouterCallbacks, SessionClient
+from baton_service.session_server import SessionServer, WorkerCallbacks
+from baton_service.wire import encode_hello
+
+BRISK = SessionTimings(heartbeat_s=0.1, dead_after_s=0.3, resume_within_s=0.4)
+
+
+def make_info(epoch: int = 1, *, block_size: int = 32) -> WorkerInfo:
+    identity = ModelIdentity(
+        model="abc", dtype="bfloat16", kv_layout="LKHTD", block_size=block_size, transport="tcp"
+    )
+    return WorkerInfo(
+        worker_id="w1",
+        epoch=epoch,
+        role=Role.MIXED,
+        identity=identity,
+        max_model_len=1024,
+        vocab_size=100,
+        num_blocks=64,
+        max_num_seqs=8,
+        peer_address="tcp://127.0.0.1:1",
+        kv_description=b"pool",
+    )
+
+
+def command(number: int) -> Cancel:
+    return Cancel(request_id=f"r{number}")
+
+
+def tokens(token_id: int) -> TokenBatch:
+    return TokenBatch(outputs=(SequenceOutput(request_id="r", index=0, token_ids=(token_id,)),))
+
+
+async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 (what is waited for raises no event)
+            await asyncio.sleep(0.005)
+
+
+@dataclass
+class Router:
+    """What a router saw, in order."""
+
+    timings: SessionTimings = DEFAULT_TIMINGS
+    epoch: int = 1000
+    seen: list[object] = field(default_factory=list)
+    loads: list[WorkerLoad] = field(default_factory=list)
+    identity: ModelIdentity = field(default_factory=lambda: make_info().identity)
+    server: SessionServer = field(init=False)
+
+    def __post_init__(self) -> None:
+        callbacks = WorkerCallbacks(
+            on_joined=self.on_joined,
+            on_message=lambda worker_id, message: self.seen.append(message),
+            on_load=lambda worker_id, load: self.loads.append(load),
+            on_left=lambda worker_id, reason: self.seen.append(("left", reason)),
+        )
+        self.server = SessionServer("r1", self.epoch, callbacks, self.timings)
+
+    def on_joined(self, info: WorkerInfo) -> None:
+        self.identity.require_equal(info.identity)
+        self.seen.append(("joined", info))
+
+    def token_ids(self) -> list[int]:
+        batches = [message for message in self.seen if isinstance(message, TokenBatch)]
+        return [t for batch in batches for output in batch.outputs for t in output.token_ids]
+
+
+async def start(router: Router, address: str = "127.0.0.1:0") -> tuple[GrpcServer, int]:
+    server = GrpcServer()
+    add_SessionsServicer_to_server(router.server, server.server)
+    port = server.bind(address, flag="--listen")
+    await server.start()
+    return server, port
+
+
+@asynccontextmanager
+async def serving(router: Router, address: str = "127.0.0.1:0") -> AsyncIterator[int]:
+    server, port = await start(router, address)
+    try:
+        yield port
+    finally:
+        router.server.close()
+        await server.stop(1.0)
+
+
+@dataclass
+class Worker:
+    """What a worker saw, in order."""
+
+    timings: SessionTimings = DEFAULT_TIMINGS
+    seen: list[object] = field(default_factory=list)
+    router_ids: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    def callbacks(self) -> RouterCallbacks:
+        return RouterCallbacks(
+            on_joined=self.router_ids.append,
+            on_message=lambda router_id, message: self.seen.append(message),
+            on_lost=self.lost.append,
+        )
+
+
+@asynccontextmanager
+async def dialing(worker: Worker, port: int, info: WorkerInfo | None = None) -> AsyncIterator[SessionClient]:
+    load = WorkerLoad(num_running=3, step_age_s=0.25)
+    client = SessionClient(
+        f"127.0.0.1:{port}", info or make_info(), lambda: load, worker.callbacks(), worker.timings
+    )
+    running = asyncio.create_task(client.run())
+    try:
+        yield client
+    finally:
+        await client.close()
+        await running
+
+
+class Proxy:
+    """Forwards TCP to `port`; can cut connections, refuse new ones, or hold everything back."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._to_workers: list[asyncio.StreamWriter] = []
+        self._to_router: list[asyncio.StreamWriter] = []
+        self.is_refusing = False
+
+    async def __aenter__(self) -> int:
+        self._server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def __aexit__(self, *exc: object) -> None:
+        self.cut()
+        self._server.close()
+        await self._server.wait_closed()
+        await asyncio.gather(*self._tasks)
+
+    def cut(self) -> None:
+        for writer in (*self._to_workers, *self._to_router):
+            writer.transport.abort()
+        self._to_workers.clear()
+        self._to_router.clear()
+        self._flows.set()
+
+    def cut_unnoticed(self) -> None:
+        """Cut the workers off; to the router everything looks as before."""
+        for writer in self._to_workers:
+            writer.transport.abort()
+        self._to_workers.clear()
+
+    def freeze(self) -> None:
+        self._flows.clear()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        if self.is_refusing:
+            writer.transport.abort()
+            return
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        self._to_workers.append(writer)
+        self._to_router.append(back)
+        await asyncio.gather(self._copy(reader, back), self._copy(there, writer))
+
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while data := await reader.read(65536):
+                await self._flows.wait()
+                writer.write(data)
+                await writer.drain()
+            writer.close()
+
+
+def test_messages_pass_both_ways_in_order_and_heartbeats_carry_the_load() -> None:
+    async def scenario() -> None:
+        router, worker = Router(), Worker()
+        async with serving(router) as port, dialing(worker, port) as client:
+            await until(lambda: bool(worker.router_ids))
+            assert router.seen == [("joined", make_info())]
+            assert worker.router_ids == ["r1:1000"]
+            for number in range(200):
+                router.server.send("w1", command(number))
+                client.send("r1:1000", tokens(number))
+            await until(lambda: len(worker.seen) == 200 and len(router.token_ids()) == 200)
+            assert worker.seen == [command(number) for number in range(200)]
+            assert router.token_ids() == list(range(200))
+            await until(lambda: len(router.loads) >= 2)
+            assert router.loads[0] == WorkerLoad(num_running=3, step_age_s=0.25)
+        assert router.seen[-1] == ("left", "worker w1 ended the session")
+        assert worker.lost == ["r1:1000"]
+
+    asyncio.run(scenario())
+
+
+def test_a_cut_connection_is_resumed_without_losing_or_repeating_a_message() -> None:
+    async def scenario() -> None:
+        router, worker = Router(), Worker()
+        async with serving(router) as port:
+            proxy = Proxy(port)
+            async with proxy as proxy_port, dialing(worker, proxy_port) as client:
+                await until(lambda: bool(worker.router_ids))
+                for number in range(400):
+                    router.server.send("w1", command(number))
+                    client.send("r1:1000", tokens(number))
+                    if number in (100, 200, 300):
+                        await asyncio.sleep(0.01)
+                        proxy.cut()
+                    if number % 50 == 0:
+                        await asyncio.sleep(0.05)
+                await until(lambda: len(worker.seen) == 400 and len(router.token_ids()) == 400)
+                assert worker.seen == [command(number) for number in range(400)]
+                assert router.token_ids() == list(range(400))
+                assert worker.router_ids == ["r1:1000"]
+                assert worker.lost == []
+                assert [event for event in router.seen if isinstance(event, tuple)] == [
+                    ("joined", make_info())
+                ]
+
+    asyncio.run(scenario())
+
+
+def test_a_resumed_stream_replaces_one_that_the_router_still_believes_in() -> None:
+    async def scenario() -> None:
+        router, worker = Router(), Worker()
+        async with serving(router) as port:
+            proxy = Proxy(port)
+            async with proxy as proxy_port, dialing(worker, proxy_port) as client:
+                await until(lambda: bool(worker.router_ids))
+                proxy.cut_unnoticed()
+                for number in range(20):
+                    router.server.send("w1", command(number))
+                    client.send("r1:1000", tokens(number))
+                    await asyncio.sleep(0.02)
+                await until(lambda: len(worker.seen) == 20 and len(router.token_ids()) == 20)
+                assert worker.seen == [command(number) for number in range(20)]
+                assert router.token_ids() == list(range(20))
+                assert worker.router_ids == ["r1:1000"]
+
+    asyncio.run(scenario())
+
+
+def test_a_silent_peer_is_lost_on_both_sides_within_two_seconds() -> None:
+    async def scenario() -> None:
+        router, worker = Router(), Worker()
+        async with serving(router) as port:
+            proxy = Proxy(port)
+            async with proxy as proxy_port, dialing(worker, proxy_port):
+                await until(lambda: bool(router.loads))
+                proxy.freeze()
+                await until(lambda: len(router.seen) > 1 and bool(worker.lost), within_s=2.2)
+                assert router.seen[1] == ("left", "no frame from worker w1 for 1.5 s")
+                proxy.cut()
+                await until(lambda: len(worker.router_ids) == 2)
+                assert worker.router_ids == ["r1:1000", "r1:1001"]
+                assert worker.lost == ["r1:1000"]
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_that_stays_cut_ends_the_session_on_both_sides() -> None:
+    async def scenario() -> None:
+        router, worker = Router(BRISK), Worker(BRISK)
+        async with serving(router) as port:
+            proxy = Proxy(port)
+            async with proxy as proxy_port, dialing(worker, proxy_port) as client:
+                await until(lambda: bool(worker.router_ids))
+                proxy.is_refusing = True
+                proxy.cut()
+                client.send("r1:1000", tokens(1))
+                await until(lambda: bool(worker.lost) and len(router.seen) == 2)
+                assert router.seen[1] == (
+                    "left",
+                    "worker w1 did not resume its broken stream within 0.4 s",
+                )
+                proxy.is_refusing = False
+                await until(lambda: len(worker.router_ids) == 2)
+                client.send("r1:1000", tokens(2))
+                client.send("r1:1001", tokens(3))
+                await until(lambda: bool(router.token_ids()))
+                assert router.token_ids() == [3]
+
+    asyncio.run(scenario())
+
+
+def test_a_restarted_worker_leaves_and_joins_at_once() -> None:
+    async def scenario() -> None:
+        router, first, second = Router(), Worker(), Worker()
+        async with serving(router) as port:
+            proxy = Proxy(port)
+            async with proxy as proxy_port, dialing(first, proxy_port):
+                await until(lambda: bool(first.router_ids))
+                proxy.freeze()
+                async with dialing(second, port, make_info(epoch=2)):
+                    await until(lambda: bool(second.router_ids), within_s=1.0)
+                    restarted = [
+                        ("joined", make_info()),
+                        ("left", "worker w1 restarted"),
+                        ("joined", make_info(epoch=2)),
+                    ]
+                    assert router.seen == restarted
+                proxy.cut()
+
+    asyncio.run(scenario())
+
+
+def test_a_restarted_router_is_a_new_router_to_the_worker() -> None:
+    async def scenario() -> None:
+        worker = Worker()
+        server, port = await start(Router())
+        async with dialing(worker, port):
+            await until(lambda: bool(worker.router_ids))
+            await server.stop(0)
+            async with serving(Router(epoch=2000), f"127.0.0.1:{port}"):
+                await until(lambda: len(worker.router_ids) == 2)
+                assert worker.router_ids == ["r1:1000", "r1:2000"]
+                assert worker.lost == ["r1:1000"]
+
+    asyncio.run(scenario())
+
+
+def test_an_incompatible_worker_is_told_why_and_its_client_ends() -> None:
+    async def scenario() -> None:
+        router, worker = Router(), Worker()
+        async with serving(router) as port:
+            info = make_info(block_size=16)
+            client = SessionClient(f"127.0.0.1:{port}", info, WorkerLoad, worker.callbacks())
+            with pytest.raises(IncompatibleWorkerError, match=r"block_size is 16; allowed: 32") as caught:
+                await client.run()
+            assert "(incompatible_worker)" in str(caught.value)
+            assert router.seen == []
+            assert worker.router_ids == []
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_means_nothing_ends_the_session() -> None:
+    async def scenario() -> None:
+        router = Router()
+        async with serving(router) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = SessionsStub(channel).Connect()
+            await call.write(pb.WorkerFrame(hello=encode_hello(make_info())))
+            await call.write(pb.WorkerFrame(data=pb.WorkerData(number=1)))
+            while await call.read() is not grpc.aio.EOF:
+                pass
+            assert router.seen[0] == ("joined", make_info())
+            reason = str(router.seen[1])
+            assert "worker w1 sent what has no meaning: message is None; allowed: one of reserved" in reason
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_that_does_not_begin_with_a_hello_is_rejected() -> None:
+    async def scenario() -> None:
+        router = Router()
+        async with serving(router) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = SessionsStub(channel).Connect()
+            await call.write(pb.WorkerFrame(heartbeat=pb.WorkerHeartbeat()))
+            rejected = (await call.read()).rejected
+            assert (rejected.code, rejected.message) == (
+                "invalid_request",
+                "frame is 'heartbeat'; allowed: a hello first",
+            )
+            assert await call.read() is grpc.aio.EOF
+            assert router.seen == []
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_that_is_sent_too_much_leaves_once_and_not_from_inside_send() -> None:
+    async def scenario() -> None:
+        router, worker = Router(SessionTimings(max_unacknowledged=8)), Worker()
+        async with serving(router) as port, dialing(worker, port):
+            await until(lambda: bool(worker.router_ids))
+            for number in range(20):
+                router.server.send("w1", command(number))
+            assert router.seen == [("joined", make_info())]
+            await until(lambda: len(worker.router_ids) == 2)
+            assert router.seen == [
+                ("joined", make_info()),
+                ("left", "more than 8 messages wait for worker w1"),
+                ("joined", make_info()),
+            ]
+            assert worker.lost == ["r1:1000"]
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_reaches_no_router_closes_at_once() -> None:
+    async def scenario() -> None:
+        worker = Worker()
+        async with Proxy(1) as unused_port:
+            pass
+        async with dialing(worker, unused_port), asyncio.timeout(1.0):
+            await asyncio.sleep(0.05)
+        assert worker.router_ids == []
+
+    asyncio.run(scenario())

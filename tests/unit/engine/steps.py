@@ -1,0 +1,90 @@
+"""Builders of runners and step plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from baton_core.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_engine.model_config import read_model_config
+from baton_engine.models.decoder import Decoder
+from baton_engine.runner import ModelRunner
+from baton_engine.weights import WeightReader
+from baton_kernels.interface import select_kernels
+
+BLOCK_SIZE = 8
+
+
+def make_decoder(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+    return Decoder(read_model_config(folder), WeightReader(folder, dtype))
+
+
+def make_runner(folder: Path, num_blocks: int = 32, dtype: torch.dtype = torch.float32) -> ModelRunner:
+    """Load a runner whose pool starts as NaN: whoever reads what nobody wrote is found out."""
+    model = make_decoder(folder, dtype)
+    group = model.config.kv_group(BLOCK_SIZE, str(dtype).removeprefix("torch."))
+    kv_pool = torch.full((num_blocks, *group.block_shape), torch.nan, dtype=dtype)
+    return ModelRunner(model, select_kernels("cpu"), kv_pool)
+
+
+def make_spec(
+    position: int = 0,
+    *,
+    seed: int = 0,
+    temperature: float = 0.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> SampleSpec:
+    return SampleSpec(
+        seed=seed, position=position, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
+    )
+
+
+def make_slice(
+    token_ids: Sequence[int],
+    block_ids: Sequence[int],
+    *,
+    start: int = 0,
+    samples: Sequence[SampleSpec] = (),
+    name: str = "a",
+) -> SequenceSlice:
+    num_blocks = -(-(start + len(token_ids)) // BLOCK_SIZE)
+    return SequenceSlice(
+        seq_id=SeqId(name, 0),
+        token_ids=tuple(token_ids),
+        start=start,
+        block_ids=tuple(block_ids[:num_blocks]),
+        samples=tuple(samples),
+    )
+
+
+def make_plan(*slices: SequenceSlice, block_copies: Sequence[tuple[int, int]] = ()) -> StepPlan:
+    return StepPlan(step_id=7, slices=slices, block_copies=tuple(block_copies))
+
+
+def generate(
+    runner: ModelRunner,
+    prompt: Sequence[int],
+    num_tokens: int,
+    *,
+    block_ids: Sequence[int] = (5, 2, 9, 0, 11, 3, 7, 1),
+    chunk_len: int | None = None,
+    temperature: float = 0.0,
+    seed: int = 0,
+) -> list[int]:
+    """Compute a prompt, whole or in chunks, then one token per step; return the new tokens."""
+    chunk_len = chunk_len or len(prompt)
+    tokens = list(prompt)
+    start = 0
+    while len(tokens) < len(prompt) + num_tokens:
+        stop = min(start + chunk_len, len(tokens))
+        is_last = stop == len(tokens)
+        spec = make_spec(stop, temperature=temperature, seed=seed)
+        piece = make_slice(tokens[start:stop], block_ids, start=start, samples=(spec,) if is_last else ())
+        (sampled,) = runner.execute(make_plan(piece)).sampled
+        tokens += sampled
+        start = stop
+    return tokens[len(prompt) :]

@@ -1,0 +1,72 @@
+"""The native decoder against Transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from baton_kernels.interface import AttentionBatch, select_kernels
+from tests.models import VARIANTS, make_model, make_prompt, reference_logits
+from tests.unit.engine.steps import BLOCK_SIZE, make_decoder
+
+PROMPT_LEN = 45
+BLOCK_IDS = [4, 1, 7, 0, 6, 2]
+
+
+@torch.inference_mode()
+def native_logits(
+    folder: Path, token_ids: list[int], chunk_len: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    model = make_decoder(folder, dtype)
+    group = model.config.kv_group(BLOCK_SIZE, str(dtype).removeprefix("torch."))
+    kv_pool = torch.full((8, *group.block_shape), torch.nan, dtype=dtype)
+    kernels = select_kernels("cpu")
+    logits = []
+    for start in range(0, len(token_ids), chunk_len):
+        chunk = token_ids[start : start + chunk_len]
+        batch = AttentionBatch.build(
+            query_lens=[len(chunk)],
+            context_lens=[start + len(chunk)],
+            block_tables=[BLOCK_IDS],
+            block_size=BLOCK_SIZE,
+        )
+        logits.append(model.logits(model.forward(torch.tensor(chunk), batch, kv_pool, kernels)))
+    return torch.cat(logits)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_logits_equal_those_of_transformers(variant: str, model_folder: Callable[[str], Path]) -> None:
+    folder, prompt = model_folder(variant), make_prompt(PROMPT_LEN)
+    expected = reference_logits(folder, prompt)
+    torch.testing.assert_close(native_logits(folder, prompt, PROMPT_LEN), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("chunk_len", [1, 7, BLOCK_SIZE, 31])
+@pytest.mark.parametrize("variant", ["llama", "qwen2-mixed-windows", "mistral-window"])
+def test_a_prompt_in_chunks_gives_the_logits_of_the_whole(
+    variant: str, chunk_len: int, model_folder: Callable[[str], Path]
+) -> None:
+    folder, prompt = model_folder(variant), make_prompt(PROMPT_LEN)
+    expected = reference_logits(folder, prompt)
+    torch.testing.assert_close(native_logits(folder, prompt, chunk_len), expected, atol=1e-4, rtol=0)
+
+
+def test_a_sharded_model_equals_the_single_file(tmp_path: Path, model_folder: Callable[[str], Path]) -> None:
+    sharded = make_model(tmp_path / "sharded", is_sharded=True)
+    assert len(list(sharded.glob("*.safetensors"))) > 1
+    prompt = make_prompt(PROMPT_LEN)
+    whole = native_logits(model_folder("llama"), prompt, PROMPT_LEN)
+    assert torch.equal(native_logits(sharded, prompt, PROMPT_LEN), whole)
+
+
+@pytest.mark.parametrize("variant", ["llama", "qwen3"])
+def test_bfloat16_is_as_close_to_float32_as_that_of_transformers(variant: str, tmp_path: Path) -> None:
+    folder, prompt = make_model(tmp_path / "model", variant, dtype=torch.bfloat16), make_prompt(PROMPT_LEN)
+    exact = native_logits(folder, prompt, PROMPT_LEN)
+    theirs = (reference_logits(folder, prompt).float() - exact).square().mean().sqrt()
+    ours = (native_logits(folder, prompt, PROMPT_LEN, torch.bfloat16).float() - exact).square().mean().sqrt()
+    assert 0 < ours < 1.2 * theirs

@@ -1,0 +1,99 @@
+"""From a model's name to a runner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import torch
+
+from baton_core.errors import InvalidConfigError, InvalidModelError
+from baton_engine import element_type
+from baton_engine.element_type import resolve_dtype
+from baton_engine.loading import EngineSettings, load_runner
+from baton_engine.model_folder import resolve_model
+from baton_engine.sizing import KVCacheSettings
+from tests.models import greedy_reference, make_prompt
+from tests.unit.engine.steps import generate
+
+CPU = torch.device("cpu")
+
+
+def test_a_loaded_runner_generates_what_transformers_does(model_folder: Callable[[str], Path]) -> None:
+    folder = model_folder("llama")
+    cache = KVCacheSettings(kv_cache_memory_bytes=40 * 4096)
+    loaded = load_runner(EngineSettings(model=str(folder), block_size=8, kv_cache=cache))
+    assert (loaded.kv_cache.num_blocks, loaded.kv_cache.max_model_len) == (40, 320)
+    assert loaded.runner.kv_pool.shape == (40, *loaded.kv_group.block_shape)
+    prompt = make_prompt(20)
+    assert generate(loaded.runner, prompt, 6) == greedy_reference(folder, prompt, 6)[0]
+
+
+def test_the_pool_lies_where_the_caller_allocates_it(model_folder: Callable[[str], Path]) -> None:
+    asked: list[tuple[tuple[int, ...], torch.dtype]] = []
+
+    def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        asked.append((shape, dtype))
+        return torch.zeros(shape, dtype=dtype)
+
+    cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
+    settings = EngineSettings(model=str(model_folder("qwen3")), dtype="bfloat16", kv_cache=cache)
+    loaded = load_runner(settings, allocate)
+    assert asked == [(tuple(loaded.runner.kv_pool.shape), torch.bfloat16)]
+    assert loaded.kv_group.dtype == "bfloat16"
+
+
+def test_a_block_size_of_zero_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="block_size is 0; allowed: an integer of at least 1"):
+        EngineSettings(model="m", block_size=0)
+
+
+@pytest.mark.parametrize("model", ["acme/no-such-model", "/no/such/folder", "no such//name"])
+def test_a_model_that_cannot_be_found_is_refused_by_name(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(InvalidModelError, match=f"model is '{model}' .*allowed: a local model folder"):
+        resolve_model(model)
+
+
+def test_a_local_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert resolve_model(str(tmp_path)) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("requested", "checkpoint", "is_native", "expected"),
+    [
+        ("auto", "float32", True, torch.float32),
+        ("auto", "bfloat16", True, torch.bfloat16),
+        ("auto", "float16", True, torch.bfloat16),
+        ("auto", "bfloat16", False, torch.float32),
+        ("auto", "float16", False, torch.float32),
+        ("bfloat16", "float32", False, torch.bfloat16),
+        ("float32", "bfloat16", True, torch.float32),
+    ],
+)
+def test_element_types_follow_the_checkpoint_and_the_cpu(
+    requested: str, checkpoint: str, is_native: bool, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(element_type, "has_native_bfloat16", lambda: is_native)
+    assert resolve_dtype(requested, checkpoint, CPU) == expected
+
+
+def test_a_gpu_keeps_bfloat16_whatever_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(element_type, "has_native_bfloat16", lambda: False)
+    assert resolve_dtype("auto", "bfloat16", torch.device("cuda")) == torch.bfloat16
+
+
+def test_an_unknown_element_type_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="dtype is 'int4'; allowed: auto, float32, bfloat16"):
+        resolve_dtype("int4", "float32", CPU)
+
+
+def test_a_changed_element_type_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(element_type, "has_native_bfloat16", lambda: False)
+    with caplog.at_level("INFO"):
+        resolve_dtype("auto", "bfloat16", CPU)
+    assert caplog.messages == ["weights are bfloat16; computing in float32 on this cpu"]

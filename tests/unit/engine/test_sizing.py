@@ -1,0 +1,96 @@
+"""The number of KV blocks and the longest sequence, from given amounts of memory."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from baton_core.errors import InvalidConfigError
+from baton_core.kv_group import KVGroupSpec
+from baton_engine.sizing import GIB, KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
+
+GROUP = KVGroupSpec(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8, dtype="float32")
+BLOCK_BYTES = 4096
+
+
+def plan(
+    free: int, weights: int = 0, *, device: str = "cuda", model_len: int = 64, **settings: Any
+) -> KVCachePlan:
+    memory = MemoryState(device_type=device, free_bytes=free, weight_bytes=weights)
+    return plan_kv_cache(GROUP, model_len, KVCacheSettings(**settings), memory)
+
+
+def test_workers_share_the_stated_part_of_free_memory_weights_included() -> None:
+    free = 1000 * BLOCK_BYTES
+    assert plan(free).num_blocks == 900
+    assert plan(free, 100 * BLOCK_BYTES, memory_share=0.5).num_blocks == 400
+    assert plan(free, 100 * BLOCK_BYTES, memory_share=0.5, num_workers=2).num_blocks == 150
+
+
+def test_a_cpu_takes_at_most_4_gib_unless_told() -> None:
+    assert plan(100 * GIB, device="cpu").num_blocks == 4 * GIB // BLOCK_BYTES
+    assert plan(100 * GIB, device="cpu", kv_cache_memory_bytes=8 * GIB).num_blocks == 8 * GIB // BLOCK_BYTES
+    assert plan(100 * GIB, device="cuda").num_blocks == 90 * GIB // BLOCK_BYTES
+
+
+def test_an_exact_size_is_rounded_down_to_blocks() -> None:
+    assert plan(GIB, kv_cache_memory_bytes=10 * BLOCK_BYTES + 1).num_blocks == 10
+
+
+def test_an_exact_size_beyond_what_is_free_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match=r"kv_cache_memory_bytes is 8000; allowed: at most 7000"):
+        plan(9000, 2000, kv_cache_memory_bytes=8000)
+
+
+def test_less_than_one_block_is_refused() -> None:
+    with pytest.raises(InvalidConfigError, match="kv_cache_memory_bytes is 90; allowed: at least 4096"):
+        plan(100)
+    with pytest.raises(InvalidConfigError, match="kv_cache_memory_bytes is 0; allowed: at least 4096"):
+        plan(100, 5000)
+
+
+def test_the_sequence_length_is_lowered_to_the_cache_with_a_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert plan(GIB, kv_cache_memory_bytes=3 * BLOCK_BYTES).max_model_len == 24
+    assert caplog.messages == ["max_model_len lowered from 64 to 24 tokens, which the KV cache holds"]
+    caplog.clear()
+    assert plan(GIB).max_model_len == 64
+    assert caplog.messages == []
+
+
+def test_a_sequence_length_that_was_asked_for_is_kept_or_refused() -> None:
+    assert plan(GIB, max_model_len=40).max_model_len == 40
+    with pytest.raises(InvalidConfigError, match="max_model_len is 65; allowed: at most 64"):
+        plan(GIB, max_model_len=65)
+    with pytest.raises(InvalidConfigError, match="max_model_len is 40; allowed: at most 24"):
+        plan(GIB, max_model_len=40, kv_cache_memory_bytes=3 * BLOCK_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes is 0; allowed: an integer of at least 1"),
+        ({"num_workers": 0}, "num_workers is 0; allowed"),
+        ({"max_model_len": -1}, "max_model_len is -1; allowed"),
+        ({"memory_share": 0.0}, "memory_share is 0.0; allowed: above 0 and at most 1"),
+        ({"memory_share": 1.1}, "memory_share is 1.1; allowed"),
+    ],
+)
+def test_settings_outside_their_range_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidConfigError, match=message):
+        KVCacheSettings(**settings)
+
+
+def test_the_table_accounts_for_all_free_memory() -> None:
+    memory = MemoryState(device_type="cpu", free_bytes=4 * GIB, weight_bytes=GIB)
+    table = memory_table(GROUP, KVCachePlan(num_blocks=GIB // BLOCK_BYTES, max_model_len=64), memory)
+    assert table.splitlines() == [
+        "memory of cpu",
+        "weights       1.000 GiB",
+        "KV cache      1.000 GiB  262144 blocks of 8 tokens, 2097152 tokens",
+        "left free     2.000 GiB",
+    ]

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baton_kv.block_runs import merge_runs
+from baton_kv.connector import BlockCopy
+
+
+def make_copies(*pairs: tuple[int, int]) -> list[BlockCopy]:
+    """From (remote block, local block) pairs."""
+    return [BlockCopy(remote_block_id=remote, local_block_id=local) for remote, local in pairs]
+
+
+def slices(copies: list[BlockCopy], max_blocks: int = 100) -> list[tuple[slice, slice]]:
+    return [(run.remote, run.local) for run in merge_runs(copies, max_blocks)]
+
+
+def test_blocks_adjacent_on_both_sides_make_one_run() -> None:
+    assert slices(make_copies((4, 7), (5, 8), (6, 9))) == [(slice(4, 7), slice(7, 10))]
+
+
+def test_a_gap_on_either_side_ends_a_run() -> None:
+    assert slices(make_copies((0, 0), (1, 2), (3, 3))) == [
+        (slice(0, 1), slice(0, 1)),
+        (slice(1, 2), slice(2, 3)),
+        (slice(3, 4), slice(3, 4)),
+    ]
+
+
+def test_descending_blocks_do_not_merge() -> None:
+    assert len(slices(make_copies((2, 2), (1, 1), (0, 0)))) == 3
+
+
+def test_a_run_is_cut_at_its_bound() -> None:
+    copies = make_copies(*((block, block) for block in range(5)))
+    assert [remote for remote, _ in slices(copies, 2)] == [slice(0, 2), slice(2, 4), slice(4, 5)]
+
+
+def test_no_copies_make_no_run() -> None:
+    assert slices([]) == []
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5))), st.integers(1, 4))
+def test_runs_name_each_copy_once_in_order(pairs: list[tuple[int, int]], max_blocks: int) -> None:
+    runs = list(merge_runs(make_copies(*pairs), max_blocks))
+    named = [
+        pair
+        for run in runs
+        for pair in zip(
+            range(run.remote.start, run.remote.stop), range(run.local.start, run.local.stop), strict=True
+        )
+    ]
+    assert named == pairs
+    assert all(len(run.copies) <= max_blocks for run in runs)

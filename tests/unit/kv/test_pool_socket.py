@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import os
+import resource
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from baton_kv import pool_socket
+from baton_kv.pool_socket import PoolListener, ask_holder, host_realm, is_open
+
+
+@pytest.fixture
+def address() -> str:
+    return f"baton-kv-test-{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def listener(address: str) -> Iterator[PoolListener]:
+    file = os.open("/dev/zero", os.O_RDONLY)
+    listener = PoolListener(address, b"hello", file)
+    yield listener
+    listener.close()
+    os.close(file)
+
+
+def test_a_puller_gets_the_greeting_and_the_file(listener: PoolListener, address: str) -> None:
+    connection, greeting, file = ask_holder(address, 1.0)
+    assert greeting == b"hello"
+    assert os.read(file, 3) == bytes(3)
+    assert os.get_inheritable(file) is False
+    os.close(file)
+    connection.close()
+
+
+def test_a_connection_lasts_until_the_holder_closes(listener: PoolListener, address: str) -> None:
+    connection, _, file = ask_holder(address, 1.0)
+    os.close(file)
+    assert is_open(connection)
+    listener.close()
+    assert not is_open(connection)
+    connection.close()
+
+
+def test_nobody_there_is_refused_at_once(address: str) -> None:
+    with pytest.raises(ConnectionRefusedError):
+        ask_holder(address, 1.0)
+
+
+def test_a_holder_that_never_answers_costs_one_deadline(address: str) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as silent:
+        silent.bind(f"\0{address}")
+        silent.listen()
+        started = time.monotonic()
+        with pytest.raises(TimeoutError):
+            ask_holder(address, 0.05)
+        assert 0.05 <= time.monotonic() - started < 1
+
+
+def test_one_puller_too_many_is_turned_away_until_another_leaves(
+    listener: PoolListener, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_socket, "MAX_PEERS", 1)
+    first, _, file = ask_holder(address, 1.0)
+    os.close(file)
+    with pytest.raises(ConnectionRefusedError, match="turned this process away"):
+        ask_holder(address, 1.0)
+    first.close()
+    second, _, file = ask_holder(address, 1.0)
+    os.close(file)
+    second.close()
+
+
+def test_another_user_is_turned_away(
+    listener: PoolListener, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    with pytest.raises(PermissionError, match="another user"):
+        ask_holder(address, 1.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as puller:
+        puller.settimeout(1.0)
+        puller.connect(f"\0{address}")
+        assert socket.recv_fds(puller, 100, 1)[:2] == (b"", [])
+
+
+def test_a_holder_out_of_descriptors_answers_when_it_has_one_again(
+    listener: PoolListener, address: str
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as puller:
+        puller.settimeout(5.0)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        try:
+            puller.connect(f"\0{address}")
+            time.sleep(0.02)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        greeting, files, _, _ = socket.recv_fds(puller, 100, 1)
+        assert greeting == b"hello"
+        os.close(files[0])
+
+
+def test_the_realm_is_the_same_for_all_processes_of_a_network_namespace() -> None:
+    assert host_realm() == host_realm()
+    assert str(os.stat(f"/proc/{os.getppid()}/ns/net").st_ino) in host_realm()
