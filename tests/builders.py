@@ -59,6 +59,7 @@ def make_sequence(
     first: int = 1,
     arrival_s: float = 0.0,
     state: SequenceState = SequenceState.WAITING,
+    is_pinned: bool = False,
     **params: Any,
 ) -> Sequence:
     return Sequence(
@@ -68,6 +69,7 @@ def make_sequence(
         root=root_hash(make_identity()),
         arrival_s=arrival_s,
         state=state,
+        is_pinned=is_pinned,
     )
 
 

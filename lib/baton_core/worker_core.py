@@ -6,7 +6,7 @@ plans. A prefill worker and a decode worker run the same core.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never
 
 from baton_core.block_hash import root_hash
@@ -44,6 +44,7 @@ from baton_core.worker_events import (
     RouterLost,
     RouterSaid,
     Sealed,
+    SealFailed,
     SendToRouter,
     StepDone,
     StepFailed,
@@ -59,11 +60,7 @@ class _Request:
     router_id: str
     sequences: dict[int, Sequence]
     is_prefill: bool = False
-    start: Start | None = None
-    """The first tokens, while blocks are still on their way."""
     has_first_token: bool = False
-    cancelled: set[int] = field(default_factory=set)
-    """Sequences that ended before the blocks arrived."""
 
 
 class WorkerCore:
@@ -89,6 +86,8 @@ class WorkerCore:
             timings=config.pull,
         )
         self._requests: dict[str, _Request] = {}
+        self._starts: dict[str, dict[int, int]] = {}
+        """First tokens by sequence, of reservations whose blocks are still on their way."""
         self._routers: dict[str, None] = {}
         self._roots: dict[str, bytes] = {}
         self._step_started_s: float | None = None
@@ -164,6 +163,8 @@ class WorkerCore:
                 return self.imports.on_message(now, message)
             case Sealed():
                 return self.leases.on_sealed(event)
+            case SealFailed(request_id=request_id, message=message):
+                return self.leases.withdraw(request_id, message)
             case PullDone():
                 return self.imports.on_pull_done(now, event)
             case PullAborted():
@@ -185,10 +186,9 @@ class WorkerCore:
                 except BatonError as error:
                     refused = Refused(request_id=spec.request_id, code=error.code, message=str(error))
                     return [SendToRouter(router_id=router_id, message=refused)]
-            case Start(request_id=request_id):
-                request = self._requests.get(request_id)
-                if request is not None and self.imports.get(request_id) is not None:
-                    request.start = command
+            case Start(request_id=request_id, first_tokens=first_tokens):
+                if self.imports.get(request_id) is not None:
+                    self._starts[request_id] = {first.index: first.token_id for first in first_tokens}
                 return []
             case Cancel(request_id=request_id, indices=indices):
                 request = self._requests.get(request_id)
@@ -251,17 +251,14 @@ class WorkerCore:
     def _start_ready(self, now: float) -> list[WorkerEffect]:
         """Let the reservations that have both their first tokens and their blocks join the batch."""
         effects: list[WorkerEffect] = []
-        for request in [request for request in self._requests.values() if request.start is not None]:
-            reservation = self.imports.get(request.spec.request_id)
-            if reservation is None or not reservation.is_ready(self.pool):
-                continue
-            transferred = self.imports.start(now, request.spec.request_id)
-            effects.append(SendToRouter(router_id=request.router_id, message=transferred))
-            assert request.start is not None
-            tokens = {first.index: first.token_id for first in request.start.first_tokens}
-            request.start = None
-            alive = {index: tokens[index] for index in tokens if index not in request.cancelled}
-            self._decode(now, request, alive)
+        for request_id, tokens in list(self._starts.items()):
+            reservation = self.imports.get(request_id)
+            if reservation is not None and reservation.is_ready(self.pool):
+                del self._starts[request_id]
+                request = self._requests[request_id]
+                transferred = self.imports.start(now, request_id)
+                effects.append(SendToRouter(router_id=request.router_id, message=transferred))
+                self._decode(now, request, tokens)
         return effects
 
     def _decode(self, now: float, request: _Request, tokens: dict[int, int]) -> None:
@@ -373,9 +370,12 @@ class WorkerCore:
         """End the sequences named, or all; a reserved prompt and a prefill end only as a whole."""
         request_id = request.spec.request_id
         if self.imports.get(request_id) is not None:
-            request.cancelled.update(indices)
-            if indices and len(request.cancelled) < request.spec.params.n:
+            tokens = self._starts.get(request_id, {})
+            for index in indices:
+                tokens.pop(index, None)
+            if indices and tokens:
                 return []
+            self._starts.pop(request_id, None)
             del self._requests[request_id]
             return self.imports.cancel(now, request_id)
         for index in indices or tuple(request.sequences):

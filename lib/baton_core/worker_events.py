@@ -67,6 +67,14 @@ class Sealed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SealFailed:
+    """The checksums of a `Seal` cannot be had: its request cannot be handed over."""
+
+    request_id: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullDone:
     """A pull is terminal: nothing writes its blocks any more."""
 
@@ -93,6 +101,7 @@ WorkerEvent = (
     | StepDone
     | StepFailed
     | Sealed
+    | SealFailed
     | PullDone
     | PullAborted
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import grpc
@@ -24,6 +24,7 @@ from baton_service.grpc_server import GrpcServer
 from baton_service.session_client import RouterCallbacks, SessionClient
 from baton_service.session_server import SessionServer, WorkerCallbacks
 from baton_service.wire import encode_hello
+from tests.integration.tcp_proxy import Proxy
 
 BRISK = SessionTimings(heartbeat_s=0.1, dead_after_s=0.3, resume_within_s=0.4)
 
@@ -138,65 +139,6 @@ async def dialing(worker: Worker, port: int, info: WorkerInfo | None = None) -> 
         await running
 
 
-class Proxy:
-    """Forwards TCP to `port`; can cut connections, refuse new ones, or hold everything back."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._flows = asyncio.Event()
-        self._flows.set()
-        self._to_workers: list[asyncio.StreamWriter] = []
-        self._to_router: list[asyncio.StreamWriter] = []
-        self.is_refusing = False
-
-    async def __aenter__(self) -> int:
-        self._server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    async def __aexit__(self, *exc: object) -> None:
-        self.cut()
-        self._server.close()
-        await self._server.wait_closed()
-        await asyncio.gather(*self._tasks)
-
-    def cut(self) -> None:
-        for writer in (*self._to_workers, *self._to_router):
-            writer.transport.abort()
-        self._to_workers.clear()
-        self._to_router.clear()
-        self._flows.set()
-
-    def cut_unnoticed(self) -> None:
-        """Cut the workers off; to the router everything looks as before."""
-        for writer in self._to_workers:
-            writer.transport.abort()
-        self._to_workers.clear()
-
-    def freeze(self) -> None:
-        self._flows.clear()
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        if self.is_refusing:
-            writer.transport.abort()
-            return
-        there, back = await asyncio.open_connection("127.0.0.1", self._port)
-        self._to_workers.append(writer)
-        self._to_router.append(back)
-        await asyncio.gather(self._copy(reader, back), self._copy(there, writer))
-
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError):
-            while data := await reader.read(65536):
-                await self._flows.wait()
-                writer.write(data)
-                await writer.drain()
-            writer.close()
-
-
 def test_messages_pass_both_ways_in_order_and_heartbeats_carry_the_load() -> None:
     async def scenario() -> None:
         router, worker = Router(), Worker()
@@ -236,6 +178,7 @@ def test_a_cut_connection_is_resumed_without_losing_or_repeating_a_message() -> 
                 await until(lambda: len(worker.seen) == 400 and len(router.token_ids()) == 400)
                 assert worker.seen == [command(number) for number in range(400)]
                 assert router.token_ids() == list(range(400))
+                assert proxy.num_connections > 1
                 assert worker.router_ids == ["r1:1000"]
                 assert worker.lost == []
                 assert [event for event in router.seen if isinstance(event, tuple)] == [
