@@ -23,8 +23,8 @@ from baton_kernels.interface import select_kernels
 
 logger = logging.getLogger(__name__)
 
-AllocatePool = Callable[[tuple[int, ...], torch.dtype], Tensor]
-"""Returns a zeroed, contiguous tensor of a shape and element type on the runner's device."""
+AllocatePool = Callable[[KVGroupSpec, int], Tensor]
+"""Returns a zeroed, contiguous pool of a number of blocks on the runner's device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,10 @@ def load_runner(settings: EngineSettings, allocate_pool: AllocatePool | None = N
     group = config.kv_group(settings.block_size, str(dtype).removeprefix("torch."))
     plan = plan_kv_cache(group, config.max_position_embeddings, settings.kv_cache, memory)
     logger.info("%s", memory_table(group, plan, memory))
-    shape = (plan.num_blocks, *group.block_shape)
-    kv_pool = allocate_pool(shape, dtype) if allocate_pool else torch.zeros(shape, dtype=dtype, device=device)
+    if allocate_pool is not None:
+        kv_pool = allocate_pool(group, plan.num_blocks)
+    else:
+        kv_pool = torch.zeros((plan.num_blocks, *group.block_shape), dtype=dtype, device=device)
     runner = ModelRunner(model, select_kernels(device), kv_pool)
     runner.warm_up()
     return LoadedEngine(runner=runner, config=config, kv_group=group, kv_cache=plan)

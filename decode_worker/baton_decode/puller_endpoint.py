@@ -1,0 +1,98 @@
+"""The puller's end of the peer channel: one DEALER socket to each holder.
+
+Used on the worker's loop. Messages may be lost; the transfer's renewals make up for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from baton_core.peer_messages import (
+    BlocksReady,
+    Confirmed,
+    LeaseGone,
+    ToHolder,
+    ToPuller,
+    decode_peer,
+    encode_peer,
+)
+
+MAX_HOLDERS: Final = 1024
+"""Sockets kept open; the one used longest ago is closed for a new one."""
+MAX_QUEUED_MESSAGES: Final = 10_000
+MAX_MESSAGE_BYTES: Final = 2**20
+_log = logging.getLogger(__name__)
+
+
+class PullerEndpoint:
+    """Speaks to holders as `name`, which must differ for every start of a worker."""
+
+    def __init__(
+        self, context: zmq.asyncio.Context, name: str, on_message: Callable[[ToPuller], None]
+    ) -> None:
+        self._context = context
+        self._name = name.encode()
+        self._on_message = on_message
+        self._holders: OrderedDict[str, tuple[zmq.asyncio.Socket, asyncio.Task[None]]] = OrderedDict()
+
+    def send(self, address: str, message: ToHolder) -> None:
+        """Send without waiting to the holder that listens at `address`; without room it is lost."""
+        if address not in self._holders:
+            self._open(address)
+        self._holders.move_to_end(address)
+        socket, _ = self._holders[address]
+        sending = socket.send(encode_peer(message), flags=zmq.NOBLOCK)
+        asyncio.ensure_future(sending).add_done_callback(_drop_error)
+
+    async def close(self) -> None:
+        """Close every socket and wait for their readers."""
+        readers = [self._shut(address) for address in list(self._holders)]
+        await asyncio.gather(*readers, return_exceptions=True)
+
+    def _open(self, address: str) -> None:
+        if len(self._holders) >= MAX_HOLDERS:
+            self._shut(next(iter(self._holders)))
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, self._name)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        socket.connect(address)
+        self._holders[address] = (socket, asyncio.create_task(self._receive(socket)))
+
+    def _shut(self, address: str) -> asyncio.Task[None]:
+        socket, reader = self._holders.pop(address)
+        reader.cancel()
+        socket.close()
+        return reader
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            message = _decode(await socket.recv())
+            if message is not None:
+                self._on_message(message)
+
+
+def _decode(frame: bytes) -> ToPuller | None:
+    try:
+        message = decode_peer(frame)
+    except msgspec.MsgspecError as error:
+        _log.warning("dropped a malformed message on the peer channel: %s", error)
+        return None
+    if isinstance(message, BlocksReady | Confirmed | LeaseGone):
+        return message
+    _log.warning("dropped a %s on the peer channel: only a puller sends it", type(message).__name__)
+    return None
+
+
+def _drop_error(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled() and isinstance(future.exception(), zmq.ZMQError):
+        _log.debug("lost a message to a holder: %s", future.exception())

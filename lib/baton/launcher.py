@@ -1,0 +1,155 @@
+"""`baton serve`: router and workers as processes of this machine, in one process group.
+
+A worker that dies is started again, unless its settings are wrong or it keeps dying. When the launcher
+ends, so do its children; when it is killed, the kernel ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections import deque
+from dataclasses import dataclass
+
+from baton.process import EXIT_BAD_CONFIG, report
+from baton_core.errors import InvalidConfigError
+
+MAX_RESTARTS = 3
+"""Of one worker, within `RESTART_WINDOW_S`."""
+RESTART_WINDOW_S = 60.0
+STOP_WITHIN_S = 10.0
+_START_WITHIN_S = 60.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalCluster:
+    """What to start. The argument lists are those of the children's own commands."""
+
+    router_args: tuple[str, ...]
+    worker_args: tuple[str, ...]
+    num_prefill_workers: int
+    num_decode_workers: int
+    num_mixed_workers: int
+    report_fd: int | None = None
+    """Where to write the router's address, once it is bound."""
+
+    def __post_init__(self) -> None:
+        for name in ("prefill", "decode", "mixed"):
+            count = getattr(self, f"num_{name}_workers")
+            if count < 0:
+                raise InvalidConfigError(f"number of {name} workers is {count}; allowed: 0 or more")
+        if not (self.num_decode_workers or self.num_mixed_workers):
+            raise InvalidConfigError(
+                "--decode-workers and --mixed are 0; allowed: one decoding worker or more"
+            )
+        if not (self.num_prefill_workers or self.num_mixed_workers):
+            raise InvalidConfigError("--prefill-workers and --mixed are 0; allowed: one of them over 0")
+
+    @property
+    def roles(self) -> list[str]:
+        """Command of each worker."""
+        return (
+            ["prefill-worker"] * self.num_prefill_workers
+            + ["decode-worker"] * self.num_decode_workers
+            + ["mixed-worker"] * self.num_mixed_workers
+        )
+
+
+async def serve(cluster: LocalCluster) -> int:
+    """Start everything and keep it running until cancelled or until a child cannot go on; an exit code."""
+    children: list[asyncio.subprocess.Process] = []
+    try:
+        router, address = await _start_router(cluster, children)
+        if address is None:
+            return await router.wait()
+        report(cluster.report_fd, address=address)
+        watches = [asyncio.create_task(router.wait())]
+        for number, command in enumerate(cluster.roles):
+            args = (
+                *cluster.worker_args,
+                "--router",
+                address,
+                "--worker-id",
+                f"{command.split('-')[0]}-{number}",
+            )
+            watches.append(asyncio.create_task(_keep_running(command, args, children)))
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for watch in watches:
+                watch.cancel()
+        return next(iter(done)).result()
+    finally:
+        await _stop(children)
+
+
+async def _start_router(
+    cluster: LocalCluster, children: list[asyncio.subprocess.Process]
+) -> tuple[asyncio.subprocess.Process, str | None]:
+    """Start the router and wait until it is bound; no address if it ended instead."""
+    read_fd, write_fd = os.pipe()
+    args = (*cluster.router_args, "--report-fd", str(write_fd))
+    router = await _start("router", args, children, pass_fds=(write_fd,))
+    os.close(write_fd)
+    with os.fdopen(read_fd) as pipe:
+        async with asyncio.timeout(_START_WITHIN_S):
+            line = await asyncio.to_thread(pipe.readline)
+    return router, json.loads(line)["address"] if line else None
+
+
+async def _keep_running(
+    command: str, args: tuple[str, ...], children: list[asyncio.subprocess.Process]
+) -> int:
+    """Run a worker, and again when it dies; returns the exit code that makes it not worth another try."""
+    loop = asyncio.get_running_loop()
+    deaths: deque[float] = deque(maxlen=MAX_RESTARTS)
+    while True:
+        child = await _start(command, args, children)
+        code = await child.wait()
+        children.remove(child)
+        is_dying_often = len(deaths) == MAX_RESTARTS and loop.time() - deaths[0] < RESTART_WINDOW_S
+        if code in (0, EXIT_BAD_CONFIG) or is_dying_often:
+            _log.error("%s ended with exit code %d", command, code)
+            return code or 1
+        deaths.append(loop.time())
+        _log.warning("%s died (exit code %d) and is started again", command, code)
+
+
+async def _start(
+    command: str,
+    args: tuple[str, ...],
+    children: list[asyncio.subprocess.Process],
+    pass_fds: tuple[int, ...] = (),
+) -> asyncio.subprocess.Process:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "baton", command, "--parent-pid", str(os.getpid()), *args),
+        stdin=asyncio.subprocess.DEVNULL,
+        pass_fds=pass_fds,
+        env=child_environment(),
+    )
+    children.append(child)
+    return child
+
+
+def child_environment() -> dict[str, str]:
+    """Idle OpenMP threads sleep: spinning ones would take the cores from the other workers."""
+    return {"OMP_WAIT_POLICY": "passive", **os.environ}
+
+
+async def _stop(children: list[asyncio.subprocess.Process]) -> None:
+    """End workers before the router, so that their farewells are heard; kill what takes too long."""
+    for child in reversed(children):
+        if child.returncode is None:
+            child.terminate()
+    waits = [asyncio.ensure_future(child.wait()) for child in children]
+    if waits:
+        await asyncio.wait(waits, timeout=STOP_WITHIN_S)
+    for child in children:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()

@@ -1,0 +1,60 @@
+"""What every Baton process does to itself: its name, its end, its report to its starter."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+from collections.abc import Coroutine
+from typing import Any, Final, TypeVar
+
+from setproctitle import setproctitle
+
+from baton_core.errors import BatonError, ErrorCode
+
+T = TypeVar("T")
+EXIT_BAD_CONFIG: Final = 2
+"""Starting again would not help: a setting, the model or the pairing is wrong."""
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def name_process(role: str) -> None:
+    """Show this process as `baton ROLE` in process listings."""
+    setproctitle(f"baton {role}")
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel end this process when `parent_pid`, which started it, is gone."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def report(file_descriptor: int | None, **facts: object) -> None:
+    """Write one JSON line to whoever started this process and close the descriptor."""
+    if file_descriptor is not None:
+        with os.fdopen(file_descriptor, "w") as pipe:
+            pipe.write(json.dumps(facts) + "\n")
+
+
+async def run_until_signal(work: Coroutine[Any, Any, T]) -> T | None:
+    """Run `work` to its result, or until SIGTERM or SIGINT cancels it (None); what it raises is raised."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+def exit_code(error: BatonError) -> int:
+    """What a process that ends with `error` returns to its shell."""
+    hopeless = (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_MODEL, ErrorCode.INCOMPATIBLE_WORKER)
+    return EXIT_BAD_CONFIG if error.code in hopeless else 1
