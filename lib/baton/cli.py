@@ -46,7 +46,7 @@ def _serve(args: argparse.Namespace) -> int:
         num_mixed_workers=args.mixed,
         report_fd=args.report_fd,
     )
-    return asyncio.run(run_until_signal(serve(cluster))) or 0
+    return asyncio.run(run_until_signal(serve(cluster), ends_with_stdin=args.exit_with_stdin)) or 0
 
 
 def _worker(args: argparse.Namespace) -> int:
@@ -83,17 +83,18 @@ def _worker(args: argparse.Namespace) -> int:
 
 def _router(args: argparse.Namespace) -> int:
     from baton_router.main import run_router
-
     from baton_router.settings import RouterSettings
 
     settings = RouterSettings(
         model=args.model,
         host=args.host,
         port=args.port,
-        served_model_name=args.served_model_name,
+        served_model_name=args.served_model_name or "",
         split=args.split,
         min_split_tokens=args.min_split_tokens,
         request_timeout_s=args.request_timeout,
+        log_format=args.log_format,
+        log_level=args.log_level,
     )
     return run_router(settings, on_bound=lambda address: report(args.report_fd, address=address))
 

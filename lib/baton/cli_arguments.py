@@ -76,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
     serve.add_argument("--prefill-workers", type=int, default=1, metavar="N", help="default 1")
     serve.add_argument("--decode-workers", type=int, default=1, metavar="N", help="default 1")
     serve.add_argument("--mixed", type=int, default=0, metavar="N", help="workers that do both; default 0")
+    serve.add_argument("--exit-with-stdin", action="store_true", help="end when standard input ends")
     router = _command(commands, "router", "start a router", LOG_FLAGS)
     _add_model(router)
     _add(router, ROUTER_FLAGS)

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import signal
+import sys
 from collections.abc import Coroutine
 from typing import Any, Final, TypeVar
 
@@ -39,12 +40,17 @@ def report(file_descriptor: int | None, **facts: object) -> None:
             pipe.write(json.dumps(facts) + "\n")
 
 
-async def run_until_signal(work: Coroutine[Any, Any, T]) -> T | None:
-    """Run `work` to its result, or until SIGTERM or SIGINT cancels it (None); what it raises is raised."""
+async def run_until_signal(work: Coroutine[Any, Any, T], *, ends_with_stdin: bool = False) -> T | None:
+    """Run `work` to its result, or until SIGTERM or SIGINT cancels it (None); what it raises is raised.
+
+    With `ends_with_stdin` the end of standard input, whose other end the parent holds, cancels it too.
+    """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
+    if ends_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), task.cancel)
     try:
         return await task
     except asyncio.CancelledError:
@@ -52,6 +58,8 @@ async def run_until_signal(work: Coroutine[Any, Any, T]) -> T | None:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+        if ends_with_stdin:
+            loop.remove_reader(sys.stdin.fileno())
 
 
 def exit_code(error: BatonError) -> int:

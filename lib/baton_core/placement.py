@@ -79,7 +79,7 @@ def place(
         return Placement(prefill=decoder.worker_id, decode=decoder.worker_id, reason=reason)
     if not prefillers:
         return Unplaceable(reason="no prefill worker is registered", is_permanent=True)
-    return _split(prefillers, pick_decoder(workers, excluded, can_reserve=True), excluded)
+    return _split(workers, pick_decoder(workers, excluded, can_reserve=True), excluded)
 
 
 def pick_decoder(
@@ -95,14 +95,13 @@ def pick_decoder(
 
 
 def _split(
-    prefillers: Sequence[WorkerView], decoder: WorkerView | None, excluded: frozenset[str]
+    workers: Sequence[WorkerView], decoder: WorkerView | None, excluded: frozenset[str]
 ) -> Placement | Unplaceable:
     if decoder is None:
         return Unplaceable(reason="no decode worker has room for the prompt", is_permanent=False)
     names = excluded | {decoder.worker_id}
-    prefiller = min(
-        (view for view in prefillers if view.worker_id not in names), key=_prefill_order, default=None
-    )
+    candidates = [view for view in workers if view.role.can_prefill and view.worker_id not in names]
+    prefiller = min(candidates, key=_prefill_order, default=None)
     if prefiller is None:
         return Unplaceable(reason="every prefill worker is full", is_permanent=False)
     reason = f"split: {decoder.num_cached_tokens} tokens cached at the decode worker"

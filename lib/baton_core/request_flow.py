@@ -110,7 +110,9 @@ class RequestFlow:
         self._limits = limits
         self._state = FlowState.WAITING
         self._entered_s = {FlowState.WAITING: now}
+        """When it first entered each state: a wait counts from there, however often it is refused."""
         self._accepted_s = now
+        self._placed_s = now
         self._num_attempts = 0
         self._placement: Placement | None = None
         self._refused_by: frozenset[str] = frozenset()
@@ -220,6 +222,7 @@ class RequestFlow:
             self._why_waiting = outcome.reason
             return self.fail(now, ErrorCode.UNAVAILABLE, outcome.reason) if outcome.is_permanent else []
         self._placement = outcome
+        self._placed_s = now
         if self._num_attempts:
             self.attempt_id = f"{self.spec.request_id}#{self._num_attempts}"
         self._num_attempts += 1
@@ -240,6 +243,7 @@ class RequestFlow:
         if refused.code is ErrorCode.INVALID_REQUEST:
             return self.fail(now, refused.code, refused.message)
         assert self._placement is not None, "a worker can only refuse what it was given"
+        self._take_back(lambda charge: charge.worker_id == worker_id)
         self._refused_by |= {worker_id}
         self._why_waiting = f"worker {worker_id} refused: {refused.message}"
         if self._state is FlowState.DECODING:
@@ -259,8 +263,6 @@ class RequestFlow:
         decoder = pick_decoder(self._fleet.views(self.spec), excluded, can_reserve=True)
         if decoder is None:
             return False
-        old = self._placement.decode
-        self._take_back(lambda charge: charge.worker_id == old)
         self._placement = replace(self._placement, decode=decoder.worker_id)
         self._charge_decoder(self._placement)
         return True
@@ -319,10 +321,9 @@ class RequestFlow:
         first, moved, placement = self._first, self._transferred, self._placement
         assert first is not None, "a finished request has its first token"
         assert placement is not None, "a finished request was placed"
-        placed_s = self._entered_s[FlowState.SPLIT if placement.is_split else FlowState.LOCAL]
         is_decoded = not placement.is_split or moved is not None
         return RequestTimings(
-            queue_s=placed_s - self._accepted_s + first.queue_s,
+            queue_s=self._placed_s - self._accepted_s + first.queue_s,
             prefill_s=first.prefill_s,
             transfer_s=moved.transfer_s if moved else 0.0,
             first_token_s=self._entered_s[FlowState.DECODING] - self._accepted_s,
@@ -374,4 +375,4 @@ class RequestFlow:
 
     def _apply(self, now: float, what: FlowInput) -> None:
         self._state = TRANSITIONS[self._state, what]
-        self._entered_s[self._state] = now
+        self._entered_s.setdefault(self._state, now)

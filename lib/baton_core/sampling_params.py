@@ -7,6 +7,7 @@ the object is made, so an invalid one exists nowhere.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -93,9 +94,10 @@ def _check_int(field: str, value: object, low: int, high: int) -> None:
 
 
 def _check_float(field: str, value: object, low: float, high: float, *, is_low_open: bool = False) -> None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if is_number and (low < value or (value == low and not is_low_open)) and value <= high:  # type: ignore[operator]
-        return
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        is_in_range = (low < value or (value == low and not is_low_open)) and value <= high
+        if is_in_range and abs(value) <= sys.float_info.max:
+            return
     bound = f"{'over' if is_low_open else 'from'} {low:g}" + ("" if high == math.inf else f" to {high:g}")
     raise InvalidRequestError(field, value, f"a finite number {bound}")
 

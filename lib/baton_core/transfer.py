@@ -145,9 +145,13 @@ class Transfer:
         return self._sent(self._subscription())
 
     def on_message(self, now: float, message: ToPuller) -> TransferStep:
-        """Take an answer of the holder. One of another epoch, or too late to matter, changes nothing."""
+        """Take an answer of the holder; one too late to matter changes nothing.
+
+        Another epoch of the holder can say only one thing that matters: that the lease is gone.
+        """
         is_live = self._state in (TransferState.PULLING, TransferState.CONFIRMING)
-        if message.holder_epoch != self.source.epoch or not is_live:
+        is_heard = message.holder_epoch == self.source.epoch or isinstance(message, LeaseGone)
+        if not is_live or not is_heard:
             return TransferStep()
         self._heard_at, self._is_answered = now, True
         match message:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
+from typing import Protocol
 
 from baton_core.peer_messages import PeerMessage, decode_peer, encode_peer
 from baton_core.router_core import RouterConfig, RouterCore
@@ -29,10 +30,12 @@ from baton_core.router_events import (
 )
 from baton_core.router_messages import RequestSpec
 from baton_core.session import SessionMachine, SessionTimings
+from baton_core.step_plan import StepPlan, StepResult
 from baton_core.worker_config import WorkerConfig
 from baton_core.worker_core import WorkerCore
 from baton_core.worker_events import (
     AbortPull,
+    BlockPull,
     HolderSaid,
     Pull,
     PullAborted,
@@ -51,7 +54,6 @@ from baton_core.worker_events import (
     WorkerEvent,
 )
 from baton_core.worker_info import WorkerInfo
-from tests.sim.hash_engine import HashEngine
 
 PATIENT = SessionTimings(dead_after_s=5.0)
 """Losing three heartbeats in a row is no rarity on this network, and not what these runs are about."""
@@ -135,12 +137,24 @@ class Node:
             self.arm()
 
 
+class Engine(Protocol):
+    """What a worker computes and moves with: hashes, or a real model and a real connector."""
+
+    def execute(self, plan: StepPlan) -> StepResult: ...
+
+    def checksum(self, block_id: int) -> int: ...
+
+    def pull(self, blocks: tuple[BlockPull, ...], source: Engine) -> tuple[int, ...]:
+        """Copy blocks out of the source's pool; returns the local blocks that did not arrive right."""
+        ...
+
+
 class SimWorker(Node):
-    def __init__(self, cluster: Cluster, info: WorkerInfo, config: WorkerConfig) -> None:
+    def __init__(self, cluster: Cluster, info: WorkerInfo, config: WorkerConfig, engine: Engine) -> None:
         super().__init__(cluster)
         self.info = info
         self.core = WorkerCore(config)
-        self.engine = HashEngine(config.num_blocks, config.kv_group.block_size)
+        self.engine = engine
         self.session: SessionMachine = SessionMachine("router", PATIENT)
         self.pulls: dict[int, Pull] = {}
         self._is_session_over = False
@@ -232,12 +246,8 @@ class SimWorker(Node):
         if is_gone or self.cluster.rng.random() < self.cluster.faults.pull_failure:
             self.on_event(PullDone(pull_id=pull.pull_id, error="the source is gone"))
             return
-        failed = []
-        for block in pull.blocks:
-            self.engine.blocks[block.local_block_id] = list(source.engine.blocks[block.remote_block_id])
-            if block.checksum not in (None, self.engine.checksum(block.local_block_id)):
-                failed.append(block.local_block_id)
-        self.on_event(PullDone(pull_id=pull.pull_id, failed_block_ids=tuple(failed)))
+        failed = self.engine.pull(pull.blocks, source.engine)
+        self.on_event(PullDone(pull_id=pull.pull_id, failed_block_ids=failed))
 
 
 @dataclass
@@ -336,8 +346,8 @@ class Cluster:
         self.workers: dict[str, SimWorker] = {}
         self.router = SimRouter(self, router)
 
-    def start(self, info: WorkerInfo, config: WorkerConfig) -> SimWorker:
-        worker = SimWorker(self, info, config)
+    def start(self, info: WorkerInfo, config: WorkerConfig, engine: Engine) -> SimWorker:
+        worker = SimWorker(self, info, config, engine)
         self.workers[info.worker_id] = worker
         self.router.join(worker)
         return worker

@@ -6,6 +6,7 @@ from hashlib import blake2b
 
 from baton_core.sampling_params import SamplingParams, sequence_seed
 from baton_core.step_plan import SampleSpec, SequenceSlice, StepPlan, StepResult
+from baton_core.worker_events import BlockPull
 
 VOCAB_SIZE = 50_000
 
@@ -50,6 +51,14 @@ class HashEngine:
 
     def checksum(self, block_id: int) -> int:
         return digest(self.blocks[block_id])
+
+    def pull(self, blocks: tuple[BlockPull, ...], source: HashEngine) -> tuple[int, ...]:
+        failed = []
+        for block in blocks:
+            self.blocks[block.local_block_id] = list(source.blocks[block.remote_block_id])
+            if block.checksum not in (None, self.checksum(block.local_block_id)):
+                failed.append(block.local_block_id)
+        return tuple(failed)
 
     def _slot(self, piece: SequenceSlice, position: int) -> int:
         return self.blocks[piece.block_ids[position // self.block_size]][position % self.block_size]

@@ -19,8 +19,9 @@ from baton_core.scheduler import SchedulerConfig
 from baton_core.transfer import PullTimings
 from baton_core.worker_config import WorkerConfig
 from baton_core.worker_info import ModelIdentity, Role, WorkerInfo
+from tests.sim.checks import check_clean
 from tests.sim.cluster import Cluster, Faults, Outcome
-from tests.sim.hash_engine import VOCAB_SIZE, expected_tokens
+from tests.sim.hash_engine import VOCAB_SIZE, HashEngine, expected_tokens
 
 BLOCK_SIZE = 4
 GROUP = KVGroupSpec(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")
@@ -56,7 +57,7 @@ def start_worker(
         peer_address=name,
         kv_description=b"",
     )
-    cluster.start(info, config)
+    cluster.start(info, config, HashEngine(num_blocks, BLOCK_SIZE))
 
 
 def make_cluster(seed: int, *, faults: Faults, split: SplitMode = SplitMode.ALWAYS) -> Cluster:
@@ -95,17 +96,6 @@ def check_tokens(outcome: Outcome) -> None:
         assert tokens == expected_tokens(prompt, params, index, len(tokens))
         if isinstance(outcome.ends[0], FinishRequest):
             assert len(tokens) == params.max_tokens
-
-
-def check_clean(cluster: Cluster) -> None:
-    """No request, lease, transfer or block is left behind."""
-    assert cluster.router.core.num_requests == 0
-    for worker in cluster.workers.values():
-        if worker.is_alive:
-            assert worker.core.num_requests == 0
-            assert worker.core.leases.num_open == 0
-            assert worker.core.imports.num_transfers == 0
-            assert worker.core.pool.num_available == worker.core.pool.num_blocks
 
 
 def test_one_request_travels_from_prefill_to_decode() -> None:

@@ -1,0 +1,144 @@
+"""The router's workers: who may join, what they hold, and the ledger of what they were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from baton_core.block_hash import block_hashes, root_hash
+from baton_core.errors import IncompatibleWorkerError
+from baton_core.fleet import Charge, Fleet
+from baton_core.placement import WorkerView
+from baton_core.router_messages import CacheDelta, RequestSpec
+from baton_core.worker_info import Role, WorkerLoad
+from tests.builders import BLOCK_SIZE, make_identity, make_request, make_source, make_worker_info
+
+
+def make_fleet(*worker_ids: str, **changes: Any) -> Fleet:
+    fleet = Fleet()
+    for worker_id in worker_ids:
+        fleet.join(make_worker_info(worker_id, **changes))
+    return fleet
+
+
+def hashes(spec: RequestSpec) -> tuple[bytes, ...]:
+    root = root_hash(make_identity(), spec.cache_salt)
+    return tuple(block_hashes(root, spec.prompt_token_ids, BLOCK_SIZE))
+
+
+def view(fleet: Fleet, spec: RequestSpec, worker_id: str = "w") -> WorkerView:
+    return next(view for view in fleet.views(spec) if view.worker_id == worker_id)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "mine"),
+    [
+        ("model", "other", "tiny"),
+        ("dtype", "bfloat16", "float32"),
+        ("kv_layout", "x", make_identity().kv_layout),
+        ("block_size", 8, BLOCK_SIZE),
+        ("transport", "tcp", "memory"),
+        ("protocol_version", 2, 1),
+    ],
+)
+def test_a_worker_that_cannot_be_paired_is_refused_by_field(field: str, value: Any, mine: Any) -> None:
+    fleet = make_fleet("a")
+    stranger = make_worker_info("b", identity=make_identity(**{field: value}))
+    with pytest.raises(IncompatibleWorkerError) as caught:
+        fleet.join(stranger)
+    assert str(caught.value).startswith(f"{field} is {value!r}; allowed: {mine!r}")
+    assert len(fleet.workers()) == 1
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(IncompatibleWorkerError, match="worker_id is 'a'"):
+        make_fleet("a", "a")
+
+
+def test_when_all_have_left_any_model_may_join() -> None:
+    fleet = make_fleet("a")
+    fleet.leave("a")
+    fleet.join(make_worker_info("b", identity=make_identity(model="other")))
+    assert fleet.identity == make_identity(model="other")
+
+
+@pytest.mark.parametrize(
+    ("roles", "is_ready"),
+    [
+        ((), False),
+        ((Role.PREFILL,), False),
+        ((Role.DECODE,), False),
+        ((Role.PREFILL, Role.DECODE), True),
+        ((Role.MIXED,), True),
+    ],
+)
+def test_a_fleet_is_ready_when_somebody_prefills_and_somebody_decodes(
+    roles: tuple[Role, ...], is_ready: bool
+) -> None:
+    fleet = Fleet()
+    for number, role in enumerate(roles):
+        fleet.join(make_worker_info(f"w{number}", role))
+    assert fleet.is_ready is is_ready
+
+
+def test_the_longest_request_is_what_every_member_can_hold() -> None:
+    fleet = Fleet()
+    assert fleet.max_model_len == 0
+    fleet.join(make_worker_info("a", max_model_len=100))
+    fleet.join(make_worker_info("b", max_model_len=50))
+    assert fleet.max_model_len == 50
+
+
+def test_cached_tokens_count_whole_blocks_of_the_same_tenant() -> None:
+    fleet = make_fleet("w")
+    spec = make_request(prompt=11)
+    fleet.apply_delta("w", CacheDelta(stored=hashes(spec)))
+    assert view(fleet, spec).num_cached_tokens == 8
+    assert view(fleet, make_request(prompt=11, cache_salt="other")).num_cached_tokens == 0
+
+
+def test_a_worker_that_returns_has_an_empty_cache() -> None:
+    fleet = make_fleet("w")
+    spec = make_request(prompt=8)
+    fleet.apply_delta("w", CacheDelta(stored=hashes(spec)))
+    fleet.leave("w")
+    fleet.apply_delta("w", CacheDelta(stored=hashes(spec)))
+    fleet.join(make_worker_info("w", epoch=2))
+    assert view(fleet, spec).num_cached_tokens == 0
+    assert fleet.source("w") == make_source("w", epoch=2)
+
+
+def test_the_ledger_counts_what_is_given_and_taken_back() -> None:
+    fleet = make_fleet("w")
+    spec = make_request()
+    charges = (Charge("w", num_tokens=8), Charge("w", num_sequences=2), Charge("w", num_blocks=2))
+    for charge in charges:
+        fleet.give(charge)
+    seen = view(fleet, spec)
+    assert (seen.num_queued_tokens, seen.num_sequences, fleet.is_ledger_empty) == (8, 2, False)
+    for charge in charges:
+        fleet.give(charge, sign=-1)
+    assert fleet.is_ledger_empty
+    fleet.give(Charge("unknown", num_tokens=8))
+    assert fleet.is_ledger_empty
+
+
+@pytest.mark.parametrize(
+    ("num_given", "num_available", "can_reserve"),
+    [(0, 2, True), (0, 1, False), (3, 10, True), (4, 10, False)],
+)
+def test_half_of_a_pool_may_be_reserved(num_given: int, num_available: int, can_reserve: bool) -> None:
+    fleet = make_fleet("w", num_blocks=10)
+    fleet.report("w", WorkerLoad(num_available_blocks=num_available))
+    fleet.give(Charge("w", num_blocks=num_given))
+    assert view(fleet, make_request(prompt=8)).can_reserve is can_reserve
+
+
+def test_one_prompt_alone_may_take_more_than_half() -> None:
+    fleet = make_fleet("w", num_blocks=10)
+    assert view(fleet, make_request(prompt=36)).can_reserve
+
+
+def test_without_workers_there_are_no_views() -> None:
+    assert Fleet().views(make_request()) == []

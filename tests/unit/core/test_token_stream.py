@@ -1,0 +1,60 @@
+"""What a client sees of its sequences: each token once, none after the end."""
+
+from __future__ import annotations
+
+from baton_core.finish import FinishReason
+from baton_core.router_events import EmitTokens
+from baton_core.router_messages import SequenceOutput
+from baton_core.token_stream import TokenStream
+from tests.builders import make_request
+
+
+def output(index: int = 0, *token_ids: int, reason: FinishReason | None = None) -> SequenceOutput:
+    return SequenceOutput(
+        request_id="r#1", index=index, token_ids=token_ids or (5,), finish_reason=reason
+    )
+
+
+def test_tokens_go_out_under_the_name_that_the_client_gave() -> None:
+    (effect,) = TokenStream(0.0, make_request("r")).take(1.0, output(0, 5, 6))
+    assert isinstance(effect, EmitTokens)
+    assert (effect.output.request_id, effect.output.token_ids) == ("r", (5, 6))
+
+
+def test_a_stream_is_over_when_all_its_sequences_are() -> None:
+    stream = TokenStream(0.0, make_request(n=2))
+    stream.take(1.0, output(0, reason=FinishReason.STOP))
+    assert not stream.is_over
+    assert stream.stop(1)
+    assert stream.is_over
+    assert not stream.stop(1)
+
+
+def test_tokens_after_a_stop_are_counted_as_waste() -> None:
+    stream = TokenStream(0.0, make_request(n=2))
+    stream.take(1.0, output(0))
+    stream.stop(0)
+    assert stream.take(2.0, output(0, 7, 8)) == []
+    assert (stream.num_tokens, stream.num_wasted_tokens) == (1, 2)
+
+
+def test_first_tokens_are_kept_of_the_sequences_that_go_on() -> None:
+    stream = TokenStream(0.0, make_request(n=3))
+    stream.take(1.0, output(0, 5))
+    stream.take(1.0, output(1, 6, reason=FinishReason.STOP))
+    stream.take(1.0, output(2, 7))
+    stream.take(2.0, output(0, 8))
+    assert stream.first_tokens == {0: 5, 2: 7}
+    stream.stop(2)
+    assert stream.first_tokens == {0: 5}
+
+
+def test_time_per_token_is_that_of_the_longest_sequence() -> None:
+    stream = TokenStream(0.0, make_request(n=2))
+    assert stream.per_token_s == 0.0
+    stream.take(1.0, output(0))
+    stream.take(1.0, output(1))
+    assert stream.per_token_s == 0.0
+    stream.take(2.0, output(1))
+    stream.take(5.0, output(1, 8, 9))
+    assert stream.per_token_s == 4.0 / 3
