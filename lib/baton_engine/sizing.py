@@ -12,7 +12,7 @@ from baton_core.kv_group import KVGroupSpec
 logger = logging.getLogger(__name__)
 
 GIB: Final = 1 << 30
-DEFAULT_CPU_KV_BYTES: Final = 4 * GIB
+DEFAULT_CPU_KV_BYTES: Final = GIB
 """Upper end of the default on a CPU, where the memory is everyone's."""
 
 

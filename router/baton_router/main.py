@@ -28,6 +28,7 @@ from baton_service.grpc_server import GrpcServer
 from baton_service.logs import configure_logging
 
 EXIT_REFUSED: Final = 2
+EXIT_INTERRUPTED: Final = 130
 _STOP_WITHIN_S: Final = 1.0
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def run_router(settings: RouterSettings, on_bound: Callable[[str], None] = lambd
     `on_bound` is told where it listens (`host:port`) once it does.
 
     Returns the process's exit code: 0 when it was told to stop, 2 when a setting or the model was refused,
-    with the reason in the log.
+    with the reason in the log, 130 when it was interrupted.
     """
     configure_logging("router", settings.log_format, settings.log_level)
     try:
@@ -46,6 +47,8 @@ def run_router(settings: RouterSettings, on_bound: Callable[[str], None] = lambd
     except BatonError as error:
         _log.error("%s", error)
         return EXIT_REFUSED
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return 0
 
 
@@ -94,7 +97,6 @@ class RouterServer:
         add_SessionsServicer_to_server(self._router.sessions, self._server.server)  # type: ignore[no-untyped-call]
         await self._server.start()
         self._health = asyncio.create_task(self._report_health())
-        _log.info("serving %s on %s, port %d", settings.model_name, settings.host, self.port)
 
     async def stop(self) -> None:
         """Refuse new requests, let running ones end within the shutdown timeout, end the rest."""
@@ -128,6 +130,7 @@ async def _run_until_signal(settings: RouterSettings, on_bound: Callable[[str], 
     signals = (signal.SIGTERM, signal.SIGINT)
     for number in signals:
         loop.add_signal_handler(number, is_told_to_stop.set)
+    _log.info("serving %s on %s, port %d", settings.model_name, settings.host, server.port)
     await is_told_to_stop.wait()
     for number in signals:
         loop.remove_signal_handler(number)

@@ -38,7 +38,7 @@ class ScriptedWorker:
     """Answers sequence `index` of every request with `answers[index]`, a token a step.
 
     Args:
-        num_steps: tokens it sends of each sequence before it falls silent; None for all.
+        num_steps: tokens it sends of each sequence before it waits for `go_on`; None for all.
         num_tokens_per_output: tokens that one output after the first carries.
     """
 
@@ -69,6 +69,13 @@ class ScriptedWorker:
         """Commands to stop the whole of a request."""
         return self.commands.count(Cancel(request_id=request_id))
 
+    def go_on(self, request_id: str) -> None:
+        """Send all that `num_steps` held back."""
+        assert self._num_steps is not None
+        begin, self._num_steps = self._num_steps, None
+        spec = self._specs[request_id]
+        self._decode(spec, range(spec.params.n), begin=begin)
+
     @asynccontextmanager
     async def joined(self, port: int) -> AsyncIterator[ScriptedWorker]:
         load = WorkerLoad(num_available_blocks=self.info.num_blocks)
@@ -93,6 +100,7 @@ class ScriptedWorker:
         self.commands.append(message)
         match message:
             case Generate(spec=spec):
+                self._specs[spec.request_id] = spec
                 self._say_first(spec)
                 self._decode(spec, range(spec.params.n))
             case Prefill(spec=spec):
@@ -118,10 +126,10 @@ class ScriptedWorker:
             )
         )
 
-    def _decode(self, spec: RequestSpec, indices: Iterable[int]) -> None:
+    def _decode(self, spec: RequestSpec, indices: Iterable[int], *, begin: int = 1) -> None:
         for index in indices:
             end = len(self._answers[index]) if self._num_steps is None else self._num_steps
-            for start in range(1, end, self._num_tokens_per_output):
+            for start in range(begin, end, self._num_tokens_per_output):
                 output = self._output(spec, index, start, min(start + self._num_tokens_per_output, end))
                 self._send(TokenBatch(outputs=(output,)))
                 if output.finish_reason is not None:

@@ -18,12 +18,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from baton_core.errors import IncompatibleWorkerError
+from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_core.router_messages import Cancel, Prefill, Reserve, Start
 from baton_core.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
-from baton_router.main import RouterServer, run_router
+from baton_router.main import RouterServer
 from baton_router.model_folder import read_model_folder
 from baton_router.settings import RouterSettings
 from baton_router.tokenization import Tokenizer
@@ -77,10 +77,13 @@ async def tokens_of(call: Any) -> tuple[list[pb.TokensEvent], pb.FinishedEvent]:
 
 
 async def error_of(call: Any) -> tuple[str, str]:
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        async for _ in call:
+    """Read a stream to its end, which is an error."""
+    try:
+        while await call.read() is not grpc.aio.EOF:
             pass
-    return caught.value.code().name, caught.value.details() or ""
+    except grpc.aio.AioRpcError as error:
+        return error.code().name, error.details() or ""
+    raise AssertionError("the call ended without an error")
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -164,9 +167,7 @@ def test_two_sequences_end_each_in_its_own_way() -> None:
 def test_the_end_of_sequence_token_ends_a_sequence_without_a_stop_reason() -> None:
     async def scenario() -> None:
         async with cluster(ScriptedWorker("w1", answers=[[*ANSWER[:3], 2]])) as stub:
-            request = ask(request_id="")
-            del request.sampling_params.seed
-            events, finished = await tokens_of(stub.Generate(request))
+            events, finished = await tokens_of(stub.Generate(ask(request_id="")))
             assert "".join(event.text for event in events) == TOKENIZER.decode(ANSWER[:3])
             assert (events[-1].finish_reason, events[-1].WhichOneof("stop_reason")) == ("stop", None)
             assert finished.request_id.startswith("req-")
@@ -328,6 +329,33 @@ def test_a_request_too_large_for_a_message_fails_alone(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_fault_in_one_request_ends_it_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    decode = Tokenizer.decode
+
+    def fail_for_77(self: Tokenizer, token_ids: list[int], **flags: bool) -> str:
+        if 77 in token_ids:
+            raise RuntimeError("a fault")
+        return decode(self, token_ids, **flags)
+
+    monkeypatch.setattr(Tokenizer, "decode", fail_for_77)
+
+    async def scenario() -> None:
+        worker = ScriptedWorker("w1", answers=[ANSWER[:4], [*ANSWER[:2], 77, 5]])
+        async with cluster(worker) as stub:
+            code, details = await error_of(stub.Generate(ask(request_id="r1", n=2)))
+            assert (code, details) == ("INTERNAL", "internal error; the router's log has the cause")
+            await until(lambda: worker.num_cancels("r1") == 1)
+            events, _ = await tokens_of(stub.Generate(ask(request_id="r2", max_tokens=4)))
+            assert "".join(event.text for event in events) == TOKENIZER.decode(ANSWER[:4])
+
+    run(scenario())
+    fault = next(line for line in caplog.records if line.levelno == logging.ERROR)
+    assert fault.__dict__["request_id"] == "r1"
+    assert "a fault" in caplog.text
+
+
 def test_health_and_model_info_follow_the_workers() -> None:
     async def scenario() -> None:
         prefill, decode = pair(answers=[ANSWER])
@@ -367,35 +395,68 @@ def test_a_worker_of_another_model_is_refused_with_the_reason() -> None:
     run(scenario())
 
 
-def test_a_stopping_router_lets_running_requests_end_and_refuses_new_ones() -> None:
+def test_a_stopping_router_lets_running_requests_end_but_not_forever() -> None:
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=3)
-        async with cluster(worker, shutdown_timeout_s=0.3) as stub:
-            call = stub.Generate(ask())
-            await call.read()
-            began = time.monotonic()
-        # The scripted answer never ends, so the router has waited its time and told the client.
-        assert time.monotonic() - began < 3.0
+        settings = RouterSettings(model=str(MODEL), port=0, shutdown_timeout_s=0.3)
+        server = RouterServer(settings)
+        await server.start()
+        async with (
+            worker.joined(server.port),
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+        ):
+            stub = BatonStub(channel)
+            calls = [stub.Generate(ask(request_id=name)) for name in ("r1", "r2")]
+            for call in calls:
+                await call.read()
+            stopping = asyncio.create_task(server.stop())
+            await asyncio.sleep(0.05)
+            refused = await error_of(stub.Generate(ask(request_id="r3")))
+            assert refused == ("UNAVAILABLE", "the router shuts down")
+            worker.go_on("r1")
+            while (event := await calls[0].read()).WhichOneof("event") != "finished":
+                assert event.tokens.index == 0
+            assert event.finished.usage.completion_tokens == len(ANSWER)
+            assert await error_of(calls[1]) == ("UNAVAILABLE", "the router shuts down")
+            await stopping
 
     run(scenario())
 
 
-def test_a_port_in_use_is_refused_before_the_model_is_read(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_port_in_use_is_refused_before_the_model_is_read() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        assert run_router(RouterSettings(model="/nowhere", port=port)) == 2
+        settings = RouterSettings(model="/nowhere", port=taken.getsockname()[1])
+
+        async def scenario() -> None:
+            address = f"127.0.0.1:{settings.port}"
+            with pytest.raises(InvalidConfigError, match=f"--port is '{address}'.*; allowed: host:port"):
+                await RouterServer(settings).start()
+
+        run(scenario())
+
+
+def test_a_refused_model_ends_the_process_with_two() -> None:
+    process = start_process("/nowhere")
+    assert process.wait(20) == 2
+    assert process.stderr is not None
+    with process.stderr as log:
+        assert "model is '/nowhere'; allowed: a folder that exists" in log.read()
 
 
 def test_a_process_serves_until_it_is_told_to_stop() -> None:
-    program = (
-        "import sys; from baton_router.main import run_router;"
-        "from baton_router.settings import RouterSettings;"
-        f"sys.exit(run_router(RouterSettings(model={str(MODEL)!r}, port=0)))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)
+    process = start_process(str(MODEL))
     assert process.stderr is not None
     with process.stderr as log:
         assert "serving" in log.readline()
         process.send_signal(signal.SIGTERM)
         assert "stopping" in log.read()
     assert process.wait(10) == 0
+
+
+def start_process(model: str) -> subprocess.Popen[str]:
+    program = (
+        "import sys; from baton_router.main import run_router;"
+        "from baton_router.settings import RouterSettings;"
+        f"sys.exit(run_router(RouterSettings(model={model!r}, port=0)))"
+    )
+    return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)

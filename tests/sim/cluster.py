@@ -12,6 +12,7 @@ from itertools import count
 from random import Random
 from typing import Protocol
 
+from baton_core.finish import FinishReason
 from baton_core.peer_messages import PeerMessage, decode_peer, encode_peer
 from baton_core.router_core import RouterConfig, RouterCore
 from baton_core.router_events import (
@@ -28,7 +29,7 @@ from baton_core.router_events import (
     WorkerReported,
     WorkerSaid,
 )
-from baton_core.router_messages import RequestSpec
+from baton_core.router_messages import RequestSpec, Transferred
 from baton_core.session import SessionMachine, SessionTimings
 from baton_core.step_plan import StepPlan, StepResult
 from baton_core.worker_config import WorkerConfig
@@ -256,6 +257,9 @@ class Outcome:
 
     spec: RequestSpec
     tokens: dict[int, list[int]] = field(default_factory=dict)
+    finish_reasons: dict[int, FinishReason] = field(default_factory=dict)
+    first_token_s: float | None = None
+    """When its first token was emitted, in virtual time."""
     ends: list[FinishRequest | FailRequest] = field(default_factory=list)
 
 
@@ -265,6 +269,8 @@ class SimRouter(Node):
         self.core = RouterCore(config)
         self.sessions: dict[str, tuple[SimWorker, SessionMachine]] = {}
         self.outcomes: dict[str, Outcome] = {}
+        self.transferred_s: dict[str, float] = {}
+        """When a decode worker said that the blocks of an attempt are all there, in virtual time."""
 
     def deadlines(self) -> list[float | None]:
         return [self.core.next_deadline(), *(s.next_deadline() for _, s in self.sessions.values())]
@@ -300,6 +306,8 @@ class SimRouter(Node):
         if self.sessions.get(name, (None,))[0] is not worker:
             return
         for message in self.sessions[name][1].on_frame(now, frame):
+            if isinstance(message, Transferred):
+                self.transferred_s[message.request_id] = now
             self._execute(self.core.on_event(now, WorkerSaid(worker_id=name, message=message)))
         load = worker.core.load(now)
         self._execute(self.core.on_event(now, WorkerReported(worker_id=name, load=load)))
@@ -327,7 +335,12 @@ class SimRouter(Node):
                 case EmitTokens(output=output):
                     outcome = self.outcomes[output.request_id]
                     assert not outcome.ends, "a token after the end"
+                    assert output.index not in outcome.finish_reasons, "a token after its sequence's end"
                     outcome.tokens.setdefault(output.index, []).extend(output.token_ids)
+                    if outcome.first_token_s is None:
+                        outcome.first_token_s = self.cluster.clock.now
+                    if output.finish_reason is not None:
+                        outcome.finish_reasons[output.index] = output.finish_reason
                 case FinishRequest(request_id=request_id) | FailRequest(request_id=request_id):
                     self.outcomes[request_id].ends.append(effect)
 

@@ -270,12 +270,14 @@ def test_a_decode_worker_that_refuses_after_the_first_token_is_replaced() -> Non
 
 def test_a_homeless_request_moves_in_with_the_first_worker_that_has_room() -> None:
     client = client_in(FlowState.HOMELESS)
-    sent = client.join("d2", now=3.0)
+    assert [worker_id for worker_id, _ in client.join("d2", now=3.0)] == ["d", "d"]
+    sent = client.says("d", refused(), now=4.0)
     assert [(worker_id, type(message)) for worker_id, message in sent] == [("d2", Reserve), ("d2", Start)]
+    client.says("d2", Transferred(request_id="r", num_blocks=2, num_bytes=9, transfer_s=1.0), now=8.0)
     client.says("d2", batch(tokens("r", reason=STOP)), now=9.0)
     end = client.terminal
     assert isinstance(end, FinishRequest)
-    assert (end.timings.first_token_s, end.timings.decode_worker) == (0.0, "")
+    assert (end.timings.first_token_s, end.timings.decode_worker) == (0.0, "d2")
 
 
 def test_a_homeless_request_that_is_refused_at_every_heartbeat_ends_in_fifteen_seconds() -> None:
@@ -336,4 +338,4 @@ def test_a_sequence_that_was_stopped_is_not_started_elsewhere() -> None:
     client.says("p", first_token("r", tokens("r", 0), tokens("r", 1)))
     client.says("d", refused())
     client.feed(StopMatched(request_id="r", index=0))
-    assert client.join("d2")[1] == ("d2", start(i1=6))
+    assert client.heartbeat("d")[1] == ("d", start(i1=6))

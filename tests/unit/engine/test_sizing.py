@@ -30,7 +30,7 @@ def test_workers_share_the_stated_part_of_free_memory_weights_included() -> None
 
 
 def test_a_cpu_takes_at_most_4_gib_unless_told() -> None:
-    assert plan(100 * GIB, device="cpu").num_blocks == 4 * GIB // BLOCK_BYTES
+    assert plan(100 * GIB, device="cpu").num_blocks == GIB // BLOCK_BYTES
     assert plan(100 * GIB, device="cpu", kv_cache_memory_bytes=8 * GIB).num_blocks == 8 * GIB // BLOCK_BYTES
     assert plan(100 * GIB, device="cuda").num_blocks == 90 * GIB // BLOCK_BYTES
 

@@ -1,0 +1,53 @@
+"""Starts a router, a prefill worker and a decode worker with the bundled model and streams some answers."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+QUESTIONS = (
+    "What does os.path.join do?",
+    "What is the json module?",
+    "What does str.split do?",
+)
+
+
+@contextmanager
+def cluster() -> Iterator[str]:
+    """Run `baton serve`; every request is split, so that each one shows a transfer. Gives the address."""
+    read_fd, write_fd = os.pipe()
+    command = [sys.executable, "-m", "baton", "serve", "--port", "0", "--split", "always"]
+    command += ["--report-fd", str(write_fd), "--log-level", "warning"]
+    process = subprocess.Popen(command, pass_fds=(write_fd,))
+    os.close(write_fd)
+    try:
+        with os.fdopen(read_fd) as pipe:
+            yield json.loads(pipe.readline())["address"]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_until_ready(address: str) -> None:
+    with grpc.insecure_channel(address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        for reply in health.Watch(health_pb2.HealthCheckRequest(), timeout=120, wait_for_ready=True):
+            if reply.status == health_pb2.HealthCheckResponse.SERVING:
+                return
+
+
+def main() -> int:
+    print("starting a router, a prefill worker and a decode worker (some seconds)", flush=True)
+    with cluster() as address:
+        wait_until_ready(address)
+        command = [sys.executable, "-m", "baton", "complete", "--address", address, "--chat"]
+        return subprocess.call([*command, "--temperature", "0", "--max-tokens", "80", *QUESTIONS])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""A simulated cluster whose workers are put together as production does it, around one model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import torch
+
+from baton.worker_process import PoolPlacement, WorkerSettings, worker_config, worker_info
+from baton_core.kv_group import KVGroupSpec
+from baton_core.placement import PlacementConfig, SplitMode
+from baton_core.request_flow import FlowLimits
+from baton_core.router_core import RouterConfig
+from baton_core.router_messages import RequestSpec
+from baton_core.worker_info import Role
+from baton_engine.loading import EngineSettings, load_runner
+from baton_engine.model_config import read_model_config
+from baton_engine.sizing import KVCacheSettings
+from baton_kv.connector import KVConnector
+from baton_kv.in_process import InProcessConnector, InProcessRegistry
+from baton_kv.shared_memory import SharedMemoryConnector
+from tests.sim.checks import check_clean
+from tests.sim.cluster import Cluster, Faults, Outcome
+from tests.sim.torch_engine import TorchEngine
+
+Backend = Literal["in_process", "shared_memory"]
+EPOCH: Final = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Size of every worker of a cluster."""
+
+    num_blocks: int = 160
+    block_size: int = 32
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 256
+    max_model_len: int | None = None
+
+
+class TorchCluster:
+    """With a backend: workers `p` and `d`, every request split. Without: one mixed worker `m`, none split.
+
+    Pools start as NaN, so that whoever reads what nobody wrote is found out. A context manager: it closes
+    the connectors.
+    """
+
+    def __init__(
+        self, folder: Path, backend: Backend | None, shape: Shape, *, seed: int = 0, pull_delay_s: float = 0.02
+    ) -> None:
+        self._folder = folder
+        self._shape = shape
+        self._registry = InProcessRegistry()
+        self._exits = ExitStack()
+        self.engines: dict[str, TorchEngine] = {}
+        split = SplitMode.ALWAYS if backend else SplitMode.NEVER
+        router = RouterConfig(limits=FlowLimits(placement=PlacementConfig(split=split)))
+        self.sim = Cluster(seed, faults=Faults(), router=router, pull_delay_s=pull_delay_s)
+        roles = {"p": Role.PREFILL, "d": Role.DECODE} if backend else {"m": Role.MIXED}
+        for worker_id, role in roles.items():
+            self._start_worker(worker_id, role, backend or "in_process")
+
+    def __enter__(self) -> TorchCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exits.close()
+
+    @property
+    def num_preemptions(self) -> int:
+        return sum(worker.core.scheduler.num_preemptions for worker in self.sim.workers.values())
+
+    def submit(self, spec: RequestSpec, *, delay_s: float = 0.0) -> None:
+        self.sim.clock.after(delay_s, lambda: self.sim.router.submit(spec, timeout_s=600.0))
+
+    def serve(self, specs: Iterable[RequestSpec], *, spread_s: float = 0.02) -> dict[str, Outcome]:
+        """Submit requests within `spread_s`, run them all to their ends, and return what clients saw."""
+        known = set(self.sim.router.outcomes)
+        for spec in specs:
+            self.submit(spec, delay_s=self.sim.rng.uniform(0, spread_s))
+        self.run_to_end(spread_s)
+        return {name: outcome for name, outcome in self.sim.router.outcomes.items() if name not in known}
+
+    def run_to_end(self, spread_s: float) -> None:
+        """Run until every request is over, then until the last leases are, and check that nothing is left."""
+        clock, router = self.sim.clock, self.sim.router
+        clock.run(clock.now + spread_s)
+        limit_s = clock.now + 300.0
+        while not all(outcome.ends for outcome in router.outcomes.values()):
+            assert clock.now < limit_s, "a request does not end"
+            clock.run(clock.now + 0.5)
+        clock.run(clock.now + 1.0)
+        check_clean(self.sim)
+
+    def _start_worker(self, worker_id: str, role: Role, backend: Backend) -> None:
+        placement = PoolPlacement(lambda group: self._make_connector(group, backend))
+        settings = self._settings(role)
+        engine = load_runner(settings.engine, placement.allocate)
+        engine.runner.kv_pool.fill_(torch.nan)
+        connector = placement.connector
+        assert connector is not None
+        self._exits.callback(connector.close)
+        config = worker_config(settings, engine, connector.capabilities, worker_id, EPOCH)
+        info = worker_info(role, config, worker_id, connector.describe())
+        self.engines[worker_id] = TorchEngine(worker_id, EPOCH, engine.runner, connector)
+        self.sim.start(info, config, self.engines[worker_id])
+
+    def _make_connector(self, group: KVGroupSpec, backend: Backend) -> KVConnector:
+        if backend == "in_process":
+            return InProcessConnector(group, EPOCH, self._registry)
+        return SharedMemoryConnector(group, EPOCH)
+
+    def _settings(self, role: Role) -> WorkerSettings:
+        shape = self._shape
+        block_bytes = read_model_config(self._folder).kv_group(shape.block_size, "float32").block_bytes
+        kv_cache = KVCacheSettings(
+            kv_cache_memory_bytes=shape.num_blocks * block_bytes, max_model_len=shape.max_model_len
+        )
+        return WorkerSettings(
+            role=role,
+            engine=EngineSettings(
+                model=str(self._folder), dtype="float32", block_size=shape.block_size, kv_cache=kv_cache
+            ),
+            routers=("simulated",),
+            max_num_seqs=shape.max_num_seqs,
+            max_num_batched_tokens=shape.max_num_batched_tokens,
+        )

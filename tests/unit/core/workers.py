@@ -1,0 +1,165 @@
+"""Worker cores whose router, engine, connector and peers are played by a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from baton_core.peer_messages import ToHolder, ToPuller
+from baton_core.router_messages import (
+    Cancel,
+    FirstTokenOf,
+    Generate,
+    Prefill,
+    RequestSpec,
+    Reserve,
+    Start,
+    ToWorker,
+)
+from baton_core.worker_config import WorkerConfig
+from baton_core.worker_core import WorkerCore
+from baton_core.worker_events import (
+    HolderSaid,
+    Pull,
+    PullDone,
+    PullerSaid,
+    RouterSaid,
+    Seal,
+    Sealed,
+    SendToHolder,
+    SendToPuller,
+    SendToRouter,
+    StepDone,
+    WorkerEvent,
+)
+from tests.builders import make_source, make_worker_config, step_result
+
+ROUTER = "router"
+
+
+class Worker:
+    """One core. What it tells the router is kept in `told`; every other effect is returned."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self.core = WorkerCore(config)
+        self.told: list[Any] = []
+
+    def feed(self, event: WorkerEvent, *, now: float = 0.0) -> list[Any]:
+        return self._file(self.core.on_event(now, event))
+
+    def wait(self, now: float) -> list[Any]:
+        """Let the time come to `now`, with every deadline on the way."""
+        effects: list[Any] = []
+        while (deadline := self.core.next_deadline()) is not None and deadline <= now:
+            effects += self._file(self.core.on_deadline(deadline))
+        return effects
+
+    def command(self, message: ToWorker, *, now: float = 0.0) -> list[Any]:
+        return self.feed(RouterSaid(router_id=ROUTER, message=message), now=now)
+
+    def generate(self, spec: RequestSpec, *, now: float = 0.0) -> list[Any]:
+        return self.command(Generate(spec=spec), now=now)
+
+    def prefill(self, spec: RequestSpec, *, now: float = 0.0) -> list[Any]:
+        return self.command(Prefill(spec=spec), now=now)
+
+    def reserve(self, spec: RequestSpec, *, epoch: int = 1, now: float = 0.0) -> list[Any]:
+        return self.command(Reserve(spec=spec, source=make_source("p", epoch=epoch)), now=now)
+
+    def start(self, request_id: str, *token_ids: int, now: float = 0.0) -> list[Any]:
+        first = tuple(FirstTokenOf(index=i, token_id=token_id) for i, token_id in enumerate(token_ids))
+        return self.command(Start(request_id=request_id, first_tokens=first), now=now)
+
+    def cancel(self, request_id: str, *indices: int, now: float = 0.0) -> list[Any]:
+        return self.command(Cancel(request_id=request_id, indices=indices), now=now)
+
+    def step(self, *, token_id: int = 500, now: float = 0.0) -> list[Any]:
+        """Plan, execute and take back one step."""
+        plan = self.core.schedule(now)
+        assert plan is not None, "there is nothing to compute"
+        return self.feed(StepDone(result=step_result(plan, token_id)), now=now)
+
+    def take_told(self) -> list[Any]:
+        told, self.told = self.told, []
+        return told
+
+    def _file(self, effects: list[Any]) -> list[Any]:
+        self.core.check_invariants()
+        self.told += [effect.message for effect in effects if isinstance(effect, SendToRouter)]
+        return [effect for effect in effects if not isinstance(effect, SendToRouter)]
+
+
+class Pair:
+    """A prefill worker and a decode worker with a connector between them."""
+
+    def __init__(self, *, by_checksum: bool = False, num_blocks: int = 16, **changes: Any) -> None:
+        options = {"is_verified_by_checksum": by_checksum, "num_blocks": num_blocks, **changes}
+        self.p = Worker(make_worker_config("p", **options))
+        self.d = Worker(make_worker_config("d", **options))
+        self.pulls: list[Pull] = []
+        self.num_pulled_blocks = 0
+        self.is_cut = False
+        """Nothing passes between the two any more."""
+        self.broken_blocks: set[int] = set()
+        """Holder's blocks whose content arrives wrong."""
+
+    def reserve(self, spec: RequestSpec, *, epoch: int = 1, now: float = 0.0) -> None:
+        self.carry(self.d.reserve(spec, epoch=epoch, now=now), now=now)
+
+    def prefill(self, spec: RequestSpec, *, now: float = 0.0) -> None:
+        """Compute a prompt at the prefill worker, its blocks announced on the way."""
+        self.carry(self.p.prefill(spec, now=now), now=now)
+        while self.p.core.num_requests:
+            self.carry(self.p.step(now=now), now=now)
+
+    def wait(self, now: float) -> None:
+        self.carry(self.p.wait(now), now=now)
+        self.carry(self.d.wait(now), now=now)
+
+    def carry(self, effects: list[Any], *, now: float = 0.0) -> None:
+        """Deliver effects of either worker, and those that follow from them; pulls wait."""
+        queue = list(effects)
+        while queue:
+            queue += self._deliver(queue.pop(0), now)
+
+    def finish_pulls(self, *, now: float = 0.0) -> None:
+        """Complete the pulls in flight; blocks in `broken_blocks` fail their checksums."""
+        while self.pulls:
+            pull = self.pulls.pop(0)
+            self.num_pulled_blocks += len(pull.blocks)
+            failed = tuple(
+                block.local_block_id for block in pull.blocks if block.remote_block_id in self.broken_blocks
+            )
+            event = PullDone(pull_id=pull.pull_id, failed_block_ids=failed)
+            self.carry(self.d.feed(event, now=now), now=now)
+
+    def hand_over(self, spec: RequestSpec, *, now: float = 0.0) -> None:
+        """Prefill, pull and start with token 500; the sequence is ready to decode."""
+        self.reserve(spec, now=now)
+        self.prefill(spec, now=now)
+        self.finish_pulls(now=now)
+        self.carry(self.d.start(spec.request_id, *[500] * spec.params.n, now=now), now=now)
+
+    def _deliver(self, effect: Any, now: float) -> list[Any]:
+        match effect:
+            case Pull():
+                self.pulls.append(effect)
+                return []
+            case Seal():
+                sealed = Sealed(
+                    request_id=effect.request_id,
+                    indices=effect.indices,
+                    block_ids=effect.block_ids,
+                    checksums=effect.block_ids,
+                )
+                return self.p.feed(sealed, now=now)
+            case SendToHolder(message=message) if not self.is_cut:
+                return self.to_holder(message, now=now)
+            case SendToPuller(message=message) if not self.is_cut:
+                return self.to_puller(message, now=now)
+        return []
+
+    def to_holder(self, message: ToHolder, *, now: float = 0.0) -> list[Any]:
+        return self.p.feed(PullerSaid(peer_id=b"d", message=message), now=now)
+
+    def to_puller(self, message: ToPuller, *, now: float = 0.0) -> list[Any]:
+        return self.d.feed(HolderSaid(message=message), now=now)

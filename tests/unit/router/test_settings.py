@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from baton_core.errors import InvalidConfigError
+from baton_core.placement import SplitMode
+from baton_router.settings import RouterSettings
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "flag"),
+    [
+        ("model", "", "--model"),
+        ("served_model_name", "a\nb", "--served-model-name"),
+        ("host", "", "--host"),
+        ("host", "local host", "--host"),
+        ("port", -1, "--port"),
+        ("port", 65_536, "--port"),
+        ("port", True, "--port"),
+        ("split", "sometimes", "--split"),
+        ("min_split_tokens", 0, "--min-split-tokens"),
+        ("request_timeout_s", 0.0, "--request-timeout"),
+        ("request_timeout_s", math.inf, "--request-timeout"),
+        ("shutdown_timeout_s", -1.0, "--shutdown-timeout"),
+        ("log_format", "xml", "--log-format"),
+        ("log_level", "loud", "--log-level"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_flag_value_and_what_is_allowed(name: str, value: Any, flag: str) -> None:
+    with pytest.raises(InvalidConfigError) as caught:
+        RouterSettings(**{"model": "m", name: value})
+    assert str(caught.value).startswith(f"{flag} is {value!r}; allowed: ")
+
+
+def test_a_split_mode_may_be_given_by_name() -> None:
+    assert RouterSettings(model="m", split="never").split is SplitMode.NEVER  # type: ignore[arg-type]
+
+
+def test_a_model_is_served_under_its_own_name_unless_it_gets_another() -> None:
+    assert RouterSettings(model="m").model_name == "m"
+    assert RouterSettings(model="m", served_model_name="s").model_name == "s"
+
+
+@pytest.mark.parametrize(("host", "address"), [("0.0.0.0", "0.0.0.0:8100"), ("::1", "[::1]:8100")])
+def test_an_ipv6_host_is_bracketed(host: str, address: str) -> None:
+    assert RouterSettings(model="m", host=host).address == address
