@@ -1,5 +1,6 @@
 """The public face of Baton. Names are loaded when they are used: a router must not pay for torch."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,13 @@ _HOMES = {
     "SamplingParams": "baton_core.sampling_params",
 }
 
+PASSIVE_OPENMP = ("OMP_WAIT_POLICY", "passive")
+"""Read when torch is loaded: idle threads sleep instead of spinning on cores that others need."""
+
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'baton' has no attribute {name!r}")
+    if name == "LLM":
+        os.environ.setdefault(*PASSIVE_OPENMP)
     return getattr(import_module(_HOMES[name]), name)

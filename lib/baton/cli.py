@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from baton import PASSIVE_OPENMP
 from baton import cli_arguments as arguments
 from baton.process import die_with_parent, exit_code, name_process, report, run_until_signal
 from baton_core.errors import BatonError
@@ -50,6 +51,7 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _worker(args: argparse.Namespace) -> int:
+    os.environ.setdefault(*PASSIVE_OPENMP)
     from baton.worker_process import WorkerSettings, run_worker
     from baton_core.worker_info import Role
     from baton_engine.loading import EngineSettings

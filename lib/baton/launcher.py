@@ -130,15 +130,9 @@ async def _start(
         *("-m", "baton", command, "--parent-pid", str(os.getpid()), *args),
         stdin=asyncio.subprocess.DEVNULL,
         pass_fds=pass_fds,
-        env=child_environment(),
     )
     children.append(child)
     return child
-
-
-def child_environment() -> dict[str, str]:
-    """Idle OpenMP threads sleep: spinning ones would take the cores from the other workers."""
-    return {"OMP_WAIT_POLICY": "passive", **os.environ}
 
 
 async def _stop(children: list[asyncio.subprocess.Process]) -> None:
