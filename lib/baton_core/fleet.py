@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -119,24 +120,28 @@ class Fleet:
             kv_description=info.kv_description,
         )
 
-    def num_blocks(self, spec: RequestSpec) -> int:
-        """Blocks that the prompt takes."""
-        assert self.identity is not None, "a placed request has workers"
-        return -(-len(spec.prompt_token_ids) // self.identity.block_size)
+    def num_blocks(self, num_prompt_tokens: int) -> int:
+        """Blocks that a prompt takes."""
+        assert self.identity is not None, "only workers have blocks"
+        return -(-num_prompt_tokens // self.identity.block_size)
 
-    def views(self, spec: RequestSpec) -> list[WorkerView]:
-        """The snapshot that placement decides on."""
+    def prompt_hashes(self, spec: RequestSpec) -> list[bytes]:
+        """Content addresses of the prompt's full blocks, as the members compute them."""
+        assert self.identity is not None, "hashes depend on the model"
+        root = root_hash(self.identity, spec.cache_salt)
+        return block_hashes(root, spec.prompt_token_ids, self.identity.block_size)
+
+    def views(self, num_prompt_tokens: int, hashes: Sequence[bytes]) -> list[WorkerView]:
+        """The snapshot that placement decides on, for a prompt whose blocks have these hashes."""
         if self.identity is None:
             return []
-        block_size = self.identity.block_size
-        hashes = block_hashes(root_hash(self.identity, spec.cache_salt), spec.prompt_token_ids, block_size)
-        num_blocks = self.num_blocks(spec)
+        num_blocks = self.num_blocks(num_prompt_tokens)
         cached = self._index.num_cached_blocks(hashes, self._members)
         return [
             WorkerView(
                 worker_id=worker_id,
                 role=member.info.role,
-                num_cached_tokens=cached[worker_id] * block_size,
+                num_cached_tokens=cached[worker_id] * self.identity.block_size,
                 num_queued_tokens=member.num_given_tokens,
                 num_sequences=member.num_given_sequences,
                 can_reserve=member.can_reserve(num_blocks),

@@ -9,7 +9,7 @@ from typing import Final, assert_never
 
 from baton_core.errors import ErrorCode
 from baton_core.fleet import Charge, Fleet
-from baton_core.placement import Placement, PlacementConfig, Unplaceable, pick_decoder, place
+from baton_core.placement import Placement, PlacementConfig, Unplaceable, WorkerView, pick_decoder, place
 from baton_core.router_events import (
     FailRequest,
     FinishRequest,
@@ -34,6 +34,7 @@ from baton_core.router_messages import (
     Transferred,
 )
 from baton_core.token_stream import TokenStream
+from baton_core.worker_info import ModelIdentity
 
 
 class FlowState(StrEnum):
@@ -81,6 +82,9 @@ TRANSITIONS: Final[dict[tuple[FlowState, FlowInput], FlowState]] = {
 }
 TERMINAL: Final = frozenset({FlowState.FINISHED, FlowState.FAILED})
 
+ATTEMPT_MARK: Final = "\t"
+"""Between a request's name and the number of its attempt; no client's name contains it."""
+
 FlowMessage = Reserved | Refused | FirstToken | Transferred | Failed
 
 
@@ -118,6 +122,8 @@ class RequestFlow:
         self._refused_by: frozenset[str] = frozenset()
         self._why_waiting = ""
         self._charges: list[Charge] = []
+        self._hashed_for: ModelIdentity | None = None
+        self._hashes: list[bytes] = []
         self._stream = TokenStream(now, spec)
         self._first: FirstToken | None = None
         self._transferred: Transferred | None = None
@@ -216,7 +222,7 @@ class RequestFlow:
     # --- placing ---
 
     def _place(self, now: float) -> list[RouterEffect]:
-        views = self._fleet.views(self.spec)
+        views = self._views()
         outcome = place(len(self.spec.prompt_token_ids), views, self._limits.placement, self._refused_by)
         if isinstance(outcome, Unplaceable):
             self._why_waiting = outcome.reason
@@ -224,7 +230,7 @@ class RequestFlow:
         self._placement = outcome
         self._placed_s = now
         if self._num_attempts:
-            self.attempt_id = f"{self.spec.request_id}#{self._num_attempts}"
+            self.attempt_id = f"{self.spec.request_id}{ATTEMPT_MARK}{self._num_attempts}"
         self._num_attempts += 1
         self._charge(Charge(outcome.prefill, num_tokens=len(self.spec.prompt_token_ids)))
         self._charge_decoder(outcome)
@@ -260,7 +266,7 @@ class RequestFlow:
         """Choose another decode worker for the same prefill worker, if one is left."""
         assert self._placement is not None, "only a placed request moves"
         excluded = self._refused_by | {self._placement.prefill}
-        decoder = pick_decoder(self._fleet.views(self.spec), excluded, can_reserve=True)
+        decoder = pick_decoder(self._views(), excluded, can_reserve=True)
         if decoder is None:
             return False
         self._placement = replace(self._placement, decode=decoder.worker_id)
@@ -274,6 +280,13 @@ class RequestFlow:
         assert self._placement is not None, "it has just been moved"
         self._apply(now, FlowInput.DECODER_FOUND)
         return [self._reserve(self._placement), self._start()]
+
+    def _views(self) -> list[WorkerView]:
+        """The snapshot to decide on. The prompt is hashed once for each identity of the fleet."""
+        identity = self._fleet.identity
+        if identity is not None and identity != self._hashed_for:
+            self._hashed_for, self._hashes = identity, self._fleet.prompt_hashes(self.spec)
+        return self._fleet.views(len(self.spec.prompt_token_ids), self._hashes)
 
     def _attempt(self) -> RequestSpec:
         return replace(self.spec, request_id=self.attempt_id)
@@ -298,6 +311,9 @@ class RequestFlow:
         assert self._placement is not None, "its state says so"
         if worker_id != self._placement.prefill:
             return []
+        if {output.index for output in message.outputs} != set(range(self.spec.params.n)):
+            text = f"worker {worker_id} gave {len(message.outputs)} first tokens for {self.spec.params.n}"
+            return self.fail(now, ErrorCode.INTERNAL, text)
         self._apply(now, FlowInput.FIRST_TOKEN)
         self._first = message
         self._take_back(lambda charge: charge.num_tokens > 0)
@@ -359,7 +375,9 @@ class RequestFlow:
     def _charge_decoder(self, placement: Placement) -> None:
         self._charge(Charge(placement.decode, num_sequences=self.spec.params.n))
         if placement.is_split:
-            self._charge(Charge(placement.decode, num_blocks=self._fleet.num_blocks(self.spec)))
+            self._charge(
+                Charge(placement.decode, num_blocks=self._fleet.num_blocks(len(self.spec.prompt_token_ids)))
+            )
 
     def _charge(self, charge: Charge) -> None:
         self._fleet.give(charge)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, assert_never
 
-from baton_core.errors import ErrorCode
+from baton_core.errors import ErrorCode, InvalidRequestError
 from baton_core.finish import FinishReason
 from baton_core.router_messages import (
     CacheDelta,
@@ -136,11 +136,18 @@ def _decode_outputs(outputs: Iterable[pb.SequenceOutput]) -> tuple[SequenceOutpu
         SequenceOutput(
             request_id=checked_name("request_id", output.request_id),
             index=checked_index("index", output.index),
-            token_ids=checked_token_ids("token_ids", output.token_ids),
+            token_ids=_checked_output(output.token_ids),
             finish_reason=_decode_finish_reason(output.finish_reason),
         )
         for output in outputs
     )
+
+
+def _checked_output(values: Iterable[int]) -> tuple[int, ...]:
+    token_ids = checked_token_ids("token_ids", values)
+    if not token_ids:
+        raise InvalidRequestError("token_ids", token_ids, "one token or more")
+    return token_ids
 
 
 def _decode_finish_reason(code: str) -> FinishReason | None:

@@ -13,6 +13,7 @@ from typing import Final, assert_never
 
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_core.fleet import Fleet
+from baton_core.request_flow import ATTEMPT_MARK
 from baton_core.router_core import RouterConfig, RouterCore
 from baton_core.router_events import (
     ClientGone,
@@ -91,7 +92,10 @@ class Router:
             allowed = "a name that no running request has"
             raise InvalidRequestError("request_id", stream.request_id, allowed)
         self._streams[stream.request_id] = stream
-        self._take(Submit(spec=stream.spec, timeout_s=timeout_s))
+        try:
+            self._take(Submit(spec=stream.spec, timeout_s=timeout_s))
+        except Exception as error:
+            self._take(self._give_up(stream.request_id, error))
 
     def abandon(self, stream: ClientStream) -> None:
         """Say that nobody reads the stream any more; nothing if its request is over."""
@@ -193,8 +197,7 @@ class Router:
                 attempt_id = (
                     message.request_id if isinstance(message, Start | Cancel) else message.spec.request_id
                 )
-                # A request that was placed anew bears a number at its workers.
-                return attempt_id if attempt_id in self._streams else attempt_id.rpartition("#")[0]
+                return attempt_id.partition(ATTEMPT_MARK)[0]
             case FinishRequest(request_id=request_id) | FailRequest(request_id=request_id):
                 return request_id
         assert_never(effect)

@@ -122,10 +122,8 @@ class BatonService(baton_pb2_grpc.BatonServicer):
 
     def _max_model_len(self) -> int:
         """What every worker can hold; without workers what the model can."""
-        return min(
-            self._router.fleet.max_model_len or self._model.max_position_embeddings,
-            self._model.max_position_embeddings,
-        )
+        limit = self._model.max_position_embeddings
+        return min(self._router.fleet.max_model_len or limit, limit)
 
 
 def _describe(info: WorkerInfo, load: WorkerLoad) -> pb.ModelInfo.Worker:

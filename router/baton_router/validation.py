@@ -1,7 +1,7 @@
 """From a client's message to a request that can be served, or to the error that says why not.
 
-Runs on the router's loop before any work is done for the request; `check_prompt` follows once the prompt's
-tokens are known.
+Pure; runs in the tokenizing threads before any work is done for the request. `check_prompt` follows once the
+prompt's tokens are known.
 """
 
 from __future__ import annotations

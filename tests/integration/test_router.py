@@ -4,94 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_core.router_messages import Cancel, Prefill, Reserve, Start
 from baton_core.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
-from baton_proto.v1.baton_pb2_grpc import BatonStub
-from baton_router.main import RouterServer
-from baton_router.model_folder import read_model_folder
-from baton_router.settings import RouterSettings
 from baton_router.tokenization import Tokenizer
-from tests.builders import make_identity
+from tests.integration.router_cluster import (
+    ANSWER,
+    PROMPT,
+    TEXT,
+    TOKENIZER,
+    ask,
+    cluster,
+    error_of,
+    pair,
+    run,
+    tokens_of,
+)
 from tests.integration.scripted_worker import ScriptedWorker, until
 from tests.unit.router.folders import write_model_folder
-
-MODEL = Path(__file__).parents[2] / "lib" / "baton" / "bundled"
-TOKENIZER = Tokenizer(read_model_folder(MODEL))
-TEXT = "The quick brown fox jumps over the lazy dog, and 你好 to all. The end is not near."
-ANSWER = TOKENIZER.encode(TEXT)
-PROMPT = "Tell me a story."
-
-
-@asynccontextmanager
-async def serving(**settings: Any) -> AsyncIterator[RouterServer]:
-    fields = {"model": str(MODEL), "served_model_name": "tiny", "port": 0, "shutdown_timeout_s": 0.0}
-    server = RouterServer(RouterSettings(**{**fields, **settings}))
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
-
-
-@asynccontextmanager
-async def cluster(*workers: ScriptedWorker, **settings: Any) -> AsyncIterator[BatonStub]:
-    """A router with workers that have joined, and a client of it."""
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(**settings))
-        for worker in workers:
-            await stack.enter_async_context(worker.joined(server.port))
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
-        yield BatonStub(await stack.enter_async_context(channel))
-
-
-def pair(**script: Any) -> tuple[ScriptedWorker, ScriptedWorker]:
-    return ScriptedWorker("p1", Role.PREFILL, **script), ScriptedWorker("d1", Role.DECODE, **script)
-
-
-def ask(prompt: str = PROMPT, *, request_id: str = "r1", **params: Any) -> pb.GenerateRequest:
-    params = {"max_tokens": len(ANSWER), "temperature": 0.0, **params}
-    return pb.GenerateRequest(text=prompt, request_id=request_id, sampling_params=pb.SamplingParams(**params))
-
-
-async def tokens_of(call: Any) -> tuple[list[pb.TokensEvent], pb.FinishedEvent]:
-    """Read a stream to its end, which is one finished event."""
-    events = [event async for event in call]
-    assert [event.WhichOneof("event") for event in events] == ["tokens"] * (len(events) - 1) + ["finished"]
-    return [event.tokens for event in events[:-1]], events[-1].finished
-
-
-async def error_of(call: Any) -> tuple[str, str]:
-    """Read a stream to its end, which is an error."""
-    try:
-        while await call.read() is not grpc.aio.EOF:
-            pass
-    except grpc.aio.AioRpcError as error:
-        return error.code().name, error.details() or ""
-    raise AssertionError("the call ended without an error")
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(20):
-            await scenario
-
-    asyncio.run(limited())
 
 
 def test_a_split_request_streams_the_text_of_its_tokens(caplog: pytest.LogCaptureFixture) -> None:
@@ -354,109 +289,3 @@ def test_a_fault_in_one_request_ends_it_alone(
     fault = next(line for line in caplog.records if line.levelno == logging.ERROR)
     assert fault.__dict__["request_id"] == "r1"
     assert "a fault" in caplog.text
-
-
-def test_health_and_model_info_follow_the_workers() -> None:
-    async def scenario() -> None:
-        prefill, decode = pair(answers=[ANSWER])
-        async with serving() as server, AsyncExitStack() as stack:
-            channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{server.port}"))
-            stub, health = BatonStub(channel), health_pb2_grpc.HealthStub(channel)
-            statuses = health.Watch(health_pb2.HealthCheckRequest())
-            response = health_pb2.HealthCheckResponse
-            assert (await statuses.read()).status == response.NOT_SERVING
-            await stack.enter_async_context(prefill.joined(server.port))
-            info = await stub.GetModelInfo(pb.GetModelInfoRequest())
-            assert (info.model, info.vocab_size, info.is_ready) == ("tiny", 4096, False)
-            await stack.enter_async_context(decode.joined(server.port))
-            assert (await statuses.read()).status == response.SERVING
-            info = await stub.GetModelInfo(pb.GetModelInfoRequest())
-            assert (info.max_model_len, info.is_ready) == (2048, True)
-            assert [(worker.worker_id, worker.role, worker.num_blocks) for worker in info.workers] == [
-                ("p1", "prefill", 1024),
-                ("d1", "decode", 1024),
-            ]
-            await prefill.client.close()
-            assert (await statuses.read()).status == response.NOT_SERVING
-            statuses.cancel()
-
-    run(scenario())
-
-
-def test_a_worker_of_another_model_is_refused_with_the_reason() -> None:
-    async def scenario() -> None:
-        async with serving() as server, ScriptedWorker("w1").joined(server.port):
-            stranger = ScriptedWorker("w2", identity=make_identity(model="other"))
-            with pytest.raises(IncompatibleWorkerError, match="model is 'other'; allowed: 'tiny'"):
-                async with stranger.joined(server.port):
-                    pass
-            assert not stranger.has_joined
-
-    run(scenario())
-
-
-def test_a_stopping_router_lets_running_requests_end_but_not_forever() -> None:
-    async def scenario() -> None:
-        worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=3)
-        settings = RouterSettings(model=str(MODEL), port=0, shutdown_timeout_s=0.3)
-        server = RouterServer(settings)
-        await server.start()
-        async with (
-            worker.joined(server.port),
-            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
-        ):
-            stub = BatonStub(channel)
-            calls = [stub.Generate(ask(request_id=name)) for name in ("r1", "r2")]
-            for call in calls:
-                await call.read()
-            stopping = asyncio.create_task(server.stop())
-            await asyncio.sleep(0.05)
-            refused = await error_of(stub.Generate(ask(request_id="r3")))
-            assert refused == ("UNAVAILABLE", "the router shuts down")
-            worker.go_on("r1")
-            while (event := await calls[0].read()).WhichOneof("event") != "finished":
-                assert event.tokens.index == 0
-            assert event.finished.usage.completion_tokens == len(ANSWER)
-            assert await error_of(calls[1]) == ("UNAVAILABLE", "the router shuts down")
-            await stopping
-
-    run(scenario())
-
-
-def test_a_port_in_use_is_refused_before_the_model_is_read() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        settings = RouterSettings(model="/nowhere", port=taken.getsockname()[1])
-
-        async def scenario() -> None:
-            address = f"127.0.0.1:{settings.port}"
-            with pytest.raises(InvalidConfigError, match=f"--port is '{address}'.*; allowed: host:port"):
-                await RouterServer(settings).start()
-
-        run(scenario())
-
-
-def test_a_refused_model_ends_the_process_with_two() -> None:
-    process = start_process("/nowhere")
-    assert process.wait(20) == 2
-    assert process.stderr is not None
-    with process.stderr as log:
-        assert "model is '/nowhere'; allowed: a folder that exists" in log.read()
-
-
-def test_a_process_serves_until_it_is_told_to_stop() -> None:
-    process = start_process(str(MODEL))
-    assert process.stderr is not None
-    with process.stderr as log:
-        assert "serving" in log.readline()
-        process.send_signal(signal.SIGTERM)
-        assert "stopping" in log.read()
-    assert process.wait(10) == 0
-
-
-def start_process(model: str) -> subprocess.Popen[str]:
-    program = (
-        "import sys; from baton_router.main import run_router;"
-        "from baton_router.settings import RouterSettings;"
-        f"sys.exit(run_router(RouterSettings(model={model!r}, port=0)))"
-    )
-    return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)

@@ -157,7 +157,12 @@ class BlockPoolMachine(RuleBasedStateMachine):
             assert count > self.pool.num_available
             return
         assert len(set(blocks)) == count
-        in_use = {*self._owned(), *self.importing, *self.quarantined, *(b for one in self.leases for b in one)}
+        in_use = {
+            *self._owned(),
+            *self.importing,
+            *self.quarantined,
+            *(b for one in self.leases for b in one),
+        }
         assert not in_use & set(blocks)
         for block_id in blocks:
             assert self.pool.generation(block_id) == self.generations[block_id] + 1

@@ -86,7 +86,7 @@ outputs = st.builds(
     SequenceOutput,
     request_id=names,
     index=indices,
-    token_ids=token_ids,
+    token_ids=st.lists(token_id, min_size=1, max_size=20).map(tuple),
     finish_reason=st.none() | st.sampled_from(FinishReason),
 )
 output_lists = st.lists(outputs, max_size=5).map(tuple)
@@ -299,8 +299,9 @@ def sequence(**changes: object) -> pb.TokenBatch:
         ("transfer_s", pb.WorkerData(transferred=pb.Transferred(request_id="r", transfer_s=float("inf")))),
         ("request_id", pb.WorkerData(token_batch=pb.TokenBatch(outputs=[pb.SequenceOutput()]))),
         ("index", pb.WorkerData(token_batch=sequence(index=64))),
+        ("token_ids", pb.WorkerData(token_batch=sequence())),
         ("token_ids", pb.WorkerData(token_batch=sequence(token_ids=[2**31]))),
-        ("finish_reason", pb.WorkerData(token_batch=sequence(finish_reason="odd"))),
+        ("finish_reason", pb.WorkerData(token_batch=sequence(token_ids=[1], finish_reason="odd"))),
     ],
 )
 def test_what_means_nothing_is_refused_by_field(field: str, data: pb.RouterData | pb.WorkerData) -> None:

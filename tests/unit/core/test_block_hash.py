@@ -36,7 +36,13 @@ def test_hashes_grow_with_the_tokens() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"model": "other"}, {"dtype": "bfloat16"}, {"kv_layout": "x"}, {"block_size": 8}, {"protocol_version": 2}],
+    [
+        {"model": "other"},
+        {"dtype": "bfloat16"},
+        {"kv_layout": "x"},
+        {"block_size": 8},
+        {"protocol_version": 2},
+    ],
 )
 def test_the_root_covers_the_model(change: dict[str, Any]) -> None:
     assert root_hash(make_identity(**change)) != ROOT

@@ -12,7 +12,9 @@ from tests.builders import EOS_TOKEN_ID, make_params
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
 
-def reason(token_id: int = 5, num_output: int = 1, num_tokens: int = 10, **params: Any) -> FinishReason | None:
+def reason(
+    token_id: int = 5, num_output: int = 1, num_tokens: int = 10, **params: Any
+) -> FinishReason | None:
     return finish_reason(
         make_params(**params),
         token_id=token_id,

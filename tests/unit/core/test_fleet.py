@@ -28,7 +28,11 @@ def hashes(spec: RequestSpec) -> tuple[bytes, ...]:
 
 
 def view(fleet: Fleet, spec: RequestSpec, worker_id: str = "w") -> WorkerView:
-    return next(view for view in fleet.views(spec) if view.worker_id == worker_id)
+    return next(
+        view
+        for view in fleet.views(len(spec.prompt_token_ids), fleet.prompt_hashes(spec))
+        if view.worker_id == worker_id
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,4 +145,4 @@ def test_one_prompt_alone_may_take_more_than_half() -> None:
 
 
 def test_without_workers_there_are_no_views() -> None:
-    assert Fleet().views(make_request()) == []
+    assert Fleet().views(48, []) == []

@@ -52,7 +52,10 @@ def test_a_split_request_ends_with_its_last_token() -> None:
     moved = Transferred(request_id="r", num_blocks=2, num_bytes=99, transfer_s=0.125)
     client.says("d", moved, now=1.0)
     client.says("d", batch(tokens("r")), now=1.0)
-    assert client.says("d", batch(tokens("r", 0, 7, reason=LENGTH)), now=3.0) == [("d", CANCEL), ("p", CANCEL)]
+    assert client.says("d", batch(tokens("r", 0, 7, reason=LENGTH)), now=3.0) == [
+        ("d", CANCEL),
+        ("p", CANCEL),
+    ]
     assert client.emitted == [(0, (5,)), (0, (6,)), (0, (7,))]
     end = client.terminal
     assert isinstance(end, FinishRequest)
@@ -194,7 +197,7 @@ def test_a_refusing_prefill_worker_is_replaced_under_a_new_name() -> None:
     client = Client("p", "p2", "d")
     client.submit()
     sent = client.says("p", refused())
-    spec = make_request("r#1")
+    spec = make_request("r\t1")
     assert sent == [
         ("d", CANCEL),
         ("p", CANCEL),
@@ -206,9 +209,7 @@ def test_a_refusing_prefill_worker_is_replaced_under_a_new_name() -> None:
 def test_a_refusing_decode_worker_is_replaced_while_the_prompt_is_computed() -> None:
     client = Client("p", "d", "d2")
     client.submit()
-    assert client.says("d", refused()) == [
-        ("d2", Reserve(spec=make_request(), source=make_source("p")))
-    ]
+    assert client.says("d", refused()) == [("d2", Reserve(spec=make_request(), source=make_source("p")))]
     assert client.says("p", first_token()) == [("d2", start(i0=5))]
 
 
@@ -218,7 +219,7 @@ def test_without_another_decode_worker_the_prefill_is_cancelled_and_the_request_
     assert client.core.fleet.is_ledger_empty
     sent = client.heartbeat("d", now=1.0)
     assert [(worker_id, type(message)) for worker_id, message in sent] == [("p", Prefill), ("d", Reserve)]
-    assert sent[0][1].spec.request_id == "r#1"
+    assert sent[0][1].spec.request_id == "r\t1"
 
 
 def test_messages_of_an_earlier_placement_find_nobody() -> None:
@@ -227,7 +228,7 @@ def test_messages_of_an_earlier_placement_find_nobody() -> None:
     client.says("p", refused())
     assert client.says("p2", first_token("r")) == []
     assert client.emitted == []
-    assert client.says("p2", first_token("r#1")) == [("d", start("r#1", i0=5))]
+    assert client.says("p2", first_token("r\t1")) == [("d", start("r\t1", i0=5))]
 
 
 def test_a_request_that_is_refused_at_every_heartbeat_still_ends_in_thirty_seconds() -> None:
@@ -245,7 +246,7 @@ def test_a_request_that_is_refused_at_every_heartbeat_still_ends_in_thirty_secon
 def test_the_queue_lasts_until_the_placement_that_was_taken() -> None:
     client = client_in(FlowState.WAITING)
     client.heartbeat("d", now=4.0)
-    client.says("p", first_token("r#1", tokens("r#1", reason=STOP)), now=5.0)
+    client.says("p", first_token("r\t1", tokens("r\t1", reason=STOP)), now=5.0)
     end = client.terminal
     assert isinstance(end, FinishRequest)
     assert (end.timings.queue_s, end.timings.first_token_s) == (4.5, 5.0)

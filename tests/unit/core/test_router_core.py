@@ -109,8 +109,8 @@ def test_waiting_requests_are_placed_in_order_when_a_worker_joins() -> None:
         client.says("d", refused(name))
     client.feed(WorkerJoined(info=make_worker_info("c")))
     assert [(worker_id, message.spec.request_id) for worker_id, message in client.sent[-2:]] == [
-        ("d", "a#1"),
-        ("c", "b#1"),
+        ("d", "a\t1"),
+        ("c", "b\t1"),
     ]
 
 

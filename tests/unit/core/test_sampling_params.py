@@ -36,7 +36,10 @@ def test_defaults_are_those_of_vllm() -> None:
         *[("top_p", value, "a finite number over 0 to 1") for value in (0, 1.01, *NUMBERS)],
         *[("top_k", value, INT.format(-1, 2**31)) for value in (-2, 2**31 + 1, 1.0, None, False)],
         *[("min_p", value, "a finite number from 0 to 1") for value in (1.01, *NUMBERS)],
-        *[("seed", value, INT.format(-(2**63), 2**63 - 1)) for value in (2**63, -(2**63) - 1, 0.5, "1", True)],
+        *[
+            ("seed", value, INT.format(-(2**63), 2**63 - 1))
+            for value in (2**63, -(2**63) - 1, 0.5, "1", True)
+        ],
         *[("max_tokens", value, INT.format(1, 2**31)) for value in (0, -1, 2**31 + 1, 1.0, "1", True)],
         *[("stop", value, "non-empty strings") for value in ("", ("a", ""), (1,), b"a")],
         ("stop", 5, "a list"),
@@ -108,7 +111,9 @@ def test_lists_are_copied_into_tuples() -> None:
     assert params.stop_token_ids == (1, 2)
 
 
-@pytest.mark.parametrize(("temperature", "is_greedy"), [(0.0, True), (9e-6, True), (1e-5, False), (1.0, False)])
+@pytest.mark.parametrize(
+    ("temperature", "is_greedy"), [(0.0, True), (9e-6, True), (1e-5, False), (1.0, False)]
+)
 def test_a_vanishing_temperature_is_greedy(temperature: float, is_greedy: bool) -> None:
     assert SamplingParams(temperature=temperature).is_greedy is is_greedy
 

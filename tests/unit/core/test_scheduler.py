@@ -15,9 +15,7 @@ def make_scheduler(
     num_blocks: int = 16, *, budget: int = 64, max_num_seqs: int = 8
 ) -> tuple[Scheduler, BlockPool]:
     pool = BlockPool(num_blocks)
-    config = SchedulerConfig(
-        block_size=BLOCK_SIZE, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget
-    )
+    config = SchedulerConfig(block_size=BLOCK_SIZE, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
     return Scheduler(pool, config), pool
 
 
@@ -203,7 +201,9 @@ def test_generated_blocks_are_cached_like_prompt_blocks() -> None:
 
 def test_the_sequence_that_came_last_is_preempted_first() -> None:
     scheduler, pool = make_scheduler(6)
-    seqs = [make_sequence(name, prompt=8, first=index * 100, arrival_s=index) for index, name in enumerate("abc")]
+    seqs = [
+        make_sequence(name, prompt=8, first=index * 100, arrival_s=index) for index, name in enumerate("abc")
+    ]
     for seq in seqs:
         scheduler.add(seq)
     run_steps(scheduler, 1)
@@ -225,7 +225,11 @@ def test_a_preempted_sequence_recomputes_its_tokens_and_draws_only_the_next() ->
     scheduler.remove(0.0, first)
     piece = plan_step(scheduler).slices[0]
     computed = (piece.start, len(piece.token_ids), piece.samples[0].position)
-    assert (piece.seq_id.request_id, sum(computed[:2]), computed[2]) == ("b", second.num_tokens, second.num_tokens)
+    assert (piece.seq_id.request_id, sum(computed[:2]), computed[2]) == (
+        "b",
+        second.num_tokens,
+        second.num_tokens,
+    )
     pool.check_invariants()
 
 

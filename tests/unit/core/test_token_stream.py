@@ -10,9 +10,7 @@ from tests.builders import make_request
 
 
 def output(index: int = 0, *token_ids: int, reason: FinishReason | None = None) -> SequenceOutput:
-    return SequenceOutput(
-        request_id="r#1", index=index, token_ids=token_ids or (5,), finish_reason=reason
-    )
+    return SequenceOutput(request_id="r#1", index=index, token_ids=token_ids or (5,), finish_reason=reason)
 
 
 def test_tokens_go_out_under_the_name_that_the_client_gave() -> None:
