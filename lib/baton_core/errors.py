@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import Final
 
 
 class ErrorCode(StrEnum):
@@ -51,7 +51,7 @@ STATUS: Final[dict[ErrorCode, Status]] = {
 class BatonError(Exception):
     """Base of all errors with a meaning for the user."""
 
-    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+    code: ErrorCode = ErrorCode.INTERNAL
 
 
 class InvalidRequestError(BatonError, ValueError):
@@ -90,4 +90,4 @@ class RequestError(BatonError):
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
-        self.request_code = code
+        self.code = code

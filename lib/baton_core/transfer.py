@@ -187,11 +187,11 @@ class Transfer:
     def on_pull_aborted(self, now: float, pull_id: int, *, is_fenced: bool) -> TransferStep:
         """Answer to an abort; without a fence the blocks wait for the copy's own end."""
         copy = self._in_flight.get(pull_id)
-        if copy is None or copy.is_quarantined:
+        if copy is None:
             return TransferStep()
         if is_fenced:
             return self._drained(self._in_flight.pop(pull_id))
-        return self._quarantine(copy)
+        return TransferStep() if copy.is_quarantined else self._quarantine(copy)
 
     def give_up(self, now: float, reason: str) -> TransferStep:
         """End without the rest of the blocks, after the copies in flight."""

@@ -12,7 +12,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 
-from baton_core.errors import STATUS, BatonError, ErrorCode, InvalidConfigError, RequestError
+from baton_core.errors import STATUS, BatonError, ErrorCode, InvalidConfigError
 
 MAX_GRPC_BYTES: Final = 4 * 2**20
 
@@ -128,8 +128,6 @@ async def _abort(context: _Context, error: Exception, method: str) -> None:
     match error:
         case grpc.aio.AbortError():
             raise error
-        case RequestError():
-            code, message = error.request_code, str(error)
         case BatonError():
             code, message = error.code, str(error)
         case _:

@@ -179,8 +179,6 @@ class Router:
     def _give_up(self, request_id: str, error: Exception) -> ClientGone:
         """End a request that this shell cannot go on with; the core lets its workers know."""
         match error:
-            case RequestError():
-                code, message = error.request_code, str(error)
             case BatonError():
                 code, message = error.code, str(error)
             case _:

@@ -279,6 +279,13 @@ def test_an_abort_without_an_answer_quarantines_after_eight_seconds() -> None:
     assert transfer.on_pull_aborted(11.0, 1, is_fenced=False) == NOTHING
 
 
+def test_a_fence_that_comes_late_ends_the_quarantine() -> None:
+    transfer = give_up_in_flight()
+    transfer.on_deadline(10.0)
+    step = transfer.on_pull_aborted(11.0, 1, is_fenced=True)
+    assert (step.fenced, step.lost, transfer.state) == ((10,), (), TransferState.FAILED)
+
+
 def test_a_copy_that_takes_over_eight_seconds_is_aborted() -> None:
     transfer = make_transfer()
     transfer.on_message(1.0, ready(0))

@@ -118,7 +118,7 @@ def test_a_client_that_leaves_too_much_unread_gets_the_error_alone(make_stream: 
         stream.push(output((5,), index))
     with pytest.raises(RequestError, match="reads too slowly: 4 events") as caught:
         stream.push(output((5,)))
-    assert caught.value.request_code is ErrorCode.OVERLOADED
+    assert caught.value.code is ErrorCode.OVERLOADED
     stream.fail(caught.value)
     with pytest.raises(RequestError, match="reads too slowly"):
         run(stream.next_event())

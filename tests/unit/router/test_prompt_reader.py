@@ -53,7 +53,7 @@ def test_more_prompts_than_may_wait_are_refused_and_a_cancelled_one_counts_until
         await asyncio.sleep(0)
         with pytest.raises(RequestError, match="2 prompts wait to be tokenized; allowed: 2") as caught:
             await reader.read(GenerateRequest(text="hello"), max_model_len=128)
-        assert caught.value.request_code is ErrorCode.OVERLOADED
+        assert caught.value.code is ErrorCode.OVERLOADED
         await readings[1]
         reader.close()
         await asyncio.sleep(0)

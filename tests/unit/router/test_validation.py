@@ -144,7 +144,7 @@ def test_a_bad_sampling_parameter_is_refused_by_name(
 def test_another_model_is_not_found(validator: RequestValidator) -> None:
     with pytest.raises(RequestError, match="model is 'other'; allowed: 'tiny'") as caught:
         validator.validate(GenerateRequest(text="a", model="other"))
-    assert caught.value.request_code is ErrorCode.NOT_FOUND
+    assert caught.value.code is ErrorCode.NOT_FOUND
 
 
 def test_a_chat_is_refused_where_the_model_has_no_template(tmp_path: Path) -> None:
