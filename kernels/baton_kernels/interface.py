@@ -120,15 +120,3 @@ class AttentionKernels(ABC):
 
         Mutates `kv_pool` at the destinations, which must differ from each other.
         """
-
-
-def select_kernels(device: torch.device | str) -> AttentionKernels:
-    """The fastest kernels that run on `device`."""
-    if torch.device(device).type == "cuda":
-        # Triton is a dependency of GPU workers only, and decides at its import whether to interpret.
-        from baton_kernels.triton_decode import TritonAttention
-
-        return TritonAttention()
-    from baton_kernels.torch_attention import TorchAttention
-
-    return TorchAttention()

@@ -136,14 +136,14 @@ async def _start(
 
 
 async def _stop(children: list[asyncio.subprocess.Process]) -> None:
-    """End workers before the router, so that their farewells are heard; kill what takes too long."""
-    for child in reversed(children):
-        if child.returncode is None:
+    """End the workers, then the router, which so hears their farewells; kill what takes too long."""
+    for group in (children[1:], children[:1]):
+        running = [child for child in group if child.returncode is None]
+        for child in running:
             child.terminate()
-    waits = [asyncio.ensure_future(child.wait()) for child in children]
-    if waits:
-        await asyncio.wait(waits, timeout=STOP_WITHIN_S)
-    for child in children:
-        if child.returncode is None:
-            child.kill()
-            await child.wait()
+        if running:
+            await asyncio.wait([asyncio.ensure_future(c.wait()) for c in running], timeout=STOP_WITHIN_S)
+        for child in running:
+            if child.returncode is None:
+                child.kill()
+                await child.wait()

@@ -93,14 +93,17 @@ class Worker:
         """
         self._engine.start()
         self._transfers.start()
+        listening = asyncio.create_task(self._holder.receive(self._on_puller_message))
+        sessions = [asyncio.create_task(client.run()) for client in self._clients]
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._holder.receive(self._on_puller_message))
-                for client in self._clients:
-                    tasks.create_task(client.run())
-        except ExceptionGroup as group:
-            raise group.exceptions[0] from None
+            done, _ = await asyncio.wait((listening, *sessions), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
         finally:
+            await asyncio.gather(*(client.close() for client in self._clients))
+            for task in (listening, *sessions):
+                task.cancel()
+            await asyncio.gather(listening, *sessions, return_exceptions=True)
             await self._close()
 
     def on_event(self, event: WorkerEvent) -> None:
@@ -170,7 +173,6 @@ class Worker:
     async def _close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.gather(*(client.close() for client in self._clients))
         await self._puller.close()
         self._holder.close()
         await asyncio.to_thread(self._engine.close, _CLOSE_WITHIN_S)

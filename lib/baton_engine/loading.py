@@ -19,7 +19,7 @@ from baton_engine.models.decoder import Decoder
 from baton_engine.runner import ModelRunner
 from baton_engine.sizing import KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
 from baton_engine.weights import WeightReader
-from baton_kernels.interface import select_kernels
+from baton_kernels.selection import select_kernels
 
 logger = logging.getLogger(__name__)
 

@@ -99,6 +99,7 @@ class SessionClient:
         finally:
             self._dialing.cancel()
             await asyncio.gather(self._dialing, return_exceptions=True)
+            self._is_closing = True
             self._end("the worker stopped")
         if not self._dialing.cancelled():
             self._dialing.result()
@@ -196,7 +197,8 @@ class SessionClient:
 
         def on_over(reason: str) -> None:
             self._session = None
-            _log.warning("session with router %s is over: %s", router_id, reason)
+            level = logging.INFO if self._is_closing else logging.WARNING
+            _log.log(level, "session with router %s is over: %s", router_id, reason)
             self._callbacks.on_lost(router_id)
 
         loop_session: LoopSession[pb.WorkerData, ToWorker] = LoopSession(

@@ -67,6 +67,7 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         self._callbacks = callbacks
         self._timings = timings
         self._sessions: dict[str, _Session] = {}
+        self._is_closing = False
 
     def send(self, worker_id: str, message: ToWorker) -> None:
         """Queue `message`; dropped when the worker has left, which `on_left` said or is about to say.
@@ -80,6 +81,7 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
 
     def close(self) -> None:
         """End all sessions, with a farewell to each worker, before the server stops."""
+        self._is_closing = True
         for session in list(self._sessions.values()):
             session.loop_session.close("the router shuts down")
 
@@ -127,7 +129,8 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
     def _new_session(self, worker_id: str) -> _Session:
         def on_over(reason: str) -> None:
             del self._sessions[worker_id]
-            _log.warning("worker %s left: %s", worker_id, reason)
+            level = logging.INFO if self._is_closing else logging.WARNING
+            _log.log(level, "worker %s left: %s", worker_id, reason)
             self._callbacks.on_left(worker_id, reason)
 
         epoch = self._next_epoch

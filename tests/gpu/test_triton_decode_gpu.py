@@ -1,8 +1,9 @@
 import pytest
 import torch
 
-from baton_kernels.interface import AttentionBatch, select_kernels
+from baton_kernels.interface import AttentionBatch
 from baton_kernels.reference import attend_reference
+from baton_kernels.selection import select_kernels
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
 pytestmark = [

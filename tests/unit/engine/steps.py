@@ -12,7 +12,7 @@ from baton_engine.model_config import read_model_config
 from baton_engine.models.decoder import Decoder
 from baton_engine.runner import ModelRunner
 from baton_engine.weights import WeightReader
-from baton_kernels.interface import select_kernels
+from baton_kernels.selection import select_kernels
 
 BLOCK_SIZE = 8
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from baton_kernels.interface import AttentionBatch, select_kernels
+from baton_kernels.interface import AttentionBatch
+from baton_kernels.selection import select_kernels
 from tests.models import VARIANTS, make_model, make_prompt, reference_logits
 from tests.unit.engine.steps import BLOCK_SIZE, make_decoder
 

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from baton_kernels.interface import AttentionBatch, select_kernels
+from baton_kernels.interface import AttentionBatch
+from baton_kernels.selection import select_kernels
 from baton_kernels.torch_attention import TorchAttention
 
 
