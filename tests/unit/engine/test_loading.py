@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
+from baton_core.kv_group import KVGroupSpec
 from baton_engine import element_type
 from baton_engine.element_type import resolve_dtype
 from baton_engine.loading import EngineSettings, load_runner
@@ -32,17 +33,17 @@ def test_a_loaded_runner_generates_what_transformers_does(model_folder: Callable
 
 
 def test_the_pool_lies_where_the_caller_allocates_it(model_folder: Callable[[str], Path]) -> None:
-    asked: list[tuple[tuple[int, ...], torch.dtype]] = []
+    pools: list[torch.Tensor] = []
 
-    def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        asked.append((shape, dtype))
-        return torch.zeros(shape, dtype=dtype)
+    def allocate(group: KVGroupSpec, num_blocks: int) -> torch.Tensor:
+        pools.append(torch.zeros((num_blocks, *group.block_shape), dtype=getattr(torch, group.dtype)))
+        return pools[-1]
 
     cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
     settings = EngineSettings(model=str(model_folder("qwen3")), dtype="bfloat16", kv_cache=cache)
     loaded = load_runner(settings, allocate)
-    assert asked == [(tuple(loaded.runner.kv_pool.shape), torch.bfloat16)]
-    assert loaded.kv_group.dtype == "bfloat16"
+    assert [pool.data_ptr() for pool in pools] == [loaded.runner.kv_pool.data_ptr()]
+    assert loaded.runner.kv_pool.dtype is torch.bfloat16
 
 
 def test_a_block_size_of_zero_is_refused() -> None:
