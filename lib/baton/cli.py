@@ -68,7 +68,6 @@ def _worker(args: argparse.Namespace) -> int:
         engine=EngineSettings(
             model=args.model,
             dtype=args.dtype,
-            device=args.device,
             block_size=args.block_size,
             kv_cache=kv_cache,
         ),

@@ -30,7 +30,6 @@ class Flag:
 
 ENGINE_FLAGS: Final = (
     Flag("--dtype", str, "auto", "auto, float32 or bfloat16"),
-    Flag("--device", str, "cpu", "cpu or cuda"),
     Flag("--block-size", int, 32, "tokens of a KV block"),
     Flag("--max-model-len", int, None, "longest sequence; default: the model's, lowered to what fits"),
     Flag("--max-num-seqs", int, 128, "sequences that run at once"),

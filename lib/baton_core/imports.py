@@ -24,11 +24,16 @@ class Reservation:
 
     seq: Sequence
     reserved_s: float
+    pending: set[int]
+    """Blocks of its table that may not be read yet."""
     num_imported_blocks: int
+    ready_s: float
+    """When the last block became readable; the reservation's own time until then."""
 
-    def is_ready(self, pool: BlockPool) -> bool:
+    @property
+    def is_ready(self) -> bool:
         """Whether every block of the table may be read; the table may have been cut."""
-        return all(pool.is_valid(block_id) for block_id in self.seq.block_table)
+        return not self.pending
 
 
 class Imports:
@@ -84,7 +89,11 @@ class Imports:
         seq.num_computed_tokens = 0
         seq.num_cached_tokens = min((num_blocks - len(wanted)) * self._block_size, seq.num_prompt_tokens)
         self._reservations[seq.seq_id.request_id] = Reservation(
-            seq=seq, reserved_s=now, num_imported_blocks=len(wanted)
+            seq=seq,
+            reserved_s=now,
+            pending={block_id for block_id in seq.block_table if not self._pool.is_valid(block_id)},
+            num_imported_blocks=len(wanted),
+            ready_s=now,
         )
         return self._begin(now, seq.seq_id.request_id, source, wanted) if wanted else []
 
@@ -98,7 +107,7 @@ class Imports:
             request_id=request_id,
             num_blocks=reservation.num_imported_blocks,
             num_bytes=reservation.num_imported_blocks * self._block_bytes,
-            transfer_s=now - reservation.reserved_s if reservation.num_imported_blocks else 0.0,
+            transfer_s=reservation.ready_s - reservation.reserved_s,
             num_recomputed_tokens=seq.num_prompt_tokens - seq.num_computed_tokens,
         )
 
@@ -114,19 +123,19 @@ class Imports:
         transfer = next((t for t in self._transfers.values() if t.request_id == request_id), None)
         if transfer is None or self._is_awaited(transfer.awaited_blocks):
             return []
-        return self._take(transfer, transfer.give_up(now, "the request was cancelled"))
+        return self._take(now, transfer, transfer.give_up(now, "the request was cancelled"))
 
     def on_message(self, now: float, message: ToPuller) -> list[WorkerEffect]:
         """Take a holder's answer; one for a transfer that is over changes nothing."""
         transfer = self._transfers.get(message.transfer_id)
-        return self._take(transfer, transfer.on_message(now, message)) if transfer else []
+        return self._take(now, transfer, transfer.on_message(now, message)) if transfer else []
 
     def on_pull_done(self, now: float, event: PullDone) -> list[WorkerEffect]:
         transfer = self._transfers.get(self._transfer_of_pull.pop(event.pull_id, ""))
         if transfer is None:
             return []
         step = transfer.on_pull_done(now, event.pull_id, event.failed_block_ids, event.error)
-        return self._take(transfer, step)
+        return self._take(now, transfer, step)
 
     def on_pull_aborted(self, now: float, event: PullAborted) -> list[WorkerEffect]:
         transfer = self._transfers.get(self._transfer_of_pull.get(event.pull_id, ""))
@@ -134,7 +143,9 @@ class Imports:
             return []
         if event.is_fenced:
             del self._transfer_of_pull[event.pull_id]
-        return self._take(transfer, transfer.on_pull_aborted(now, event.pull_id, is_fenced=event.is_fenced))
+        return self._take(
+            now, transfer, transfer.on_pull_aborted(now, event.pull_id, is_fenced=event.is_fenced)
+        )
 
     def next_deadline(self) -> float | None:
         deadlines = (transfer.next_deadline() for transfer in self._transfers.values())
@@ -145,7 +156,7 @@ class Imports:
         for transfer in list(self._transfers.values()):
             deadline = transfer.next_deadline()
             if deadline is not None and deadline <= now:
-                effects += self._take(transfer, transfer.on_deadline(now))
+                effects += self._take(now, transfer, transfer.on_deadline(now))
         return effects
 
     def check_invariants(self) -> None:
@@ -197,17 +208,17 @@ class Imports:
             timings=self._timings,
         )
         self._transfers[transfer.transfer_id] = transfer
-        return self._take(transfer, transfer.start(now))
+        return self._take(now, transfer, transfer.start(now))
 
     def _next_pull_id(self) -> int:
         self._num_pulls += 1
         return self._num_pulls
 
-    def _take(self, transfer: Transfer, step: TransferStep) -> list[WorkerEffect]:
+    def _take(self, now: float, transfer: Transfer, step: TransferStep) -> list[WorkerEffect]:
         """Apply what a transfer decided to the pool and to the tables that wait for its blocks."""
         for block_id in step.valid:
             self._pool.verify(block_id)
-        self._cut_tables({*step.lost, *step.quarantined})
+        self._settle_tables(now, set(step.valid), {*step.lost, *step.quarantined})
         for block_id in step.lost:
             self._pool.discard(block_id)
         for block_id in step.quarantined:
@@ -221,13 +232,18 @@ class Imports:
             del self._transfers[transfer.transfer_id]
         return list(step.effects)
 
-    def _cut_tables(self, lost: set[int]) -> None:
-        for reservation in self._reservations.values() if lost else ():
+    def _settle_tables(self, now: float, valid: set[int], lost: set[int]) -> None:
+        """Tell the reservations which of their blocks arrived; cut the tables of those that lost one."""
+        for reservation in self._reservations.values():
+            if reservation.is_ready or reservation.pending.isdisjoint(valid | lost):
+                continue
             table = reservation.seq.block_table
-            cut = next((index for index, block_id in enumerate(table) if block_id in lost), None)
-            if cut is not None:
-                self._pool.release(table[cut:])
-                del table[cut:]
+            cut = next((index for index, block_id in enumerate(table) if block_id in lost), len(table))
+            self._pool.release(table[cut:])
+            del table[cut:]
+            reservation.pending -= valid
+            reservation.pending &= set(table)
+            reservation.ready_s = now
 
     def _is_awaited(self, block_ids: Iterable[int]) -> bool:
         waiting = {block for r in self._reservations.values() for block in r.seq.block_table}

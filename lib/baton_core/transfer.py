@@ -245,25 +245,23 @@ class Transfer:
     def _on_ready(self, now: float, message: BlocksReady) -> TransferStep:
         for renewal in [renewal for renewal in self._renewals if renewal <= message.renewal]:
             self._lease_until = self._renewals.pop(renewal) + self._timings.lease_s
-        fresh = [
-            offer
+        fresh = {
+            offer.index: offer
             for offer in message.offers
             if offer.index in self._awaited and offer.index not in self._offers
-        ]
+        }
         if not fresh:
             return TransferStep()
-        self._offers.update({offer.index: offer for offer in fresh})
+        self._offers.update(fresh)
         pull_id = self._next_pull_id()
-        self._in_flight[pull_id] = _Copy(
-            indices=tuple(offer.index for offer in fresh), deadline=now + self._timings.pull_deadline_s
-        )
+        self._in_flight[pull_id] = _Copy(indices=tuple(fresh), deadline=now + self._timings.pull_deadline_s)
         blocks = tuple(
             BlockPull(
                 remote_block_id=offer.block_id,
                 local_block_id=self._awaited[offer.index],
                 checksum=offer.checksum,
             )
-            for offer in fresh
+            for offer in fresh.values()
         )
         return TransferStep(effects=(Pull(pull_id=pull_id, source=self.source, blocks=blocks),))
 

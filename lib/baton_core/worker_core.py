@@ -253,7 +253,7 @@ class WorkerCore:
         effects: list[WorkerEffect] = []
         for request_id, tokens in list(self._starts.items()):
             reservation = self.imports.get(request_id)
-            if reservation is not None and reservation.is_ready(self.pool):
+            if reservation is not None and reservation.is_ready:
                 del self._starts[request_id]
                 request = self._requests[request_id]
                 transferred = self.imports.start(now, request_id)
