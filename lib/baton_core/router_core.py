@@ -7,7 +7,8 @@ from typing import assert_never
 
 from baton_core.errors import ErrorCode
 from baton_core.fleet import Fleet
-from baton_core.request_flow import TERMINAL, FlowLimits, FlowState, RequestFlow
+from baton_core.flow_state import TERMINAL, FlowState
+from baton_core.request_flow import FlowLimits, RequestFlow
 from baton_core.router_events import (
     ClientGone,
     FailRequest,

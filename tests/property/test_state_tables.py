@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from baton_core import block_pool, request_flow, sequence, transfer
+from baton_core import block_pool, flow_state, sequence, transfer
 from baton_core.block_pool import BlockInput, BlockPool, BlockState
 from baton_core.fleet import Fleet
-from baton_core.request_flow import FlowInput, FlowLimits, FlowState, RequestFlow
+from baton_core.flow_state import FlowInput, FlowState
+from baton_core.request_flow import FlowLimits, RequestFlow
 from baton_core.sequence import SequenceInput, SequenceState
 from baton_core.transfer import PullTimings, Transfer, TransferInput, TransferState
 from tests.builders import make_request, make_sequence, make_source
@@ -96,9 +97,9 @@ MACHINES = (
         name="flow",
         states=FlowState,
         inputs=FlowInput,
-        table=request_flow.TRANSITIONS,
+        table=flow_state.TRANSITIONS,
         initial=(FlowState.WAITING,),
-        terminal=request_flow.TERMINAL,
+        terminal=flow_state.TERMINAL,
         apply=apply_to_flow,
     ),
 )

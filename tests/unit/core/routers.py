@@ -6,8 +6,9 @@ from typing import Any
 
 from baton_core.errors import ErrorCode
 from baton_core.finish import FinishReason
+from baton_core.flow_state import FlowState
 from baton_core.placement import PlacementConfig, SplitMode
-from baton_core.request_flow import FlowLimits, FlowState
+from baton_core.request_flow import FlowLimits
 from baton_core.router_core import RouterConfig, RouterCore
 from baton_core.router_events import (
     EmitTokens,

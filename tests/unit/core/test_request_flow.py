@@ -6,8 +6,8 @@ import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.finish import FinishReason
+from baton_core.flow_state import FlowState
 from baton_core.placement import SplitMode
-from baton_core.request_flow import FlowState
 from baton_core.router_events import ClientGone, FinishRequest, RouterEvent, StopMatched, WorkerLeft
 from baton_core.router_messages import (
     Cancel,
