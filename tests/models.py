@@ -146,11 +146,16 @@ def _random_model(spec: ModelSpec) -> PreTrainedModel:
 
 @torch.no_grad()
 def _randomise(model: PreTrainedModel, seed: int) -> None:
-    """Draw all weights so wide that each layer, bias and norm moves the logits by far more than rounding."""
+    """Draw all weights so wide that each layer, bias and norm moves the logits by far more than rounding.
+
+    Biases are centred on 0: larger ones would drown the context.
+    """
     generator = torch.Generator().manual_seed(seed)
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         drawn = torch.rand(parameter.shape, generator=generator)
-        if parameter.dim() == 1:
+        if name.endswith(".bias"):
+            parameter.copy_(drawn - 0.5)
+        elif parameter.dim() == 1:
             parameter.copy_(drawn + 0.5)
         else:
             parameter.copy_((drawn - 0.5) * (4.0 / parameter.shape[-1] ** 0.5))

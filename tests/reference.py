@@ -6,20 +6,20 @@ A continuation counts only if rounding cannot change it: two implementations add
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from baton_core.router_messages import RequestSpec
 from baton_core.sampling_params import SamplingParams, sequence_seed
 from baton_core.step_plan import SampleSpec
 from baton_engine.sampler import sample
-from tests.models import make_model, make_prompt, reference_model
+from tests.models import make_prompt, reference_model
 
 ROUNDING: Final = 1e-4
 """Far more than two float32 implementations differ by in a logit."""
@@ -27,15 +27,12 @@ MIN_DISTINCT_TOKENS: Final = 8
 """A continuation that only repeats itself would not notice a wrong context."""
 
 
-def make_lively_model(folder: Path, variant: str, **changes: object) -> Path:
-    """Write a variant whose biases are centred on 0: larger ones drown the context."""
-    make_model(folder, variant, **changes)
-    path = folder / "model.safetensors"
-    weights = {
-        name: tensor - 1.0 if name.endswith(".bias") else tensor for name, tensor in load_file(path).items()
-    }
-    save_file(weights, path, metadata={"format": "pt"})
-    return folder
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A request and the tokens of its n sequences."""
+
+    spec: RequestSpec
+    expected: list[list[int]]
 
 
 class Reference:
@@ -45,11 +42,12 @@ class Reference:
         self.folder = folder
 
     def draw_greedy(
-        self, prefix: Sequence[int], num_own_tokens: int, num_tokens: int
+        self, num_prompt_tokens: int, num_tokens: int, prefix: Sequence[int] = ()
     ) -> tuple[tuple[int, ...], list[int]]:
         """Draw prompts that begin with `prefix` until one has a clear continuation; return both."""
         for seed in range(20):
-            prompt = (*prefix, *make_prompt(num_own_tokens, seed=seed, vocab_size=self._vocab_size))
+            own = make_prompt(num_prompt_tokens - len(prefix), seed=seed, vocab_size=self._vocab_size)
+            prompt = (*prefix, *own)
             tokens, logits = self.generate(prompt, num_tokens)
             best_two = logits.topk(2, dim=-1).values
             is_clear = bool((best_two[:, 0] - best_two[:, 1] >= ROUNDING).all())
@@ -57,15 +55,17 @@ class Reference:
                 return prompt, tokens
         raise AssertionError("no prompt has a clear continuation")
 
-    def draw_seed(
-        self, prompt: Sequence[int], params: SamplingParams, first_seed: int = 0
-    ) -> tuple[SamplingParams, list[list[int]]]:
-        """Draw seeds until all n continuations are clear; return the parameters with it, and the tokens."""
+    def draw_job(
+        self, request_id: str, prompt: Sequence[int], params: SamplingParams, first_seed: int = 0
+    ) -> Job:
+        """Draw seeds from `first_seed` on until all n continuations are clear."""
         for seed in range(first_seed, first_seed + 20):
             seeded = replace(params, seed=seed)
             drawn = [self._sample(prompt, seeded, index) for index in range(params.n)]
-            if all(tokens is not None for tokens in drawn):
-                return seeded, [tokens for tokens in drawn if tokens is not None]
+            expected = [tokens for tokens in drawn if tokens is not None]
+            if len(expected) == params.n:
+                spec = RequestSpec(request_id=request_id, prompt_token_ids=tuple(prompt), params=seeded)
+                return Job(spec, expected)
         raise AssertionError("no seed has clear continuations")
 
     @torch.inference_mode()
@@ -86,18 +86,19 @@ class Reference:
 
     @torch.inference_mode()
     def _sample(self, prompt: Sequence[int], params: SamplingParams, index: int) -> list[int] | None:
-        """Draw from Transformers' logits as the engine does; None where rounding might decide."""
-        tokens: list[int] = []
-        rows, specs = [], []
-        ids, cache = list(prompt), None
+        """Draw from Transformers' logits by the engine's rule; None where rounding might decide."""
         assert params.max_tokens is not None
+        tokens: list[int] = []
+        rows: list[Tensor] = []
+        specs: list[SampleSpec] = []
+        new_ids, cache = list(prompt), None
         while len(tokens) < params.max_tokens:
-            output = self._model(torch.tensor([ids]), past_key_values=cache, use_cache=True)
+            output = self._model(torch.tensor([new_ids]), past_key_values=cache, use_cache=True)
             cache = output.past_key_values
             rows.append(output.logits[0, -1:])
             specs.append(_sample_spec(params, index, len(prompt) + len(tokens)))
-            ids = sample(rows[-1], specs[-1:]).tolist()
-            tokens += ids
+            new_ids = sample(rows[-1], specs[-1:]).tolist()
+            tokens += new_ids
         return tokens if _is_clear(torch.cat(rows), specs, tokens) else None
 
     @cached_property
@@ -124,5 +125,5 @@ def _sample_spec(params: SamplingParams, index: int, position: int) -> SampleSpe
 def _is_clear(logits: Tensor, specs: Sequence[SampleSpec], tokens: list[int]) -> bool:
     """Whether the tokens stay when each logit `[num_tokens, vocab_size]` moves by up to ROUNDING."""
     generator = torch.Generator().manual_seed(0)
-    moves = torch.rand((4, *logits.shape), generator=generator) * (2 * ROUNDING) - ROUNDING
+    moves = (torch.rand((4, *logits.shape), generator=generator) * 2 - 1) * ROUNDING
     return all(sample(logits + move, specs).tolist() == tokens for move in moves)

@@ -81,6 +81,9 @@ class LeaseTable:
         self._request_of: dict[str, str] = {}
         self._early: OrderedDict[str, tuple[float, bytes, Subscribe]] = OrderedDict()
         self._gone: OrderedDict[str, str] = OrderedDict()
+        """Requests that are over, and why."""
+        self._released: OrderedDict[str, str] = OrderedDict()
+        """Transfers that are over: a subscription may arrive after its own release."""
 
     @property
     def num_open(self) -> int:
@@ -130,7 +133,7 @@ class LeaseTable:
             return []
         offer.is_withdrawn = True
         self._drop(offer, [index for index in offer.blocks if index not in offer.lease.announced])
-        self._remember(request_id, reason)
+        _remember(self._gone, request_id, reason)
         return [self._gone_answer(offer.lease.peer_id, offer.lease.transfer_id, reason)]
 
     def on_sealed(self, sealed: Sealed) -> list[WorkerEffect]:
@@ -186,6 +189,8 @@ class LeaseTable:
     # --- steps ---
 
     def _subscribe(self, now: float, peer_id: bytes, message: Subscribe) -> list[WorkerEffect]:
+        if message.transfer_id in self._released:
+            return []
         offer = self._offers.get(message.request_id)
         if offer is None and message.request_id not in self._gone:
             self._early[message.request_id] = (now + self._timings.hold_s, peer_id, message)
@@ -231,6 +236,7 @@ class LeaseTable:
         return [SendToPuller(peer_id=peer_id, message=answer)]
 
     def _release(self, transfer_id: str) -> None:
+        _remember(self._released, transfer_id, "it was released")
         offer = self._offer_of(transfer_id)
         if offer is None:
             return
@@ -295,12 +301,13 @@ class LeaseTable:
         if offer.lease is not None:
             del self._request_of[offer.lease.transfer_id]
         del self._offers[offer.request_id]
-        self._remember(offer.request_id, reason)
+        _remember(self._gone, offer.request_id, reason)
 
-    def _remember(self, request_id: str, reason: str) -> None:
-        self._gone[request_id] = reason
-        if len(self._gone) > MAX_REMEMBERED:
-            self._gone.popitem(last=False)
+
+def _remember(tombstones: OrderedDict[str, str], name: str, reason: str) -> None:
+    tombstones[name] = reason
+    if len(tombstones) > MAX_REMEMBERED:
+        tombstones.popitem(last=False)
 
 
 def _is_due(deadline: float | None, now: float) -> bool:

@@ -7,63 +7,57 @@ prefixes and to preempt, and is asked afterwards whether it did.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from baton_core.router_events import FinishRequest
 from baton_core.router_messages import RequestSpec
 from baton_core.sampling_params import SamplingParams
-from tests.models import VARIANTS
-from tests.reference import Reference, make_lively_model
-from tests.sim.cluster import Outcome
+from tests.models import VARIANTS, make_model
+from tests.reference import Job, Reference
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 
-NUM_TOKENS = 64
+GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=64, ignore_eos=True)
 SHARED_LEN = 100
 LENGTHS = (1, 2, 31, 32, 33, 150, 600)
 """The prompts longer than SHARED_LEN begin alike."""
-TIGHT = Shape(num_blocks=26, max_num_batched_tokens=96)
-"""Room for the longest sequence and a little more."""
-GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+TIGHT = Shape(num_blocks=34, max_num_batched_tokens=96)
+"""Room for the longest sequence and some others, not for all at their full length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     folder: Path
-    prompts: tuple[tuple[int, ...], ...]
-    expected: tuple[list[int], ...]
+    jobs: tuple[Job, ...]
+
+    def again(self, name: str) -> list[Job]:
+        """The same requests under other names."""
+        return [
+            replace(job, spec=replace(job.spec, request_id=f"{name}-{i}")) for i, job in enumerate(self.jobs)
+        ]
 
 
-@pytest.fixture(scope="session")
+def make_job(reference: Reference, length: int, prefix: tuple[int, ...] = ()) -> Job:
+    prompt, tokens = reference.draw_greedy(length, 64, prefix)
+    spec = RequestSpec(request_id=str(length), prompt_token_ids=prompt, params=GREEDY)
+    return Job(spec, [tokens])
+
+
+@pytest.fixture(scope="module")
 def case_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
-    """Return a variant's model folder, prompts and Transformers' tokens."""
+    """Return a variant's model folder, and requests with Transformers' tokens."""
 
     @cache
     def make(variant: str) -> Case:
         folder = tmp_path_factory.mktemp("models") / variant
-        reference = Reference(make_lively_model(folder, variant, max_position_embeddings=1024))
-        shared, _ = reference.draw_greedy((), SHARED_LEN, 1)
-        drawn = []
-        for length in LENGTHS:
-            prefix = shared if length > SHARED_LEN else ()
-            drawn.append(reference.draw_greedy(prefix, length - len(prefix), NUM_TOKENS))
-        prompts, expected = zip(*drawn, strict=True)
-        return Case(folder, prompts, expected)
+        reference = Reference(make_model(folder, variant, max_position_embeddings=1024))
+        shared, _ = reference.draw_greedy(SHARED_LEN, 1)
+        jobs = (make_job(reference, n, shared if n > SHARED_LEN else ()) for n in LENGTHS)
+        return Case(folder, tuple(jobs))
 
     return make
-
-
-def check_tokens(outcomes: dict[str, Outcome], case: Case) -> list[FinishRequest]:
-    ends = []
-    for outcome, expected in zip(outcomes.values(), case.expected, strict=True):
-        (end,) = outcome.ends
-        assert isinstance(end, FinishRequest), end
-        assert outcome.tokens == {0: expected}
-        ends.append(end)
-    return ends
 
 
 @pytest.mark.parametrize("backend", [None, "in_process", "shared_memory"])
@@ -73,12 +67,28 @@ def test_greedy_tokens_are_those_of_transformers(
 ) -> None:
     case = case_of(variant)
     with TorchCluster(case.folder, backend, TIGHT) as cluster:
-        for wave in range(2):
-            specs = [
-                RequestSpec(request_id=f"w{wave}-{len(prompt)}", prompt_token_ids=prompt, params=GREEDY)
-                for prompt in case.prompts
-            ]
-            outcomes = cluster.serve(specs)
-            ends = check_tokens({spec.request_id: outcomes[spec.request_id] for spec in specs}, case)
-            print(wave, [(e.num_cached_tokens, e.timings.prefill_worker, e.timings.decode_worker, e.timings.transferred_bytes) for e in ends], cluster.num_preemptions)
-        print([(n, e.num_open_slices, e.max_batch_len, e.num_pulled_blocks) for n, e in cluster.engines.items()], cluster.sim.clock.now)
+        first = cluster.serve_jobs(case.again("first"))
+        second = cluster.serve_jobs(case.again("second"))
+    prefiller, decoder = (cluster.engines[name] for name in ("pd" if backend else "mm"))
+    assert any(end.num_cached_tokens > 0 for end in second), "no prefix hit"
+    assert prefiller.num_open_slices > 0, "no chunked prefill"
+    assert cluster.num_preemptions > 0, "no preemption"
+    assert decoder.max_batch_len >= len(LENGTHS) - 1, "no batching"
+    if backend is not None:
+        used = [(end.timings.prefill_worker, end.timings.decode_worker) for end in first]
+        assert used == [("d", "d")] + [("p", "d")] * (len(LENGTHS) - 1)
+        assert decoder.num_pulled_blocks > 0
+        assert any(end.timings.transferred_bytes > 0 for end in second), "no import next to cached blocks"
+
+
+@pytest.mark.parametrize("backend", ["in_process", "shared_memory"])
+def test_requests_with_one_prompt_import_its_full_blocks_once(
+    backend: Backend, case_of: Callable[[str], Case]
+) -> None:
+    case = case_of("llama")
+    (job,) = [job for job in case.jobs if job.spec.request_id == "150"]
+    twins = Case(case.folder, (job,) * 5)
+    with TorchCluster(case.folder, backend, pull_delay_s=0.5) as cluster:
+        cluster.serve_jobs(twins.again("twin"))
+    num_full_blocks, num_tails = 150 // 32, 5
+    assert cluster.engines["d"].num_pulled_blocks == num_full_blocks + num_tails

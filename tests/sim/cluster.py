@@ -12,6 +12,7 @@ from itertools import count
 from random import Random
 from typing import Protocol
 
+from baton_core.block_pool import BlockState
 from baton_core.finish import FinishReason
 from baton_core.peer_messages import PeerMessage, decode_peer, encode_peer
 from baton_core.router_core import RouterConfig, RouterCore
@@ -189,10 +190,7 @@ class SimWorker(Node):
             self._is_session_over = True
             self._execute(self.core.on_event(now, RouterLost(router_id="r")))
         if (plan := self.core.schedule(now)) is not None:
-            result = self.engine.execute(plan)
-            self.cluster.clock.after(
-                self.cluster.rng.uniform(0.001, 0.01), lambda: self.on_event(StepDone(result=result))
-            )
+            self.cluster.clock.after(self.cluster.rng.uniform(0.0, 0.005), lambda: self._step(plan))
         for frame in self.session.take_frames(now, 64):
             self.cluster.network.stream(
                 f"{self.info.worker_id} to router", lambda f=frame: self.cluster.router.on_frame(self, f)
@@ -200,6 +198,15 @@ class SimWorker(Node):
         self.core.check_invariants()
         self.session.check_invariants()
         self.arm()
+
+    def _step(self, plan: StepPlan) -> None:
+        """Compute somewhere within the step: its blocks stay what they were when it was planned."""
+        states = {self.core.pool.state(block_id) for piece in plan.slices for block_id in piece.block_ids}
+        assert states == {BlockState.ACTIVE}, "a step computes on blocks that are no sequence's"
+        result = self.engine.execute(plan)
+        self.cluster.clock.after(
+            self.cluster.rng.uniform(0.001, 0.005), lambda: self.on_event(StepDone(result=result))
+        )
 
     def _execute(self, effects: list[WorkerEffect]) -> None:
         cluster, me = self.cluster, self.info.worker_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,11 @@ import torch
 
 from baton.worker_process import PoolPlacement, WorkerSettings, worker_config, worker_info
 from baton_core.kv_group import KVGroupSpec
+from baton_core.lease_table import HoldTimings
 from baton_core.placement import PlacementConfig, SplitMode
 from baton_core.request_flow import FlowLimits
 from baton_core.router_core import RouterConfig
+from baton_core.router_events import FinishRequest
 from baton_core.router_messages import RequestSpec
 from baton_core.worker_info import Role
 from baton_engine.loading import EngineSettings, load_runner
@@ -23,12 +25,15 @@ from baton_engine.sizing import KVCacheSettings
 from baton_kv.connector import KVConnector
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.shared_memory import SharedMemoryConnector
-from tests.sim.checks import check_clean
+from tests.reference import Job
+from tests.sim.checks import check_clean, check_finished
 from tests.sim.cluster import Cluster, Faults, Outcome
 from tests.sim.torch_engine import TorchEngine
 
 Backend = Literal["in_process", "shared_memory"]
 EPOCH: Final = 7
+LONGEST_WAIT_S: Final = HoldTimings().hold_s + 1.0
+"""After this time without requests nothing is held; a Release that overtakes its Subscribe costs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,9 @@ class Shape:
     max_model_len: int | None = None
 
 
+DEFAULT_SHAPE: Final = Shape()
+
+
 class TorchCluster:
     """With a backend: workers `p` and `d`, every request split. Without: one mixed worker `m`, none split.
 
@@ -50,7 +58,12 @@ class TorchCluster:
     """
 
     def __init__(
-        self, folder: Path, backend: Backend | None, shape: Shape, *, seed: int = 0, pull_delay_s: float = 0.02
+        self,
+        folder: Path,
+        backend: Backend | None,
+        shape: Shape = DEFAULT_SHAPE,
+        *,
+        pull_delay_s: float = 0.02,
     ) -> None:
         self._folder = folder
         self._shape = shape
@@ -59,7 +72,7 @@ class TorchCluster:
         self.engines: dict[str, TorchEngine] = {}
         split = SplitMode.ALWAYS if backend else SplitMode.NEVER
         router = RouterConfig(limits=FlowLimits(placement=PlacementConfig(split=split)))
-        self.sim = Cluster(seed, faults=Faults(), router=router, pull_delay_s=pull_delay_s)
+        self.sim = Cluster(0, faults=Faults(), router=router, pull_delay_s=pull_delay_s)
         roles = {"p": Role.PREFILL, "d": Role.DECODE} if backend else {"m": Role.MIXED}
         for worker_id, role in roles.items():
             self._start_worker(worker_id, role, backend or "in_process")
@@ -77,23 +90,27 @@ class TorchCluster:
     def submit(self, spec: RequestSpec, *, delay_s: float = 0.0) -> None:
         self.sim.clock.after(delay_s, lambda: self.sim.router.submit(spec, timeout_s=600.0))
 
-    def serve(self, specs: Iterable[RequestSpec], *, spread_s: float = 0.02) -> dict[str, Outcome]:
-        """Submit requests within `spread_s`, run them all to their ends, and return what clients saw."""
-        known = set(self.sim.router.outcomes)
+    def serve(self, specs: Sequence[RequestSpec], *, spread_s: float = 0.02) -> list[Outcome]:
+        """Submit requests within `spread_s`, run them to their ends, and return what their clients saw."""
         for spec in specs:
             self.submit(spec, delay_s=self.sim.rng.uniform(0, spread_s))
         self.run_to_end(spread_s)
-        return {name: outcome for name, outcome in self.sim.router.outcomes.items() if name not in known}
+        return [self.sim.router.outcomes[spec.request_id] for spec in specs]
 
-    def run_to_end(self, spread_s: float) -> None:
-        """Run until every request is over, then until the last leases are, and check that nothing is left."""
+    def serve_jobs(self, jobs: Sequence[Job]) -> list[FinishRequest]:
+        """Serve requests at once and check their tokens; returns their ends."""
+        outcomes = self.serve([job.spec for job in jobs])
+        return [check_finished(outcome, job.expected) for outcome, job in zip(outcomes, jobs, strict=True)]
+
+    def run_to_end(self, at_least_s: float) -> None:
+        """Run until every request is over and every lease has ended or run out; nothing may be left."""
         clock, router = self.sim.clock, self.sim.router
-        clock.run(clock.now + spread_s)
+        clock.run(clock.now + at_least_s)
         limit_s = clock.now + 300.0
         while not all(outcome.ends for outcome in router.outcomes.values()):
             assert clock.now < limit_s, "a request does not end"
             clock.run(clock.now + 0.5)
-        clock.run(clock.now + 1.0)
+        clock.run(clock.now + LONGEST_WAIT_S)
         check_clean(self.sim)
 
     def _start_worker(self, worker_id: str, role: Role, backend: Backend) -> None:

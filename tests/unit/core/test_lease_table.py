@@ -397,3 +397,13 @@ def test_a_checksum_is_computed_once_for_two_pullers() -> None:
     holder.leases.on_sealed(Sealed(request_id="r", indices=(0,), block_ids=(0,), checksums=(11,)))
     effects = holder.leases.on_message(1.0, PEER, subscribe(transfer_id="t2", indices=(0,)))
     assert not [effect for effect in effects if isinstance(effect, Seal)]
+
+
+def test_a_subscription_that_arrives_after_its_own_release_takes_no_lease() -> None:
+    holder = Holder()
+    holder.prefill()
+    holder.hear(Release(transfer_id="t", holder_epoch=EPOCH))
+    assert holder.hear(subscribe()) == []
+    holder.leases.withdraw("r", "the request was cancelled")
+    assert holder.leases.num_open == 0
+    assert holder.pool.num_available == 8
