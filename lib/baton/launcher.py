@@ -15,7 +15,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from baton.process import EXIT_BAD_CONFIG, report
-from baton_core.errors import InvalidConfigError
+from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
 
 MAX_RESTARTS = 3
 """Of one worker, within `RESTART_WINDOW_S`."""
@@ -96,8 +96,12 @@ async def _start_router(
     router = await _start("router", args, children, pass_fds=(write_fd,))
     os.close(write_fd)
     with os.fdopen(read_fd) as pipe:
-        async with asyncio.timeout(_START_WITHIN_S):
-            line = await asyncio.to_thread(pipe.readline)
+        try:
+            line = await asyncio.wait_for(asyncio.to_thread(pipe.readline), _START_WITHIN_S)
+        except TimeoutError:
+            router.kill()
+            text = f"the router did not report its address within {_START_WITHIN_S:g} s"
+            raise RequestError(ErrorCode.UNAVAILABLE, text) from None
     return router, json.loads(line)["address"] if line else None
 
 

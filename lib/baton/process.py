@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from setproctitle import setproctitle
 
-from baton_core.errors import BatonError, ErrorCode
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError
 
 T = TypeVar("T")
 EXIT_BAD_CONFIG: Final = 2
@@ -44,13 +44,16 @@ async def run_until_signal(work: Coroutine[Any, Any, T], *, ends_with_stdin: boo
     """Run `work` to its result, or until SIGTERM or SIGINT cancels it (None); what it raises is raised.
 
     With `ends_with_stdin` the end of standard input, whose other end the parent holds, cancels it too.
+
+    Raises:
+        InvalidConfigError: standard input is a file, which has no other end.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     if ends_with_stdin:
-        loop.add_reader(sys.stdin.fileno(), task.cancel)
+        _watch_stdin(task)
     try:
         return await task
     except asyncio.CancelledError:
@@ -60,6 +63,25 @@ async def run_until_signal(work: Coroutine[Any, Any, T], *, ends_with_stdin: boo
             loop.remove_signal_handler(number)
         if ends_with_stdin:
             loop.remove_reader(sys.stdin.fileno())
+
+
+def _watch_stdin(task: asyncio.Future[Any]) -> None:
+    """Cancel `task` once when standard input ends; what can be read before is dropped."""
+    loop = asyncio.get_running_loop()
+    file = sys.stdin.fileno()
+
+    def on_readable() -> None:
+        if not os.read(file, 4096):
+            loop.remove_reader(file)  # an end stays readable, and a second cancellation would cut the stop
+            task.cancel()
+
+    try:
+        loop.add_reader(file, on_readable)
+    except PermissionError:
+        task.cancel()
+        raise InvalidConfigError(
+            "--exit-with-stdin is given, but standard input is a file; allowed: a pipe or a terminal"
+        ) from None
 
 
 def exit_code(error: BatonError) -> int:

@@ -13,8 +13,9 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.launcher import STOP_WITHIN_S
+from baton.process import EXIT_BAD_CONFIG
 from baton.worker_process import WorkerSettings
-from baton_core.errors import STATUS, ErrorCode, RequestError
+from baton_core.errors import STATUS, BatonError, ErrorCode, InvalidConfigError, RequestError
 from baton_core.router_messages import RequestSpec
 from baton_core.sampling_params import SamplingParams
 from baton_proto.v1 import baton_pb2 as pb
@@ -32,7 +33,8 @@ class SpawnedCluster:
         """Start it and wait until it is ready.
 
         Raises:
-            RequestError: it did not become ready; its own message is on stderr.
+            InvalidConfigError: it refused a setting or the model; its own message is on stderr.
+            RequestError: it did not become ready.
         """
         read_fd, write_fd = os.pipe()
         workers = ("--prefill-workers", num_prefill_workers, "--decode-workers", num_decode_workers)
@@ -43,8 +45,7 @@ class SpawnedCluster:
         with os.fdopen(read_fd) as pipe:
             line = pipe.readline()
         if not line:
-            code = self._process.wait(STOP_WITHIN_S)
-            raise RequestError(ErrorCode.UNAVAILABLE, f"baton serve ended with exit code {code}")
+            raise self._ended()
         self._channel = grpc.insecure_channel(json.loads(line)["address"])
         self._stub = BatonStub(self._channel)  # type: ignore[no-untyped-call]
         try:
@@ -62,8 +63,9 @@ class SpawnedCluster:
         Raises:
             RequestError: a request failed; those that are open are cancelled.
         """
+        calls = _Calls(self._stub)
         with ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="generate") as threads:
-            futures = {threads.submit(self._run, spec): spec.request_id for spec in specs}
+            futures = {threads.submit(calls.run, spec): spec.request_id for spec in specs}
             try:
                 for future in as_completed(futures):
                     for event in future.result():
@@ -74,26 +76,18 @@ class SpawnedCluster:
             finally:
                 for future in futures:
                     future.cancel()
+                calls.cancel()
 
     def close(self) -> None:
         """End the processes."""
         self._channel.close()
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.terminate()
+        assert self._process.stdin is not None, "it was made with a pipe"
+        self._process.stdin.close()
         try:
-            self._process.wait(2 * STOP_WITHIN_S)
+            self._process.wait(3 * STOP_WITHIN_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def _run(self, spec: RequestSpec) -> list[pb.GenerateEvent]:
-        request = pb.GenerateRequest(
-            request_id=spec.request_id,
-            token_ids=pb.TokenIds(ids=spec.prompt_token_ids),
-            sampling_params=_params(spec.params),
-        )
-        return list(self._stub.Generate(request))
 
     def _wait_until_ready(self) -> None:
         """Follow the router's health until it serves; a watch ends with the process."""
@@ -104,8 +98,47 @@ class SpawnedCluster:
                 if response.status == health_pb2.HealthCheckResponse.SERVING:
                     return
         except grpc.RpcError as error:
-            text = f"the cluster was not ready within {_READY_WITHIN_S:g} s: {error.details()}"
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise self._ended() from None
+            text = f"the cluster was not ready within {_READY_WITHIN_S:g} s"
             raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+
+    def _ended(self) -> BatonError:
+        """Why there is no cluster, once its process has ended by itself."""
+        code = self._process.wait(3 * STOP_WITHIN_S)
+        if code == EXIT_BAD_CONFIG:
+            return InvalidConfigError("baton serve refused a setting or the model; its log says which and why")
+        return RequestError(ErrorCode.UNAVAILABLE, f"baton serve ended with exit code {code}")
+
+
+class _Calls:
+    """The calls of one `generate`, each read to its end on a thread."""
+
+    def __init__(self, stub: BatonStub) -> None:
+        self._stub = stub
+        self._open: set[grpc.Call] = set()
+        self._is_cancelled = False
+
+    def run(self, spec: RequestSpec) -> list[pb.GenerateEvent]:
+        request = pb.GenerateRequest(
+            request_id=spec.request_id,
+            token_ids=pb.TokenIds(ids=spec.prompt_token_ids),
+            sampling_params=_params(spec.params),
+        )
+        call = self._stub.Generate(request)
+        self._open.add(call)
+        try:
+            if self._is_cancelled:
+                call.cancel()
+            return list(call)
+        finally:
+            self._open.discard(call)
+
+    def cancel(self) -> None:
+        """Cancel what is open, and what a thread is about to open."""
+        self._is_cancelled = True
+        for call in tuple(self._open):
+            call.cancel()
 
 
 def _flags(settings: WorkerSettings) -> list[str]:

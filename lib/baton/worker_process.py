@@ -47,11 +47,11 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         if not self.routers:
             raise InvalidConfigError("--router is not given; allowed: one or more host:port")
-        for name in ("max_num_seqs", "max_num_batched_tokens"):
-            if getattr(self, name) < 1:
+        for name, least in (("max_num_seqs", 1), ("max_num_batched_tokens", 1), ("num_threads", 0)):
+            if getattr(self, name) < least:
                 flag = "--" + name.replace("_", "-")
                 raise InvalidConfigError(
-                    f"{flag} is {getattr(self, name)}; allowed: an integer of at least 1"
+                    f"{flag} is {getattr(self, name)}; allowed: an integer of at least {least}"
                 )
 
 

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from baton_core.block_pool import BlockState
 from baton_core.errors import ErrorCode
-from baton_core.peer_messages import BlocksReady, LeaseGone, Subscribe
-from baton_core.router_messages import FirstToken, Refused, Reserved, TokenBatch, Transferred
-from baton_core.transfer import PullTimings
+from baton_core.router_messages import Refused, Reserved, TokenBatch, Transferred
 from baton_core.worker_events import (
-    AbortPull,
-    PullAborted,
-    PullDone,
-    RouterLost,
     Seal,
     SealFailed,
     SendToHolder,
-    SendToPuller,
-    StepDone,
 )
-from tests.builders import BLOCK_SIZE, make_request, step_result
-from tests.unit.core.workers import ROUTER, Pair
+from tests.builders import make_request
+from tests.unit.core.workers import Pair
 
 MODES = pytest.mark.parametrize("by_checksum", [False, True], ids=["confirm", "checksum"])
-
-
-def told(worker: Any, kind: type) -> list[Any]:
-    return [message for message in worker.told if isinstance(message, kind)]
-
-
-def assert_nothing_is_held(pair: Pair) -> None:
-    for worker in (pair.p, pair.d):
-        assert worker.core.pool.num_used == 0
-        assert worker.core.leases.num_open == worker.core.imports.num_transfers == 0
-        assert worker.core.num_requests == 0
 
 
 # --- the way it should go ---
@@ -46,8 +24,8 @@ def assert_nothing_is_held(pair: Pair) -> None:
 def test_a_prompt_is_computed_once_and_decoded_elsewhere(by_checksum: bool) -> None:
     pair = Pair(by_checksum=by_checksum)
     pair.hand_over(make_request(prompt=10, max_tokens=2))
-    assert told(pair.d, Reserved) == [Reserved(request_id="r", num_cached_tokens=0)]
-    (moved,) = told(pair.d, Transferred)
+    assert pair.d.heard(Reserved) == [Reserved(request_id="r", num_cached_tokens=0)]
+    (moved,) = pair.d.heard(Transferred)
     block_bytes = pair.d.core.config.kv_group.block_bytes
     assert (moved.num_blocks, moved.num_bytes, moved.num_recomputed_tokens) == (3, 3 * block_bytes, 0)
     plan = pair.d.core.schedule(0.0)
@@ -108,7 +86,7 @@ def test_only_the_sequences_that_are_named_and_not_cancelled_are_decoded() -> No
     pair.d.cancel("r", 0)
     pair.finish_pulls()
     pair.d.step()
-    (batch,) = told(pair.d, TokenBatch)
+    (batch,) = pair.d.heard(TokenBatch)
     assert [output.index for output in batch.outputs] == [1, 2]
 
 
@@ -121,8 +99,8 @@ def test_a_reservation_whose_last_sequence_is_cancelled_is_dropped() -> None:
     pair.d.cancel("r", 0)
     pair.carry(pair.d.cancel("r", 1))
     pair.finish_pulls()
-    assert_nothing_is_held(pair)
-    assert told(pair.d, Transferred) == []
+    pair.assert_nothing_is_held()
+    assert pair.d.heard(Transferred) == []
 
 
 def test_blocks_that_cannot_be_sealed_are_withdrawn_and_recomputed_by_the_puller() -> None:
@@ -135,7 +113,7 @@ def test_blocks_that_cannot_be_sealed_are_withdrawn_and_recomputed_by_the_puller
     assert isinstance(pair.to_holder(seal.message)[0], Seal)
     pair.carry(pair.p.feed(SealFailed(request_id="r", message="the device is gone")))
     pair.d.start("r", 500)
-    assert told(pair.d, Transferred)[0].num_recomputed_tokens == 10
+    assert pair.d.heard(Transferred)[0].num_recomputed_tokens == 10
     pair.wait(10.0)
     assert pair.p.core.pool.num_used == 0
 
@@ -151,15 +129,15 @@ def test_sixteen_requests_with_one_prefix_import_it_once() -> None:
     assert pair.num_pulled_blocks == 3
     for spec in specs:
         pair.d.start(spec.request_id, 500)
-    assert len(told(pair.d, Transferred)) == 16
-    assert [len(told(pair.d, kind)) for kind in (Reserved, Refused)] == [16, 0]
+    assert len(pair.d.heard(Transferred)) == 16
+    assert [len(pair.d.heard(kind)) for kind in (Reserved, Refused)] == [16, 0]
 
 
 def test_requests_share_the_blocks_they_have_in_common_and_import_their_own() -> None:
     pair = Pair(num_blocks=64)
     pair.reserve(make_request("a", prompt=10))
     pair.reserve(make_request("b", prompt=14))
-    assert [reserved.num_cached_tokens for reserved in told(pair.d, Reserved)] == [0, 8]
+    assert [reserved.num_cached_tokens for reserved in pair.d.heard(Reserved)] == [0, 8]
     for name, prompt in (("a", 10), ("b", 14)):
         pair.prefill(make_request(name, prompt=prompt))
     pair.finish_pulls()
@@ -172,9 +150,9 @@ def test_a_decode_worker_that_holds_everything_imports_nothing() -> None:
     pair.d.cancel("a")
     effects = pair.d.reserve(make_request("b", prompt=8))
     assert effects == []
-    assert told(pair.d, Reserved)[-1].num_cached_tokens == 8
+    assert pair.d.heard(Reserved)[-1].num_cached_tokens == 8
     pair.d.start("b", 500)
-    moved = told(pair.d, Transferred)[-1]
+    moved = pair.d.heard(Transferred)[-1]
     assert (moved.num_blocks, moved.num_bytes, moved.transfer_s, moved.num_recomputed_tokens) == (
         0,
         0,
@@ -190,7 +168,7 @@ def test_tenants_share_no_blocks() -> None:
     pair = Pair()
     pair.hand_over(make_request("a", prompt=8))
     pair.reserve(make_request("b", prompt=8, cache_salt="tenant"))
-    assert told(pair.d, Reserved)[-1].num_cached_tokens == 0
+    assert pair.d.heard(Reserved)[-1].num_cached_tokens == 0
 
 
 # --- room ---
@@ -200,17 +178,17 @@ def test_at_most_half_of_the_pool_is_reserved() -> None:
     pair = Pair(num_blocks=8)
     pair.reserve(make_request("a", prompt=12))
     pair.reserve(make_request("b", prompt=8, first=100))
-    (refused,) = told(pair.d, Refused)
+    (refused,) = pair.d.heard(Refused)
     assert (refused.request_id, refused.code) == ("b", ErrorCode.OVERLOADED)
     assert refused.message == "5 of 8 blocks are free"
     pair.reserve(make_request("c", prompt=4, first=200))
-    assert len(told(pair.d, Reserved)) == 2
+    assert len(pair.d.heard(Reserved)) == 2
 
 
 def test_one_prompt_alone_may_reserve_more_than_half() -> None:
     pair = Pair(num_blocks=8)
     pair.reserve(make_request(prompt=24))
-    assert len(told(pair.d, Reserved)) == 1
+    assert len(pair.d.heard(Reserved)) == 1
 
 
 def test_a_full_decode_worker_refuses_and_keeps_nothing() -> None:
@@ -219,263 +197,5 @@ def test_a_full_decode_worker_refuses_and_keeps_nothing() -> None:
     plan = pair.d.core.schedule(0.0)
     assert plan is not None
     pair.reserve(make_request("r", prompt=8))
-    assert [refused.request_id for refused in told(pair.d, Refused)] == ["r"]
+    assert [refused.request_id for refused in pair.d.heard(Refused)] == ["r"]
     assert (pair.d.core.num_requests, pair.d.core.pool.num_used) == (1, 3)
-
-
-# --- ownership and time ---
-
-
-@MODES
-def test_when_the_holder_falls_silent_the_puller_computes_the_prompt_itself(by_checksum: bool) -> None:
-    pair = Pair(by_checksum=by_checksum)
-    spec = make_request(prompt=10)
-    pair.is_cut = True
-    pair.reserve(spec)
-    pair.prefill(spec)
-    pair.d.start("r", 500)
-    pair.wait(7.9)
-    assert pair.d.core.schedule(7.9) is None
-    pair.wait(8.0)
-    (moved,) = told(pair.d, Transferred)
-    assert moved.num_recomputed_tokens == 10
-    plan = pair.d.core.schedule(8.0)
-    assert plan is not None
-    assert plan.slices[0].token_ids == (*spec.prompt_token_ids, 500)
-    pair.wait(15.0)
-    assert pair.p.core.pool.num_used == 0
-
-
-def test_when_the_puller_falls_silent_the_holder_lets_go_after_ten_seconds() -> None:
-    pair = Pair()
-    spec = make_request(prompt=10)
-    pair.reserve(spec)
-    pair.prefill(spec)
-    pair.is_cut = True
-    pair.p.wait(9.9)
-    assert pair.p.core.pool.num_used == 3
-    pair.p.wait(10.0)
-    assert pair.p.core.pool.num_used == 0
-
-
-def test_a_slow_prompt_is_waited_for_as_long_as_the_holder_answers() -> None:
-    pair = Pair(max_num_batched_tokens=8)
-    spec = make_request(prompt=12)
-    pair.reserve(spec)
-    pair.carry(pair.p.prefill(spec))
-    pair.carry(pair.p.step())
-    pair.finish_pulls()
-    for second in range(1, 60):
-        pair.wait(float(second))
-    pair.carry(pair.p.step(now=60.0), now=60.0)
-    pair.finish_pulls(now=60.0)
-    pair.d.start("r", 500, now=60.0)
-    (moved,) = told(pair.d, Transferred)
-    assert (moved.num_recomputed_tokens, moved.transfer_s) == (0, 60.0)
-
-
-def test_the_lease_of_a_puller_ends_before_that_of_the_holder() -> None:
-    pair = Pair()
-    spec = make_request(prompt=10)
-    effects = pair.d.reserve(spec, now=0.0)
-    pair.carry(pair.p.prefill(spec, now=0.0))
-    pair.carry(effects, now=0.5)
-    assert pair.p.core.next_deadline() == 10.5
-    pair.is_cut = True
-    pair.wait(10.4)
-    assert pair.d.core.imports.num_transfers == 0
-    assert pair.p.core.leases.num_open == 1
-
-
-def test_a_late_subscription_for_a_cancelled_request_is_answered_with_a_tombstone() -> None:
-    pair = Pair()
-    spec = make_request(prompt=10)
-    subscription = pair.d.reserve(spec)
-    pair.prefill(spec)
-    pair.p.cancel("r")
-    assert pair.p.core.pool.num_used == 0
-    (answer,) = pair._deliver(subscription[0], 1.0)
-    assert isinstance(answer, SendToPuller)
-    assert isinstance(answer.message, LeaseGone)
-    pair.carry([answer], now=1.0)
-    assert pair.d.core.imports.num_transfers == 0
-
-
-def test_a_prefill_cancelled_between_two_chunks_leaves_nothing() -> None:
-    pair = Pair(max_num_batched_tokens=8)
-    spec = make_request(prompt=12)
-    pair.carry(pair.p.prefill(spec))
-    plan = pair.p.core.schedule(0.0)
-    assert plan is not None
-    pair.p.cancel("r")
-    assert pair.p.core.pool.num_used == 3
-    pair.p.feed(StepDone(result=step_result(plan)))
-    assert_nothing_is_held(pair)
-    assert told(pair.p, FirstToken) == []
-
-
-@pytest.mark.parametrize("epoch", [0, 2])
-def test_a_descriptor_of_another_epoch_is_refused_and_the_prompt_recomputed_at_once(epoch: int) -> None:
-    pair = Pair()
-    spec = make_request(prompt=10)
-    pair.prefill(spec)
-    pair.reserve(spec, epoch=epoch)
-    pair.d.start("r", 500)
-    assert pair.pulls == []
-    assert told(pair.d, Transferred)[0].num_recomputed_tokens == 10
-
-
-def test_an_answer_of_an_earlier_epoch_moves_nothing() -> None:
-    pair = Pair()
-    (effect,) = pair.d.reserve(make_request(prompt=10), epoch=2)
-    assert isinstance(effect.message, Subscribe)
-    offers = BlocksReady(transfer_id=effect.message.transfer_id, holder_epoch=1, offers=(), renewal=0)
-    assert pair.to_puller(offers) == []
-
-
-# --- content ---
-
-
-def test_a_block_with_a_wrong_checksum_is_never_read_or_cached() -> None:
-    pair = Pair(by_checksum=True)
-    pair.broken_blocks = {1}
-    pair.hand_over(make_request(prompt=14))
-    (moved,) = told(pair.d, Transferred)
-    assert moved.num_recomputed_tokens == 10
-    plan = pair.d.core.schedule(0.0)
-    assert plan is not None
-    (piece,) = plan.slices
-    assert (piece.start, len(piece.token_ids), piece.block_ids[0]) == (4, 11, 0)
-    valid = [block_id for block_id in range(16) if pair.d.core.pool.cache.hash_of(block_id) is not None]
-    assert valid == [0, 2]
-
-
-def test_without_confirmation_nothing_that_arrived_is_read() -> None:
-    pair = Pair()
-    spec = make_request(prompt=10)
-    pair.reserve(spec)
-    pair.prefill(spec)
-    pair.is_cut = True
-    pair.p.wait(10.0)
-    pair.finish_pulls(now=4.0)
-    pair.d.start("r", 500, now=4.0)
-    assert (told(pair.d, Transferred), len(pair.d.core.pool.cache)) == ([], 0)
-    pair.d.wait(12.0)
-    assert told(pair.d, Transferred)[0].num_recomputed_tokens == 10
-    assert len(pair.d.core.pool.cache) == 0
-
-
-def test_everyone_who_waited_for_a_lost_block_recomputes_from_there() -> None:
-    pair = Pair(by_checksum=True, num_blocks=64)
-    pair.broken_blocks = {1}
-    specs = [make_request("a", prompt=10), make_request("b", prompt=14)]
-    for spec in specs:
-        pair.reserve(spec)
-    for spec in specs:
-        pair.prefill(spec)
-    pair.finish_pulls()
-    for spec in specs:
-        pair.d.start(spec.request_id, 500)
-    assert {moved.request_id: moved.num_recomputed_tokens for moved in told(pair.d, Transferred)} == {
-        "a": 6,
-        "b": 10,
-    }
-
-
-# --- cancelling while blocks are on their way ---
-
-
-def start_pull() -> Pair:
-    """A decode worker with one pull in flight."""
-    pair = Pair()
-    spec = make_request(prompt=8)
-    pair.reserve(spec)
-    pair.prefill(spec)
-    assert len(pair.pulls) == 1
-    return pair
-
-
-def states(pair: Pair, *block_ids: int) -> set[BlockState]:
-    return {pair.d.core.pool.state(block_id) for block_id in block_ids}
-
-
-def test_a_cancel_during_a_pull_drains_it_first() -> None:
-    pair = start_pull()
-    assert pair.d.cancel("r") == [AbortPull(pull_id=1)]
-    assert states(pair, 0, 1) == {BlockState.IMPORTING}
-    pair.finish_pulls(now=1.0)
-    assert states(pair, 0, 1) == {BlockState.FREE}
-    assert_nothing_is_held(pair)
-
-
-def test_an_unsafe_abort_quarantines_the_blocks_until_the_pull_is_over() -> None:
-    pair = start_pull()
-    pair.d.cancel("r")
-    pair.d.feed(PullAborted(pull_id=1, is_fenced=False))
-    assert states(pair, 0, 1) == {BlockState.QUARANTINED}
-    pair.d.wait(1000.0)
-    assert states(pair, 0, 1) == {BlockState.QUARANTINED}
-    pair.finish_pulls(now=1000.0)
-    assert states(pair, 0, 1) == {BlockState.FREE}
-
-
-def test_a_safe_abort_frees_the_blocks_and_its_late_end_changes_nothing() -> None:
-    pair = start_pull()
-    pair.d.cancel("r")
-    pair.carry(pair.d.feed(PullAborted(pull_id=1, is_fenced=True)))
-    assert_nothing_is_held(pair)
-    assert pair.d.feed(PullDone(pull_id=1)) == []
-
-
-def test_blocks_that_another_request_awaits_survive_the_cancel_of_their_importer() -> None:
-    pair = start_pull()
-    pair.reserve(make_request("other", prompt=8))
-    assert pair.d.cancel("r") == []
-    pair.finish_pulls()
-    pair.d.start("other", 500)
-    assert told(pair.d, Transferred)[0].num_recomputed_tokens == 0
-
-
-def test_a_request_cancelled_before_its_first_token_leaves_nothing_at_either_worker() -> None:
-    pair = start_pull()
-    pair.carry(pair.d.cancel("r"))
-    pair.carry(pair.p.cancel("r"))
-    pair.finish_pulls()
-    assert_nothing_is_held(pair)
-
-
-def test_a_lost_router_frees_reservations() -> None:
-    pair = start_pull()
-    pair.finish_pulls()
-    pair.carry(pair.d.feed(RouterLost(router_id=ROUTER)))
-    assert_nothing_is_held(pair)
-
-
-def test_a_prefill_that_ends_at_its_first_token_is_held_until_it_is_cancelled() -> None:
-    pair = Pair()
-    pair.prefill(make_request(prompt=8, max_tokens=1))
-    assert len(told(pair.p, FirstToken)) == 1
-    assert pair.p.core.leases.num_open == 1
-    pair.p.cancel("r")
-    assert_nothing_is_held(pair)
-
-
-def test_two_prompts_that_each_fill_half_the_pool_are_prefilled_one_after_the_other() -> None:
-    pair = Pair(num_blocks=8, max_num_batched_tokens=2 * BLOCK_SIZE)
-    for name, first in (("a", 1), ("b", 300)):
-        pair.carry(pair.p.prefill(make_request(name, prompt=20, first=first)))
-    for _ in range(3):
-        pair.p.step()
-    assert pair.p.core.schedule(0.0) is None
-    pair.p.wait(15.0)
-    for _ in range(3):
-        pair.p.step(now=15.0)
-    assert [first.request_id for first in told(pair.p, FirstToken)] == ["a", "b"]
-
-
-def test_timings_can_be_set() -> None:
-    pair = Pair(pull=PullTimings(lease_s=1.0, renew_s=0.25, pull_deadline_s=0.5))
-    pair.is_cut = True
-    pair.reserve(make_request(prompt=10))
-    pair.wait(0.5)
-    assert pair.d.core.imports.num_transfers == 0

@@ -2,79 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from baton_core.block_pool import BlockPool, BlockState
-from baton_core.lease_table import MAX_REMEMBERED, HoldTimings, LeaseTable
+from baton_core.block_pool import BlockState
+from baton_core.lease_table import MAX_REMEMBERED
 from baton_core.peer_messages import (
     BlockOffer,
     BlocksReady,
     Confirm,
     Confirmed,
-    LeaseGone,
     LeaseRenew,
     Release,
-    Subscribe,
     ToHolder,
 )
-from baton_core.worker_events import Seal, Sealed, SendToPuller, WorkerEffect
-
-EPOCH = 3
-PEER = b"d"
-
-
-class Holder:
-    """A lease table over eight blocks; blocks 0 to 3 are the prompt of request `r`."""
-
-    def __init__(self, *, needs_seal: bool = False) -> None:
-        self.pool = BlockPool(8)
-        self.table = self.pool.allocate(4) or []
-        self.leases = LeaseTable(self.pool, epoch=EPOCH, needs_seal=needs_seal, timings=HoldTimings())
-
-    def prefill(self, *, num_ready: int = 4, now: float = 0.0) -> list[WorkerEffect]:
-        """The prompt is computed up to `num_ready` blocks; with all of them the request ends."""
-        effects = self.leases.open(now, "r")
-        effects += self.leases.add_blocks("r", self.table, num_ready)
-        if num_ready == 4:
-            self.leases.complete(now, "r")
-            self.pool.release(self.table)
-        return effects
-
-    def hear(self, message: ToHolder, *, now: float = 0.0, peer: bytes = PEER) -> list[Any]:
-        """The messages that answer `message`."""
-        effects = self.leases.on_message(now, peer, message)
-        self.leases.check_invariants()
-        assert all(isinstance(effect, SendToPuller) and effect.peer_id == peer for effect in effects)
-        return [effect.message for effect in effects if isinstance(effect, SendToPuller)]
-
-
-def subscribe(*, transfer_id: str = "t", epoch: int = EPOCH, **changes: Any) -> Subscribe:
-    fields: dict[str, Any] = {"request_id": "r", "indices": (0, 1, 2, 3), "lease_s": 10.0}
-    return Subscribe(transfer_id=transfer_id, holder_epoch=epoch, **{**fields, **changes})
-
-
-def renew(renewal: int = 1, *, missing: tuple[int, ...] = ()) -> LeaseRenew:
-    return LeaseRenew(transfer_id="t", holder_epoch=EPOCH, missing=missing, renewal=renewal)
-
-
-RELEASE = Release(transfer_id="t", holder_epoch=EPOCH)
-
-
-def offer(index: int, *, generation: int = 1, checksum: int | None = None) -> BlockOffer:
-    return BlockOffer(index=index, block_id=index, generation=generation, checksum=checksum)
-
-
-def ready(*indices: int, renewal: int = 0) -> BlocksReady:
-    return BlocksReady(
-        transfer_id="t", holder_epoch=EPOCH, offers=tuple(offer(i) for i in indices), renewal=renewal
-    )
-
-
-def gone(reason: str, transfer_id: str = "t") -> LeaseGone:
-    return LeaseGone(transfer_id=transfer_id, holder_epoch=EPOCH, reason=reason)
-
+from baton_core.worker_events import Seal, Sealed, SendToPuller
+from tests.unit.core.holders import EPOCH, PEER, RELEASE, Holder, gone, offer, ready, renew, subscribe
 
 # --- subscribing ---
 

@@ -78,6 +78,10 @@ class Worker:
         assert plan is not None, "there is nothing to compute"
         return self.feed(StepDone(result=step_result(plan, token_id)), now=now)
 
+    def heard(self, kind: type) -> list[Any]:
+        """What the router was told of one kind."""
+        return [message for message in self.told if isinstance(message, kind)]
+
     def take_told(self) -> list[Any]:
         told, self.told = self.told, []
         return told
@@ -163,3 +167,9 @@ class Pair:
 
     def to_puller(self, message: ToPuller, *, now: float = 0.0) -> list[Any]:
         return self.d.feed(HolderSaid(message=message), now=now)
+
+    def assert_nothing_is_held(self) -> None:
+        for worker in (self.p, self.d):
+            assert worker.core.pool.num_used == 0
+            assert worker.core.leases.num_open == worker.core.imports.num_transfers == 0
+            assert worker.core.num_requests == 0

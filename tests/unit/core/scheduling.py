@@ -1,0 +1,46 @@
+"""Builders of schedulers, and steps whose engine is played by a test."""
+
+from __future__ import annotations
+
+from baton_core.block_pool import BlockPool
+from baton_core.scheduler import Scheduler, SchedulerConfig
+from baton_core.sequence import Sequence
+from baton_core.step_plan import StepPlan
+from tests.builders import BLOCK_SIZE, step_result
+
+
+def make_scheduler(
+    num_blocks: int = 16, *, budget: int = 64, max_num_seqs: int = 8
+) -> tuple[Scheduler, BlockPool]:
+    pool = BlockPool(num_blocks)
+    config = SchedulerConfig(block_size=BLOCK_SIZE, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
+    return Scheduler(pool, config), pool
+
+
+def plan_step(scheduler: Scheduler) -> StepPlan:
+    plan = scheduler.schedule(0.0)
+    assert plan is not None
+    return plan
+
+
+def finish_step(scheduler: Scheduler, plan: StepPlan, token_id: int = 500) -> None:
+    """Complete a step; every sequence at its end goes on with `token_id`."""
+    for seq, sampled in scheduler.complete(0.0, step_result(plan, token_id)):
+        seq.token_ids.extend(sampled[:1])
+
+
+def run_steps(scheduler: Scheduler, count: int) -> None:
+    for _ in range(count):
+        finish_step(scheduler, plan_step(scheduler))
+
+
+def shape(plan: StepPlan) -> list[tuple[str, int, int]]:
+    """(request, start, number of tokens) of each slice."""
+    return [(piece.seq_id.request_id, piece.start, piece.num_scheduled_tokens) for piece in plan.slices]
+
+
+def give_blocks(pool: BlockPool, seq: Sequence, num_blocks: int) -> None:
+    """As an import leaves a sequence: its prompt is in its blocks, its first token is not."""
+    seq.block_table = pool.allocate(num_blocks) or []
+    seq.num_computed_tokens = seq.num_tokens
+    seq.token_ids.append(500)
