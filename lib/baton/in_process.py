@@ -31,7 +31,7 @@ from baton_core.router_events import (
 )
 from baton_core.router_messages import RequestSpec
 from baton_core.worker_core import WorkerCore
-from baton_core.worker_events import RouterJoined, RouterSaid, SendToRouter, StepDone, WorkerEvent
+from baton_core.worker_events import RouterJoined, RouterSaid, SendToRouter, StepDone, StepFailed, WorkerEvent
 from baton_core.worker_info import Role
 from baton_engine.loading import load_runner
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
@@ -111,8 +111,15 @@ class InProcessCluster:
 
     def _step(self) -> None:
         plan = self._worker.schedule(time.monotonic())
-        if plan is not None:
-            self._to_worker.append(StepDone(result=self._engine.runner.execute(plan)))
+        if plan is None:
+            return
+        result: StepDone | StepFailed = StepFailed(message="interrupted")
+        try:
+            result = StepDone(result=self._engine.runner.execute(plan))
+        except Exception as error:
+            result = StepFailed(message=f"the engine failed: {type(error).__name__}: {error}")
+        finally:  # Ctrl-C too must not leave the step in flight
+            self._to_worker.append(result)
             self._exchange()
 
     def _feed(self, event: RouterEvent) -> None:

@@ -24,6 +24,8 @@ from baton_proto.v1.baton_pb2_grpc import BatonStub
 MAX_CALLS = 128
 """Requests that are open at the router at a time."""
 _READY_WITHIN_S = 300.0
+_STOPPED_WITHIN_S = 3 * STOP_WITHIN_S
+"""Workers, then the router; and some more."""
 
 
 class SpawnedCluster:
@@ -81,10 +83,9 @@ class SpawnedCluster:
     def close(self) -> None:
         """End the processes."""
         self._channel.close()
-        assert self._process.stdin is not None, "it was made with a pipe"
-        self._process.stdin.close()
+        self._end_input()
         try:
-            self._process.wait(3 * STOP_WITHIN_S)
+            self._process.wait(_STOPPED_WITHIN_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -98,17 +99,22 @@ class SpawnedCluster:
                 if response.status == health_pb2.HealthCheckResponse.SERVING:
                     return
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                raise self._ended() from None
-            text = f"the cluster was not ready within {_READY_WITHIN_S:g} s"
-            raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                text = f"the cluster was not ready within {_READY_WITHIN_S:g} s"
+                raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+        raise self._ended()
 
     def _ended(self) -> BatonError:
-        """Why there is no cluster, once its process has ended by itself."""
-        code = self._process.wait(3 * STOP_WITHIN_S)
+        """Why there is no cluster: its process has ended, or is about to."""
+        code = self._process.wait(_STOPPED_WITHIN_S)
+        self._end_input()
         if code == EXIT_BAD_CONFIG:
-            return InvalidConfigError("baton serve refused a setting or the model; its log says which and why")
+            return InvalidConfigError("baton serve refused a setting or the model; its log has the reason")
         return RequestError(ErrorCode.UNAVAILABLE, f"baton serve ended with exit code {code}")
+
+    def _end_input(self) -> None:
+        assert self._process.stdin is not None, "it was made with a pipe"
+        self._process.stdin.close()
 
 
 class _Calls:

@@ -26,9 +26,12 @@ class Reservation:
     reserved_s: float
     pending: set[int]
     """Blocks of its table that may not be read yet."""
-    num_imported_blocks: int
+    imported: frozenset[int]
+    """Blocks that its own transfer brings."""
     ready_s: float
     """When the last block became readable; the reservation's own time until then."""
+    num_arrived: int = 0
+    """How many of the imported blocks are here and right."""
 
     @property
     def is_ready(self) -> bool:
@@ -69,7 +72,7 @@ class Imports:
 
     @property
     def num_reserved_blocks(self) -> int:
-        return sum(len(reservation.seq.block_table) for reservation in self._reservations.values())
+        return len({block for r in self._reservations.values() for block in r.seq.block_table})
 
     def get(self, request_id: str) -> Reservation | None:
         return self._reservations.get(request_id)
@@ -92,7 +95,7 @@ class Imports:
             seq=seq,
             reserved_s=now,
             pending={block_id for block_id in seq.block_table if not self._pool.is_valid(block_id)},
-            num_imported_blocks=len(wanted),
+            imported=frozenset(wanted.values()),
             ready_s=now,
         )
         return self._begin(now, seq.seq_id.request_id, source, wanted) if wanted else []
@@ -105,8 +108,8 @@ class Imports:
         seq.apply(now, SequenceInput.START)
         return Transferred(
             request_id=request_id,
-            num_blocks=reservation.num_imported_blocks,
-            num_bytes=reservation.num_imported_blocks * self._block_bytes,
+            num_blocks=reservation.num_arrived,
+            num_bytes=reservation.num_arrived * self._block_bytes,
             transfer_s=reservation.ready_s - reservation.reserved_s,
             num_recomputed_tokens=seq.num_prompt_tokens - seq.num_computed_tokens,
         )
@@ -241,6 +244,7 @@ class Imports:
             cut = next((index for index, block_id in enumerate(table) if block_id in lost), len(table))
             self._pool.release(table[cut:])
             del table[cut:]
+            reservation.num_arrived += len(reservation.imported & valid)
             reservation.pending -= valid
             reservation.pending &= set(table)
             reservation.ready_s = now

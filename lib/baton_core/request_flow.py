@@ -37,15 +37,23 @@ from baton_core.token_stream import TokenStream
 from baton_core.worker_info import ModelIdentity
 
 ATTEMPT_MARK: Final = "\t"
-"""Between a request's name and the number of its attempt; no client's name contains it."""
+"""Between a request's name and what its router adds for the workers; no client's name contains it."""
+
+
+def name_at_client(attempt_id: str) -> str:
+    """The client's name of a request, from the name that its workers use."""
+    return attempt_id.partition(ATTEMPT_MARK)[0]
+
 
 FlowMessage = Reserved | Refused | FirstToken | Transferred | Failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowLimits:
-    """How long a request may take, and how it is placed."""
+    """How long a request may take, how it is placed, and whose it is."""
 
+    router_name: str = ""
+    """Tells the requests of several routers apart at their workers; empty where there is only one."""
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     timeout_s: float = 600.0
     queue_s: float = 30.0
@@ -183,8 +191,7 @@ class RequestFlow:
             return self.fail(now, ErrorCode.UNAVAILABLE, outcome.reason) if outcome.is_permanent else []
         self._placement = outcome
         self._placed_s = now
-        if self._num_attempts:
-            self.attempt_id = f"{self.spec.request_id}{ATTEMPT_MARK}{self._num_attempts}"
+        self.attempt_id = self._name_attempt()
         self._num_attempts += 1
         self._charge(Charge(outcome.prefill, num_tokens=len(self.spec.prompt_token_ids)))
         self._charge_decoder(outcome)
@@ -241,6 +248,12 @@ class RequestFlow:
         if identity is not None and identity != self._hashed_for:
             self._hashed_for, self._hashes = identity, self._fleet.prompt_hashes(self.spec)
         return self._fleet.views(len(self.spec.prompt_token_ids), self._hashes)
+
+    def _name_attempt(self) -> str:
+        """Another name for each placement, and for each router that workers serve."""
+        number = str(self._num_attempts) if self._num_attempts else ""
+        mark = ".".join(part for part in (self._limits.router_name, number) if part)
+        return f"{self.spec.request_id}{ATTEMPT_MARK}{mark}" if mark else self.spec.request_id
 
     def _attempt(self) -> RequestSpec:
         return replace(self.spec, request_id=self.attempt_id)

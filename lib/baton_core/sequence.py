@@ -35,7 +35,6 @@ TRANSITIONS: Final[dict[tuple[SequenceState, SequenceInput], SequenceState]] = {
     (_S.IMPORTING, _I.START): _S.WAITING,
     (_S.IMPORTING, _I.END): _S.FINISHED,
     (_S.WAITING, _I.ADMIT): _S.RUNNING,
-    (_S.WAITING, _I.PREEMPT): _S.WAITING,
     (_S.WAITING, _I.END): _S.FINISHED,
     (_S.RUNNING, _I.PREEMPT): _S.WAITING,
     (_S.RUNNING, _I.END): _S.FINISHED,

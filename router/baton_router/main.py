@@ -59,10 +59,11 @@ class RouterServer:
         self._settings = settings
         self._server = GrpcServer()
         self._is_ready_changed = asyncio.Event()
+        epoch = time.time_ns()
         self._router = Router(
-            _core_config(settings),
+            _core_config(settings, epoch),
             router_id=platform.node() or "router",
-            epoch=time.time_ns(),
+            epoch=epoch,
             on_ready_changed=self._is_ready_changed.set,
             timings=timings,
         )
@@ -116,9 +117,10 @@ class RouterServer:
             await self._server.set_serving(self._router.is_ready)
 
 
-def _core_config(settings: RouterSettings) -> RouterConfig:
+def _core_config(settings: RouterSettings, epoch: int) -> RouterConfig:
     placement = PlacementConfig(split=settings.split, min_split_tokens=settings.min_split_tokens)
-    return RouterConfig(limits=FlowLimits(placement=placement, timeout_s=settings.request_timeout_s))
+    limits = FlowLimits(router_name=f"{epoch:x}", placement=placement, timeout_s=settings.request_timeout_s)
+    return RouterConfig(limits=limits)
 
 
 async def _run_until_signal(settings: RouterSettings, on_bound: Callable[[str], None]) -> None:

@@ -13,7 +13,7 @@ from typing import Final, assert_never
 
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_core.fleet import Fleet
-from baton_core.request_flow import ATTEMPT_MARK
+from baton_core.request_flow import name_at_client
 from baton_core.router_core import RouterConfig, RouterCore
 from baton_core.router_events import (
     ClientGone,
@@ -195,7 +195,7 @@ class Router:
                 attempt_id = (
                     message.request_id if isinstance(message, Start | Cancel) else message.spec.request_id
                 )
-                return attempt_id.partition(ATTEMPT_MARK)[0]
+                return name_at_client(attempt_id)
             case FinishRequest(request_id=request_id) | FailRequest(request_id=request_id):
                 return request_id
         assert_never(effect)

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from baton_core.finish import finish_reason
+from baton_core.request_flow import name_at_client
 from baton_core.router_messages import (
     Cancel,
     FirstToken,
@@ -67,13 +68,14 @@ class ScriptedWorker:
 
     def num_cancels(self, request_id: str) -> int:
         """Commands to stop the whole of a request."""
-        return self.commands.count(Cancel(request_id=request_id))
+        whole = [command for command in self.commands if isinstance(command, Cancel) and not command.indices]
+        return sum(name_at_client(command.request_id) == request_id for command in whole)
 
     def go_on(self, request_id: str) -> None:
         """Send all that `num_steps` held back."""
         assert self._num_steps is not None
         begin, self._num_steps = self._num_steps, None
-        spec = self._specs[request_id]
+        spec = next(s for name, s in self._specs.items() if name_at_client(name) == request_id)
         self._decode(spec, range(spec.params.n), begin=begin)
 
     @asynccontextmanager

@@ -340,3 +340,14 @@ def test_a_sequence_that_was_stopped_is_not_started_elsewhere() -> None:
     client.says("d", refused())
     client.feed(StopMatched(request_id="r", index=0))
     assert client.heartbeat("d")[1] == ("d", start(i1=6))
+
+
+@pytest.mark.parametrize(("router_name", "names"), [("a", ["r\ta", "r\ta.1"]), ("b", ["r\tb", "r\tb.1"])])
+def test_each_router_has_names_of_its_own_for_what_it_asks_of_workers(
+    router_name: str, names: list[str]
+) -> None:
+    client = Client("p", "p2", "d", router_name=router_name)
+    first = client.submit()
+    second = client.says("p", refused(names[0]))
+    prefills = [message for _, message in first + second if isinstance(message, Prefill)]
+    assert [prefill.spec.request_id for prefill in prefills] == names
