@@ -19,7 +19,9 @@ demo: $(INSTALLED)-demo
 
 test: $(INSTALLED)-dev redis check
 	@echo "running the test suite (some minutes)"
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal --ignore tests/e2e
+	@echo "running the end-to-end tests, which start real clusters one after another"
+	@$(BIN)/python -m pytest -q tests/e2e
 
 check: $(INSTALLED)-dev
 	@echo "checking style, types, import contracts, protobuf stubs"

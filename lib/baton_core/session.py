@@ -38,7 +38,7 @@ class SessionTimings:
     heartbeat_s: float = 0.5
     dead_after_s: float = 1.5
     """Silence on a connected stream after which the session is over."""
-    resume_within_s: float = 1.5
+    resume_within_s: float = 1.0
     """How long a broken stream may take to come back."""
     max_unacknowledged: int = 4096
     """Messages that may wait for the peer, those not yet written included."""
