@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import defaultdict
 
 import grpc
 
@@ -45,18 +46,19 @@ def _request(args: argparse.Namespace, prompt: str) -> pb.GenerateRequest:
 
 
 def _print_one(stub: BatonStub, request: pb.GenerateRequest) -> None:
+    """Stream the first sequence; the others, which come in between, follow whole."""
     prompt = request.text or request.chat.messages[0].content
     sys.stdout.write(f"> {prompt}\n")
-    index = 0
+    others: defaultdict[int, str] = defaultdict(str)
     for event in stub.Generate(request):
-        if event.HasField("tokens"):
-            if event.tokens.index != index:
-                index = event.tokens.index
-                sys.stdout.write(f"\n[{index}] ")
+        if event.HasField("finished"):
+            texts = "".join(f"\n[{index}] {text}" for index, text in sorted(others.items()))
+            sys.stdout.write(f"{texts}\n{breakdown(event.finished)}\n\n")
+        elif event.tokens.index:
+            others[event.tokens.index] += event.tokens.text
+        else:
             sys.stdout.write(event.tokens.text)
             sys.stdout.flush()
-        else:
-            sys.stdout.write(f"\n{breakdown(event.finished)}\n\n")
 
 
 def breakdown(finished: pb.FinishedEvent) -> str:

@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from baton import LLM
+from tests.e2e.processes import FLOAT32, SMALL, Cluster, serving
+
+
+@pytest.fixture(scope="session")
+def llm() -> LLM:
+    """Everything in this process: the oracle of what a cluster answers."""
+    return LLM(dtype="float32")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A prefill worker and a decode worker, for tests that leave them as they were."""
+    with serving(tmp_path_factory.mktemp("cluster"), *SMALL, *FLOAT32) as running:
+        yield running

@@ -1,0 +1,251 @@
+"""Processes die, clients vanish, operators stop: those concerned are told, others go on, nothing stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from baton import LLM, CompletionOutput, SamplingParams
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub
+from tests.e2e.calls import answer, ask, draw_prompt, greedy
+from tests.e2e.processes import (
+    FLOAT32,
+    ONE_MIXED,
+    SMALL,
+    STOP_WITHIN_S,
+    Cluster,
+    Family,
+    children_of,
+    family_of,
+    serving,
+    starting,
+    stop,
+    until,
+)
+
+TOLD_WITHIN_S = 2.0
+"""From the death of a worker to the error at the client."""
+RESTARTED_WITHIN_S = 40.0
+CHUNK = 32
+
+
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One prefill worker that computes long prompts in many steps, and two decode workers."""
+    flags = ("--decode-workers", "2", "--max-num-batched-tokens", str(CHUNK))
+    with serving(tmp_path_factory.mktemp("trio"), *SMALL, *FLOAT32, *flags) as cluster:
+        yield cluster
+        assert stop(cluster.process) == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a request ended: with an answer, or with an error at `ended_s` of the monotonic clock."""
+
+    outputs: tuple[CompletionOutput, ...] = ()
+    decode_worker: str = ""
+    error: str = ""
+    ended_s: float
+
+
+async def follow(call: Any, num_events: list[int], number: int) -> End:
+    """Read a stream to its end, counting its events."""
+    events: list[pb.GenerateEvent] = []
+    try:
+        async for event in call:
+            events.append(event)
+            num_events[number] += 1
+    except grpc.aio.AioRpcError as error:
+        return End(error=f"{error.code().name}: {error.details()}", ended_s=time.monotonic())
+    outputs, finished = answer(events)
+    worker = finished.timings.decode_worker
+    return End(outputs=outputs, decode_worker=worker, ended_s=time.monotonic())
+
+
+async def disturb(
+    address: str,
+    requests: Sequence[pb.GenerateRequest],
+    pid: int,
+    signal_number: int,
+    is_time: Callable[[list[int]], bool],
+) -> tuple[list[End], float]:
+    """Send requests, and a signal once `is_time` of their numbers of events; their ends, and when it was."""
+    async with asyncio.timeout(60), grpc.aio.insecure_channel(address) as channel:
+        num_events = [0] * len(requests)
+        calls = [BatonStub(channel).Generate(request) for request in requests]
+        ends = [asyncio.create_task(follow(call, num_events, number)) for number, call in enumerate(calls)]
+        while not is_time(num_events):  # noqa: ASYNC110 (counts raise no event)
+            await asyncio.sleep(0.002)
+        os.kill(pid, signal_number)
+        disturbed_s = time.monotonic()
+        return await asyncio.gather(*ends), disturbed_s
+
+
+def check_ends(
+    ends: Sequence[End], since_s: float, expected: Sequence[tuple[CompletionOutput, ...]]
+) -> tuple[set[str], set[str]]:
+    """Every request has the undisturbed answer or was told in time; returns their workers and the errors."""
+    workers, errors = set(), set()
+    for end, outputs in zip(ends, expected, strict=True):
+        if end.error:
+            assert end.ended_s - since_s < TOLD_WITHIN_S
+            errors.add(end.error)
+        else:
+            assert end.outputs == outputs
+            workers.add(end.decode_worker)
+    return workers, errors
+
+
+def expect(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[tuple[CompletionOutput, ...]]:
+    return [output.outputs for output in llm.generate(prompts, params, use_tqdm=False)]
+
+
+def test_a_prefill_worker_that_dies_fails_the_prompts_it_has_and_is_started_again(
+    trio: Cluster, llm: LLM
+) -> None:
+    prompts, params = [draw_prompt(1900, seed=number) for number in range(5)], greedy(4)
+    requests = [ask(prompt, params) for prompt in prompts]
+    expected = expect(llm, prompts, params)
+    (pid,) = trio.pids_of("baton prefill-worker")
+    ends, killed_s = asyncio.run(disturb(trio.address, requests, pid, signal.SIGKILL, any))
+    _, (error,) = check_ends(ends, killed_s, expected)
+    assert error.startswith("UNAVAILABLE: worker prefill-0 was lost: ")
+    assert 0 < sum(not end.error for end in ends) <= 2, "one prompt was complete, the next one on its way"
+    wait_for_successor(trio, "prefill-worker", pid)
+    outputs, finished = answer(trio.stub.Generate(requests[-1]))
+    assert (outputs, finished.timings.prefill_worker) == (expected[-1], "prefill-0")
+
+
+def test_a_decode_worker_that_dies_fails_its_streams_and_no_other(trio: Cluster, llm: LLM) -> None:
+    prompts, params = [draw_prompt(20, seed=10 + number) for number in range(4)], greedy(120)
+    requests = [ask(prompt, params) for prompt in prompts]
+    expected = expect(llm, prompts, params)
+    pid = trio.pids_of("baton decode-worker")[0]
+    ends, killed_s = asyncio.run(
+        disturb(trio.address, requests, pid, signal.SIGKILL, lambda counts: min(counts) >= 3)
+    )
+    (survivor,), (error,) = check_ends(ends, killed_s, expected)
+    (dead,) = {"decode-1", "decode-2"} - {survivor}
+    assert error.startswith(f"UNAVAILABLE: worker {dead} was lost: ")
+    wait_for_successor(trio, "decode-worker", pid)
+    assert answer(trio.stub.Generate(requests[0]))[0] == expected[0]
+
+
+def test_a_worker_that_freezes_is_given_up_and_comes_back(trio: Cluster, llm: LLM) -> None:
+    """Its transport shows no error: only its silence does."""
+    prompts, params = [draw_prompt(20, seed=20 + number) for number in range(4)], greedy(120)
+    requests = [ask(prompt, params) for prompt in prompts]
+    expected = expect(llm, prompts, params)
+    pid = trio.pids_of("baton decode-worker")[-1]
+    try:
+        ends, frozen_s = asyncio.run(
+            disturb(trio.address, requests, pid, signal.SIGSTOP, lambda counts: min(counts) >= 3)
+        )
+        _, (error,) = check_ends(ends, frozen_s, expected)
+        assert error.startswith("UNAVAILABLE: worker decode-")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: len(trio.info().workers) == 3, RESTARTED_WITHIN_S, "the worker again")
+    assert pid in trio.pids_of("baton decode-worker")
+    trio.wait_until_idle(num_workers=3)
+    assert answer(trio.stub.Generate(requests[0]))[0] == expected[0]
+
+
+def wait_for_successor(trio: Cluster, command: str, dead_pid: int) -> None:
+    """Wait until the launcher has started another worker for the dead one and it has joined."""
+    assert f"{command} died (exit code -9) and is started again" in trio.log.read_text()
+    until(lambda: len(trio.info().workers) == 3, RESTARTED_WITHIN_S, "the worker again")
+    assert dead_pid not in trio.pids_of(f"baton {command}")
+
+
+def test_a_client_that_vanishes_in_mid_stream_leaves_nothing_behind(trio: Cluster) -> None:
+    client = subprocess.Popen([sys.executable, "-c", CLIENT, trio.address], stdout=subprocess.PIPE)
+    assert client.stdout is not None
+    with client.stdout as printed:
+        assert printed.readline() == b"streaming\n"
+        until(lambda: any(worker.num_running for worker in trio.info().workers), 5.0, "a running sequence")
+        client.kill()
+        assert client.wait() == -signal.SIGKILL
+    trio.wait_until_idle(num_workers=3)
+
+
+CLIENT = """
+import sys, grpc
+from baton_proto.v1 import baton_pb2 as pb, baton_pb2_grpc
+params = pb.SamplingParams(temperature=0, max_tokens=1900, ignore_eos=True, n=2)
+request = pb.GenerateRequest(text="a b c", sampling_params=params)
+stub = baton_pb2_grpc.BatonStub(grpc.insecure_channel(sys.argv[1]))
+for number, event in enumerate(stub.Generate(request)):
+    if number == 8:
+        print("streaming", flush=True)
+"""
+"""Asks for many seconds of work and says when it has begun."""
+
+
+def test_a_cluster_that_is_told_to_stop_ends_streams_and_leaves_nothing(tmp_path: Path) -> None:
+    with serving(tmp_path, *SMALL) as cluster, Family(family_of(cluster.process.pid)) as family:
+        assert family.num_sockets > 0
+        stream = cluster.stub.Generate(ask("a b c", greedy(1900)))
+        for _ in range(3):
+            next(stream)
+        cluster.process.terminate()
+        with pytest.raises(grpc.RpcError) as raised:
+            list(stream)
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert cluster.process.wait(STOP_WITHIN_S) == 0
+        family.wait_until_gone(within_s=1.0)
+        port = int(cluster.address.rpartition(":")[2])
+        with socket.create_server(("127.0.0.1", port)):
+            pass
+        assert not list((tmp_path / "cwd").iterdir())
+        assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.mark.parametrize("begin", [starting, serving])
+def test_children_do_not_outlive_a_launcher_that_is_killed(begin: Any, tmp_path: Path) -> None:
+    with begin(tmp_path, *ONE_MIXED) as cluster:
+        pid = cluster.process.pid
+        until(lambda: len(children_of(pid)) == 2, 5.0, "router and worker")
+        with Family(children_of(pid)) as family:
+            cluster.process.kill()
+            family.wait_until_gone(within_s=10.0)
+            assert cluster.process.wait(1.0) == -signal.SIGKILL
+
+
+def test_a_cluster_stops_in_good_order_when_its_standard_input_ends(tmp_path: Path) -> None:
+    with starting(tmp_path, *ONE_MIXED, "--exit-with-stdin", stdin=subprocess.PIPE) as cluster:
+        assert cluster.process.stdin is not None
+        with cluster.process.stdin as pipe, Family(family_of(cluster.process.pid)) as family:
+            pipe.write(b"only its end counts\n")
+            pipe.flush()
+            cluster.wait_until_ready()
+            answer(cluster.stub.Generate(ask("a b c", greedy(2))))
+            pipe.close()
+            assert cluster.process.wait(STOP_WITHIN_S) == 0
+            family.wait_until_gone(within_s=1.0)
+        farewell, _, rest = cluster.log.read_text().partition(
+            "worker mixed-0 left: worker mixed-0 ended the session"
+        )
+        assert "router stopping" not in farewell
+        assert "router stopping" in rest
+
+
+def test_a_launcher_ends_with_its_router(tmp_path: Path) -> None:
+    with starting(tmp_path, *ONE_MIXED) as cluster, Family(family_of(cluster.process.pid)) as family:
+        (router,) = cluster.pids_of("baton router")
+        os.kill(router, signal.SIGKILL)
+        assert cluster.process.wait(STOP_WITHIN_S) not in (0, 2)
+        family.wait_until_gone(within_s=1.0)

@@ -1,0 +1,152 @@
+"""`LLM`: one process or a cluster of its own, the same outputs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from baton import LLM, RequestOutput, SamplingParams
+from baton.cli_arguments import BUNDLED_MODEL
+from baton_core.errors import InvalidConfigError, InvalidRequestError
+from tests.e2e.calls import draw_prompt, greedy
+from tests.e2e.processes import STOP_WITHIN_S, Family, children_of, family_of
+
+INTERRUPTED_WITHIN_S = 4.0
+"""What is interrupted would take many times as long."""
+TEXT = "import json\n\n# Read the file\n"
+DRAWN = SamplingParams(seed=5, temperature=0.9, top_k=50, max_tokens=20, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def spawned() -> Iterator[LLM]:
+    """With a prefill and a decode worker of its own, which end with `close`."""
+    before = set(children_of(os.getpid()))
+    llm = LLM(dtype="float32", prefill_workers=1, decode_workers=1)
+    (launcher,) = set(children_of(os.getpid())) - before
+    pids = family_of(launcher)
+    assert len(pids) == 4, "launcher, router and two workers"
+    with Family(pids) as family, llm:
+        yield llm
+        llm.close()
+        family.wait_until_gone(within_s=1.0)
+
+
+def without_names(outputs: list[RequestOutput]) -> list[RequestOutput]:
+    """What must be equal: names count the requests of an object, hits depend on what it has served."""
+    return [replace(output, request_id="", num_cached_tokens=0) for output in outputs]
+
+
+def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> None:
+    ids = draw_prompt(600, seed=1)
+    prompts = [TEXT, ids, {"prompt": TEXT}, {"prompt_token_ids": ids[:300]}, ids[:3], TEXT, TEXT]
+    stopped = greedy(30, stop=(stop_string(llm),))
+    params = [greedy(20), DRAWN, replace(DRAWN, n=3), greedy(9), replace(DRAWN, seed=-6), stopped, stopped]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert without_names(spawned.generate(prompts, params, use_tqdm=False)) == without_names(outputs)
+    assert [output.prompt for output in outputs] == [TEXT, None, TEXT, None, None, TEXT, TEXT]
+    assert [len(output.prompt_token_ids) for output in outputs[1::2][:2]] == [600, 300]
+    assert [output.outputs[0].finish_reason for output in outputs] == ["length"] * 5 + ["stop"] * 2
+    assert len({completion.token_ids for completion in outputs[2].outputs}) == 3
+
+
+def stop_string(llm: LLM) -> str:
+    (output,) = llm.generate(TEXT, greedy(30), use_tqdm=False)
+    text = output.outputs[0].text
+    return text[len(text) // 2 :][:3]
+
+
+@pytest.mark.parametrize("name", ["llm", "spawned"])
+def test_outputs_keep_the_order_of_the_prompts(name: str, request: pytest.FixtureRequest) -> None:
+    llm: LLM = request.getfixturevalue(name)
+    prompts = [draw_prompt(length, seed=length) for length in (400, 2, 90, 40)]
+    params = [greedy(max_tokens) for max_tokens in (3, 40, 1, 20)]
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [list(output.prompt_token_ids) for output in outputs] == prompts
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [3, 40, 1, 20]
+    (alone,) = llm.generate(prompts[1], params[1], use_tqdm=False)
+    assert alone.outputs == outputs[1].outputs
+
+
+@pytest.mark.parametrize("name", ["llm", "spawned"])
+def test_a_bad_prompt_or_parameter_is_refused_before_any_work(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    llm: LLM = request.getfixturevalue(name)
+    good = draw_prompt(100, seed=9)
+    for prompts, params, said in (
+        ([good, []], greedy(1), "prompt is '0 tokens'; allowed: 1 to"),
+        ([good, [2**20]], greedy(1), "prompt is 1048576; allowed: token ids from 0"),
+        ([good, [5] * 2**15], greedy(1), "prompt is '32768 tokens'; allowed: 1 to"),
+        ([good, {"text": "a"}], greedy(1), "prompt is {'text': 'a'}; allowed: text, token ids"),
+        ([good, good], [greedy(1)], "sampling_params is '1 of them'; allowed: 1 or 2"),
+        ([good], greedy(1, stop_token_ids=(2**20,)), "stop_token_ids is 1048576"),
+    ):
+        with pytest.raises(InvalidRequestError) as raised:
+            llm.generate(prompts, params, use_tqdm=False)
+        assert str(raised.value).startswith(said)
+    (output,) = llm.generate(good, greedy(1), use_tqdm=False)
+    assert output.num_cached_tokens == 0, "a good prompt was computed beside a bad one"
+
+
+@pytest.mark.parametrize("name", ["llm", "spawned"])
+def test_an_interrupted_call_stops_the_work_and_the_next_one_is_served(
+    name: str, request: pytest.FixtureRequest
+) -> None:
+    llm: LLM = request.getfixturevalue(name)
+    prompts = [draw_prompt(20, seed=30 + number) for number in range(4)]
+    expected = llm.generate(prompts, greedy(8), use_tqdm=False)
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+    interrupt = threading.Timer(0.5, signal.pthread_kill, (main_thread, signal.SIGINT))
+    interrupt.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(prompts, greedy(1900), use_tqdm=False)
+    assert time.monotonic() - began < INTERRUPTED_WITHIN_S
+    interrupt.join()
+    outputs = llm.generate(prompts, greedy(8), use_tqdm=False)
+    assert without_names(outputs) == without_names(expected)
+
+
+def test_a_program_that_ends_without_close_leaves_no_process_behind() -> None:
+    program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert program.stdin is not None
+    assert program.stdout is not None
+    with program.stdin as end, program.stdout as printed:
+        assert printed.readline() == b"generated\n"
+        with Family(family_of(program.pid)) as family:
+            end.close()
+            assert program.wait(STOP_WITHIN_S) == 0
+            family.wait_until_gone(STOP_WITHIN_S)
+
+
+PROGRAM = """
+import sys
+from baton import LLM, SamplingParams
+llm = LLM(prefill_workers=1, decode_workers=1)
+llm.generate("a b c", SamplingParams(max_tokens=2), use_tqdm=False)
+print("generated", flush=True)
+sys.stdin.read()
+"""
+"""Ends with its standard input."""
+
+
+def test_a_cluster_that_cannot_start_is_an_error_of_the_settings(tmp_path: Path) -> None:
+    before = set(children_of(os.getpid()))
+    folder = tmp_path / "model"
+    shutil.copytree(BUNDLED_MODEL, folder)
+    os.truncate(folder / "model.safetensors", 1000)
+    for model, num_decode_workers in ((BUNDLED_MODEL, 0), (str(folder), 1)):
+        with pytest.raises(InvalidConfigError, match="baton serve refused a setting or the model"):
+            LLM(model, prefill_workers=1, decode_workers=num_decode_workers)
+    assert set(children_of(os.getpid())) == before

@@ -1,0 +1,177 @@
+"""What Baton refuses at its start: exit code 2, and an error with the field, its value and what is allowed.
+
+Further starts would not help, so nothing is started again and nothing goes on running.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from baton.cli_arguments import BUNDLED_MODEL
+from tests.e2e.processes import BATON, FLOAT32, ONE_MIXED, SMALL, Cluster
+from tests.models import make_model
+
+REFUSED_WITHIN_S = 60.0
+EXIT_BAD_CONFIG = 2
+
+
+def refusal(*arguments: str) -> str:
+    """Run a command that ends by itself with the exit code of a refusal; returns what it said."""
+    ended = subprocess.run(
+        [*BATON, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=REFUSED_WITHIN_S,
+        check=False,
+    )
+    assert ended.returncode == EXIT_BAD_CONFIG, ended.stderr
+    assert "Traceback" not in ended.stderr
+    return ended.stderr
+
+
+def refusals(*commands: tuple[str, ...]) -> list[str]:
+    """As `refusal`, but of several commands that one process runs in turn: it loads torch only once."""
+    ended = subprocess.run(
+        [sys.executable, "-c", RUN_IN_TURN],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=REFUSED_WITHIN_S,
+        check=True,
+    )
+    assert "Traceback" not in ended.stderr
+    codes, said = zip(*json.loads(ended.stdout), strict=True)
+    assert codes == (EXIT_BAD_CONFIG,) * len(commands), said
+    return list(said)
+
+
+RUN_IN_TURN = """
+import contextlib, io, json, sys
+from baton.cli import main
+results = []
+for command in json.load(sys.stdin):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        results.append([main(command), said])
+json.dump([(code, said.getvalue()) for code, said in results], sys.stdout)
+"""
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = refusal("serve", "--port", port)
+    assert f"--port is '127.0.0.1:{port}', which cannot be bound; allowed: host:port with" in said
+    assert "a port that is not in use" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("serve", "--port", "99999"), "--port is 99999; allowed: an integer from 0 to 65535"),
+        (("serve", "--request-timeout", "0"), "--request-timeout is 0.0; allowed: seconds, over 0"),
+        (("serve", "--split", "sometimes"), "argument --split: invalid choice: 'sometimes'"),
+        (("serve", "--block-size", "many"), "argument --block-size: invalid int value: 'many'"),
+        (("serve", "--no-such-flag"), "unrecognized arguments: --no-such-flag"),
+        (
+            ("serve", "--prefill-workers", "0"),
+            "--prefill-workers and --mixed are 0; allowed: one of them over 0",
+        ),
+        (
+            ("serve", "--decode-workers", "0"),
+            "--decode-workers and --mixed are 0; allowed: one decoding worker",
+        ),
+        (("serve", "--mixed", "-1"), "number of mixed workers is -1; allowed: 0 or more"),
+        (
+            ("serve", "--exit-with-stdin"),
+            "--exit-with-stdin is given, but standard input is a file; allowed:",
+        ),
+        (("serve", "/no/such/model"), "model is '/no/such/model'"),
+        ((), "the following arguments are required: COMMAND"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_wrong_flag(arguments: tuple[str, ...], said: str) -> None:
+    assert said in refusal(*arguments)
+
+
+def test_wrong_flags_of_a_worker() -> None:
+    flags = {
+        "--num-threads -1": "--num-threads is -1; allowed: an integer of at least 0",
+        "--max-num-seqs 0": "--max-num-seqs is 0; allowed: an integer of at least 1",
+        "--dtype int8": "dtype is 'int8'; allowed: auto, float32, bfloat16",
+        "--kv-cache-memory-bytes 1": "kv_cache_memory_bytes is 1; allowed: at least ",
+        "--max-model-len 999999": "max_model_len is 999999; allowed: at most ",
+        "--peer-address tcp://192.0.2.1:1": "--peer-address is 'tcp://192.0.2.1:1', which cannot be bound",
+    }
+    commands = [("prefill-worker", "--router", "127.0.0.1:1", *flag.split()) for flag in flags]
+    expected = [*flags.values(), "--router is not given; allowed: one or more host:port"]
+    for part, said in zip(expected, refusals(*commands, ("decode-worker",)), strict=True):
+        assert part in said
+
+
+def drop_weights(folder: Path) -> str:
+    (folder / "model.safetensors").unlink()
+    return f"{folder} holds no weights; allowed: model.safetensors, or shards with"
+
+
+def truncate_weights(folder: Path) -> str:
+    weights = folder / "model.safetensors"
+    size = weights.stat().st_size
+    os.truncate(weights, size - 1)
+    return f"{weights} holds {size - 1} bytes; allowed: {size}, which its header announces"
+
+
+def change_architecture(folder: Path) -> str:
+    config = json.loads((folder / "config.json").read_text())
+    changed = config | {"model_type": "mamba", "architectures": ["MambaForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(changed))
+    return "architectures is ['MambaForCausalLM']; allowed: one of LlamaForCausalLM"
+
+
+def break_config(folder: Path) -> str:
+    (folder / "config.json").write_text("{")
+    return f"{folder / 'config.json'} "
+
+
+def test_damaged_models(tmp_path: Path) -> None:
+    commands, expected = [], []
+    for damage in (drop_weights, truncate_weights, change_architecture, break_config):
+        folder = tmp_path / damage.__name__
+        shutil.copytree(BUNDLED_MODEL, folder)
+        expected.append(damage(folder))
+        commands.append(("prefill-worker", str(folder), "--router", "127.0.0.1:1"))
+    for part, said in zip(expected, refusals(*commands), strict=True):
+        assert part in said
+
+
+def test_serve_ends_with_a_worker_that_cannot_start(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(BUNDLED_MODEL, folder)
+    reason = truncate_weights(folder)
+    said = refusal("serve", str(folder), "--port", "0", *ONE_MIXED)
+    assert reason in said
+    assert "ended with exit code 2" in said
+    assert "started again" not in said
+
+
+def test_a_worker_of_another_model_or_dtype(cluster: Cluster, tmp_path: Path) -> None:
+    to_cluster = ("--router", cluster.address, *SMALL[:2])
+    said_of_model, said_of_dtype = refusals(
+        ("decode-worker", str(make_model(tmp_path / "other")), *to_cluster, *FLOAT32),
+        ("decode-worker", *to_cluster, "--dtype", "bfloat16"),
+    )
+    both = re.search(r": model is '(\w+)'; allowed: '(\w+)', as in the workers already reg", said_of_model)
+    assert both is not None
+    assert both[1] != both[2]
+    assert "dtype is 'bfloat16'; allowed: 'float32', as in the workers already reg" in said_of_dtype
+    cluster.wait_until_idle()
