@@ -89,6 +89,8 @@ class KVTransfers:
             case kv.Sealed(tag=tag, checksums=checksums, error=error):
                 return _sealed(self._seals.pop(tag), checksums, error)
             case PullOutcome(pull_id=pull_id, failed=failed, error=error):
+                if error is not None:
+                    _log.warning("%d blocks did not arrive: %s", len(failed), error)
                 return PullDone(pull_id=pull_id, failed_block_ids=failed, error=error or "")
             case kv.Aborted(pull_id=pull_id, result=outcome):
                 return PullAborted(pull_id=pull_id, is_fenced=outcome is AbortResult.FENCED)

@@ -16,7 +16,8 @@ import zmq.asyncio
 
 from baton.kv_transfer import KVTransfers
 from baton_core.peer_messages import ToHolder, ToPuller
-from baton_core.router_messages import ToRouter, ToWorker
+from baton_core.request_flow import name_at_client
+from baton_core.router_messages import ToRouter, ToWorker, Transferred
 from baton_core.step_plan import StepResult
 from baton_core.worker_config import WorkerConfig
 from baton_core.worker_core import WorkerCore
@@ -167,6 +168,9 @@ class Worker:
                     assert_never(effect)
 
     def _send_to_router(self, router_id: str, message: ToRouter) -> None:
+        if isinstance(message, Transferred) and message.num_recomputed_tokens:
+            name = {"request_id": name_at_client(message.request_id)}
+            _log.warning("%d prompt tokens are computed again", message.num_recomputed_tokens, extra=name)
         for client in self._clients:
             client.send(router_id, message)
 
