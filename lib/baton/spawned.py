@@ -40,7 +40,7 @@ class SpawnedCluster:
         """
         read_fd, write_fd = os.pipe()
         workers = ("--prefill-workers", num_prefill_workers, "--decode-workers", num_decode_workers)
-        ends = ("--port", 0, "--report-fd", write_fd, "--exit-with-stdin", "--log-level", "warning")
+        ends = ("--port", 0, "--report-fd", write_fd, "--exit-with-stdin", "--log-level", "error")
         command = [sys.executable, "-m", "baton", "serve", *_flags(settings), *map(str, (*workers, *ends))]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(write_fd,))
         os.close(write_fd)

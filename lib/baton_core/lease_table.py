@@ -191,6 +191,8 @@ class LeaseTable:
     def _subscribe(self, now: float, peer_id: bytes, message: Subscribe) -> list[WorkerEffect]:
         if message.transfer_id in self._released:
             return []
+        if self._request_of.get(message.transfer_id, message.request_id) != message.request_id:
+            return [self._gone_answer(peer_id, message.transfer_id, "another request has this transfer_id")]
         offer = self._offers.get(message.request_id)
         if offer is None and message.request_id not in self._gone:
             self._early[message.request_id] = (now + self._timings.hold_s, peer_id, message)
@@ -205,7 +207,7 @@ class LeaseTable:
         if offer.lease is not None and offer.lease.transfer_id != message.transfer_id:
             effects.append(self._gone_answer(offer.lease.peer_id, offer.lease.transfer_id, "replaced"))
             del self._request_of[offer.lease.transfer_id]
-        lease_s = min(message.lease_s, self._timings.max_lease_s)
+        lease_s = min(message.lease_s, self._timings.max_lease_s) if message.lease_s > 0 else 0.0
         offer.lease = _Lease(
             peer_id=peer_id,
             transfer_id=message.transfer_id,

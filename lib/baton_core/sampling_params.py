@@ -17,6 +17,8 @@ from baton_core.errors import InvalidRequestError
 
 MAX_N: Final = 64
 MAX_STOP_STRINGS: Final = 32
+MAX_STOP_CHARACTERS: Final = 1024
+"""Of one stop string: text as long as it may have to be held back."""
 MAX_STOP_TOKEN_IDS: Final = 1024
 GREEDY_BELOW: Final = 1e-5
 """A temperature below this means greedy, as it does in vLLM."""
@@ -108,6 +110,8 @@ def _check_stop(stop: tuple[str, ...]) -> None:
     for text in stop:
         if not isinstance(text, str) or not text:
             raise InvalidRequestError("stop", text, "non-empty strings")
+        if len(text) > MAX_STOP_CHARACTERS:
+            raise InvalidRequestError("stop", text, f"at most {MAX_STOP_CHARACTERS} characters each")
 
 
 def _check_stop_token_ids(token_ids: tuple[int, ...]) -> None:

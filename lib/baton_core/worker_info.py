@@ -34,8 +34,8 @@ class ModelIdentity:
     model: str
     """Hash of the configuration and of the weights' headers and sizes."""
     dtype: str
-    kv_layout: str
     block_size: int
+    kv_layout: str
     transport: str
     """Name of the connector's backend."""
     protocol_version: int = PROTOCOL_VERSION

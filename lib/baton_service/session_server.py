@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import grpc
 
-from baton_core.errors import BatonError, InvalidRequestError
+from baton_core.errors import BatonError, IncompatibleWorkerError, InvalidRequestError
 from baton_core.router_messages import ToRouter, ToWorker
 from baton_core.session import DEFAULT_TIMINGS, Heartbeat, SessionTimings
 from baton_core.session_outbox import Data
@@ -112,6 +112,10 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         """Resume the worker's session with this stream, or end it and begin another."""
         session = self._sessions.get(info.worker_id)
         if session is not None:
+            if info.epoch < (session.loop_session.peer_epoch or 0):
+                raise IncompatibleWorkerError(
+                    f"worker_id is {info.worker_id!r}; allowed: a name that no worker started later has"
+                )
             if session.epoch != hello.router_epoch and session.loop_session.peer_epoch == info.epoch:
                 session.loop_session.close(f"worker {info.worker_id} began a new session")
             else:

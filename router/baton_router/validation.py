@@ -19,8 +19,6 @@ from baton_router.tokenization import Prompt
 
 MAX_REQUEST_ID_CHARACTERS: Final = 128
 MAX_CACHE_SALT_CHARACTERS: Final = 128
-MAX_STOP_CHARACTERS: Final = 1024
-"""Longest stop string: text as long as it may have to be held back."""
 ROLES: Final = ("system", "user", "assistant")
 
 _OPTIONAL_FIELDS: Final = (
@@ -111,9 +109,6 @@ class RequestValidator:
         }
         given |= {"stop": tuple(message.stop), "stop_token_ids": tuple(message.stop_token_ids)}
         params = replace(self._model.sampling_defaults, **given)
-        for text in params.stop:
-            if len(text) > MAX_STOP_CHARACTERS:
-                raise InvalidRequestError("stop", text, f"at most {MAX_STOP_CHARACTERS} characters each")
         self._check_token_ids("stop_token_ids", params.stop_token_ids)
         return params if params.seed is not None else replace(params, seed=self._choose_seed())
 

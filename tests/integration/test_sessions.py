@@ -272,6 +272,19 @@ def test_a_restarted_worker_leaves_and_joins_at_once() -> None:
     asyncio.run(scenario())
 
 
+def test_an_older_worker_cannot_take_the_name_of_a_newer_one() -> None:
+    async def scenario() -> None:
+        router, newer, older = Router(), Worker(), Worker()
+        async with serving(router) as port, dialing(newer, port, make_info(epoch=2)):
+            await until(lambda: bool(newer.router_ids))
+            client = SessionClient(f"127.0.0.1:{port}", make_info(epoch=1), WorkerLoad, older.callbacks())
+            with pytest.raises(IncompatibleWorkerError, match="worker_id is 'w1'; allowed: a name that no"):
+                await client.run()
+            assert router.seen == [("joined", make_info(epoch=2))]
+
+    asyncio.run(scenario())
+
+
 def test_a_restarted_router_is_a_new_router_to_the_worker() -> None:
     async def scenario() -> None:
         worker = Worker()

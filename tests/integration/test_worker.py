@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -16,20 +13,18 @@ import zmq.asyncio
 
 from baton import LLM, CompletionOutput, SamplingParams
 from baton_core.peer_messages import BlocksReady, LeaseGone, Release, Subscribe, decode_peer, encode_peer
-from baton_core.request_flow import name_at_client
 from baton_core.router_core import RouterCore
 from baton_core.router_events import RouterEffect, RouterEvent, WorkerReported, WorkerSaid
-from baton_core.router_messages import FirstToken, Reserved, ToRouter, Transferred
-from baton_core.worker_info import Role, WorkerLoad
+from baton_core.router_messages import FirstToken, Reserved, Transferred
+from baton_core.worker_info import Role
 from baton_decode.puller_endpoint import PullerEndpoint
 from baton_prefill.holder_endpoint import MAX_MESSAGE_BYTES
 from baton_proto.v1 import baton_pb2 as pb
-from baton_proto.v1.baton_pb2_grpc import BatonStub
 from tests.conformance.kv.delaying import DelayingConnector
-from tests.e2e.calls import answer, ask, draw_prompt, greedy
-from tests.integration.router_cluster import MODEL, run, serving
+from tests.e2e.calls import answer, draw_prompt, greedy
+from tests.integration.router_cluster import MODEL, run
 from tests.integration.scripted_worker import until
-from tests.integration.worker_cluster import Gate, working
+from tests.integration.worker_cluster import Gate, Said, routing, working
 
 ANSWERED_WITHIN_S = 1.0
 """While a step is held, which may be forever."""
@@ -50,25 +45,6 @@ def llm() -> LLM:
     return LLM(str(MODEL), dtype="float32")
 
 
-@dataclass(slots=True)
-class Said:
-    """What workers have said to the router's core so far, and the last load of each."""
-
-    messages: list[ToRouter] = field(default_factory=list)
-    loads: dict[str, WorkerLoad] = field(default_factory=dict)
-
-    def has(self, kind: type[ToRouter], request_id: str) -> bool:
-        return self.find(kind, request_id) is not None
-
-    def find(self, kind: type[ToRouter], request_id: str) -> Any:
-        of_kind = (message for message in self.messages if isinstance(message, kind))
-        return next((m for m in of_kind if name_at_client(m.request_id) == request_id), None)
-
-    def num_blocks(self, name: str) -> int:
-        """Blocks that a worker has available, as it said last."""
-        return self.loads[name].num_available_blocks
-
-
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     """Listens to every router of the test."""
@@ -83,47 +59,6 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
 
     monkeypatch.setattr(RouterCore, "on_event", listen)
     return heard
-
-
-@dataclass(slots=True)
-class Cluster:
-    """A router with a port, a client of it, and what its workers say."""
-
-    port: int
-    stub: BatonStub
-    said: Said
-
-    def ask(self, request_id: str, prompt: list[int], params: SamplingParams) -> Any:
-        request = ask(prompt, params)
-        request.request_id = request_id
-        return self.stub.Generate(request)
-
-    async def wait_for_idle(self, *names: str) -> None:
-        """Wait until exactly these workers are registered, and say from now on that all blocks are free."""
-        self.said.loads.clear()
-        await until(lambda: set(names) <= self.said.loads.keys())
-        await eventually(lambda: self._are_idle(names), 5.0)
-
-    async def _are_idle(self, names: tuple[str, ...]) -> bool:
-        workers = (await self.stub.GetModelInfo(pb.GetModelInfoRequest())).workers
-        return {worker.worker_id for worker in workers} == set(names) and all(
-            (worker.num_running, worker.num_waiting, worker.num_available_blocks) == (0, 0, worker.num_blocks)
-            for worker in workers
-        )
-
-
-@asynccontextmanager
-async def routing(said: Said) -> AsyncIterator[Cluster]:
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(split="always"))
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
-        yield Cluster(server.port, BatonStub(await stack.enter_async_context(channel)), said)
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]], within_s: float) -> None:
-    async with asyncio.timeout(within_s):
-        while not await condition():  # noqa: ASYNC110 (what is asked raises no event)
-            await asyncio.sleep(0.01)
 
 
 async def read(call: Any, num_events: int) -> list[pb.GenerateEvent]:

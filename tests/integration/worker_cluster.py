@@ -1,19 +1,24 @@
-"""Whole workers in the test's loop: real engine, transfers and sessions, with steps that a gate can hold."""
+"""A router and whole workers in the test's loop: all of it real, with steps that a gate can hold."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+import grpc
 import zmq.asyncio
 
+from baton import SamplingParams
 from baton.worker import Worker, WorkerParts
 from baton.worker_process import PoolPlacement, WorkerSettings, worker_config, worker_info
+from baton_core.request_flow import name_at_client
+from baton_core.router_messages import ToRouter
 from baton_core.step_plan import StepPlan, StepResult
-from baton_core.worker_info import Role
+from baton_core.worker_info import Role, WorkerLoad
 from baton_engine.loading import EngineSettings, load_runner
 from baton_engine.runner import ModelRunner
 from baton_engine.sizing import KVCacheSettings
@@ -21,7 +26,11 @@ from baton_kernels.selection import select_kernels
 from baton_kv.connector import KVConnector
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_prefill.holder_endpoint import HolderEndpoint
-from tests.integration.router_cluster import MODEL
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub
+from tests.e2e.calls import ask
+from tests.integration.router_cluster import MODEL, serving
+from tests.integration.scripted_worker import until
 
 KV_CACHE_BYTES: Final = 32 * 2**20
 HELD_AT_MOST_S: Final = 30.0
@@ -112,3 +121,63 @@ async def working(
         ended = await asyncio.gather(running, return_exceptions=True)
         context.destroy(linger=0)
     assert isinstance(ended[0], asyncio.CancelledError), ended
+
+
+@dataclass(slots=True)
+class Said:
+    """What workers have said to the router's core so far, and the last load of each."""
+
+    messages: list[ToRouter] = field(default_factory=list)
+    loads: dict[str, WorkerLoad] = field(default_factory=dict)
+
+    def has(self, kind: type[ToRouter], request_id: str) -> bool:
+        return self.find(kind, request_id) is not None
+
+    def find(self, kind: type[ToRouter], request_id: str) -> Any:
+        of_kind = (message for message in self.messages if isinstance(message, kind))
+        return next((m for m in of_kind if name_at_client(m.request_id) == request_id), None)
+
+    def num_blocks(self, name: str) -> int:
+        """Blocks that a worker has available, as it said last."""
+        return self.loads[name].num_available_blocks
+
+
+@dataclass(slots=True)
+class Cluster:
+    """A router with a port, a client of it, and what its workers say."""
+
+    port: int
+    stub: BatonStub
+    said: Said
+
+    def ask(self, request_id: str, prompt: list[int], params: SamplingParams) -> Any:
+        request = ask(prompt, params)
+        request.request_id = request_id
+        return self.stub.Generate(request)
+
+    async def wait_for_idle(self, *names: str) -> None:
+        """Wait until exactly these workers are registered, and say from now on that all blocks are free."""
+        self.said.loads.clear()
+        await until(lambda: set(names) <= self.said.loads.keys())
+        await eventually(lambda: self._are_idle(names), 5.0)
+
+    async def _are_idle(self, names: tuple[str, ...]) -> bool:
+        workers = (await self.stub.GetModelInfo(pb.GetModelInfoRequest())).workers
+        return {worker.worker_id for worker in workers} == set(names) and all(
+            (worker.num_running, worker.num_waiting, worker.num_available_blocks) == (0, 0, worker.num_blocks)
+            for worker in workers
+        )
+
+
+@asynccontextmanager
+async def routing(said: Said) -> AsyncIterator[Cluster]:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(split="always"))
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
+        yield Cluster(server.port, BatonStub(await stack.enter_async_context(channel)), said)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        while not await condition():  # noqa: ASYNC110 (what is asked raises no event)
+            await asyncio.sleep(0.01)

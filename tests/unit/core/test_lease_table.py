@@ -349,3 +349,20 @@ def test_a_subscription_that_arrives_after_its_own_release_takes_no_lease() -> N
     holder.leases.withdraw("r", "the request was cancelled")
     assert holder.leases.num_open == 0
     assert holder.pool.num_available == 8
+
+
+def test_a_transfer_id_of_another_request_takes_no_lease() -> None:
+    holder = Holder()
+    holder.prefill()
+    holder.hear(subscribe())
+    holder.leases.open(0.0, "other")
+    (answer,) = holder.hear(subscribe(request_id="other"))
+    assert answer.reason == "another request has this transfer_id"
+
+
+def test_a_lease_that_is_no_number_ends_at_once() -> None:
+    holder = Holder()
+    holder.prefill()
+    holder.hear(subscribe(lease_s=float("nan")))
+    holder.leases.expire(0.0)
+    assert holder.leases.num_open == 0
