@@ -78,15 +78,6 @@ class ConfigFields:
             raise self.refuse(key, value, "a finite number above 0")
         return float(value)
 
-    def optional_number(self, key: str) -> float | None:
-        """Read a finite number of at least zero, or None."""
-        value = self.raw(key)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise self.refuse(key, value, "a finite number of at least 0")
-        return float(value)
-
     def boolean(self, key: str, default: bool) -> bool:
         value = self.raw(key)
         if value is None:

@@ -30,18 +30,6 @@ class RopeParameters:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationDefaults:
-    """Sampling values that the model's author recommends; None where nothing is said."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    max_new_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """A decoder-only model of one of the families in `ARCHITECTURES`."""
 
@@ -64,7 +52,6 @@ class ModelConfig:
     """For each layer, how many of the last tokens a query sees (itself included); None is all."""
     max_position_embeddings: int
     eos_token_ids: tuple[int, ...]
-    generation_defaults: GenerationDefaults
     dtype: str
     """Element type of the checkpoint, by torch's name."""
 
@@ -147,7 +134,6 @@ def read_model_config(folder: Path) -> ModelConfig:
         eos_token_ids=tuple(
             dict.fromkeys(fields.token_ids("eos_token_id") + generation.token_ids("eos_token_id"))
         ),
-        generation_defaults=_read_generation_defaults(generation),
         dtype=fields.choice(
             "dtype" if fields.raw("dtype") is not None else "torch_dtype", _DTYPES, "float32"
         ),
@@ -245,14 +231,3 @@ def _layer_types(fields: ConfigFields, num_layers: int) -> list[str]:
 def _read_generation_config(folder: Path) -> ConfigFields:
     path = folder / "generation_config.json"
     return ConfigFields(str(path), read_json_object(path) if path.exists() else {})
-
-
-def _read_generation_defaults(fields: ConfigFields) -> GenerationDefaults:
-    return GenerationDefaults(
-        temperature=fields.optional_number("temperature"),
-        top_k=fields.optional_integer("top_k", minimum=0),
-        top_p=fields.optional_number("top_p"),
-        min_p=fields.optional_number("min_p"),
-        repetition_penalty=fields.optional_number("repetition_penalty"),
-        max_new_tokens=fields.optional_integer("max_new_tokens"),
-    )

@@ -33,8 +33,6 @@ class ModelFolder:
     path: Path
     vocab_size: int
     max_position_embeddings: int
-    eos_token_ids: tuple[int, ...]
-    """Those of config.json and generation_config.json, without repeats."""
     sampling_defaults: SamplingParams
     """The model's generation_config over Baton's own defaults; without a seed."""
     special_tokens: Mapping[str, str]
@@ -90,12 +88,6 @@ def read_model_folder(path: Path) -> ModelFolder:
         path=path,
         vocab_size=_positive_int(path, config, "vocab_size"),
         max_position_embeddings=_positive_int(path, config, "max_position_embeddings"),
-        eos_token_ids=tuple(
-            dict.fromkeys(
-                _eos_token_ids(path / "config.json", config)
-                + _eos_token_ids(path / "generation_config.json", generation)
-            )
-        ),
         sampling_defaults=_sampling_defaults(path / "generation_config.json", generation),
         special_tokens=_special_tokens(path, tokenizer_config),
         extra_special_tokens=_extra_special_tokens(tokenizer_config),
@@ -122,16 +114,6 @@ def _positive_int(folder: Path, config: Mapping[str, Any], key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidModelError(f"{folder / 'config.json'}: {key} is {value!r}; allowed: an integer from 1")
     return value
-
-
-def _eos_token_ids(path: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
-    value = config.get("eos_token_id")
-    if value is None:
-        return ()
-    token_ids = value if isinstance(value, list) else [value]
-    if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in token_ids):
-        raise InvalidModelError(f"{path}: eos_token_id is {value!r}; allowed: a token id or a list of them")
-    return tuple(token_ids)
 
 
 def _sampling_defaults(path: Path, generation: Mapping[str, Any]) -> SamplingParams:

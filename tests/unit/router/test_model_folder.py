@@ -18,12 +18,10 @@ def test_sizes_and_tokens_are_read(tmp_path: Path) -> None:
     model = read_model_folder(
         write_model_folder(
             tmp_path,
-            generation_config={"eos_token_id": [3, 1]},
             tokenizer_config={"eos_token": {"content": "</s>", "lstrip": False}, "add_bos_token": True},
         )
     )
     assert (model.vocab_size, model.max_position_embeddings) == (400, 128)
-    assert model.eos_token_ids == (1, 3)
     assert model.special_tokens == {"bos_token": "<s>", "eos_token": "</s>"}
     assert model.sampling_defaults == SamplingParams()
 
@@ -86,7 +84,6 @@ def test_special_tokens_of_an_older_folder_are_read_from_their_own_file(tmp_path
     [
         ({"config": {"vocab_size": "400"}}, r"config\.json: vocab_size is '400'; allowed: an integer from 1"),
         ({"config": {"max_position_embeddings": None}}, r"config\.json: max_position_embeddings is None"),
-        ({"config": {"eos_token_id": "x"}}, r"config\.json: eos_token_id is 'x'; allowed: a token id"),
         ({"generation_config": {"top_p": 2}}, r"generation_config\.json: top_p is 2; allowed: .* to 1"),
         ({"generation_config": {"temperature": "hot"}}, r"generation_config\.json: temperature is 'hot'"),
         ({"chat_template": None, "tokenizer_config": {"chat_template": 7}}, "chat_template is int; allowed"),
