@@ -57,13 +57,13 @@ class PoolListener:
                 ready = {key.fileobj for key, _ in selector.select()}
                 if self._stopped in ready:
                     break
+                for gone in peers & ready:  # a puller never speaks: this is its end, and makes room
+                    peers.remove(gone)
+                    selector.unregister(gone)
+                    gone.close()
                 if self._socket in ready and (peer := self._accept(len(peers))) is not None:
                     peers.add(peer)
                     selector.register(peer, selectors.EVENT_READ)
-                for peer in peers & ready:  # a puller never speaks: this is its end
-                    peers.remove(peer)
-                    selector.unregister(peer)
-                    peer.close()
             for peer in peers:
                 peer.close()
 
