@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from baton_core.block_hash import root_hash
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 from baton_core.router_messages import KVSource, RequestSpec
 from baton_core.sampling_params import SamplingParams
 from baton_core.scheduler import SchedulerConfig
@@ -79,9 +79,7 @@ def make_worker_config(
     fields = {
         "epoch": 1,
         "identity": make_identity(),
-        "kv_group": KVGroupSpec(
-            num_layers=1, num_kv_heads=1, head_dim=8, block_size=BLOCK_SIZE, dtype="float32"
-        ),
+        "kv_spec": KVSpec(num_layers=1, num_kv_heads=1, head_dim=8, block_size=BLOCK_SIZE, dtype="float32"),
         "max_model_len": num_blocks * BLOCK_SIZE,
         "vocab_size": VOCAB_SIZE,
         "eos_token_ids": frozenset({EOS_TOKEN_ID}),

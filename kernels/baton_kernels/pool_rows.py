@@ -75,15 +75,15 @@ class Chunk:
 
 
 class StepRows:
-    """The rows of one batch in pools of one shape, for layers with one window; computed when asked for."""
+    """The rows of one batch in pools of one shape; computed when asked for."""
 
-    def __init__(self, batch: AttentionBatch, pool_shape: torch.Size, window: int | None) -> None:
+    def __init__(self, batch: AttentionBatch, pool_shape: torch.Size) -> None:
         _, num_layers, sides, num_kv_heads, self._block_size, _ = pool_shape
         self._rows_per_block = num_layers * sides * num_kv_heads * self._block_size
         self._device = batch.slot_mapping.device
         self._head_rows = torch.arange(num_kv_heads, device=self._device) * self._block_size
         self._batch = batch
-        self._window = window
+        self._window = batch.window
 
     @cached_property
     def write(self) -> Tensor:

@@ -223,7 +223,6 @@ def decode(
     layer: int,
     batch: AttentionBatch,
     scale: float,
-    window: int | None,
 ) -> None:
     """Attend with the one-token slices of `batch`. Mutates their rows of `out`, which is contiguous.
 
@@ -231,7 +230,7 @@ def decode(
     """
     _, _, _, num_kv_heads, block_size, head_dim = kv_pool.shape
     num_seqs, num_q_heads = len(batch.query_lens), q.shape[1]
-    reach = NO_WINDOW if window is None else window
+    reach = NO_WINDOW if batch.window is None else batch.window
     longest = max(batch.context_lens)
     # A window that starts inside a split touches one split more than its length fills.
     num_splits = min(triton.cdiv(longest, SPLIT), triton.cdiv(reach, SPLIT) + 1)
@@ -276,8 +275,8 @@ class TritonAttention(AttentionKernels):
     def __init__(self) -> None:
         self._torch = TorchAttention()
 
-    def write_kv(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
-        self._torch.write_kv(k, v, kv_pool, layer, batch)
+    def write(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
+        self._torch.write(k, v, kv_pool, layer, batch)
 
     def attend(
         self,
@@ -288,12 +287,12 @@ class TritonAttention(AttentionKernels):
         layer: int,
         batch: AttentionBatch,
         scale: float,
-        window: int | None,
+        softcap: float | None = None,
     ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self._torch.attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, window)
+        self._torch.attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap)
         if 1 in batch.query_lens:
-            decode(out, q, kv_pool, layer, batch, scale, window)
+            decode(out, q, kv_pool, layer, batch, scale)
         return out
 
     def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:

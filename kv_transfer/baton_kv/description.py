@@ -15,7 +15,7 @@ class PoolDescription(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
     transport: str
     layout: str
-    """`KVGroupSpec.layout`: equal layouts are equal bytes."""
+    """`KVSpec.layout`: equal layouts are equal bytes."""
     epoch: int
     """Start of the holder's engine; block ids have no meaning beyond it."""
     num_blocks: int

@@ -15,7 +15,7 @@ from baton_kv.connector import Capabilities, HolderUnreachableError, VerifiesBy
 from baton_kv.mapped import Blocks, MappedConnector
 
 if TYPE_CHECKING:
-    from baton_core.kv_group import KVGroupSpec
+    from baton_core.kv_spec import KVSpec
     from baton_kv.description import PoolDescription
 
 
@@ -64,7 +64,7 @@ class InProcessConnector(MappedConnector):
         name="in_process", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=True
     )
 
-    def __init__(self, spec: KVGroupSpec, epoch: int, registry: InProcessRegistry) -> None:
+    def __init__(self, spec: KVSpec, epoch: int, registry: InProcessRegistry) -> None:
         super().__init__(spec, epoch)
         self._registry = registry
         self._address = registry.reserve_address()

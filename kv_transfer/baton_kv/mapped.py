@@ -18,7 +18,7 @@ import torch
 import xxhash
 
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 from baton_kv.block_runs import BlockRun, merge_runs
 from baton_kv.connector import (
     AbortResult,
@@ -88,7 +88,7 @@ class _Pull:
 class MappedConnector(KVConnector):
     """Common part of the backends that read a peer's memory directly."""
 
-    def __init__(self, spec: KVGroupSpec, epoch: int) -> None:
+    def __init__(self, spec: KVSpec, epoch: int) -> None:
         self._spec = spec
         self._epoch = epoch
         self._blocks: Blocks | None = None

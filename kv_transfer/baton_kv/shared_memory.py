@@ -22,7 +22,7 @@ from baton_kv.pool_memory import map_read_only, reserve_memory
 from baton_kv.pool_socket import PoolListener, ask_holder, host_realm, is_open
 
 if TYPE_CHECKING:
-    from baton_core.kv_group import KVGroupSpec
+    from baton_core.kv_spec import KVSpec
 
 
 class _SharedPool:
@@ -52,7 +52,7 @@ class SharedMemoryConnector(MappedConnector):
         name="shared_memory", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True
     )
 
-    def __init__(self, spec: KVGroupSpec, epoch: int, *, connect_timeout_s: float = 1.0) -> None:
+    def __init__(self, spec: KVSpec, epoch: int, *, connect_timeout_s: float = 1.0) -> None:
         super().__init__(spec, epoch)
         self._connect_timeout_s = connect_timeout_s
         self._realm = host_realm()

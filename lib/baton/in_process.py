@@ -52,7 +52,7 @@ class InProcessCluster:
     def __init__(self, settings: WorkerSettings, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         registry = InProcessRegistry()
-        placement = PoolPlacement(lambda group: InProcessConnector(group, 1, registry))
+        placement = PoolPlacement(lambda spec: InProcessConnector(spec, 1, registry))
         self._engine = load_runner(settings.engine, placement.allocate)
         assert placement.connector is not None, "loading places the pool"
         config = worker_config(settings, self._engine, placement.connector.capabilities, "local", 1)

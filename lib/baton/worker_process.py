@@ -15,7 +15,7 @@ import zmq.asyncio
 from baton.process import run_until_signal
 from baton.worker import Worker, WorkerParts
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 from baton_core.scheduler import SchedulerConfig
 from baton_core.worker_config import WorkerConfig
 from baton_core.worker_info import ModelIdentity, Role, WorkerInfo
@@ -59,12 +59,12 @@ class WorkerSettings:
 class PoolPlacement:
     """Lets a connector place the pool once the model's shape is known."""
 
-    make_connector: Callable[[KVGroupSpec], KVConnector]
+    make_connector: Callable[[KVSpec], KVConnector]
     connector: KVConnector | None = field(default=None, init=False)
 
-    def allocate(self, group: KVGroupSpec, num_blocks: int) -> torch.Tensor:
-        """Make the connector and its pool `[num_blocks, *group.block_shape]`."""
-        self.connector = self.make_connector(group)
+    def allocate(self, spec: KVSpec, num_blocks: int) -> torch.Tensor:
+        """Make the connector and its pool `[num_blocks, *spec.block_shape]`."""
+        self.connector = self.make_connector(spec)
         return self.connector.allocate(num_blocks)
 
 
@@ -84,7 +84,7 @@ async def _serve(settings: WorkerSettings) -> None:
     try:
         holder = HolderEndpoint(context, settings.peer_address)
         epoch = time.time_ns()
-        placement = PoolPlacement(lambda group: SharedMemoryConnector(group, epoch))
+        placement = PoolPlacement(lambda spec: SharedMemoryConnector(spec, epoch))
         engine = await asyncio.to_thread(load_runner, settings.engine, placement.allocate)
         assert placement.connector is not None, "loading places the pool"
         worker_id = settings.worker_id or f"{settings.role}-{secrets.token_hex(4)}"
@@ -110,23 +110,23 @@ def worker_config(
     """The core's view of a loaded worker."""
     identity = ModelIdentity(
         model=model_fingerprint(resolve_model(settings.engine.model)),
-        dtype=engine.kv_group.dtype,
-        kv_layout=engine.kv_group.layout,
-        block_size=engine.kv_group.block_size,
+        dtype=engine.kv_spec.dtype,
+        kv_layout=engine.kv_spec.layout,
+        block_size=engine.kv_spec.block_size,
         transport=capabilities.name,
     )
     return WorkerConfig(
         worker_id=worker_id,
         epoch=epoch,
         identity=identity,
-        kv_group=engine.kv_group,
+        kv_spec=engine.kv_spec,
         num_blocks=engine.kv_cache.num_blocks,
         max_model_len=engine.kv_cache.max_model_len,
         vocab_size=engine.config.vocab_size,
         eos_token_ids=frozenset(engine.config.eos_token_ids),
         is_verified_by_checksum=capabilities.verifies_by is VerifiesBy.CHECKSUM,
         scheduler=SchedulerConfig(
-            block_size=engine.kv_group.block_size,
+            block_size=engine.kv_spec.block_size,
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
         ),

@@ -229,7 +229,7 @@ class _PlanBuilder:
                 seq_id=seq.seq_id,
                 token_ids=tuple(seq.token_ids[start:end]),
                 start=start,
-                block_ids=tuple(seq.block_table[: -(-end // self._block_size)]),
+                block_tables=(tuple(seq.block_table[: -(-end // self._block_size)]),),
                 samples=seq.sample_specs() if end == seq.num_tokens else (),
             )
         )

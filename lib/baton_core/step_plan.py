@@ -8,6 +8,10 @@ A step knows no phases: a prompt chunk, one decoded token and a recompute after 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+NO_BLOCK: Final = -1
+"""In a block table: a block that lies before the window and was given back."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,8 +46,9 @@ class SequenceSlice:
     token_ids: tuple[int, ...]
     start: int
     """Position of `token_ids[0]`; everything before it is already in the sequence's blocks."""
-    block_ids: tuple[int, ...]
-    """Block table up to and including the block of the last token."""
+    block_tables: tuple[tuple[int, ...], ...]
+    """For each KV group, the block table up to and including the block of the last token; `NO_BLOCK` where
+    all tokens of a block lie before the group's window."""
     samples: tuple[SampleSpec, ...] = ()
     """Draws from the last position's logits: none inside a prompt, one per sequence at its end."""
 

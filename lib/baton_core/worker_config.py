@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from baton_core.errors import InvalidRequestError
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 from baton_core.lease_table import HoldTimings
 from baton_core.router_messages import RequestSpec
 from baton_core.scheduler import SchedulerConfig
@@ -20,7 +20,7 @@ class WorkerConfig:
     worker_id: str
     epoch: int
     identity: ModelIdentity
-    kv_group: KVGroupSpec
+    kv_spec: KVSpec
     num_blocks: int
     max_model_len: int
     vocab_size: int

@@ -67,7 +67,7 @@ class WorkerCore:
     """Events in, effects out; `schedule` plans the next step when none is in flight."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        block_size = config.kv_group.block_size
+        block_size = config.kv_spec.block_size
         assert config.max_model_len <= config.num_blocks * block_size, "max_model_len exceeds the pool"
         assert config.scheduler.block_size == block_size, "the scheduler counts in the pool's blocks"
         self.config = config
@@ -79,7 +79,7 @@ class WorkerCore:
         self.imports = Imports(
             self.pool,
             block_size=block_size,
-            block_bytes=config.kv_group.block_bytes,
+            block_bytes=config.kv_spec.block_bytes,
             is_verified_by_checksum=config.is_verified_by_checksum,
             worker_id=config.worker_id,
             epoch=config.epoch,
@@ -300,7 +300,7 @@ class WorkerCore:
         return effects
 
     def _offer(self, seq: Sequence, *, is_complete: bool) -> list[WorkerEffect]:
-        num_full = seq.num_computed_tokens // self.config.kv_group.block_size
+        num_full = seq.num_computed_tokens // self.config.kv_spec.block_size
         num_ready = len(seq.block_table) if is_complete else num_full
         return self.leases.add_blocks(seq.seq_id.request_id, seq.block_table, num_ready)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 from baton_engine.element_type import resolve_dtype
 from baton_engine.memory import free_device_bytes
 from baton_engine.model_config import ModelConfig, read_model_config
@@ -23,7 +23,7 @@ from baton_kernels.selection import select_kernels
 
 logger = logging.getLogger(__name__)
 
-AllocatePool = Callable[[KVGroupSpec, int], Tensor]
+AllocatePool = Callable[[KVSpec, int], Tensor]
 """Returns a zeroed, contiguous pool of a number of blocks on the runner's device."""
 
 
@@ -49,7 +49,7 @@ class LoadedEngine:
 
     runner: ModelRunner
     config: ModelConfig
-    kv_group: KVGroupSpec
+    kv_spec: KVSpec
     kv_cache: KVCachePlan
 
 
@@ -68,15 +68,16 @@ def load_runner(settings: EngineSettings, allocate_pool: AllocatePool | None = N
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     free_bytes = free_device_bytes(device)
     weights = WeightReader(folder, dtype, device)
-    model = Decoder(config, weights)
+    kernels = select_kernels(device)
+    model = Decoder(config, weights, kernels.layers)
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
-    group = config.kv_group(settings.block_size, str(dtype).removeprefix("torch."))
-    plan = plan_kv_cache(group, config.max_position_embeddings, settings.kv_cache, memory)
-    logger.info("%s", memory_table(group, plan, memory))
+    spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
+    plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
+    logger.info("%s", memory_table(spec, plan, memory))
     if allocate_pool is not None:
-        kv_pool = allocate_pool(group, plan.num_blocks)
+        kv_pool = allocate_pool(spec, plan.num_blocks)
     else:
-        kv_pool = torch.zeros((plan.num_blocks, *group.block_shape), dtype=dtype, device=device)
-    runner = ModelRunner(model, select_kernels(device), kv_pool)
+        kv_pool = torch.zeros((plan.num_blocks, *spec.block_shape), dtype=dtype, device=device)
+    runner = ModelRunner(model, kernels.attention, kv_pool, spec)
     runner.warm_up()
-    return LoadedEngine(runner=runner, config=config, kv_group=group, kv_cache=plan)
+    return LoadedEngine(runner=runner, config=config, kv_spec=spec, kv_cache=plan)

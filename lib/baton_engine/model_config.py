@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec, group_layers
 from baton_engine.config_fields import ConfigFields, read_json_object
 
 _DTYPES: Final = ("float32", "bfloat16", "float16")
@@ -63,14 +63,16 @@ class ModelConfig:
     def kv_size(self) -> int:
         return self.num_kv_heads * self.head_dim
 
-    def kv_group(self, block_size: int, dtype: str) -> KVGroupSpec:
+    def kv_spec(self, block_size: int, dtype: str) -> KVSpec:
         """Return the shape of this model's KV blocks; `dtype` is the cache's element type by torch's name."""
-        return KVGroupSpec(
-            num_layers=self.num_layers,
+        groups = group_layers(self.layer_windows)
+        return KVSpec(
+            num_layers=max(len(group.layers) for group in groups),
             num_kv_heads=self.num_kv_heads,
             head_dim=self.head_dim,
             block_size=block_size,
             dtype=dtype,
+            groups=groups,
         )
 
 

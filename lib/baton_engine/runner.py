@@ -9,9 +9,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from baton_core.kv_spec import KVSpec
 from baton_core.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan, StepResult
 from baton_engine.models.decoder import Decoder
 from baton_engine.sampler import sample
+from baton_engine.step_attention import StepAttention
 from baton_kernels.interface import AttentionBatch, AttentionKernels
 
 
@@ -21,11 +23,11 @@ class ModelRunner:
     `kv_pool` is `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]` on the model's device.
     """
 
-    def __init__(self, model: Decoder, kernels: AttentionKernels, kv_pool: Tensor) -> None:
+    def __init__(self, model: Decoder, kernels: AttentionKernels, kv_pool: Tensor, spec: KVSpec) -> None:
         self.model = model
         self.kv_pool = kv_pool
         self._kernels = kernels
-        self._block_size = kv_pool.shape[4]
+        self.spec = spec
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -41,28 +43,36 @@ class ModelRunner:
         Mutates block 0: call it before the first sequence.
         """
         spec = SampleSpec(seed=0, position=0, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        prompt_len = max(1, self._block_size - 1)
+        prompt_len = max(1, self.spec.block_size - 1)
         for step_id, (start, num_tokens) in enumerate(((0, prompt_len), (prompt_len - 1, 1))):
             piece = SequenceSlice(
                 seq_id=SeqId("warm-up", 0),
                 token_ids=(0,) * num_tokens,
                 start=start,
-                block_ids=(0,),
+                block_tables=((0,),) * len(self.spec.groups),
                 samples=(spec,),
             )
             self.execute(StepPlan(step_id=step_id, slices=(piece,)))
 
     def _run(self, slices: tuple[SequenceSlice, ...]) -> tuple[tuple[int, ...], ...]:
         token_ids = torch.tensor([token for piece in slices for token in piece.token_ids])
-        batch = AttentionBatch.build(
-            query_lens=[piece.num_scheduled_tokens for piece in slices],
-            context_lens=[piece.start + piece.num_scheduled_tokens for piece in slices],
-            block_tables=[piece.block_ids for piece in slices],
-            block_size=self._block_size,
-            device=self.model.device,
-        )
-        hidden = self.model.forward(token_ids.to(self.model.device), batch, self.kv_pool, self._kernels)
+        attention = StepAttention(self._kernels, self.kv_pool, self.spec, self._batches(slices))
+        hidden = self.model.forward(token_ids.to(self.model.device), attention)
         return self._sample(hidden, slices)
+
+    def _batches(self, slices: tuple[SequenceSlice, ...]) -> list[AttentionBatch]:
+        """Where the slices stand, for each KV group."""
+        return [
+            AttentionBatch.build(
+                query_lens=[piece.num_scheduled_tokens for piece in slices],
+                context_lens=[piece.start + piece.num_scheduled_tokens for piece in slices],
+                block_tables=[piece.block_tables[index] for piece in slices],
+                block_size=self.spec.block_size,
+                window=group.window,
+                device=self.model.device,
+            )
+            for index, group in enumerate(self.spec.groups)
+        ]
 
     def _sample(self, hidden: Tensor, slices: tuple[SequenceSlice, ...]) -> tuple[tuple[int, ...], ...]:
         """Draw every slice's samples from the logits of its last token, computed once per slice."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class KVCachePlan:
 
 
 def plan_kv_cache(
-    group: KVGroupSpec, max_position_embeddings: int, settings: KVCacheSettings, memory: MemoryState
+    spec: KVSpec, max_position_embeddings: int, settings: KVCacheSettings, memory: MemoryState
 ) -> KVCachePlan:
     """Divide the memory into blocks.
 
@@ -69,12 +69,12 @@ def plan_kv_cache(
             the model or the cache.
     """
     kv_bytes = _kv_bytes(settings, memory)
-    num_blocks = kv_bytes // group.block_bytes
+    num_blocks = kv_bytes // spec.block_bytes
     if num_blocks < 1:
         raise InvalidConfigError(
-            f"kv_cache_memory_bytes is {kv_bytes}; allowed: at least {group.block_bytes}, one block's size"
+            f"kv_cache_memory_bytes is {kv_bytes}; allowed: at least {spec.block_bytes}, one block's size"
         )
-    max_model_len = _max_model_len(settings, max_position_embeddings, num_blocks * group.block_size)
+    max_model_len = _max_model_len(settings, max_position_embeddings, num_blocks * spec.block_size)
     return KVCachePlan(num_blocks=num_blocks, max_model_len=max_model_len)
 
 
@@ -112,13 +112,13 @@ def _max_model_len(settings: KVCacheSettings, max_position_embeddings: int, capa
     return min(max_position_embeddings, capacity)
 
 
-def memory_table(group: KVGroupSpec, plan: KVCachePlan, memory: MemoryState) -> str:
+def memory_table(spec: KVSpec, plan: KVCachePlan, memory: MemoryState) -> str:
     """Return the division of the memory as lines of text for the log."""
-    kv_bytes = plan.num_blocks * group.block_bytes
-    num_tokens = plan.num_blocks * group.block_size
+    kv_bytes = plan.num_blocks * spec.block_bytes
+    num_tokens = plan.num_blocks * spec.block_size
     rows = [
         ("weights", memory.weight_bytes, ""),
-        ("KV cache", kv_bytes, f"{plan.num_blocks} blocks of {group.block_size} tokens, {num_tokens} tokens"),
+        ("KV cache", kv_bytes, f"{plan.num_blocks} blocks of {spec.block_size} tokens, {num_tokens} tokens"),
         ("left free", memory.free_bytes - memory.weight_bytes - kv_bytes, ""),
     ]
     lines = [f"{name:<10}{size / GIB:>9.3f} GiB  {note}".rstrip() for name, size, note in rows]

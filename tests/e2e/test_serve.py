@@ -23,7 +23,7 @@ from tests.e2e.processes import BATON, Cluster
 
 CLIENT = Path(__file__).parents[2] / "examples" / "client.py"
 BLOCK_SIZE = 32
-BLOCK_BYTES = read_model_config(Path(BUNDLED_MODEL)).kv_group(BLOCK_SIZE, "float32").block_bytes
+BLOCK_BYTES = read_model_config(Path(BUNDLED_MODEL)).kv_spec(BLOCK_SIZE, "float32").block_bytes
 TEXT = "import os\n\n# The path of the file, and the name of its folder:\n"
 
 

@@ -14,15 +14,15 @@ pytestmark = [
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float16: 3e-3}
 
 
-def attend(step: PagedBatch, window: int | None = None) -> torch.Tensor:
+def attend(step: PagedBatch) -> torch.Tensor:
     kernels = select_kernels("cuda")
-    return kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, window)
+    return kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
 
 
-def assert_equals_reference(step: PagedBatch, window: int | None = None) -> None:
-    out = attend(step, window).cpu()
+def assert_equals_reference(step: PagedBatch) -> None:
+    out = attend(step).cpu()
     pool, q = step.kv_pool.cpu(), step.q.cpu()
-    expected = attend_reference(q, pool, LAYER, step.batch, step.scale, window)
+    expected = attend_reference(q, pool, LAYER, step.batch, step.scale)
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=TOLERANCE[out.dtype])
 
 
@@ -41,15 +41,17 @@ def test_groups_equal_the_reference(group: int) -> None:
 
 @pytest.mark.parametrize("window", [1, 100, 513])
 def test_windows_equal_the_reference(window: int) -> None:
-    step = make_paged_batch([(1, 40), (1, 700), (1, 1100)], head_dim=64, block_size=32, device="cuda")
-    assert_equals_reference(step, window)
+    step = make_paged_batch(
+        [(1, 40), (1, 700), (1, 1100)], head_dim=64, block_size=32, device="cuda", window=window
+    )
+    assert_equals_reference(step)
 
 
 @pytest.mark.parametrize("window", [None, 30])
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_chunks_between_decodes_equal_the_reference(dtype: torch.dtype, window: int | None) -> None:
     slices = [(1, 90), (17, 17), (1, 8), (9, 100)]
-    assert_equals_reference(make_paged_batch(slices, dtype=dtype, head_dim=64, device="cuda"), window)
+    assert_equals_reference(make_paged_batch(slices, dtype=dtype, head_dim=64, device="cuda", window=window))
 
 
 def test_a_decode_gets_the_same_bits_alone_and_in_company() -> None:

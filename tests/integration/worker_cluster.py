@@ -67,7 +67,7 @@ class GatedRunner(ModelRunner):
     """The runner `inner`, whose steps pass `gate` before they are computed."""
 
     def __init__(self, inner: ModelRunner, gate: Gate) -> None:
-        super().__init__(inner.model, select_kernels(inner.model.device), inner.kv_pool)
+        super().__init__(inner.model, select_kernels(inner.model.device).attention, inner.kv_pool, inner.spec)
         self._gate = gate
 
     def execute(self, plan: StepPlan) -> StepResult:

@@ -145,7 +145,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def no_block_of_the_step_in_flight_is_given_away(self) -> None:
         for piece in self.plan.slices if self.plan else ():
-            assert {self.pool.state(block_id) for block_id in piece.block_ids} <= {BlockState.ACTIVE}
+            assert {self.pool.state(block_id) for block_id in piece.block_tables[0]} <= {BlockState.ACTIVE}
 
     def teardown(self) -> None:
         """Left alone, every sequence finishes and every block comes back."""
@@ -173,13 +173,13 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _check_writes(self, plan: StepPlan) -> None:
         """Whatever a slice writes, no other slice sees."""
-        tables = [set(piece.block_ids) for piece in plan.slices]
+        tables = [set(piece.block_tables[0]) for piece in plan.slices]
         targets = [target for _, target in plan.block_copies]
         assert len(set(targets)) == len(targets)
         for number, piece in enumerate(plan.slices):
             last = piece.start + piece.num_scheduled_tokens - 1
-            assert len(piece.block_ids) == last // BLOCK_SIZE + 1
-            written = set(piece.block_ids[piece.start // BLOCK_SIZE :])
+            assert len(piece.block_tables[0]) == last // BLOCK_SIZE + 1
+            written = set(piece.block_tables[0][piece.start // BLOCK_SIZE :])
             others = [table for other, table in enumerate(tables) if other != number]
             assert not any(written & table for table in others)
             assert not any(self.pool.cache.hash_of(block_id) for block_id in written)
@@ -192,10 +192,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert seq.state is SequenceState.RUNNING
         for position in range(piece.start):
             expected = hash(tuple(seq.token_ids[: position + 1]))
-            assert self.memory.read(piece.block_ids, position) == expected, (piece, position)
+            assert self.memory.read(piece.block_tables[0], position) == expected, (piece, position)
         for position, token_id in enumerate(piece.token_ids, start=piece.start):
             assert token_id == seq.token_ids[position]
-            self.memory.write(piece.block_ids, position, hash(tuple(seq.token_ids[: position + 1])))
+            self.memory.write(piece.block_tables[0], position, hash(tuple(seq.token_ids[: position + 1])))
         return tuple(700 + sample.position for sample in piece.samples)
 
 

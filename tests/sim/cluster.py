@@ -201,7 +201,8 @@ class SimWorker(Node):
 
     def _step(self, plan: StepPlan) -> None:
         """Compute somewhere within the step: its blocks stay what they were when it was planned."""
-        states = {self.core.pool.state(block_id) for piece in plan.slices for block_id in piece.block_ids}
+        tables = [table for piece in plan.slices for table in piece.block_tables]
+        states = {self.core.pool.state(block_id) for table in tables for block_id in table}
         assert states == {BlockState.ACTIVE}, "a step computes on blocks that are no sequence's"
         result = self.engine.execute(plan)
         self.cluster.clock.after(

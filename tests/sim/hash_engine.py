@@ -61,12 +61,12 @@ class HashEngine:
         return tuple(failed)
 
     def _slot(self, piece: SequenceSlice, position: int) -> int:
-        return self.blocks[piece.block_ids[position // self.block_size]][position % self.block_size]
+        return self.blocks[piece.block_tables[0][position // self.block_size]][position % self.block_size]
 
     def _write(self, piece: SequenceSlice) -> None:
         for position, token_id in enumerate(piece.token_ids, start=piece.start):
             before = self._slot(piece, position - 1) if position else 0
-            block = self.blocks[piece.block_ids[position // self.block_size]]
+            block = self.blocks[piece.block_tables[0][position // self.block_size]]
             block[position % self.block_size] = digest(before, token_id)
 
     def _draw(self, piece: SequenceSlice, spec: SampleSpec) -> int:

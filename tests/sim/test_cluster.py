@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from baton_core.errors import ErrorCode
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 from baton_core.lease_table import HoldTimings
 from baton_core.placement import PlacementConfig, SplitMode
 from baton_core.request_flow import FlowLimits
@@ -24,7 +24,7 @@ from tests.sim.cluster import Cluster, Faults, Outcome
 from tests.sim.hash_engine import VOCAB_SIZE, HashEngine, expected_tokens
 
 BLOCK_SIZE = 4
-GROUP = KVGroupSpec(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")
+GROUP = KVSpec(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")
 IDENTITY = ModelIdentity(model="m", dtype="f", kv_layout="l", block_size=BLOCK_SIZE, transport="sim")
 
 
@@ -35,7 +35,7 @@ def start_worker(
         worker_id=name,
         epoch=epoch,
         identity=IDENTITY,
-        kv_group=GROUP,
+        kv_spec=GROUP,
         num_blocks=num_blocks,
         max_model_len=min(160, num_blocks * BLOCK_SIZE),
         vocab_size=VOCAB_SIZE,

@@ -11,7 +11,7 @@ from typing import Final, Literal
 import torch
 
 from baton.worker_process import PoolPlacement, WorkerSettings, worker_config, worker_info
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 from baton_core.lease_table import HoldTimings
 from baton_core.placement import PlacementConfig, SplitMode
 from baton_core.request_flow import FlowLimits
@@ -126,14 +126,14 @@ class TorchCluster:
         self.engines[worker_id] = TorchEngine(worker_id, EPOCH, engine.runner, connector)
         self.sim.start(info, config, self.engines[worker_id])
 
-    def _make_connector(self, group: KVGroupSpec, backend: Backend) -> KVConnector:
+    def _make_connector(self, group: KVSpec, backend: Backend) -> KVConnector:
         if backend == "in_process":
             return InProcessConnector(group, EPOCH, self._registry)
         return SharedMemoryConnector(group, EPOCH)
 
     def _settings(self, role: Role) -> WorkerSettings:
         shape = self._shape
-        block_bytes = read_model_config(self._folder).kv_group(shape.block_size, "float32").block_bytes
+        block_bytes = read_model_config(self._folder).kv_spec(shape.block_size, "float32").block_bytes
         kv_cache = KVCacheSettings(
             kv_cache_memory_bytes=shape.num_blocks * block_bytes, max_model_len=shape.max_model_len
         )

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
+
+from baton_kernels.interface import LayerKernels
 
 
 class RMSNorm:
     """Scales the last axis to unit root mean square, computed in float32, then by a learned weight."""
 
-    def __init__(self, weight: Tensor, eps: float) -> None:
+    def __init__(self, weight: Tensor, eps: float, kernels: LayerKernels) -> None:
         self._weight = weight
         self._eps = eps
+        self._kernels = kernels
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Return a new tensor of the same shape and dtype."""
-        wide = hidden.to(torch.float32)
-        variance = wide.pow(2).mean(-1, keepdim=True)
-        return self._weight * (wide * torch.rsqrt(variance + self._eps)).to(hidden.dtype)
+        return self._kernels.rms_norm(hidden, self._weight, self._eps)

@@ -23,12 +23,6 @@ class RotaryEmbedding:
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return `x` `[num_tokens, num_heads, head_dim]` rotated, as a new tensor."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
-
-
 def inverse_frequencies(rope: RopeParameters, head_dim: int) -> Tensor:
     """Return the angle per position of each pair of dimensions, `[head_dim / 2] float32`."""
     inv_freq = 1.0 / (rope.theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim))

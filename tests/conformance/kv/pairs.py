@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 
 import torch
 
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 from baton_kv.connector import BlockCopy, KVConnector, PullOrder, PullOutcome
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.shared_memory import SharedMemoryConnector
 
 HOLDER = "prefill-0"
-SMALL = KVGroupSpec(num_layers=2, num_kv_heads=2, head_dim=4, block_size=4, dtype="bfloat16")
+SMALL = KVSpec(num_layers=2, num_kv_heads=2, head_dim=4, block_size=4, dtype="bfloat16")
 """Blocks of 256 bytes."""
-LARGE = KVGroupSpec(num_layers=8, num_kv_heads=8, head_dim=64, block_size=32, dtype="float32")
+LARGE = KVSpec(num_layers=8, num_kv_heads=8, head_dim=64, block_size=32, dtype="float32")
 """Blocks of 1 MiB: four fill a step."""
 
-MakeConnector = Callable[[KVGroupSpec, int], KVConnector]
+MakeConnector = Callable[[KVSpec, int], KVConnector]
 
 
 def make_in_process() -> MakeConnector:
@@ -55,7 +55,7 @@ class Site:
     exits: ExitStack
     rng: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(7))
 
-    def worker(self, spec: KVGroupSpec = SMALL, *, epoch: int = 1, num_blocks: int = 16) -> Worker:
+    def worker(self, spec: KVSpec = SMALL, *, epoch: int = 1, num_blocks: int = 16) -> Worker:
         """A worker whose pool is filled with random bytes."""
         connector = self.make(spec, epoch)
         self.exits.callback(connector.close)
@@ -63,7 +63,7 @@ class Site:
         worker.bytes.copy_(torch.randint(0, 256, worker.bytes.shape, generator=self.rng, dtype=torch.uint8))
         return worker
 
-    def pair(self, spec: KVGroupSpec = SMALL, **options: int) -> tuple[Worker, Worker]:
+    def pair(self, spec: KVSpec = SMALL, **options: int) -> tuple[Worker, Worker]:
         """A holder, and a puller that is connected to it under the name `HOLDER`."""
         holder, puller = self.worker(spec, **options), self.worker(spec)
         puller.connector.connect(HOLDER, holder.connector.describe())

@@ -26,12 +26,12 @@ def test_a_prompt_is_computed_once_and_decoded_elsewhere(by_checksum: bool) -> N
     pair.hand_over(make_request(prompt=10, max_tokens=2))
     assert pair.d.heard(Reserved) == [Reserved(request_id="r", num_cached_tokens=0)]
     (moved,) = pair.d.heard(Transferred)
-    block_bytes = pair.d.core.config.kv_group.block_bytes
+    block_bytes = pair.d.core.config.kv_spec.block_bytes
     assert (moved.num_blocks, moved.num_bytes, moved.num_recomputed_tokens) == (3, 3 * block_bytes, 0)
     plan = pair.d.core.schedule(0.0)
     assert plan is not None
     (piece,) = plan.slices
-    assert (piece.start, piece.token_ids, piece.block_ids) == (10, (500,), (0, 1, 2))
+    assert (piece.start, piece.token_ids, piece.block_tables[0]) == (10, (500,), (0, 1, 2))
     assert piece.samples[0].position == 11
     assert pair.p.core.leases.num_open == 0
 
@@ -74,7 +74,7 @@ def test_siblings_share_one_import() -> None:
     plan = pair.d.core.schedule(0.0)
     assert plan is not None
     assert plan.block_copies == ((2, 3), (2, 4), (2, 5))
-    assert [piece.block_ids for piece in plan.slices] == [(0, 1, 3), (0, 1, 4), (0, 1, 5)]
+    assert [piece.block_tables[0] for piece in plan.slices] == [(0, 1, 3), (0, 1, 4), (0, 1, 5)]
 
 
 def test_only_the_sequences_that_are_named_and_not_cancelled_are_decoded() -> None:

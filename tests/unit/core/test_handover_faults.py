@@ -144,7 +144,7 @@ def test_a_block_with_a_wrong_checksum_is_never_read_or_cached() -> None:
     plan = pair.d.core.schedule(0.0)
     assert plan is not None
     (piece,) = plan.slices
-    assert (piece.start, len(piece.token_ids), piece.block_ids[0]) == (4, 11, 0)
+    assert (piece.start, len(piece.token_ids), piece.block_tables[0][0]) == (4, 11, 0)
     valid = [block_id for block_id in range(16) if pair.d.core.pool.cache.hash_of(block_id) is not None]
     assert valid == [0, 2]
 

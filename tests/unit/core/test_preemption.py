@@ -20,7 +20,7 @@ def test_the_sequence_that_came_last_is_preempted_first() -> None:
     run_steps(scheduler, 1)
     plan = plan_step(scheduler)
     assert shape(plan) == [("a", 8, 1), ("b", 8, 1)]
-    assert [piece.block_ids for piece in plan.slices] == [(0, 1, 5), (2, 3, 4)]
+    assert [piece.block_tables[0] for piece in plan.slices] == [(0, 1, 5), (2, 3, 4)]
     assert (seqs[2].state, seqs[2].block_table, seqs[2].num_computed_tokens) == (SequenceState.WAITING, [], 0)
     assert scheduler.num_preemptions == 1
     pool.check_invariants()
@@ -113,7 +113,7 @@ def test_a_pinned_prompt_gets_all_its_blocks_at_once_and_keeps_them() -> None:
     pinned = make_sequence("pinned", prompt=24, first=100, arrival_s=1.0, is_pinned=True)
     scheduler.add(pinned)
     plan = plan_step(scheduler)
-    assert (len(pinned.block_table), len(plan.slices[1].block_ids)) == (6, 1)
+    assert (len(pinned.block_table), len(plan.slices[1].block_tables[0])) == (6, 1)
     finish_step(scheduler, plan)
     pool.allocate(1)
     run_steps(scheduler, 1)
@@ -134,7 +134,7 @@ def test_siblings_copy_the_shared_tail_before_they_write_it() -> None:
         scheduler.add(seq)
     plan = plan_step(scheduler)
     assert plan.block_copies == ((1, 2), (1, 3))
-    assert [piece.block_ids for piece in plan.slices] == [(0, 2), (0, 3)]
+    assert [piece.block_tables[0] for piece in plan.slices] == [(0, 2), (0, 3)]
     assert pool.state(1) is BlockState.ACTIVE
     finish_step(scheduler, plan)
     assert pool.state(1) is BlockState.FREE
@@ -154,7 +154,7 @@ def test_the_last_sibling_writes_the_tail_in_place() -> None:
     finish_step(scheduler, plan)
     scheduler.remove(0.0, leader)
     plan = plan_step(scheduler)
-    assert (plan.block_copies, plan.slices[0].block_ids) == ((), (0, 1))
+    assert (plan.block_copies, plan.slices[0].block_tables[0]) == ((), (0, 1))
 
 
 def test_a_tail_that_is_full_needs_no_copy() -> None:
@@ -167,4 +167,4 @@ def test_a_tail_that_is_full_needs_no_copy() -> None:
     scheduler.add(sibling)
     plan = plan_step(scheduler)
     assert plan.block_copies == ()
-    assert [piece.block_ids for piece in plan.slices] == [(0, 1, 2), (0, 1, 3)]
+    assert [piece.block_tables[0] for piece in plan.slices] == [(0, 1, 2), (0, 1, 3)]

@@ -24,7 +24,7 @@ def test_a_prompt_is_computed_in_chunks_of_the_budget() -> None:
     for _ in range(3):
         plan = plan_step(scheduler)
         piece = plan.slices[0]
-        chunks.append((piece.start, piece.token_ids, piece.block_ids, len(piece.samples)))
+        chunks.append((piece.start, piece.token_ids, piece.block_tables[0], len(piece.samples)))
         finish_step(scheduler, plan)
     assert chunks == [
         (0, (1, 2, 3, 4, 5, 6), (0, 1), 0),
@@ -86,7 +86,7 @@ def test_a_decode_takes_a_block_only_when_it_reaches_one() -> None:
     tables = []
     for _ in range(3):
         plan = plan_step(scheduler)
-        tables.append(plan.slices[0].block_ids)
+        tables.append(plan.slices[0].block_tables[0])
         finish_step(scheduler, plan)
     assert tables == [(0, 1), (0, 1), (0, 1, 2)]
 
@@ -124,7 +124,7 @@ def test_computed_blocks_are_shared_with_the_next_prompt() -> None:
     later = make_sequence("b", prompt=10, arrival_s=1.0)
     scheduler.add(later)
     piece = plan_step(scheduler).slices[1]
-    assert (piece.start, piece.token_ids, piece.block_ids) == (8, (9, 10), (0, 1, 3))
+    assert (piece.start, piece.token_ids, piece.block_tables[0]) == (8, (9, 10), (0, 1, 3))
     assert later.num_cached_tokens == 8
 
 
@@ -134,7 +134,7 @@ def test_at_least_one_token_of_a_prompt_is_computed() -> None:
     run_steps(scheduler, 1)
     scheduler.add(make_sequence("b", prompt=8, arrival_s=1.0))
     piece = plan_step(scheduler).slices[1]
-    assert (piece.start, piece.block_ids, len(piece.samples)) == (4, (0, 3), 1)
+    assert (piece.start, piece.block_tables[0], len(piece.samples)) == (4, (0, 3), 1)
 
 
 def test_two_equal_prompts_in_one_step_are_computed_twice_and_cached_once() -> None:
@@ -142,7 +142,7 @@ def test_two_equal_prompts_in_one_step_are_computed_twice_and_cached_once() -> N
     scheduler.add(make_sequence("a", prompt=8))
     scheduler.add(make_sequence("b", prompt=8, arrival_s=1.0))
     plan = plan_step(scheduler)
-    assert [piece.block_ids for piece in plan.slices] == [(0, 1), (2, 3)]
+    assert [piece.block_tables[0] for piece in plan.slices] == [(0, 1), (2, 3)]
     finish_step(scheduler, plan)
     assert len(pool.cache) == 2
     assert [pool.cache.hash_of(block_id) is not None for block_id in range(4)] == [True, True, False, False]

@@ -73,7 +73,7 @@ def test_several_sequences_share_one_prompt() -> None:
     plan = worker.core.schedule(0.0)
     assert plan is not None
     assert plan.block_copies == ((1, 2), (1, 3), (1, 4))
-    assert [piece.block_ids for piece in plan.slices] == [(0, 2), (0, 3), (0, 4)]
+    assert [piece.block_tables[0] for piece in plan.slices] == [(0, 2), (0, 3), (0, 4)]
     worker.feed(StepDone(result=step_result(plan)))
     assert [index for _, index, _, _ in outputs(worker)] == [0, 1, 2, 0, 1, 2]
     assert worker.core.num_requests == 0

@@ -18,15 +18,15 @@ BLOCK_SIZE = 8
 
 
 def make_decoder(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    return Decoder(read_model_config(folder), WeightReader(folder, dtype))
+    return Decoder(read_model_config(folder), WeightReader(folder, dtype), select_kernels("cpu").layers)
 
 
 def make_runner(folder: Path, num_blocks: int = 32, dtype: torch.dtype = torch.float32) -> ModelRunner:
     """Load a runner whose pool starts as NaN: whoever reads what nobody wrote is found out."""
     model = make_decoder(folder, dtype)
-    group = model.config.kv_group(BLOCK_SIZE, str(dtype).removeprefix("torch."))
-    kv_pool = torch.full((num_blocks, *group.block_shape), torch.nan, dtype=dtype)
-    return ModelRunner(model, select_kernels("cpu"), kv_pool)
+    spec = model.config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
+    kv_pool = torch.full((num_blocks * len(spec.groups), *spec.block_shape), torch.nan, dtype=dtype)
+    return ModelRunner(model, select_kernels("cpu").attention, kv_pool, spec)
 
 
 def make_spec(
@@ -43,6 +43,11 @@ def make_spec(
     )
 
 
+def group_tables(block_ids: Sequence[int], num_groups: int) -> tuple[tuple[int, ...], ...]:
+    """Give each KV group blocks of its own."""
+    return tuple(tuple(block * num_groups + group for block in block_ids) for group in range(num_groups))
+
+
 def make_slice(
     token_ids: Sequence[int],
     block_ids: Sequence[int],
@@ -50,13 +55,14 @@ def make_slice(
     start: int = 0,
     samples: Sequence[SampleSpec] = (),
     name: str = "a",
+    num_groups: int = 1,
 ) -> SequenceSlice:
     num_blocks = -(-(start + len(token_ids)) // BLOCK_SIZE)
     return SequenceSlice(
         seq_id=SeqId(name, 0),
         token_ids=tuple(token_ids),
         start=start,
-        block_ids=tuple(block_ids[:num_blocks]),
+        block_tables=group_tables(block_ids[:num_blocks], num_groups),
         samples=tuple(samples),
     )
 
@@ -83,7 +89,13 @@ def generate(
         stop = min(start + chunk_len, len(tokens))
         is_last = stop == len(tokens)
         spec = make_spec(stop, temperature=temperature, seed=seed)
-        piece = make_slice(tokens[start:stop], block_ids, start=start, samples=(spec,) if is_last else ())
+        piece = make_slice(
+            tokens[start:stop],
+            block_ids,
+            start=start,
+            samples=(spec,) if is_last else (),
+            num_groups=len(runner.spec.groups),
+        )
         (sampled,) = runner.execute(make_plan(piece)).sampled
         tokens += sampled
         start = stop

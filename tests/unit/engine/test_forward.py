@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from baton_engine.step_attention import StepAttention
 from baton_kernels.interface import AttentionBatch
 from baton_kernels.selection import select_kernels
 from tests.models import VARIANTS, make_model, make_prompt, reference_logits
-from tests.unit.engine.steps import BLOCK_SIZE, make_decoder
+from tests.unit.engine.steps import BLOCK_SIZE, group_tables, make_decoder
 
 PROMPT_LEN = 45
 BLOCK_IDS = [4, 1, 7, 0, 6, 2]
@@ -23,19 +24,25 @@ def native_logits(
     folder: Path, token_ids: list[int], chunk_len: int, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     model = make_decoder(folder, dtype)
-    group = model.config.kv_group(BLOCK_SIZE, str(dtype).removeprefix("torch."))
-    kv_pool = torch.full((8, *group.block_shape), torch.nan, dtype=dtype)
+    kv_spec = model.config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
+    num_groups = len(kv_spec.groups)
+    kv_pool = torch.full((8 * num_groups, *kv_spec.block_shape), torch.nan, dtype=dtype)
     kernels = select_kernels("cpu")
     logits = []
     for start in range(0, len(token_ids), chunk_len):
         chunk = token_ids[start : start + chunk_len]
-        batch = AttentionBatch.build(
-            query_lens=[len(chunk)],
-            context_lens=[start + len(chunk)],
-            block_tables=[BLOCK_IDS],
-            block_size=BLOCK_SIZE,
-        )
-        logits.append(model.logits(model.forward(torch.tensor(chunk), batch, kv_pool, kernels)))
+        batches = [
+            AttentionBatch.build(
+                query_lens=[len(chunk)],
+                context_lens=[start + len(chunk)],
+                block_tables=[table],
+                block_size=BLOCK_SIZE,
+                window=group.window,
+            )
+            for group, table in zip(kv_spec.groups, group_tables(BLOCK_IDS, num_groups), strict=True)
+        ]
+        attention = StepAttention(kernels.attention, kv_pool, kv_spec, batches)
+        logits.append(model.logits(model.forward(torch.tensor(chunk), attention)))
     return torch.cat(logits)
 
 

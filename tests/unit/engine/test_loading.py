@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
-from baton_core.kv_group import KVGroupSpec
+from baton_core.kv_spec import KVSpec
 from baton_engine import element_type
 from baton_engine.element_type import resolve_dtype
 from baton_engine.loading import EngineSettings, load_runner
@@ -27,7 +27,7 @@ def test_a_loaded_runner_generates_what_transformers_does(model_folder: Callable
     cache = KVCacheSettings(kv_cache_memory_bytes=40 * 4096)
     loaded = load_runner(EngineSettings(model=str(folder), block_size=8, kv_cache=cache))
     assert (loaded.kv_cache.num_blocks, loaded.kv_cache.max_model_len) == (40, 320)
-    assert loaded.runner.kv_pool.shape == (40, *loaded.kv_group.block_shape)
+    assert loaded.runner.kv_pool.shape == (40, *loaded.kv_spec.block_shape)
     prompt = make_prompt(20)
     assert generate(loaded.runner, prompt, 6) == greedy_reference(folder, prompt, 6)[0]
 
@@ -35,7 +35,7 @@ def test_a_loaded_runner_generates_what_transformers_does(model_folder: Callable
 def test_the_pool_lies_where_the_caller_allocates_it(model_folder: Callable[[str], Path]) -> None:
     pools: list[torch.Tensor] = []
 
-    def allocate(group: KVGroupSpec, num_blocks: int) -> torch.Tensor:
+    def allocate(group: KVSpec, num_blocks: int) -> torch.Tensor:
         pools.append(torch.zeros((num_blocks, *group.block_shape), dtype=getattr(torch, group.dtype)))
         return pools[-1]
 

@@ -48,11 +48,9 @@ CASES: Final = {
 def largest_error(case: Case) -> float:
     from baton_kernels.triton_decode import TritonAttention  # reads TRITON_INTERPRET
 
-    step = make_paged_batch(case.slices, **case.shape)
-    out = TritonAttention().attend(
-        step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, case.window
-    )
-    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, case.window)
+    step = make_paged_batch(case.slices, window=case.window, **case.shape)
+    out = TritonAttention().attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
+    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale)
     return float((out.double() - expected).abs().max())
 
 

@@ -30,6 +30,7 @@ class PagedBatch:
 def make_paged_batch(
     slices: Sequence[tuple[int, int]],
     *,
+    window: int | None = None,
     num_kv_heads: int = 2,
     group: int = 2,
     head_dim: int = 32,
@@ -51,6 +52,7 @@ def make_paged_batch(
         context_lens=[context_len for _, context_len in slices],
         block_tables=tables,
         block_size=block_size,
+        window=window,
         device=device,
     )
 

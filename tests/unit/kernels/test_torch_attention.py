@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,15 +14,13 @@ from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
-def attend(step: PagedBatch, window: int | None = None) -> torch.Tensor:
-    return TorchAttention().attend(
-        step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, window
-    )
+def attend(step: PagedBatch) -> torch.Tensor:
+    return TorchAttention().attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
 
 
-def assert_equals_reference(step: PagedBatch, window: int | None = None) -> None:
-    out = attend(step, window)
-    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, window)
+def assert_equals_reference(step: PagedBatch) -> None:
+    out = attend(step)
+    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale)
     assert out.dtype == step.q.dtype
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=TOLERANCE[out.dtype])
 
@@ -32,9 +31,9 @@ def test_the_reference_equals_attention_written_out_by_hand() -> None:
     k, v = step.kv_pool[block, LAYER, :, 0, :3].double()
     last = (step.q[1, 0].double() * k).sum(1) * step.scale
     weights = last.exp() / last.exp().sum()
-    out = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, None)
+    out = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale)
     torch.testing.assert_close(out[1, 0], weights[0] * v[0] + weights[1] * v[1] + weights[2] * v[2])
-    only_itself = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, 1)
+    only_itself = attend_reference(step.q, step.kv_pool, LAYER, replace(step.batch, window=1), step.scale)
     torch.testing.assert_close(only_itself[:, 0], v[1:])
 
 
@@ -42,7 +41,7 @@ def test_the_reference_equals_attention_written_out_by_hand() -> None:
 @pytest.mark.parametrize("window", [None, 1, 6, 64])
 def test_a_mixed_batch_equals_the_reference(dtype: torch.dtype, window: int | None) -> None:
     slices = [(1, 1), (7, 7), (1, 97), (5, 23), (1, 64), (13, 70), (1, 65)]
-    assert_equals_reference(make_paged_batch(slices, dtype=dtype), window)
+    assert_equals_reference(make_paged_batch(slices, dtype=dtype, window=window))
 
 
 @pytest.mark.parametrize("group", [1, 2, 4, 7])
@@ -82,9 +81,25 @@ def test_any_batch_equals_the_reference(
     dtype: torch.dtype,
 ) -> None:
     step = make_paged_batch(
-        slices, group=group, num_kv_heads=num_kv_heads, head_dim=16, block_size=block_size, dtype=dtype
+        slices,
+        window=window,
+        group=group,
+        num_kv_heads=num_kv_heads,
+        head_dim=16,
+        block_size=block_size,
+        dtype=dtype,
     )
-    assert_equals_reference(step, window)
+    assert_equals_reference(step)
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_capped_scores_equal_the_reference(window: int | None) -> None:
+    step = make_paged_batch([(1, 1), (7, 7), (1, 97), (5, 23)], window=window)
+    q = step.q * 20
+    out = TorchAttention().attend(q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, 3.0)
+    expected = attend_reference(q, step.kv_pool, LAYER, step.batch, step.scale, 3.0)
+    torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(out, attend(replace(step, q=q)), atol=0.1)
 
 
 def test_slots_outside_the_contexts_are_never_read() -> None:
@@ -100,8 +115,8 @@ def test_slots_outside_the_contexts_are_never_read() -> None:
 @pytest.mark.parametrize("window", [None, 50])
 def test_a_sequence_gets_the_same_numbers_alone_and_in_company(window: int | None) -> None:
     slices = [(1, 130), (1, 5), (9, 40), (1, 600), (1, 131)]
-    step = make_paged_batch(slices, block_size=32, head_dim=64, group=7)
-    together = attend(step, window)
+    step = make_paged_batch(slices, window=window, block_size=32, head_dim=64, group=7)
+    together = attend(step)
     starts = step.batch.query_start.tolist()
     for seq, (query_len, context_len) in enumerate(slices):
         tokens = slice(starts[seq], starts[seq + 1])
@@ -111,13 +126,14 @@ def test_a_sequence_gets_the_same_numbers_alone_and_in_company(window: int | Non
                 context_lens=[context_len],
                 block_tables=[step.batch.block_tables[seq].tolist()],
                 block_size=32,
+                window=window,
             ),
             kv_pool=step.kv_pool,
             q=step.q[tokens],
             k=step.k[tokens],
             v=step.v[tokens],
         )
-        torch.testing.assert_close(attend(alone, window), together[tokens], rtol=0, atol=1e-6)
+        torch.testing.assert_close(attend(alone), together[tokens], rtol=0, atol=1e-6)
 
 
 def test_padding_is_whole_tiles_and_at_most_half_of_a_long_context() -> None:
@@ -131,7 +147,7 @@ def test_writing_equals_the_reference_and_leaves_other_layers_alone(dtype: torch
     new_k, new_v = step.k + 1, step.v - 1
     expected = step.kv_pool.clone()
     write_kv_reference(new_k, new_v, expected, LAYER, step.batch)
-    TorchAttention().write_kv(new_k, new_v, step.kv_pool, LAYER, step.batch)
+    TorchAttention().write(new_k, new_v, step.kv_pool, LAYER, step.batch)
     torch.testing.assert_close(step.kv_pool, expected, rtol=0, atol=0, equal_nan=True)
     assert step.kv_pool[:, 1 - LAYER].isnan().all()
 
@@ -141,6 +157,6 @@ def test_views_of_a_fused_projection_are_taken_as_they_are() -> None:
     fused = torch.cat((step.q, step.k, step.v), dim=1)
     q, k, v = fused.split((4, 2, 2), dim=1)
     kernels = TorchAttention()
-    kernels.write_kv(k, v, step.kv_pool, LAYER, step.batch)
-    out = kernels.attend(q, k, v, step.kv_pool, LAYER, step.batch, step.scale, None)
+    kernels.write(k, v, step.kv_pool, LAYER, step.batch)
+    out = kernels.attend(q, k, v, step.kv_pool, LAYER, step.batch, step.scale)
     assert torch.equal(out, attend(step))
