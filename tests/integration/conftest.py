@@ -1,4 +1,4 @@
-"""One thread for torch: the models of these tests are too small for two."""
+"""One thread for torch, since these models are too small for two; and an ear at the routers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from baton_core.router_core import RouterCore
+from baton_core.router_events import RouterEffect, RouterEvent, WorkerReported, WorkerSaid
+from tests.integration.worker_cluster import Said
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> Iterator[None]:
@@ -14,3 +18,20 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> Said:
+    """Listens to every router of the test."""
+    heard, on_event = Said(), RouterCore.on_event
+
+    def listen(core: RouterCore, now: float, event: RouterEvent) -> list[RouterEffect]:
+        if isinstance(event, WorkerSaid):
+            heard.messages.append(event.message)
+            heard.speakers.append(event.worker_id)
+        if isinstance(event, WorkerReported):
+            heard.loads[event.worker_id] = event.load
+        return on_event(core, now, event)
+
+    monkeypatch.setattr(RouterCore, "on_event", listen)
+    return heard

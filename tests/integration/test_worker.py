@@ -13,8 +13,6 @@ import zmq.asyncio
 
 from baton import LLM, CompletionOutput, SamplingParams
 from baton_core.peer_messages import BlocksReady, LeaseGone, Release, Subscribe, decode_peer, encode_peer
-from baton_core.router_core import RouterCore
-from baton_core.router_events import RouterEffect, RouterEvent, WorkerReported, WorkerSaid
 from baton_core.router_messages import FirstToken, Reserved, Transferred
 from baton_core.worker_info import Role
 from baton_decode.puller_endpoint import PullerEndpoint
@@ -43,22 +41,6 @@ MALFORMED = (
 def llm() -> LLM:
     """Everything in this thread: the oracle."""
     return LLM(str(MODEL), dtype="float32")
-
-
-@pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> Said:
-    """Listens to every router of the test."""
-    heard, on_event = Said(), RouterCore.on_event
-
-    def listen(core: RouterCore, now: float, event: RouterEvent) -> list[RouterEffect]:
-        if isinstance(event, WorkerSaid):
-            heard.messages.append(event.message)
-        if isinstance(event, WorkerReported):
-            heard.loads[event.worker_id] = event.load
-        return on_event(core, now, event)
-
-    monkeypatch.setattr(RouterCore, "on_event", listen)
-    return heard
 
 
 async def read(call: Any, num_events: int) -> list[pb.GenerateEvent]:

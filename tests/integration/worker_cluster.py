@@ -76,22 +76,38 @@ class GatedRunner(ModelRunner):
 
 
 @asynccontextmanager
-async def working(
+async def working(role: Role, port: int, **settings: Any) -> AsyncIterator[str]:
+    """Serve the router at `port` as a worker, with settings of `made`; gives its peer address."""
+    async with made(role, port, **settings) as (worker, peer_address):
+        running = asyncio.create_task(worker.run())
+        try:
+            yield peer_address
+        finally:
+            running.cancel()
+            ended = await asyncio.gather(running, return_exceptions=True)
+        assert isinstance(ended[0], asyncio.CancelledError), ended
+
+
+@asynccontextmanager
+async def made(
     role: Role,
     port: int,
     *,
+    name: str = "",
     epoch: int = 1,
+    block_size: int = 32,
     gate: Gate | None = None,
     wrap: Callable[[KVConnector], KVConnector] = lambda connector: connector,
     peer_address: str = "tcp://127.0.0.1:0",
     max_num_batched_tokens: int = 2048,
-) -> AsyncIterator[str]:
-    """Serve the router at `port` as a worker with the name of its role; gives its peer address."""
+) -> AsyncIterator[tuple[Worker, str]]:
+    """A worker for the router at `port`, named by its role if not otherwise, and its peer address."""
     settings = WorkerSettings(
         role=role,
         engine=EngineSettings(
             model=str(MODEL),
             dtype="float32",
+            block_size=block_size,
             kv_cache=KVCacheSettings(kv_cache_memory_bytes=KV_CACHE_BYTES),
         ),
         routers=(f"127.0.0.1:{port}",),
@@ -103,7 +119,7 @@ async def working(
     engine = load_runner(settings.engine, placement.allocate)
     connector = placement.connector
     assert connector is not None
-    config = worker_config(settings, engine, connector.capabilities, str(role), epoch)
+    config = worker_config(settings, engine, connector.capabilities, name or str(role), epoch)
     parts = WorkerParts(
         config=config,
         info=worker_info(role, config, holder.address, connector.describe()),
@@ -113,14 +129,10 @@ async def working(
         holder=holder,
         routers=settings.routers,
     )
-    running = asyncio.create_task(Worker(parts).run())
     try:
-        yield holder.address
+        yield Worker(parts), holder.address
     finally:
-        running.cancel()
-        ended = await asyncio.gather(running, return_exceptions=True)
         context.destroy(linger=0)
-    assert isinstance(ended[0], asyncio.CancelledError), ended
 
 
 @dataclass(slots=True)
@@ -128,6 +140,8 @@ class Said:
     """What workers have said to the router's core so far, and the last load of each."""
 
     messages: list[ToRouter] = field(default_factory=list)
+    speakers: list[str] = field(default_factory=list)
+    """The worker of each message."""
     loads: dict[str, WorkerLoad] = field(default_factory=dict)
 
     def has(self, kind: type[ToRouter], request_id: str) -> bool:
@@ -136,6 +150,11 @@ class Said:
     def find(self, kind: type[ToRouter], request_id: str) -> Any:
         of_kind = (message for message in self.messages if isinstance(message, kind))
         return next((m for m in of_kind if name_at_client(m.request_id) == request_id), None)
+
+    def workers_that_said(self, kind: type[ToRouter]) -> set[str]:
+        """Names of the workers that sent a message of this type."""
+        pairs = zip(self.messages, self.speakers, strict=True)
+        return {speaker for message, speaker in pairs if isinstance(message, kind)}
 
     def num_blocks(self, name: str) -> int:
         """Blocks that a worker has available, as it said last."""
@@ -170,9 +189,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def routing(said: Said) -> AsyncIterator[Cluster]:
+async def routing(said: Said, *, split: str = "always") -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(split="always"))
+        server = await stack.enter_async_context(serving(split=split))
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
         yield Cluster(server.port, BatonStub(await stack.enter_async_context(channel)), said)
 

@@ -1,0 +1,123 @@
+"""Several prefill, decode and mixed workers under one router: load, joining, leaving, refusal."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+
+from baton import LLM, CompletionOutput
+from baton_core.errors import IncompatibleWorkerError
+from baton_core.router_messages import FirstToken, TokenBatch
+from baton_core.worker_info import Role
+from tests.e2e.calls import answer, draw_prompt, greedy
+from tests.integration.router_cluster import MODEL, run
+from tests.integration.scripted_worker import until
+from tests.integration.worker_cluster import Cluster, Said, made, routing, working
+
+NUM_REQUESTS = 64
+MAX_TOKENS = 16
+PARAMS = greedy(MAX_TOKENS)
+PROMPTS = [draw_prompt(1 + 37 * number % 200, seed=number) for number in range(NUM_REQUESTS)]
+"""1 to 200 tokens."""
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[tuple[CompletionOutput, ...]]:
+    """What each prompt gives when everything happens in one thread."""
+    llm = LLM(str(MODEL), dtype="float32")
+    return [output.outputs for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
+
+
+async def ask_for(cluster: Cluster, number: int) -> tuple[CompletionOutput, ...]:
+    call = cluster.ask(f"r{number}", PROMPTS[number], PARAMS)
+    return answer([event async for event in call])[0]
+
+
+@pytest.mark.parametrize("split", ["always", "auto"])
+def test_64_concurrent_requests_over_five_workers_get_the_tokens_of_one(
+    split: str, said: Said, expected: list[tuple[CompletionOutput, ...]]
+) -> None:
+    names = {"p1": Role.PREFILL, "p2": Role.PREFILL, "d1": Role.DECODE, "d2": Role.DECODE, "m1": Role.MIXED}
+
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(routing(said, split=split))
+            for name, role in names.items():
+                await stack.enter_async_context(working(role, cluster.port, name=name))
+            await cluster.wait_for_idle(*names)
+            outputs = await asyncio.gather(*(ask_for(cluster, number) for number in range(NUM_REQUESTS)))
+            assert outputs == expected
+            await cluster.wait_for_idle(*names)
+
+    run(scenario())
+    if split == "always":
+        assert said.workers_that_said(FirstToken) >= {"p1", "p2"}, "one prefill worker did everything"
+    assert said.workers_that_said(TokenBatch) >= {"d1", "d2"}, "one decode worker did everything"
+
+
+def test_workers_join_and_leave_under_load(said: Said, expected: list[tuple[CompletionOutput, ...]]) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(routing(said))
+            leaving = AsyncExitStack()
+            for name, role in (("p1", Role.PREFILL), ("d1", Role.DECODE)):
+                await leaving.enter_async_context(working(role, cluster.port, name=name))
+            await cluster.wait_for_idle("p1", "d1")
+            first = [asyncio.create_task(ask_for(cluster, number)) for number in range(24)]
+            for name, role in (("p2", Role.PREFILL), ("d2", Role.DECODE)):
+                await stack.enter_async_context(working(role, cluster.port, name=name))
+            await until(lambda: {"p2", "d2"} <= said.loads.keys())
+            second = [asyncio.create_task(ask_for(cluster, number)) for number in range(24, 48)]
+            assert await asyncio.gather(*first, *second) == expected[:48]
+            assert said.workers_that_said(TokenBatch) >= {"d1", "d2"}, "a worker that joined got nothing"
+
+            third = [asyncio.create_task(_ended(cluster, number)) for number in range(48, 56)]
+            await leaving.aclose()
+            ends = await asyncio.gather(*third)
+            for number, end in zip(range(48, 56), ends, strict=True):
+                assert end in (expected[number], "UNAVAILABLE"), "neither the tokens nor the news of the loss"
+            await cluster.wait_for_idle("p2", "d2")
+            fourth = await asyncio.gather(*(ask_for(cluster, number) for number in range(56, NUM_REQUESTS)))
+            assert fourth == expected[56:]
+            await cluster.wait_for_idle("p2", "d2")
+
+    run(scenario())
+
+
+async def _ended(cluster: Cluster, number: int) -> Any:
+    """The outputs of a request, or the status that it ended with."""
+    try:
+        return await ask_for(cluster, number)
+    except grpc.aio.AioRpcError as error:
+        return error.code().name
+
+
+def test_a_worker_that_does_not_fit_is_refused_with_the_reason_and_disturbs_nobody(
+    said: Said, expected: list[tuple[CompletionOutput, ...]]
+) -> None:
+    async def scenario() -> None:
+        async with (
+            routing(said) as cluster,
+            working(Role.PREFILL, cluster.port),
+            working(Role.DECODE, cluster.port),
+        ):
+            await cluster.wait_for_idle("prefill", "decode")
+            asked = [asyncio.create_task(ask_for(cluster, number)) for number in range(4)]
+            with pytest.raises(
+                IncompatibleWorkerError, match="block_size is 16; allowed: 32, as in the work"
+            ):
+                await _work_until_refused(cluster)
+            await asyncio.gather(*asked)
+            assert [task.result() for task in asked] == expected[:4]
+            await cluster.wait_for_idle("prefill", "decode")
+
+    run(scenario())
+
+
+async def _work_until_refused(cluster: Cluster) -> None:
+    async with made(Role.DECODE, cluster.port, name="other", block_size=16) as (worker, _):
+        await worker.run()
