@@ -15,6 +15,7 @@ _INDEX: Final = "model.safetensors.index.json"
 _SINGLE: Final = "model.safetensors"
 _MAX_HEADER_BYTES: Final = 100_000_000
 ITEM_BYTES: Final = {"F32": 4, "BF16": 2, "F16": 2}
+_MAX_RANK: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ def find_weight_files(folder: Path) -> tuple[Path, ...]:
     if (folder / _INDEX).exists():
         names = _index_shards(folder / _INDEX)
     elif (folder / _SINGLE).exists():
-        names = [_SINGLE]
+        return (_regular_file(folder / _SINGLE),)
     else:
         raise InvalidModelError(f"{folder} holds no weights; allowed: {_SINGLE}, or shards with {_INDEX}")
     for name in names:
@@ -49,6 +50,12 @@ def find_weight_files(folder: Path) -> tuple[Path, ...]:
                 f"{folder / _INDEX} names {name}, which is missing; allowed: all its shards"
             )
     return tuple(folder / name for name in names)
+
+
+def _regular_file(path: Path) -> Path:
+    if not path.is_file():
+        raise InvalidModelError(f"{path} is no regular file; allowed: a safetensors file")
+    return path
 
 
 def _index_shards(path: Path) -> list[str]:
@@ -68,11 +75,16 @@ def read_header_bytes(path: Path) -> bytes:
     """Return a safetensors file's JSON header as stored.
 
     Raises:
-        InvalidModelError: the file ends before its header does.
+        InvalidModelError: the file cannot be read, or ends before its header does.
     """
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(length) if 0 < length <= _MAX_HEADER_BYTES else b""
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = file.read(length) if 0 < length <= _MAX_HEADER_BYTES else b""
+    except OSError as error:
+        raise InvalidModelError(
+            f"{path} cannot be read ({error.strerror}); allowed: a readable file"
+        ) from None
     if not header or len(header) < length:
         raise InvalidModelError(f"{path} has no complete header; allowed: a whole safetensors file")
     return header
@@ -82,7 +94,8 @@ def read_entries(path: Path) -> dict[str, TensorEntry]:
     """Read the header of one file into tensor name -> entry.
 
     Raises:
-        InvalidModelError: the header is damaged, or the file is shorter or longer than it says.
+        InvalidModelError: the header is damaged, its tensors overlap or leave gaps, or the file is shorter or
+            longer than it says.
     """
     header = read_header_bytes(path)
     data_start = 8 + len(header)
@@ -90,21 +103,37 @@ def read_entries(path: Path) -> dict[str, TensorEntry]:
         described = json.loads(header)
         described.pop("__metadata__", None)
         entries = {name: _entry(path, data_start, value) for name, value in described.items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidModelError(
-            f"{path} has a damaged header ({error!r}); allowed: a safetensors file"
+            f"{path} has a damaged header ({error!r:.200}); allowed: a safetensors file"
         ) from None
-    expected = max((entry.offset + entry.num_bytes for entry in entries.values()), default=data_start)
+    expected = _end_of_tensors(path, data_start, entries)
     size = path.stat().st_size
     if size != expected:
         raise InvalidModelError(f"{path} holds {size} bytes; allowed: {expected}, which its header announces")
     return entries
 
 
+def _end_of_tensors(path: Path, data_start: int, entries: dict[str, TensorEntry]) -> int:
+    """Return where the last tensor ends, after checking that each begins where the one before ended."""
+    end = data_start
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].offset, item[1].num_bytes)):
+        if entry.offset != end:
+            raise InvalidModelError(
+                f"{path}: tensor {name} begins at byte {entry.offset - data_start} of the data; "
+                f"allowed: {end - data_start}, where the tensor before it ends"
+            )
+        end += entry.num_bytes
+    return end
+
+
 def _entry(path: Path, data_start: int, described: dict[str, Any]) -> TensorEntry:
     begin, end = described["data_offsets"]
-    dtype, shape = str(described["dtype"]), tuple(int(extent) for extent in described["shape"])
+    dtype, shape = str(described["dtype"]), tuple(described["shape"])
+    if any(type(number) is not int for number in (begin, end, *shape)) or len(shape) > _MAX_RANK:
+        raise ValueError(f"data_offsets {begin!r}, {end!r} for shape {shape!r}")
     item_bytes = ITEM_BYTES.get(dtype)
-    if not 0 <= begin <= end or (item_bytes is not None and end - begin != item_bytes * math.prod(shape)):
+    is_size_right = item_bytes is None or end - begin == item_bytes * math.prod(shape)
+    if not 0 <= begin <= end or min(shape, default=1) < 0 or not is_size_right:
         raise ValueError(f"data_offsets {begin}, {end} for {dtype} {shape}")
     return TensorEntry(path=path, dtype=dtype, shape=shape, offset=data_start + begin, num_bytes=end - begin)

@@ -37,7 +37,12 @@ class WeightReader:
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
         self._entries: dict[str, TensorEntry] = {}
         for path in find_weight_files(folder):
-            self._entries.update(read_entries(path))
+            entries = read_entries(path)
+            for name in entries.keys() & self._entries.keys():
+                raise InvalidModelError(
+                    f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
+                )
+            self._entries.update(entries)
 
     def load(self, name: str, shape: Sequence[int]) -> Tensor:
         """Return the tensor `name`, newly allocated.
