@@ -1,59 +1,80 @@
+"""Free memory under the limits of either cgroup version, from files laid out as the kernel does."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from baton_kv.host_memory import available_bytes
 
-
-def make_host(root: Path, *, cgroup: str, available_kb: int = 1000, **files: str) -> Path:
-    """A file tree of /proc and /sys; a file's name has `__` for `/`."""
-    proc = root / "proc/self"
-    proc.mkdir(parents=True)
-    (proc / "cgroup").write_text(cgroup)
-    (root / "proc/meminfo").write_text(
-        f"MemTotal: 9999999 kB\nMemAvailable: {available_kb} kB\nHugePages_Free: 0\n"
-    )
-    for name, text in files.items():
-        file = root / "sys/fs/cgroup" / name.replace("__", "/").replace("memory_", "memory.")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-    return root
+MIB = 1 << 20
 
 
-def test_without_limits_the_host_decides(tmp_path: Path) -> None:
-    assert available_bytes(make_host(tmp_path, cgroup="0::/\n")) == 1000 * 1024
+def write(path: Path, text: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
 
 
-def test_the_tightest_cgroup_above_the_process_decides(tmp_path: Path) -> None:
-    host = make_host(
-        tmp_path,
-        cgroup="0::/pods/mine\n",
-        pods__mine__memory_max="max\n",
-        pods__mine__memory_current="100000\n",
-        pods__memory_max="500000\n",
-        pods__memory_current="200000\n",
-        pods__memory_stat="anon 150000\ninactive_file 4000\n",
-    )
-    assert available_bytes(host) == 500000 - 200000 + 4000
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path / "proc/meminfo", f"MemTotal: {4000 * 1024} kB\nMemAvailable: {1000 * 1024} kB")
+    return tmp_path
 
 
-def test_the_older_hierarchy_counts_as_well(tmp_path: Path) -> None:
-    host = make_host(
-        tmp_path,
-        cgroup="9:name=systemd:/\n4:cpu,memory:/box\n",
-        memory__box__memory_limit_in_bytes="300000\n",
-        memory__box__memory_usage_in_bytes="299000\n",
-        memory__box__memory_stat="cache 5\n",
-    )
-    assert available_bytes(host) == 1000
+def write_v2(folder: Path, limit: object, used_mib: int, inactive_mib: int = 0) -> None:
+    write(folder / "memory.max", limit)
+    write(folder / "memory.current", used_mib * MIB)
+    write(folder / "memory.stat", f"anon 1\ninactive_file {inactive_mib * MIB}\nactive_file 5")
 
 
-def test_a_group_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
-    host = make_host(
-        tmp_path, cgroup="0::/\n", memory_max="10\n", memory_current="20\n", memory_stat="anon 20\n"
-    )
-    assert available_bytes(host) == 0
+def write_v1(folder: Path, limit: int, used_mib: int, inactive_mib: int = 0) -> None:
+    write(folder / "memory.limit_in_bytes", limit)
+    write(folder / "memory.usage_in_bytes", used_mib * MIB)
+    write(folder / "memory.stat", f"cache 1\ntotal_inactive_file {inactive_mib * MIB}")
 
 
-def test_this_host_has_some_memory() -> None:
-    assert available_bytes() > 1 << 20
+def test_without_cgroups_the_machine_decides(root: Path) -> None:
+    assert available_bytes(root) == 1000 * MIB
+
+
+def test_v2_limit_less_usage_but_for_page_cache(root: Path) -> None:
+    write(root / "proc/self/cgroup", "0::/")
+    write_v2(root / "sys/fs/cgroup", 600 * MIB, used_mib=350, inactive_mib=50)
+    assert available_bytes(root) == 300 * MIB
+
+
+def test_v2_the_tightest_parent_decides(root: Path) -> None:
+    write(root / "proc/self/cgroup", "0::/pod/worker")
+    write_v2(root / "sys/fs/cgroup/pod/worker", "max", used_mib=100)
+    write_v2(root / "sys/fs/cgroup/pod", 500 * MIB, used_mib=400)
+    assert available_bytes(root) == 100 * MIB
+
+
+def test_v2_without_a_limit_the_machine_decides(root: Path) -> None:
+    write(root / "proc/self/cgroup", "0::/")
+    write_v2(root / "sys/fs/cgroup", "max", used_mib=3000)
+    assert available_bytes(root) == 1000 * MIB
+
+
+def test_v1_limit_less_usage_but_for_page_cache(root: Path) -> None:
+    write(root / "proc/self/cgroup", "11:cpu,cpuacct:/job\n5:memory:/job\n1:name=systemd:/job")
+    write_v1(root / "sys/fs/cgroup/memory/job", 700 * MIB, used_mib=300, inactive_mib=100)
+    write_v1(root / "sys/fs/cgroup/memory", 2**63 - 4096, used_mib=3000)
+    assert available_bytes(root) == 500 * MIB
+
+
+def test_v1_a_container_that_sees_the_hosts_path_has_its_limit_at_the_mount(root: Path) -> None:
+    write(root / "proc/self/cgroup", "5:memory:/docker/0123abc")
+    write_v1(root / "sys/fs/cgroup/memory", 400 * MIB, used_mib=100)
+    assert available_bytes(root) == 300 * MIB
+
+
+def test_usage_above_the_limit_leaves_nothing(root: Path) -> None:
+    write(root / "proc/self/cgroup", "0::/")
+    write_v2(root / "sys/fs/cgroup", 100 * MIB, used_mib=120)
+    assert available_bytes(root) == 0
+
+
+def test_this_machine_has_some_memory() -> None:
+    assert available_bytes() > 16 * MIB
