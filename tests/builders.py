@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from baton_core.block_hash import root_hash
-from baton_core.kv_spec import KVSpec
+from baton_core.kv_spec import KVGroup, KVSpec
+from baton_core.paging import Paging
 from baton_core.router_messages import KVSource, RequestSpec
 from baton_core.sampling_params import SamplingParams
-from baton_core.scheduler import SchedulerConfig
+from baton_core.scheduler_config import SchedulerConfig
 from baton_core.sequence import Sequence, SequenceState
 from baton_core.step_plan import SeqId, StepPlan, StepResult
 from baton_core.worker_config import WorkerConfig
@@ -17,6 +18,7 @@ from baton_core.worker_info import ModelIdentity, Role, WorkerInfo
 BLOCK_SIZE = 4
 VOCAB_SIZE = 1000
 EOS_TOKEN_ID = 999
+ONE_GROUP = Paging(block_size=BLOCK_SIZE)
 
 
 def make_identity(**changes: Any) -> ModelIdentity:
@@ -42,13 +44,14 @@ def make_prompt(num_tokens: int, first: int = 1) -> tuple[int, ...]:
 
 
 def make_request(request_id: str = "r", *, prompt: int = 8, first: int = 1, **changes: Any) -> RequestSpec:
-    """A request of `prompt` tokens; `cache_salt` and the fields of `SamplingParams` may be given."""
-    cache_salt = changes.pop("cache_salt", "")
+    """A request of `prompt` tokens; `cache_salt`, `priority` and the fields of `SamplingParams` may be given."""
+    cache_salt, priority = changes.pop("cache_salt", ""), changes.pop("priority", 0)
     return RequestSpec(
         request_id=request_id,
         prompt_token_ids=make_prompt(prompt, first),
         params=make_params(**changes),
         cache_salt=cache_salt,
+        priority=priority,
     )
 
 
@@ -59,34 +62,50 @@ def make_sequence(
     first: int = 1,
     arrival_s: float = 0.0,
     state: SequenceState = SequenceState.WAITING,
+    priority: int = 0,
     is_pinned: bool = False,
+    paging: Paging = ONE_GROUP,
     **params: Any,
 ) -> Sequence:
     return Sequence(
         SeqId(request_id, 0),
         make_prompt(prompt, first),
         make_params(**params),
+        paging=paging,
         root=root_hash(make_identity()),
         arrival_s=arrival_s,
         state=state,
+        priority=priority,
         is_pinned=is_pinned,
+    )
+
+
+def make_kv_spec(windows: tuple[int | None, ...] = (None,)) -> KVSpec:
+    """One layer in each KV group."""
+    return KVSpec(
+        num_layers=1,
+        num_kv_heads=1,
+        head_dim=8,
+        block_size=BLOCK_SIZE,
+        dtype="float32",
+        groups=tuple(KVGroup(layers=(layer,), window=window) for layer, window in enumerate(windows)),
     )
 
 
 def make_worker_config(
     worker_id: str = "w", *, num_blocks: int = 16, max_num_batched_tokens: int = 64, **changes: Any
 ) -> WorkerConfig:
+    spec = changes.get("kv_spec", make_kv_spec())
+    limit = num_blocks * BLOCK_SIZE
     fields = {
         "epoch": 1,
         "identity": make_identity(),
-        "kv_spec": KVSpec(num_layers=1, num_kv_heads=1, head_dim=8, block_size=BLOCK_SIZE, dtype="float32"),
-        "max_model_len": num_blocks * BLOCK_SIZE,
+        "kv_spec": spec,
+        "max_model_len": spec.paging.max_tokens(num_blocks, max_num_batched_tokens, limit),
         "vocab_size": VOCAB_SIZE,
         "eos_token_ids": frozenset({EOS_TOKEN_ID}),
         "is_verified_by_checksum": False,
-        "scheduler": SchedulerConfig(
-            block_size=BLOCK_SIZE, max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=16
-        ),
+        "scheduler": SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens, max_num_seqs=16),
     }
     return WorkerConfig(worker_id=worker_id, num_blocks=num_blocks, **{**fields, **changes})
 

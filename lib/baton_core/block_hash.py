@@ -1,7 +1,7 @@
 """Content addresses of KV blocks: chained 128-bit hashes.
 
 A block's hash covers every token up to its end, so equal hashes mean equal KV. The root covers what else
-KV depends on: model identity and tenant salt.
+KV depends on: model identity and tenant salt. In KV groups after the first, the group follows the hash.
 """
 
 from __future__ import annotations
@@ -40,6 +40,16 @@ def extend_hashes(hashes: list[bytes], root: bytes, token_ids: Sequence[int], bl
     for start in range(len(hashes) * block_size, len(token_ids) - block_size + 1, block_size):
         parent = hashes[-1] if hashes else root
         hashes.append(child_hash(parent, token_ids[start : start + block_size]))
+
+
+def group_address(block_hash: bytes, group: int) -> bytes:
+    """Address of the block that holds the same tokens in a KV group; the first group's is the hash itself."""
+    return block_hash + group.to_bytes(2, "little") if group else block_hash
+
+
+def is_in_first_group(address: bytes) -> bool:
+    """Whether a block is of the first KV group, the one that routers know of."""
+    return len(address) <= HASH_BYTES
 
 
 def _named(identity: ModelIdentity) -> list[tuple[str, object]]:

@@ -1,8 +1,8 @@
 """Who owns each KV block, and when it may be used again.
 
-One pool per KV group and worker, called on the loop thread only. Sequences and leases hold references;
-a block without any is cached, if its content is findable, or free. `free + used + cached == total` holds
-after every call.
+One pool per worker serves all KV groups, called on the loop thread only. Sequences and leases hold
+references; a block without any is cached, if its content is findable, or free. `free + used + cached ==
+total` holds after every call.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ TRANSITIONS: Final[dict[tuple[BlockState, BlockInput], BlockState]] = {
 
 
 class BlockPool:
-    """Blocks 0 to `num_blocks` - 1 of one KV group."""
+    """Blocks 0 to `num_blocks` - 1, all of one shape."""
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks

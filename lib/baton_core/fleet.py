@@ -83,8 +83,8 @@ class Fleet:
             raise IncompatibleWorkerError(
                 f"worker_id is {info.worker_id!r}; allowed: a name that no registered worker has"
             )
-        if self.identity is not None:
-            self.identity.require_equal(info.identity)
+        for member in self._members.values():
+            member.info.identity.require_compatible(info.identity)
 
     def join(self, info: WorkerInfo) -> None:
         self.check(info)
@@ -121,9 +121,9 @@ class Fleet:
         )
 
     def num_blocks(self, num_prompt_tokens: int) -> int:
-        """Blocks that a prompt takes."""
+        """Blocks that a computed prompt takes."""
         assert self.identity is not None, "only workers have blocks"
-        return -(-num_prompt_tokens // self.identity.block_size)
+        return self.identity.paging.num_blocks(num_prompt_tokens)
 
     def prompt_hashes(self, spec: RequestSpec) -> list[bytes]:
         """Content addresses of the prompt's full blocks, as the members compute them."""

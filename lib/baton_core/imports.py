@@ -1,8 +1,8 @@
 """Reservations of a decode worker: prompts whose blocks come from elsewhere.
 
-A reservation is a sequence in state IMPORTING. Its block table mixes blocks that were here, blocks that
-another reservation is importing already, and blocks of its own transfer. If a block is lost the table is
-cut there, and the scheduler computes the rest: no content is ever in between.
+A reservation is a sequence in state IMPORTING. Its block tables mix blocks that were here, blocks that
+another reservation is importing already, and blocks of its own transfer. If a block is lost the tables are
+cut before it, and the scheduler computes the rest: no content is ever in between.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from baton_core.block_pool import BlockPool, BlockState
+from baton_core.paging import Paging, Place
 from baton_core.peer_messages import ToPuller
 from baton_core.router_messages import KVSource, Transferred
 from baton_core.sequence import Sequence, SequenceInput
+from baton_core.step_plan import NO_BLOCK
 from baton_core.transfer import TERMINAL, PullTimings, Transfer, TransferStep
 from baton_core.worker_events import Pull, PullAborted, PullDone, WorkerEffect
 
@@ -25,17 +27,19 @@ class Reservation:
     seq: Sequence
     reserved_s: float
     pending: set[int]
-    """Blocks of its table that may not be read yet."""
+    """Blocks of its tables that may not be read yet."""
     imported: frozenset[int]
     """Blocks that its own transfer brings."""
     ready_s: float
     """When the last block became readable; the reservation's own time until then."""
     num_arrived: int = 0
     """How many of the imported blocks are here and right."""
+    first_tokens: dict[int, int] | None = None
+    """First token of each sequence to decode, once the router has said them."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether every block of the table may be read; the table may have been cut."""
+        """Whether every block of the tables may be read; the tables may have been cut."""
         return not self.pending
 
 
@@ -46,7 +50,7 @@ class Imports:
         self,
         pool: BlockPool,
         *,
-        block_size: int,
+        paging: Paging,
         block_bytes: int,
         is_verified_by_checksum: bool,
         worker_id: str,
@@ -54,7 +58,7 @@ class Imports:
         timings: PullTimings,
     ) -> None:
         self._pool = pool
-        self._block_size = block_size
+        self._paging = paging
         self._block_bytes = block_bytes
         self._is_verified_by_checksum = is_verified_by_checksum
         self._name = f"{worker_id}-{epoch:x}"
@@ -72,7 +76,7 @@ class Imports:
 
     @property
     def num_reserved_blocks(self) -> int:
-        return len({block for r in self._reservations.values() for block in r.seq.block_table})
+        return len({block for r in self._reservations.values() for block in r.seq.tables.held()})
 
     def get(self, request_id: str) -> Reservation | None:
         return self._reservations.get(request_id)
@@ -82,29 +86,39 @@ class Imports:
 
         At most half of the pool may be reserved; one request alone may take more.
         """
-        num_blocks = -(-seq.num_prompt_tokens // self._block_size)
-        is_over_half = self.num_reserved_blocks + num_blocks > self._pool.num_blocks // 2
+        places = self._paging.prompt_places(seq.num_prompt_tokens)
+        is_over_half = self.num_reserved_blocks + len(places) > self._pool.num_blocks // 2
         if is_over_half and self._reservations:
             return None
-        wanted = self._build_table(seq, num_blocks)
+        wanted = self._build_tables(seq, places)
         if wanted is None:
             return None
+        missing = {place.index for place in places if place.number in wanted}
+        num_here = len({place.index for place in places} - missing)
         seq.num_computed_tokens = 0
-        seq.num_cached_tokens = min((num_blocks - len(wanted)) * self._block_size, seq.num_prompt_tokens)
+        seq.num_cached_tokens = min(num_here * self._paging.block_size, seq.num_prompt_tokens)
         self._reservations[seq.seq_id.request_id] = Reservation(
             seq=seq,
             reserved_s=now,
-            pending={block_id for block_id in seq.block_table if not self._pool.is_valid(block_id)},
+            pending={block_id for block_id in seq.tables.held() if not self._pool.is_valid(block_id)},
             imported=frozenset(wanted.values()),
             ready_s=now,
         )
         return self._begin(now, seq.seq_id.request_id, source, wanted) if wanted else []
 
+    def ready(self) -> list[tuple[str, dict[int, int]]]:
+        """Requests that have both their blocks and their first tokens, with the tokens."""
+        return [
+            (request_id, reservation.first_tokens)
+            for request_id, reservation in self._reservations.items()
+            if reservation.is_ready and reservation.first_tokens is not None
+        ]
+
     def start(self, now: float, request_id: str) -> Transferred:
         """End a reservation that is ready: its sequence may be scheduled."""
         reservation = self._reservations.pop(request_id)
         seq = reservation.seq
-        seq.num_computed_tokens = min(len(seq.block_table) * self._block_size, seq.num_prompt_tokens)
+        seq.num_computed_tokens = min(seq.tables.num_entries * self._paging.block_size, seq.num_prompt_tokens)
         seq.apply(now, SequenceInput.START)
         return Transferred(
             request_id=request_id,
@@ -121,8 +135,7 @@ class Imports:
             return []
         seq = reservation.seq
         seq.apply(now, SequenceInput.END)
-        self._pool.release(seq.block_table)
-        seq.block_table.clear()
+        self._pool.release(seq.tables.cut(0))
         transfer = next((t for t in self._transfers.values() if t.request_id == request_id), None)
         if transfer is None or self._is_awaited(transfer.awaited_blocks):
             return []
@@ -172,24 +185,34 @@ class Imports:
 
     # --- parts ---
 
-    def _build_table(self, seq: Sequence, num_blocks: int) -> dict[int, int] | None:
-        """Fill the block table; returns index to block of what has to be pulled."""
-        hashes: list[bytes | None] = [*seq.hashes(self._block_size)]
-        hashes += [None] * (num_blocks - len(hashes))
-        table = [self._find(block_hash) for block_hash in hashes]
-        here = [block_id for block_id in table if block_id is not None]
-        missing = [index for index, block_id in enumerate(table) if block_id is None]
+    def _build_tables(self, seq: Sequence, places: list[Place]) -> dict[int, int] | None:
+        """Fill the block tables; returns number of the place to block of what has to be pulled."""
+        hashes = [self._find_hash(seq, place) for place in places]
+        found = [self._find(block_hash) for block_hash in hashes]
+        here = [block_id for block_id in found if block_id is not None]
         self._pool.share(here)
-        imported = self._pool.begin_import([hashes[index] for index in missing])
+        imported = self._pool.begin_import(
+            [block_hash for block_hash, block_id in zip(hashes, found, strict=True) if block_id is None]
+        )
         if imported is None:
             self._pool.release(here)
             return None
         self._pool.share(imported)
-        wanted = dict(zip(missing, imported, strict=True))
-        seq.block_table = [
-            wanted[index] if block_id is None else block_id for index, block_id in enumerate(table)
-        ]
+        wanted = dict(zip(_missing(places, found), imported, strict=True))
+        for group in range(len(self._paging.windows)):
+            first = self._paging.first_visible(group, seq.num_prompt_tokens)
+            blocks = [
+                wanted[place.number] if block_id is None else block_id
+                for place, block_id in zip(places, found, strict=True)
+                if place.group == group
+            ]
+            seq.tables.fill(group, first, blocks)
         return wanted
+
+    def _find_hash(self, seq: Sequence, place: Place) -> bytes | None:
+        """A partial block has none."""
+        hashes = seq.hashes(place.group)
+        return hashes[place.index] if place.index < len(hashes) else None
 
     def _find(self, block_hash: bytes | None) -> int | None:
         if block_hash is None:
@@ -240,15 +263,26 @@ class Imports:
         for reservation in self._reservations.values():
             if reservation.is_ready or reservation.pending.isdisjoint(valid | lost):
                 continue
-            table = reservation.seq.block_table
-            cut = next((index for index, block_id in enumerate(table) if block_id in lost), len(table))
-            self._pool.release(table[cut:])
-            del table[cut:]
+            if reservation.pending & lost:
+                self._cut(reservation.seq, lost)
             reservation.num_arrived += len(reservation.imported & valid)
             reservation.pending -= valid
-            reservation.pending &= set(table)
+            reservation.pending &= set(reservation.seq.tables.held())
             reservation.ready_s = now
 
+    def _cut(self, seq: Sequence, lost: set[int]) -> None:
+        """Shorten the tables to the longest prefix that needs no lost block."""
+        gone = {NO_BLOCK, *lost}
+        limit = seq.num_prompt_tokens // self._paging.block_size
+        length = self._paging.longest_prefix(
+            min(limit, seq.tables.num_entries), lambda group, index: seq.tables[group][index] not in gone
+        )
+        self._pool.release(seq.tables.cut(length))
+
     def _is_awaited(self, block_ids: Iterable[int]) -> bool:
-        waiting = {block for r in self._reservations.values() for block in r.seq.block_table}
+        waiting = {block for r in self._reservations.values() for block in r.seq.tables.held()}
         return any(block_id in waiting for block_id in block_ids)
+
+
+def _missing(places: list[Place], found: list[int | None]) -> list[int]:
+    return [place.number for place, block_id in zip(places, found, strict=True) if block_id is None]

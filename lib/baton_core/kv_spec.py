@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from baton_core.paging import Paging
+
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 
 
@@ -28,7 +30,8 @@ class KVSpec:
     """One model's KV cache.
 
     A block is one contiguous region `[num_layers, 2, num_kv_heads, block_size, head_dim]` of the pool
-    `[num_blocks, ...]`; index 0 of the axis of length 2 is K, index 1 is V.
+    `[num_blocks, ...]`; index 0 of the axis of length 2 is K, index 1 is V. The last three axes lie in
+    memory as `k_axes` and `v_axes` say; a kernel that wants another order than HTD views its half so.
     """
 
     num_layers: int
@@ -40,8 +43,15 @@ class KVSpec:
     """Element type of the cache, by torch's name: `float32`, `bfloat16`, `float16`, `float8_e4m3fn`."""
     groups: tuple[KVGroup, ...] = ()
     """Empty stands for one group of all layers that sees all tokens."""
+    k_axes: str = "HTD"
+    """Order in memory of the axes of a layer's K: H heads, T tokens of the block, D head dimension."""
+    v_axes: str = "HTD"
+    """The same of V; `HDT` is V transposed inside each head."""
 
     def __post_init__(self) -> None:
+        for name in ("k_axes", "v_axes"):
+            if sorted(getattr(self, name)) != sorted("HTD"):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; allowed: H, T and D in any order")
         if not self.groups:
             object.__setattr__(self, "groups", (KVGroup(layers=tuple(range(self.num_layers))),))
 
@@ -57,17 +67,29 @@ class KVSpec:
         return elements * ITEM_BYTES[self.dtype]
 
     @property
+    def paging(self) -> Paging:
+        """How tokens lie in blocks, for each group."""
+        return Paging(block_size=self.block_size, windows=tuple(group.window for group in self.groups))
+
+    @property
     def layout(self) -> str:
-        """Name under which two workers compare their bytes: equal layouts move raw."""
+        """Name under which two workers compare their caches: equal names hold equal content.
+
+        The order of axes in memory is no part of it: the puller converts.
+        """
         shape = "x".join(str(extent) for extent in self.block_shape)
-        return f"LKHTD:{shape}:{self.dtype}"
+        groups = "|".join(
+            ",".join(map(str, group.layers)) + (f"@{group.window}" if group.window else "")
+            for group in self.groups
+        )
+        return f"LKHTD:{shape}:{self.dtype}:{groups}"
 
 
 def group_layers(windows: Sequence[int | None]) -> tuple[KVGroup, ...]:
     """Divide the layers, given each one's window, into groups of nearly equal size.
 
     The rarest kind of layer sets the size; the last group of another kind may use fewer layers of its
-    blocks. Kinds of nearly the same number make one group each.
+    blocks. Kinds of nearly the same number make one group each. Layers that see all tokens come first.
     """
     layers_of: dict[int | None, list[int]] = {}
     for layer, window in enumerate(windows):
@@ -76,6 +98,6 @@ def group_layers(windows: Sequence[int | None]) -> tuple[KVGroup, ...]:
     size = max(counts) if max(counts) < 1.25 * min(counts) else min(counts)
     return tuple(
         KVGroup(layers=tuple(layers[start : start + size]), window=window)
-        for window, layers in layers_of.items()
+        for window, layers in sorted(layers_of.items(), key=lambda kind: kind[0] is not None)
         for start in range(0, len(layers), size)
     )

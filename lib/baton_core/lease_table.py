@@ -8,7 +8,7 @@ lease, and an offer nobody subscribes to ends too.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,7 +54,7 @@ class _Lease:
 class _Offer:
     request_id: str
     blocks: dict[int, int] = field(default_factory=dict)
-    """Index in the prompt's block table to the block leased for it."""
+    """Place in the prompt's block tables to the block leased for it."""
     checksums: dict[int, int] = field(default_factory=dict)
     sealing: set[int] = field(default_factory=set)
     lease: _Lease | None = None
@@ -105,15 +105,15 @@ class LeaseTable:
         early = self._early.pop(request_id, None)
         return self._subscribe(now, early[1], early[2]) if early else []
 
-    def add_blocks(self, request_id: str, block_table: Sequence[int], num_ready: int) -> list[WorkerEffect]:
-        """The first `num_ready` blocks of the request's table will not be written again."""
+    def add_blocks(self, request_id: str, blocks: Mapping[int, int]) -> list[WorkerEffect]:
+        """These blocks of the prompt, by their places, will not be written again."""
         offer = self._offers.get(request_id)
         if offer is None or offer.is_withdrawn:
             return []
-        for index in range(num_ready):
+        for index, block_id in blocks.items():
             if index not in offer.blocks:
-                offer.blocks[index] = block_table[index]
-                self._pool.lease([block_table[index]])
+                offer.blocks[index] = block_id
+                self._pool.lease([block_id])
         return self._announce(offer)
 
     def complete(self, now: float, request_id: str) -> None:

@@ -13,15 +13,13 @@ class BlockOffer(msgspec.Struct, frozen=True, array_like=True):
     """One block that may be pulled."""
 
     index: int
-    """Position in the prompt's block table."""
+    """Place in the prompt's block tables, laid end to end: see `Paging.prompt_places`."""
     block_id: int
     """The holder's block."""
     generation: int
     """How often the holder has given this block out: a reused block has another."""
     checksum: int | None = None
     """xxh3_64 over the block's wire bytes; None where the backend confirms instead."""
-    group: int = 0
-    """KV group of the block table."""
 
 
 class Subscribe(msgspec.Struct, frozen=True, tag=True):

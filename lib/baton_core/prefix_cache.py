@@ -1,9 +1,13 @@
-"""Which block holds which content: hash to block, for valid blocks and for those being imported."""
+"""Which block holds which content: hash to block, for valid blocks and for those being imported.
+
+Routers hear of the first KV group's blocks: a worker that has those of a prompt mostly has the others'.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from baton_core.block_hash import is_in_first_group
 from baton_core.router_messages import CacheDelta
 
 
@@ -25,15 +29,9 @@ class PrefixCache:
         """The block that this content is being imported into."""
         return self._importing.get(block_hash)
 
-    def find_prefix(self, block_hashes: Iterable[bytes]) -> list[int]:
-        """The longest run of valid blocks from the start."""
-        found = []
-        for block_hash in block_hashes:
-            block_id = self._valid.get(block_hash)
-            if block_id is None:
-                break
-            found.append(block_id)
-        return found
+    def blocks(self, block_hashes: Iterable[bytes]) -> list[int]:
+        """The valid blocks with these contents, each of which there must be."""
+        return [self._valid[block_hash] for block_hash in block_hashes]
 
     def hash_of(self, block_id: int) -> bytes | None:
         return self._hash_of.get(block_id)
@@ -46,7 +44,7 @@ class PrefixCache:
         self._hash_of[block_id] = block_hash
         if block_hash in self._removed:
             del self._removed[block_hash]
-        else:
+        elif is_in_first_group(block_hash):
             self._stored[block_hash] = None
         return True
 
@@ -58,7 +56,7 @@ class PrefixCache:
         del self._valid[block_hash]
         if block_hash in self._stored:
             del self._stored[block_hash]
-        else:
+        elif is_in_first_group(block_hash):
             self._removed[block_hash] = None
 
     def begin_import(self, block_id: int, block_hash: bytes) -> None:
@@ -77,8 +75,8 @@ class PrefixCache:
         return delta
 
     def snapshot(self) -> tuple[bytes, ...]:
-        """Every findable hash, for a router that has just joined."""
-        return tuple(self._valid)
+        """What a router that has just joined has to know: every findable hash."""
+        return tuple(block_hash for block_hash in self._valid if is_in_first_group(block_hash))
 
     def __len__(self) -> int:
         return len(self._valid)

@@ -129,6 +129,7 @@ class RouterCore:
     def _place_waiting(self, now: float) -> list[RouterEffect]:
         homeless = (FlowState.WAITING, FlowState.HOMELESS)
         flows = [flow for flow in self._flows.values() if flow.state in homeless]
+        flows.sort(key=lambda flow: flow.spec.priority)
         return [effect for flow in flows for effect in self._after(flow, flow.place(now))]
 
     def _after(self, flow: RequestFlow, effects: list[RouterEffect]) -> list[RouterEffect]:

@@ -22,6 +22,8 @@ class RequestSpec:
     params: SamplingParams
     cache_salt: str = ""
     """Tenants with different salts share no cached block."""
+    priority: int = 0
+    """Lower values are scheduled first, under the scheduling policy `priority`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ class SamplingParams:
     """0 or -1 means all tokens."""
     min_p: float = 0.0
     seed: int | None = None
-    """None lets whoever accepts the request choose one."""
+    """None, or -1, which becomes None, lets whoever accepts the request choose one."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
@@ -61,6 +61,8 @@ class SamplingParams:
         _check_float("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
             _check_int("seed", self.seed, -_SEED_LIMIT, _SEED_LIMIT - 1)
+        if self.seed == -1:
+            object.__setattr__(self, "seed", None)
         if self.max_tokens is not None:
             _check_int("max_tokens", self.max_tokens, 1, _TOKEN_ID_LIMIT)
         _check_stop(self.stop)
@@ -110,6 +112,8 @@ def _check_stop(stop: tuple[str, ...]) -> None:
     for text in stop:
         if not isinstance(text, str) or not text:
             raise InvalidRequestError("stop", text, "non-empty strings")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise InvalidRequestError("stop", text, "text that UTF-8 can hold")
         if len(text) > MAX_STOP_CHARACTERS:
             raise InvalidRequestError("stop", text, f"at most {MAX_STOP_CHARACTERS} characters each")
 

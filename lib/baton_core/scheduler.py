@@ -1,42 +1,40 @@
 """Which tokens of which sequences the next step computes.
 
 One sentence: under a token budget, give every running sequence the tokens it lacks, then admit waiting
-ones. A decode is a sequence that lacks one token; a prompt chunk and a recompute lack more. A pinned
-sequence gets the blocks of its whole prompt when it is admitted and keeps them.
+ones. A decode is a sequence that lacks one token; a prompt chunk and a recompute lack more. Sequences are
+ordered by priority, then by arrival; without priorities that is first come, first served.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass
 
 from baton_core.block_pool import BlockPool
+from baton_core.block_supply import BlockSupply
+from baton_core.paging import Paging
+from baton_core.prefix_frontier import PrefixFrontier
+from baton_core.scheduler_config import SchedulerConfig
 from baton_core.sequence import Sequence, SequenceInput, SequenceState
 from baton_core.step_plan import SequenceSlice, StepPlan, StepResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerConfig:
-    block_size: int = 32
-    max_num_seqs: int = 128
-    """Sequences that run at once."""
-    max_num_batched_tokens: int = 2048
-    """Token budget of a step."""
-
-
 class Scheduler:
-    """First come, first served; preemption takes from whoever came last and recomputes later.
+    """Preemption takes from whoever is last in order and recomputes later.
 
-    One step is in flight at a time: `schedule` is called only between steps.
+    A pinned sequence is never preempted. One step is in flight at a time: `schedule` is called only between
+    steps.
     """
 
-    def __init__(self, pool: BlockPool, config: SchedulerConfig) -> None:
+    def __init__(self, pool: BlockPool, paging: Paging, config: SchedulerConfig) -> None:
         self._pool = pool
+        self._paging = paging
         self._config = config
+        self._supply = BlockSupply(pool, paging, config.max_num_batched_tokens)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._in_flight: dict[Sequence, int] = {}
-        self._copy_sources: list[int] = []
+        self._copies: tuple[tuple[int, int], ...] = ()
         self._step_id = 0
         self.num_preemptions = 0
 
@@ -58,7 +56,7 @@ class Scheduler:
         return sum(seq.num_uncomputed_tokens - 1 for seq in (*self._running, *self._waiting))
 
     def add(self, seq: Sequence) -> None:
-        """Queue a waiting sequence by arrival."""
+        """Queue a waiting sequence in order."""
         later = [waiting for waiting in self._waiting if _order(waiting) > _order(seq)]
         self._waiting.insert(len(self._waiting) - len(later), seq)
 
@@ -72,7 +70,7 @@ class Scheduler:
         elif seq in self._waiting:
             self._waiting.remove(seq)
         seq.apply(now, SequenceInput.END)
-        self._drop_blocks(seq)
+        self._supply.drop(seq)
 
     def schedule(self, now: float) -> StepPlan | None:
         """Plan one step and take the blocks it needs; None when there is nothing to compute.
@@ -80,116 +78,131 @@ class Scheduler:
         The blocks of the sequences in the plan stay theirs until `complete`, whatever happens meanwhile.
         """
         assert not self._in_flight, "a step is in flight"
-        plan = _PlanBuilder(self._config.max_num_batched_tokens, self._config.block_size)
-        preempted_before = self.num_preemptions
+        plan = _PlanBuilder(self._config)
+        self._make_way(now, plan)
+        plan.num_preempted_before = self.num_preemptions
         for seq in sorted(self._running, key=lambda seq: (seq.num_uncomputed_tokens > 1, _order(seq))):
+            if seq.num_uncomputed_tokens > 1:
+                self._admit(now, plan, before=seq.priority)
             if seq.state is SequenceState.RUNNING and plan.budget:
                 self._schedule_one(now, seq, plan)
-        if self.num_preemptions == preempted_before or not plan.slices:
-            self._admit(now, plan)
+        self._admit(now, plan)
         if not plan.slices:
             return None
         self._step_id += 1
         self._in_flight = plan.num_tokens
-        self._copy_sources = [source for source, _ in plan.copies]
-        return StepPlan(step_id=self._step_id, slices=tuple(plan.slices), block_copies=tuple(plan.copies))
+        self._copies = tuple(plan.copies)
+        return StepPlan(step_id=self._step_id, slices=tuple(plan.slices), block_copies=self._copies)
 
     def complete(self, now: float, result: StepResult) -> list[tuple[Sequence, tuple[int, ...]]]:
         """Take back the step in flight: the sequences that go on, each with the tokens drawn for it."""
         assert result.step_id == self._step_id, f"step {result.step_id} is not in flight"
         in_flight, self._in_flight = self._in_flight, {}
-        self._pool.release(self._copy_sources)
-        self._copy_sources = []
+        self._supply.release_sources(self._copies)
+        self._copies = ()
         alive = []
         for (seq, num_tokens), sampled in zip(in_flight.items(), result.sampled, strict=True):
             if seq.state is SequenceState.DRAINING:
                 self._running.remove(seq)
                 seq.apply(now, SequenceInput.STEP_DONE)
-                self._drop_blocks(seq)
+                self._supply.drop(seq)
             else:
-                self._advance(seq, num_tokens)
+                self._supply.advance(seq, num_tokens)
                 alive.append((seq, sampled))
         return alive
 
     def fail_step(self, now: float) -> list[Sequence]:
         """End every sequence of the step in flight, which cannot be completed; returns those not over yet."""
         in_flight, self._in_flight = self._in_flight, {}
-        self._pool.release(self._copy_sources)
-        self._copy_sources = []
+        self._supply.release_sources(self._copies)
+        self._copies = ()
         alive = [seq for seq in in_flight if seq.state is not SequenceState.DRAINING]
         for seq in in_flight:
             self._running.remove(seq)
             seq.apply(now, SequenceInput.END if seq in alive else SequenceInput.STEP_DONE)
-            self._drop_blocks(seq)
+            self._supply.drop(seq)
         return alive
 
-    def _advance(self, seq: Sequence, num_tokens: int) -> None:
-        """Count computed tokens and make the blocks that became full findable."""
-        block_size = self._config.block_size
-        first = seq.num_computed_tokens // block_size
-        seq.num_computed_tokens += num_tokens
-        full = range(first, seq.num_computed_tokens // block_size)
-        for index in full:
-            self._pool.publish(seq.block_table[index], seq.hashes(block_size)[index])
-
     def _schedule_one(self, now: float, seq: Sequence, plan: _PlanBuilder) -> None:
-        num_tokens = min(seq.num_uncomputed_tokens, plan.budget)
-        while not self._take_blocks(seq, num_tokens, plan):
+        num_tokens = plan.chunk(seq)
+        while (copies := self._supply.take(seq, num_tokens)) is None:
             victim = self._victim(seq, plan)
             self._preempt(now, victim)
             if victim is seq:
                 return
-        plan.add(seq, num_tokens)
+        plan.add(seq, num_tokens, copies)
 
-    def _admit(self, now: float, plan: _PlanBuilder) -> None:
-        """Admit in order. If nothing runs, later ones that wait with blocks give them to the first."""
-        while self._waiting and plan.budget and len(self._running) < self._config.max_num_seqs:
-            seq = self._waiting[0]
-            has_blocks = bool(seq.block_table)
+    def _make_way(self, now: float, plan: _PlanBuilder) -> None:
+        """Preempt for waiting sequences of higher priority what runs with a lower one, from the last on."""
+        num_seats, num_promised = self._config.max_num_seqs - len(self._running), 0
+        for seq in list(self._waiting):
+            victims = [one for one in self._running if one.priority > seq.priority and not one.is_pinned]
+            if not victims:
+                return
+            rivals = [one for one in self._running if one.priority <= seq.priority and plan.cuts(one)]
+            if self._frontier().is_awaited_by(seq) or not plan.has_place_for(seq, rivals):
+                continue
+            victims.sort(key=_order)
+            num_promised += self._supply.num_needed(seq, plan.chunk(seq))
+            if num_promised > self._pool.num_available + sum(len(one.tables.held()) for one in victims):
+                return
+            while victims and (num_seats < 1 or num_promised > self._pool.num_available):
+                self._preempt(now, victims.pop())
+                num_seats += 1
+            num_seats -= 1
+
+    def _admit(self, now: float, plan: _PlanBuilder, before: float = math.inf) -> None:
+        """Admit in order those with a lower priority value than `before`; nobody in a step that preempts.
+
+        Those that gain by waiting for a prefix are passed over, and prompts beyond the limits of partial ones.
+        """
+        if not self._waiting or self._waiting[0].priority >= before:
+            return
+        if plan.slices and self.num_preemptions > plan.num_preempted_before:
+            return
+        frontier = self._frontier()
+        for seq in list(self._waiting):
+            if seq.priority >= before or not plan.budget or len(self._running) >= self._config.max_num_seqs:
+                return
+            if frontier.is_awaited_by(seq):
+                continue
+            has_blocks = bool(seq.tables)
             if not has_blocks:
-                self._use_prefix(seq)
-            num_tokens = min(seq.num_uncomputed_tokens, plan.budget)
-            num_to_hold = seq.num_uncomputed_tokens if seq.is_pinned else num_tokens
-            while not self._take_blocks(seq, num_to_hold, plan):
-                victim = self._victim(seq, plan)
-                if self._running or victim is seq:
-                    if not has_blocks:
-                        self._drop_blocks(seq)
-                    return
-                self._preempt(now, victim)
-            self._waiting.popleft()
-            if seq.num_cached_tokens is None:
-                seq.num_cached_tokens = seq.num_computed_tokens
-            seq.apply(now, SequenceInput.ADMIT)
-            self._running.append(seq)
-            plan.add(seq, num_tokens)
+                self._supply.use_prefix(seq)
+            has_place = plan.has_place_for(seq, plan.partial)
+            if has_place and self._start(now, seq, plan):
+                frontier.add(seq)
+                continue
+            if not has_blocks:
+                self._supply.drop(seq)
+            if has_place:
+                return
 
-    def _use_prefix(self, seq: Sequence) -> None:
-        """Share the cached blocks of its prefix; at least one token is left to compute."""
-        block_size = self._config.block_size
-        hashes = seq.hashes(block_size)[: (seq.num_tokens - 1) // block_size]
-        seq.block_table = self._pool.cache.find_prefix(hashes)
-        seq.num_computed_tokens = len(seq.block_table) * block_size
-        self._pool.share(seq.block_table)
-
-    def _take_blocks(self, seq: Sequence, num_tokens: int, plan: _PlanBuilder) -> bool:
-        """Make the slots of the next `num_tokens` writable. False, with nothing taken, if it cannot be."""
-        block_size = self._config.block_size
-        num_blocks = -(-(seq.num_computed_tokens + num_tokens) // block_size)
-        first = seq.num_computed_tokens // block_size
-        is_copy = first < len(seq.block_table) and not self._pool.is_writable(seq.block_table[first])
-        taken = self._pool.allocate(max(num_blocks - len(seq.block_table), 0) + is_copy)
-        if taken is None:
-            return False
-        if is_copy:
-            shared, seq.block_table[first] = seq.block_table[first], taken.pop(0)
-            plan.copies.append((shared, seq.block_table[first]))
-        seq.block_table.extend(taken)
+    def _start(self, now: float, seq: Sequence, plan: _PlanBuilder) -> bool:
+        """False when the blocks do not suffice. If nothing runs, later ones that wait give theirs."""
+        num_tokens = plan.chunk(seq)
+        while (copies := self._supply.take(seq, num_tokens)) is None:
+            victim = self._victim(seq, plan)
+            if self._running or victim is seq:
+                return False
+            self._preempt(now, victim)
+        self._waiting.remove(seq)
+        if seq.num_cached_tokens is None:
+            seq.num_cached_tokens = seq.num_computed_tokens
+        seq.apply(now, SequenceInput.ADMIT)
+        self._running.append(seq)
+        plan.add(seq, num_tokens, copies)
         return True
+
+    def _frontier(self) -> PrefixFrontier:
+        frontier = PrefixFrontier(self._supply, self._paging, self._pool.cache)
+        for seq in self._running:
+            frontier.add(seq)
+        return frontier
 
     def _victim(self, seq: Sequence, plan: _PlanBuilder) -> Sequence:
         """Whoever came last among `seq` and those that hold blocks, are not pinned and not in this step."""
-        holders = [seq, *(waiting for waiting in self._waiting if waiting.block_table)]
+        holders = [seq, *(waiting for waiting in self._waiting if waiting.tables)]
         holders += [one for one in self._running if one not in plan.num_tokens and not one.is_pinned]
         return max(holders, key=_order)
 
@@ -197,43 +210,66 @@ class Scheduler:
         self.num_preemptions += 1
         if seq in self._running:
             self._running.remove(seq)
-            self._drop_blocks(seq)
+            self._supply.drop(seq)
             seq.apply(now, SequenceInput.PREEMPT)
             self.add(seq)
         else:
-            self._drop_blocks(seq)
-
-    def _drop_blocks(self, seq: Sequence) -> None:
-        self._pool.release(seq.block_table)
-        seq.block_table.clear()
-        seq.num_computed_tokens = 0
+            self._supply.drop(seq)
 
 
 class _PlanBuilder:
     """The step being planned."""
 
-    def __init__(self, budget: int, block_size: int) -> None:
-        self.budget = budget
-        self._block_size = block_size
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self.budget = config.max_num_batched_tokens
+        self.num_preempted_before = 0
         self.num_tokens: dict[Sequence, int] = {}
         self.slices: list[SequenceSlice] = []
         self.copies: list[tuple[int, int]] = []
+        self.partial: list[Sequence] = []
+        """Those that the step leaves with more tokens to compute."""
 
-    def add(self, seq: Sequence, num_tokens: int) -> None:
+    def chunk(self, seq: Sequence) -> int:
+        """Tokens that a sequence may compute in this step."""
+        num_tokens = min(seq.num_uncomputed_tokens, self.budget)
+        return (
+            min(num_tokens, self._config.long_prefill_token_threshold) if self._is_long(seq) else num_tokens
+        )
+
+    def cuts(self, seq: Sequence) -> bool:
+        """Whether the step leaves a sequence with more tokens to compute."""
+        return self.chunk(seq) < seq.num_uncomputed_tokens
+
+    def has_place_for(self, seq: Sequence, partial: list[Sequence]) -> bool:
+        """Whether a sequence may start beside those that are computed in part."""
+        if not self.cuts(seq):
+            return True
+        num_long = sum(self._is_long(one) for one in partial)
+        is_one_too_many = self._is_long(seq) and num_long >= self._config.max_long_partial_prefills
+        return len(partial) < self._config.max_num_partial_prefills and not is_one_too_many
+
+    def add(self, seq: Sequence, num_tokens: int, copies: list[tuple[int, int]]) -> None:
         start = seq.num_computed_tokens
+        end = start + num_tokens
         self.budget -= num_tokens
         self.num_tokens[seq] = num_tokens
-        end = start + num_tokens
+        self.copies += copies
+        if num_tokens < seq.num_uncomputed_tokens:
+            self.partial.append(seq)
         self.slices.append(
             SequenceSlice(
                 seq_id=seq.seq_id,
                 token_ids=tuple(seq.token_ids[start:end]),
                 start=start,
-                block_tables=(tuple(seq.block_table[: -(-end // self._block_size)]),),
+                block_tables=seq.tables.upto(end),
                 samples=seq.sample_specs() if end == seq.num_tokens else (),
             )
         )
 
+    def _is_long(self, seq: Sequence) -> bool:
+        return 0 < self._config.long_prefill_token_threshold < seq.num_uncomputed_tokens
 
-def _order(seq: Sequence) -> tuple[float, str, int]:
-    return (seq.arrival_s, seq.seq_id.request_id, seq.seq_id.index)
+
+def _order(seq: Sequence) -> tuple[int, float, str, int]:
+    return (seq.priority, seq.arrival_s, seq.seq_id.request_id, seq.seq_id.index)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from baton_core.block_hash import extend_hashes
+from baton_core.block_hash import extend_hashes, group_address
+from baton_core.block_tables import BlockTables
+from baton_core.paging import Paging
 from baton_core.sampling_params import SamplingParams, sequence_seed
 from baton_core.step_plan import SampleSpec, SeqId
 
@@ -45,7 +47,7 @@ TERMINAL: Final = frozenset({SequenceState.FINISHED})
 
 
 class Sequence:
-    """Tokens, block table and progress. The scheduler moves it; the block pool owns its blocks."""
+    """Tokens, block tables and progress. The scheduler moves it; the block pool owns its blocks."""
 
     def __init__(
         self,
@@ -53,20 +55,24 @@ class Sequence:
         prompt_token_ids: tuple[int, ...],
         params: SamplingParams,
         *,
+        paging: Paging,
         root: bytes,
         arrival_s: float,
         state: SequenceState = SequenceState.WAITING,
+        priority: int = 0,
         is_pinned: bool = False,
     ) -> None:
         assert params.seed is not None, "whoever accepts a request gives it a seed"
         self.seq_id = seq_id
         self.params = params
         self.arrival_s = arrival_s
+        self.priority = priority
+        """Lower values are scheduled first."""
         self.is_pinned = is_pinned
         """Never preempted: its blocks are offered to a puller while it computes the rest."""
         self.num_prompt_tokens = len(prompt_token_ids)
         self.token_ids = list(prompt_token_ids)
-        self.block_table: list[int] = []
+        self.tables = BlockTables(paging)
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None
         """Prompt tokens that were not computed for it; None until it is first admitted."""
@@ -75,8 +81,9 @@ class Sequence:
         self.entered_s: dict[SequenceState, float] = {state: arrival_s}
         """When it first entered each state."""
         self._state = state
+        self._paging = paging
         self._root = root
-        self._hashes: list[bytes] = []
+        self._hashes: list[list[bytes]] = [[] for _ in paging.windows]
 
     @property
     def state(self) -> SequenceState:
@@ -99,30 +106,35 @@ class Sequence:
         self._state = TRANSITIONS[self._state, what]
         self.entered_s.setdefault(self._state, now)
 
-    def hashes(self, block_size: int) -> list[bytes]:
-        """Hashes of the full blocks of its tokens; the list is the sequence's own, grown on demand."""
-        extend_hashes(self._hashes, self._root, self.token_ids, block_size)
-        return self._hashes
+    def hashes(self, group: int = 0) -> list[bytes]:
+        """Addresses of a group's full blocks; the list is the sequence's own, grown on demand."""
+        chain, hashes = self._hashes[0], self._hashes[group]
+        extend_hashes(chain, self._root, self.token_ids, self._paging.block_size)
+        if group:
+            hashes.extend(group_address(block_hash, group) for block_hash in chain[len(hashes) :])
+        return hashes
 
     def sample_specs(self) -> tuple[SampleSpec, ...]:
         """How to draw what follows its last token."""
         return tuple(self._sample_spec(self.seq_id.index + offset) for offset in range(self.num_samples))
 
     def fork(self, index: int) -> Sequence:
-        """A waiting sibling with the same tokens and block table; the caller shares the blocks."""
+        """A waiting sibling with the same tokens and block tables; the caller shares the blocks."""
         sibling = Sequence(
             SeqId(self.seq_id.request_id, index),
             tuple(self.token_ids[: self.num_prompt_tokens]),
             self.params,
+            paging=self._paging,
             root=self._root,
             arrival_s=self.arrival_s,
+            priority=self.priority,
         )
         sibling.token_ids = list(self.token_ids)
-        sibling.block_table = list(self.block_table)
+        sibling.tables = self.tables.copy()
         sibling.num_computed_tokens = self.num_computed_tokens
         sibling.num_cached_tokens = self.num_cached_tokens
         sibling.num_samples = 1
-        sibling._hashes = list(self._hashes)
+        sibling._hashes = [list(hashes) for hashes in self._hashes]
         return sibling
 
     def _sample_spec(self, index: int) -> SampleSpec:

@@ -94,7 +94,7 @@ class _Copy:
 
 
 class Transfer:
-    """Pulls `wanted` (index in the prompt's block table to local block) from one holder."""
+    """Pulls `wanted` (place in the prompt's block tables to local block) from one holder."""
 
     def __init__(
         self,

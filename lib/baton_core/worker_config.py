@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from baton_core.errors import InvalidRequestError
 from baton_core.kv_spec import KVSpec
 from baton_core.lease_table import HoldTimings
+from baton_core.paging import Paging
 from baton_core.router_messages import RequestSpec
-from baton_core.scheduler import SchedulerConfig
+from baton_core.scheduler_config import SchedulerConfig, SchedulingPolicy
 from baton_core.transfer import PullTimings
 from baton_core.worker_info import ModelIdentity
 
@@ -32,12 +33,18 @@ class WorkerConfig:
     hold: HoldTimings = field(default_factory=HoldTimings)
     pull: PullTimings = field(default_factory=PullTimings)
 
-    def check_prompt(self, spec: RequestSpec) -> None:
-        """Refuse a prompt that would not fit the model.
+    @property
+    def paging(self) -> Paging:
+        return self.kv_spec.paging
+
+    def check(self, spec: RequestSpec) -> None:
+        """Refuse a prompt that would not fit the model, and a priority where there are none.
 
         Raises:
             InvalidRequestError: names the field, its value and what is allowed.
         """
+        if spec.priority and self.scheduler.policy is SchedulingPolicy.FCFS:
+            raise InvalidRequestError("priority", spec.priority, "0, under the scheduling policy fcfs")
         num_tokens, limit = len(spec.prompt_token_ids), self.max_model_len - 1
         if not 1 <= num_tokens <= limit:
             allowed = f"1 to {limit} tokens, one less than max_model_len"

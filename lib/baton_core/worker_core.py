@@ -67,18 +67,18 @@ class WorkerCore:
     """Events in, effects out; `schedule` plans the next step when none is in flight."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        block_size = config.kv_spec.block_size
-        assert config.max_model_len <= config.num_blocks * block_size, "max_model_len exceeds the pool"
-        assert config.scheduler.block_size == block_size, "the scheduler counts in the pool's blocks"
+        max_chunk = config.scheduler.max_num_batched_tokens
+        needed = config.paging.max_blocks(config.max_model_len, max_chunk)
+        assert needed <= config.num_blocks, "max_model_len exceeds the pool"
         self.config = config
         self.pool = BlockPool(config.num_blocks)
-        self.scheduler = Scheduler(self.pool, config.scheduler)
+        self.scheduler = Scheduler(self.pool, config.paging, config.scheduler)
         self.leases = LeaseTable(
             self.pool, epoch=config.epoch, needs_seal=config.is_verified_by_checksum, timings=config.hold
         )
         self.imports = Imports(
             self.pool,
-            block_size=block_size,
+            paging=config.paging,
             block_bytes=config.kv_spec.block_bytes,
             is_verified_by_checksum=config.is_verified_by_checksum,
             worker_id=config.worker_id,
@@ -86,8 +86,6 @@ class WorkerCore:
             timings=config.pull,
         )
         self._requests: dict[str, _Request] = {}
-        self._starts: dict[str, dict[int, int]] = {}
-        """First tokens by sequence, of reservations whose blocks are still on their way."""
         self._routers: dict[str, None] = {}
         self._roots: dict[str, bytes] = {}
         self._step_started_s: float | None = None
@@ -187,8 +185,8 @@ class WorkerCore:
                     refused = Refused(request_id=spec.request_id, code=error.code, message=str(error))
                     return [SendToRouter(router_id=router_id, message=refused)]
             case Start(request_id=request_id, first_tokens=first_tokens):
-                if self.imports.get(request_id) is not None:
-                    self._starts[request_id] = {first.index: first.token_id for first in first_tokens}
+                if (reservation := self.imports.get(request_id)) is not None:
+                    reservation.first_tokens = {first.index: first.token_id for first in first_tokens}
                 return []
             case Cancel(request_id=request_id, indices=indices):
                 request = self._requests.get(request_id)
@@ -200,7 +198,7 @@ class WorkerCore:
     # --- taking requests ---
 
     def _check(self, spec: RequestSpec) -> None:
-        self.config.check_prompt(spec)
+        self.config.check(spec)
         if spec.request_id in self._requests:
             raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
         if len(self._requests) >= self.config.max_num_requests:
@@ -215,9 +213,11 @@ class WorkerCore:
             SeqId(spec.request_id, 0),
             spec.prompt_token_ids,
             spec.params,
+            paging=self.config.paging,
             root=self._root(spec.cache_salt),
             arrival_s=now,
             state=SequenceState.IMPORTING if is_reserve else SequenceState.WAITING,
+            priority=spec.priority,
             is_pinned=isinstance(command, Prefill),
         )
         request = _Request(
@@ -251,14 +251,11 @@ class WorkerCore:
     def _start_ready(self, now: float) -> list[WorkerEffect]:
         """Let the reservations that have both their first tokens and their blocks join the batch."""
         effects: list[WorkerEffect] = []
-        for request_id, tokens in list(self._starts.items()):
-            reservation = self.imports.get(request_id)
-            if reservation is not None and reservation.is_ready:
-                del self._starts[request_id]
-                request = self._requests[request_id]
-                transferred = self.imports.start(now, request_id)
-                effects.append(SendToRouter(router_id=request.router_id, message=transferred))
-                self._decode(now, request, tokens)
+        for request_id, tokens in self.imports.ready():
+            request = self._requests[request_id]
+            transferred = self.imports.start(now, request_id)
+            effects.append(SendToRouter(router_id=request.router_id, message=transferred))
+            self._decode(now, request, tokens)
         return effects
 
     def _decode(self, now: float, request: _Request, tokens: dict[int, int]) -> None:
@@ -268,7 +265,7 @@ class WorkerCore:
         for index in tokens:
             if index:
                 request.sequences[index] = leader.fork(index)
-                self.pool.share(leader.block_table)
+                self.pool.share(leader.tables.held())
         for index, token_id in tokens.items():
             seq = request.sequences[index]
             seq.token_ids.append(token_id)
@@ -300,9 +297,13 @@ class WorkerCore:
         return effects
 
     def _offer(self, seq: Sequence, *, is_complete: bool) -> list[WorkerEffect]:
-        num_full = seq.num_computed_tokens // self.config.kv_spec.block_size
-        num_ready = len(seq.block_table) if is_complete else num_full
-        return self.leases.add_blocks(seq.seq_id.request_id, seq.block_table, num_ready)
+        num_ready = seq.num_computed_tokens // self.config.paging.block_size
+        blocks = {
+            place.number: seq.tables[place.group][place.index]
+            for place in self.config.paging.prompt_places(seq.num_prompt_tokens)
+            if is_complete or place.index < num_ready
+        }
+        return self.leases.add_blocks(seq.seq_id.request_id, blocks)
 
     def _on_first_token(
         self, now: float, request: _Request, leader: Sequence, sampled: tuple[int, ...]
@@ -369,13 +370,12 @@ class WorkerCore:
     def _cancel(self, now: float, request: _Request, indices: tuple[int, ...] = ()) -> list[WorkerEffect]:
         """End the sequences named, or all; a reserved prompt and a prefill end only as a whole."""
         request_id = request.spec.request_id
-        if self.imports.get(request_id) is not None:
-            tokens = self._starts.get(request_id, {})
+        if (reservation := self.imports.get(request_id)) is not None:
+            tokens = reservation.first_tokens or {}
             for index in indices:
                 tokens.pop(index, None)
             if indices and tokens:
                 return []
-            self._starts.pop(request_id, None)
             del self._requests[request_id]
             return self.imports.cancel(now, request_id)
         for index in indices or tuple(request.sequences):

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Final
 
 from baton_core.errors import IncompatibleWorkerError
+from baton_core.paging import Paging
 
 PROTOCOL_VERSION: Final = 1
 
@@ -29,7 +30,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
-    """What must be equal in two workers before blocks may move between them."""
+    """What two workers must agree on before blocks may move between them."""
 
     model: str
     """Hash of the configuration and of the weights' headers and sizes."""
@@ -37,18 +38,26 @@ class ModelIdentity:
     block_size: int
     kv_layout: str
     transport: str
-    """Name of the connector's backend."""
+    """Names of the transports that the worker speaks, joined by `+`; one in common is enough."""
+    kv_windows: tuple[int | None, ...] = (None,)
+    """Window of each KV group in tokens; None sees all."""
     protocol_version: int = PROTOCOL_VERSION
 
-    def require_equal(self, other: ModelIdentity) -> None:
-        """Refuse `other`, a worker that wants to join workers of this identity.
+    @property
+    def paging(self) -> Paging:
+        """How tokens lie in blocks, at every worker of this identity."""
+        return Paging(block_size=self.block_size, windows=self.kv_windows)
+
+    def require_compatible(self, other: ModelIdentity) -> None:
+        """Refuse `other`, a worker that wants to join a worker of this identity.
 
         Raises:
             IncompatibleWorkerError: names the first field that differs, its value, and what is allowed.
         """
         for field in fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)
-            if mine != theirs:
+            share_one = field.name == "transport" and {*mine.split("+")} & {*theirs.split("+")}
+            if mine != theirs and not share_one:
                 raise IncompatibleWorkerError(
                     f"{field.name} is {theirs!r}; allowed: {mine!r}, as in the workers already registered"
                 )

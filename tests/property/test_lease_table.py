@@ -93,7 +93,11 @@ class Play:
         if self.prefills:
             request_id = self.random.choice(sorted(self.prefills))
             table = self.prefills[request_id]
-            self.take(self.leases.add_blocks(request_id, table, self.random.randint(1, len(table))))
+            self.take(
+                self.leases.add_blocks(
+                    request_id, dict(enumerate(table[: self.random.randint(1, len(table))]))
+                )
+            )
 
     def end(self) -> None:
         if self.prefills:
@@ -200,7 +204,7 @@ class Play:
         if is_cancelled:
             self.take(self.leases.withdraw(request_id, "the request was cancelled"))
         else:
-            self.take(self.leases.add_blocks(request_id, table, len(table)))
+            self.take(self.leases.add_blocks(request_id, dict(enumerate(table))))
             self.leases.complete(self.now, request_id)
         self.pool.release(table)
 

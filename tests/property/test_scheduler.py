@@ -9,18 +9,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from baton_core.block_pool import BlockPool, BlockState
-from baton_core.scheduler import Scheduler, SchedulerConfig
+from baton_core.paging import Paging
+from baton_core.scheduler import Scheduler
+from baton_core.scheduler_config import SchedulerConfig
 from baton_core.sequence import Sequence, SequenceState
-from baton_core.step_plan import SequenceSlice, StepPlan, StepResult
+from baton_core.step_plan import NO_BLOCK, SequenceSlice, StepPlan, StepResult
 from tests.builders import BLOCK_SIZE, make_sequence
 
-NUM_BLOCKS = 10
+priorities = st.sampled_from([0, 0, 0, -1, 3])
 MAX_TOKENS = 24
 """Prompt and output: any one sequence fits the pool."""
+PAGINGS = [Paging(block_size=BLOCK_SIZE, windows=w) for w in [(None,), (6,), (None, 5), (None, 1, 9)]]
 
 
 class Memory:
-    """Slots that hold what a token's KV depends on: every token up to its own."""
+    """Slots that hold what a token's KV depends on: its group and every token up to its own."""
 
     def __init__(self) -> None:
         self._slots: dict[tuple[int, int], int] = {}
@@ -41,10 +44,22 @@ class Memory:
         self._slots.update(copied)
 
 
+def content(group: int, seq: Sequence, position: int) -> int:
+    return hash((group, *seq.token_ids[: position + 1]))
+
+
+def visible(window: int | None, position: int) -> range:
+    """What the token at `position` sees before itself."""
+    return range(0 if window is None else max(0, position - window + 1), position)
+
+
+def blocks_of(piece: SequenceSlice) -> set[int]:
+    return {block_id for table in piece.block_tables for block_id in table} - {NO_BLOCK}
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.pool = BlockPool(NUM_BLOCKS)
         self.memory = Memory()
         self.alive: dict[Sequence, int] = {}
         """Every sequence that has not ended, with the output tokens it wants."""
@@ -53,38 +68,62 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.foreign: list[int] = []
         self.clock = 0.0
 
-    @initialize(budget=st.integers(1, 12), max_num_seqs=st.integers(1, 4))
-    def configure(self, budget: int, max_num_seqs: int) -> None:
-        self.budget = budget
+    @initialize(
+        paging=st.sampled_from(PAGINGS),
+        budget=st.integers(1, 12),
+        max_num_seqs=st.integers(1, 4),
+        num_partial=st.integers(1, 3),
+        threshold=st.sampled_from([0, 0, 2, 7]),
+    )
+    def configure(
+        self, paging: Paging, budget: int, max_num_seqs: int, num_partial: int, threshold: int
+    ) -> None:
+        self.paging, self.budget = paging, budget
+        self.pool = BlockPool(paging.max_blocks(MAX_TOKENS, budget) + 4)
         config = SchedulerConfig(
-            block_size=BLOCK_SIZE, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            max_num_partial_prefills=num_partial,
+            long_prefill_token_threshold=threshold,
         )
-        self.scheduler = Scheduler(self.pool, config)
+        self.scheduler = Scheduler(self.pool, paging, config)
 
     # --- inputs ---
 
-    @rule(prompt=st.integers(1, 14), family=st.integers(0, 2), num_outputs=st.integers(1, 10))
-    def arrive(self, prompt: int, family: int, num_outputs: int) -> None:
-        seq = self._new_sequence(prompt, family, num_outputs)
-        self.scheduler.add(seq)
+    @rule(
+        prompt=st.integers(1, 14),
+        family=st.integers(0, 2),
+        num_outputs=st.integers(1, 10),
+        priority=priorities,
+    )
+    def arrive(self, prompt: int, family: int, num_outputs: int, priority: int) -> None:
+        self.scheduler.add(self._new_sequence(prompt, family, num_outputs, priority=priority))
 
-    @rule(prompt=st.integers(1, 14), family=st.integers(0, 2), n=st.integers(1, 3))
-    def arrive_with_blocks(self, prompt: int, family: int, n: int) -> None:
+    @rule(prompt=st.integers(1, 14), family=st.integers(0, 2), n=st.integers(1, 3), priority=priorities)
+    def arrive_with_blocks(self, prompt: int, family: int, n: int, priority: int) -> None:
         """As an import leaves n siblings: they share the blocks of their prompt."""
-        table = self.pool.allocate(-(-prompt // BLOCK_SIZE))
-        if table is None:
+        blocks = self.pool.allocate(self.paging.num_blocks(prompt))
+        if blocks is None:
             return
-        leader = self._new_sequence(prompt, family, 6)
-        leader.block_table, leader.num_computed_tokens = table, prompt
-        for position in range(prompt):
-            self.memory.write(table, position, hash(tuple(leader.token_ids[: position + 1])))
+        leader = self._new_sequence(prompt, family, 6, priority=priority)
+        leader.num_computed_tokens = prompt
+        for group in range(len(self.paging.windows)):
+            first = self.paging.first_visible(group, prompt)
+            leader.tables.fill(group, first, [blocks.pop() for _ in range(-(-prompt // BLOCK_SIZE) - first)])
+            for position in range(first * BLOCK_SIZE, prompt):
+                self.memory.write(leader.tables[group], position, content(group, leader, position))
         siblings = [leader, *(leader.fork(index) for index in range(1, n))]
         for seq in siblings[1:]:
-            self.pool.share(seq.block_table)
+            self.pool.share(seq.tables.held())
             self.alive[seq] = 6
         for index, seq in enumerate(siblings):
             seq.token_ids.append(600 + index)
             self.scheduler.add(seq)
+
+    @rule(prompt=st.integers(1, 23), family=st.integers(0, 2), priority=priorities)
+    def arrive_pinned(self, prompt: int, family: int, priority: int) -> None:
+        """As a prefill that a puller follows: over with its first token."""
+        self.scheduler.add(self._new_sequence(prompt, family, 1, priority=priority, is_pinned=True))
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -137,15 +176,26 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # --- what must hold ---
 
+    @precondition(lambda self: hasattr(self, "pool"))
     @invariant()
     def the_pool_is_whole(self) -> None:
-        self.pool.check_invariants()
-        assert self.pool.num_free + self.pool.num_cached + self.pool.num_used == NUM_BLOCKS
+        pool = self.pool
+        pool.check_invariants()
+        assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
+        held = {block_id for seq in self.alive for block_id in seq.tables.held()}
+        assert not self.alive or pool.num_used >= len(held | set(self.foreign))
 
     @invariant()
     def no_block_of_the_step_in_flight_is_given_away(self) -> None:
         for piece in self.plan.slices if self.plan else ():
-            assert {self.pool.state(block_id) for block_id in piece.block_tables[0]} <= {BlockState.ACTIVE}
+            assert {self.pool.state(block_id) for block_id in blocks_of(piece)} <= {BlockState.ACTIVE}
+
+    @invariant()
+    def nobody_keeps_what_left_its_windows(self) -> None:
+        for seq in self.alive:
+            for group in range(len(self.paging.windows)):
+                first = self.paging.first_visible(group, seq.num_computed_tokens)
+                assert set(seq.tables[group][:first]) <= {NO_BLOCK}
 
     def teardown(self) -> None:
         """Left alone, every sequence finishes and every block comes back."""
@@ -160,28 +210,32 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.schedule()
         assert not self.alive
         assert self.plan is None
-        assert self.pool.num_available == NUM_BLOCKS
+        assert self.pool.num_available == self.pool.num_blocks
 
     # --- parts ---
 
-    def _new_sequence(self, prompt: int, family: int, num_outputs: int) -> Sequence:
+    def _new_sequence(self, prompt: int, family: int, num_outputs: int, **changes: Any) -> Sequence:
         self.clock += 1.0
-        name = f"{self.clock:08.0f}"
-        seq = make_sequence(name, prompt=prompt, first=1 + 100 * family, arrival_s=self.clock)
+        name, first = f"{self.clock:08.0f}", 1 + 100 * family
+        seq = make_sequence(
+            name, prompt=prompt, first=first, arrival_s=self.clock, paging=self.paging, **changes
+        )
         self.alive[seq] = num_outputs
         return seq
 
     def _check_writes(self, plan: StepPlan) -> None:
-        """Whatever a slice writes, no other slice sees."""
-        tables = [set(piece.block_tables[0]) for piece in plan.slices]
+        """Whatever a slice writes in one group, no other slice and no other group sees."""
+        tables = [set(table) - {NO_BLOCK} for piece in plan.slices for table in piece.block_tables]
         targets = [target for _, target in plan.block_copies]
         assert len(set(targets)) == len(targets)
-        for number, piece in enumerate(plan.slices):
+        slices = [(piece, table) for piece in plan.slices for table in piece.block_tables]
+        for number, (piece, table) in enumerate(slices):
             last = piece.start + piece.num_scheduled_tokens - 1
-            assert len(piece.block_tables[0]) == last // BLOCK_SIZE + 1
-            written = set(piece.block_tables[0][piece.start // BLOCK_SIZE :])
-            others = [table for other, table in enumerate(tables) if other != number]
-            assert not any(written & table for table in others)
+            assert len(table) == last // BLOCK_SIZE + 1
+            written = set(table[piece.start // BLOCK_SIZE :])
+            others = [other for index, other in enumerate(tables) if index != number]
+            assert NO_BLOCK not in written
+            assert not any(written & other for other in others)
             assert not any(self.pool.cache.hash_of(block_id) for block_id in written)
 
     def _execute(self, piece: SequenceSlice) -> tuple[int, ...]:
@@ -190,12 +244,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         if seq is None:
             return (0,) * len(piece.samples)
         assert seq.state is SequenceState.RUNNING
-        for position in range(piece.start):
-            expected = hash(tuple(seq.token_ids[: position + 1]))
-            assert self.memory.read(piece.block_tables[0], position) == expected, (piece, position)
-        for position, token_id in enumerate(piece.token_ids, start=piece.start):
-            assert token_id == seq.token_ids[position]
-            self.memory.write(piece.block_tables[0], position, hash(tuple(seq.token_ids[: position + 1])))
+        assert list(piece.token_ids) == seq.token_ids[piece.start :][: piece.num_scheduled_tokens]
+        for group, (window, table) in enumerate(zip(self.paging.windows, piece.block_tables, strict=True)):
+            for position in visible(window, piece.start):
+                assert self.memory.read(table, position) == content(group, seq, position), (piece, position)
+            for position in range(piece.start, piece.start + piece.num_scheduled_tokens):
+                self.memory.write(table, position, content(group, seq, position))
         return tuple(700 + sample.position for sample in piece.samples)
 
 

@@ -78,6 +78,7 @@ specs = st.builds(
     prompt_token_ids=st.lists(token_id, min_size=1, max_size=20).map(tuple),
     params=params,
     cache_salt=st.text(max_size=20),
+    priority=st.integers(-(2**31), 2**31 - 1),
 )
 sources = st.builds(
     KVSource, worker_id=names, epoch=epochs, peer_address=st.text(max_size=20), kv_description=st.binary()
@@ -135,6 +136,7 @@ infos = st.builds(
         kv_layout=names,
         block_size=positive,
         transport=names,
+        kv_windows=st.lists(st.none() | positive, min_size=1, max_size=4).map(tuple),
         protocol_version=positive,
     ),
     max_model_len=positive,
@@ -316,7 +318,14 @@ def test_what_means_nothing_is_refused_by_field(field: str, data: pb.RouterData 
     ["worker_id", "epoch", "role", "identity", "max_model_len", "vocab_size", "num_blocks", "max_num_seqs"],
 )
 def test_a_registration_without_a_field_is_refused(field: str) -> None:
-    identity = {"model": "m", "dtype": "d", "kv_layout": "k", "block_size": 1, "transport": "t"}
+    identity = {
+        "model": "m",
+        "dtype": "d",
+        "kv_layout": "k",
+        "block_size": 1,
+        "transport": "t",
+        "kv_windows": [0],
+    }
     hello = pb.Hello(
         worker_id="w1",
         epoch=1,

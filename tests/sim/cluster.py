@@ -32,7 +32,7 @@ from baton_core.router_events import (
 )
 from baton_core.router_messages import RequestSpec, Transferred
 from baton_core.session import SessionMachine, SessionTimings
-from baton_core.step_plan import StepPlan, StepResult
+from baton_core.step_plan import NO_BLOCK, StepPlan, StepResult
 from baton_core.worker_config import WorkerConfig
 from baton_core.worker_core import WorkerCore
 from baton_core.worker_events import (
@@ -202,7 +202,8 @@ class SimWorker(Node):
     def _step(self, plan: StepPlan) -> None:
         """Compute somewhere within the step: its blocks stay what they were when it was planned."""
         tables = [table for piece in plan.slices for table in piece.block_tables]
-        states = {self.core.pool.state(block_id) for table in tables for block_id in table}
+        blocks = {block_id for table in tables for block_id in table} - {NO_BLOCK}
+        states = {self.core.pool.state(block_id) for block_id in blocks}
         assert states == {BlockState.ACTIVE}, "a step computes on blocks that are no sequence's"
         result = self.engine.execute(plan)
         self.cluster.clock.after(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any, Final
 
 import pytest
 
 from baton_core.errors import ErrorCode
-from baton_core.kv_spec import KVSpec
+from baton_core.kv_spec import KVGroup, KVSpec
 from baton_core.lease_table import HoldTimings
 from baton_core.placement import PlacementConfig, SplitMode
 from baton_core.request_flow import FlowLimits
@@ -15,41 +16,61 @@ from baton_core.router_core import RouterConfig
 from baton_core.router_events import FailRequest, FinishRequest
 from baton_core.router_messages import RequestSpec
 from baton_core.sampling_params import SamplingParams
-from baton_core.scheduler import SchedulerConfig
+from baton_core.scheduler_config import SchedulerConfig
 from baton_core.transfer import PullTimings
 from baton_core.worker_config import WorkerConfig
 from baton_core.worker_info import ModelIdentity, Role, WorkerInfo
 from tests.sim.checks import check_clean
 from tests.sim.cluster import Cluster, Faults, Outcome
-from tests.sim.hash_engine import VOCAB_SIZE, HashEngine, expected_tokens
+from tests.sim.hash_engine import VOCAB_SIZE, HashEngine, Windows, expected_tokens
 
 BLOCK_SIZE = 4
-GROUP = KVSpec(num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32")
-IDENTITY = ModelIdentity(model="m", dtype="f", kv_layout="l", block_size=BLOCK_SIZE, transport="sim")
+ONE_KIND: Final[Windows] = (None,)
+TWO_KINDS: Final[Windows] = (None, 6, 13)
+"""Windows shorter and longer than a block, no multiples of it."""
+CHUNK = 24
+
+
+def make_spec(windows: Windows) -> KVSpec:
+    groups = tuple(KVGroup(layers=(layer,), window=window) for layer, window in enumerate(windows))
+    return KVSpec(
+        num_layers=1, num_kv_heads=1, head_dim=1, block_size=BLOCK_SIZE, dtype="float32", groups=groups
+    )
 
 
 def start_worker(
-    cluster: Cluster, name: str, role: Role, *, epoch: int = 1, num_blocks: int, has_checksums: bool
+    cluster: Cluster,
+    name: str,
+    role: Role,
+    *,
+    epoch: int = 1,
+    num_blocks: int,
+    has_checksums: bool,
+    windows: Windows = ONE_KIND,
 ) -> None:
+    spec = make_spec(windows)
+    identity = ModelIdentity(
+        model="m", dtype="f", kv_layout="l", block_size=BLOCK_SIZE, transport="sim", kv_windows=windows
+    )
     config = WorkerConfig(
         worker_id=name,
         epoch=epoch,
-        identity=IDENTITY,
-        kv_spec=GROUP,
+        identity=identity,
+        kv_spec=spec,
         num_blocks=num_blocks,
-        max_model_len=min(160, num_blocks * BLOCK_SIZE),
+        max_model_len=spec.paging.max_tokens(num_blocks, CHUNK, limit=160),
         vocab_size=VOCAB_SIZE,
         eos_token_ids=frozenset(),
         is_verified_by_checksum=has_checksums,
         pull=PullTimings(lease_s=2.0, renew_s=0.5, pull_deadline_s=1.6),
         hold=HoldTimings(hold_s=3.0),
-        scheduler=SchedulerConfig(block_size=BLOCK_SIZE, max_num_seqs=8, max_num_batched_tokens=24),
+        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=CHUNK),
     )
     info = WorkerInfo(
         worker_id=name,
         epoch=epoch,
         role=role,
-        identity=IDENTITY,
+        identity=identity,
         max_model_len=config.max_model_len,
         vocab_size=VOCAB_SIZE,
         num_blocks=num_blocks,
@@ -57,18 +78,21 @@ def start_worker(
         peer_address=name,
         kv_description=b"",
     )
-    cluster.start(info, config, HashEngine(num_blocks, BLOCK_SIZE))
+    cluster.start(info, config, HashEngine(num_blocks, spec.paging))
 
 
-def make_cluster(seed: int, *, faults: Faults, split: SplitMode = SplitMode.ALWAYS) -> Cluster:
+def make_cluster(
+    seed: int, *, faults: Faults, split: SplitMode = SplitMode.ALWAYS, windows: Windows = ONE_KIND
+) -> Cluster:
     rng = Random(seed)
     placement = PlacementConfig(split=split, min_split_tokens=16)
     router = RouterConfig(limits=FlowLimits(placement=placement))
     cluster = Cluster(seed, faults=faults, router=router, pull_delay_s=rng.choice([0.002, 0.05, 0.5]))
     has_checksums = rng.random() < 0.5
-    num_blocks = rng.choice([40, 60, 120])
-    start_worker(cluster, "p", Role.PREFILL, num_blocks=num_blocks, has_checksums=has_checksums)
-    start_worker(cluster, "d", Role.DECODE, num_blocks=num_blocks, has_checksums=has_checksums)
+    num_blocks = rng.choice([40, 60, 120]) + 20 * (len(windows) - 1)
+    shape: dict[str, Any] = {"num_blocks": num_blocks, "has_checksums": has_checksums, "windows": windows}
+    start_worker(cluster, "p", Role.PREFILL, **shape)
+    start_worker(cluster, "d", Role.DECODE, **shape)
     return cluster
 
 
@@ -87,13 +111,13 @@ def submit_some(cluster: Cluster, seed: int, *, num_requests: int, cancelled: fl
             cluster.clock.after(at_s + rng.uniform(0, 0.5), lambda s=spec: cluster.cancel(s.request_id))
 
 
-def check_tokens(outcome: Outcome) -> None:
+def check_tokens(outcome: Outcome, windows: Windows = ONE_KIND) -> None:
     """Exactly one end; every token is the undisturbed run's, and all of them are there after a finish."""
     params, prompt = outcome.spec.params, outcome.spec.prompt_token_ids
     assert len(outcome.ends) == 1, f"{outcome.spec.request_id} ended {len(outcome.ends)} times"
     for index in range(params.n):
         tokens = outcome.tokens.get(index, [])
-        assert tokens == expected_tokens(prompt, params, index, len(tokens))
+        assert tokens == expected_tokens(prompt, params, index, len(tokens), windows)
         if isinstance(outcome.ends[0], FinishRequest):
             assert len(tokens) == params.max_tokens
 
@@ -109,12 +133,15 @@ def test_one_request_travels_from_prefill_to_decode() -> None:
     (end,) = outcome.ends
     assert isinstance(end, FinishRequest)
     assert (end.timings.prefill_worker, end.timings.decode_worker) == ("p", "d")
-    assert end.timings.transferred_bytes == 3 * GROUP.block_bytes
+    assert end.timings.transferred_bytes == 3 * make_spec(ONE_KIND).block_bytes
     check_clean(cluster)
 
 
-@pytest.mark.parametrize("seed", range(80))
-def test_tokens_survive_a_bad_network(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "windows"),
+    [*((seed, ONE_KIND) for seed in range(80)), *((seed, TWO_KINDS) for seed in range(24))],
+)
+def test_tokens_survive_a_bad_network(seed: int, windows: Windows) -> None:
     faults = Faults(
         loss=0.05,
         repeat=0.1,
@@ -123,29 +150,38 @@ def test_tokens_survive_a_bad_network(seed: int) -> None:
         pull_failure=0.02,
         is_abort_safe=seed % 2 == 0,
     )
-    cluster = make_cluster(seed, faults=faults, split=SplitMode.ALWAYS if seed % 3 else SplitMode.AUTO)
+    split = SplitMode.ALWAYS if seed % 3 else SplitMode.AUTO
+    cluster = make_cluster(seed, faults=faults, split=split, windows=windows)
     submit_some(cluster, seed, num_requests=16, cancelled=0.25)
     cluster.clock.run(90.0)
     for outcome in cluster.router.outcomes.values():
-        check_tokens(outcome)
+        check_tokens(outcome, windows)
         (end,) = outcome.ends
         assert isinstance(end, FinishRequest) or end.code is ErrorCode.CANCELLED, end
     check_clean(cluster)
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_every_request_ends_when_a_worker_dies_and_returns(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "windows"),
+    [*((seed, ONE_KIND) for seed in range(40)), *((seed, TWO_KINDS) for seed in range(12))],
+)
+def test_every_request_ends_when_a_worker_dies_and_returns(seed: int, windows: Windows) -> None:
     faults = Faults(loss=0.02, repeat=0.05, session_loss=0.001, max_delay_s=0.05)
-    cluster = make_cluster(seed, faults=faults)
+    cluster = make_cluster(seed, faults=faults, windows=windows)
     submit_some(cluster, seed, num_requests=12)
     victim = "p" if seed % 2 else "d"
     role = cluster.workers[victim].info.role
     config = cluster.workers[victim].core.config
-    has_checksums = config.is_verified_by_checksum
 
     def restart() -> None:
         start_worker(
-            cluster, victim, role, epoch=2, num_blocks=config.num_blocks, has_checksums=has_checksums
+            cluster,
+            victim,
+            role,
+            epoch=2,
+            num_blocks=config.num_blocks,
+            has_checksums=config.is_verified_by_checksum,
+            windows=windows,
         )
 
     cluster.clock.after(Random(seed).uniform(0.1, 1.0), lambda: cluster.kill(victim))
@@ -156,7 +192,7 @@ def test_every_request_ends_when_a_worker_dies_and_returns(seed: int) -> None:
     cluster.clock.after(6.0, lambda: cluster.router.submit(late, timeout_s=30.0))
     cluster.clock.run(90.0)
     for outcome in cluster.router.outcomes.values():
-        check_tokens(outcome)
+        check_tokens(outcome, windows)
         (end,) = outcome.ends
         if isinstance(end, FailRequest):
             assert end.code in (ErrorCode.WORKER_LOST, ErrorCode.UNAVAILABLE), end

@@ -10,7 +10,8 @@ from typing import Final, Literal
 
 import torch
 
-from baton.worker_process import PoolPlacement, WorkerSettings, worker_config, worker_info
+from baton.pool_placement import PoolPlacement
+from baton.worker_process import WorkerSettings, worker_config, worker_info
 from baton_core.kv_spec import KVSpec
 from baton_core.lease_table import HoldTimings
 from baton_core.placement import PlacementConfig, SplitMode
@@ -18,19 +19,21 @@ from baton_core.request_flow import FlowLimits
 from baton_core.router_core import RouterConfig
 from baton_core.router_events import FinishRequest
 from baton_core.router_messages import RequestSpec
+from baton_core.scheduler_config import SchedulerConfig
 from baton_core.worker_info import Role
 from baton_engine.loading import EngineSettings, load_runner
-from baton_engine.model_config import read_model_config
+from baton_engine.models.registry import read_model_config
 from baton_engine.sizing import KVCacheSettings
 from baton_kv.connector import KVConnector
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.shared_memory import SharedMemoryConnector
+from baton_kv.tcp import TcpConnector
 from tests.reference import Job
 from tests.sim.checks import check_clean, check_finished
 from tests.sim.cluster import Cluster, Faults, Outcome
 from tests.sim.torch_engine import TorchEngine
 
-Backend = Literal["in_process", "shared_memory"]
+Backend = Literal["in_process", "shared_memory", "tcp"]
 EPOCH: Final = 7
 LONGEST_WAIT_S: Final = HoldTimings().hold_s + 1.0
 """After this time without requests nothing is held; a Release that overtakes its Subscribe costs it."""
@@ -114,7 +117,7 @@ class TorchCluster:
         check_clean(self.sim)
 
     def _start_worker(self, worker_id: str, role: Role, backend: Backend) -> None:
-        placement = PoolPlacement(lambda group: self._make_connector(group, backend))
+        placement = PoolPlacement(lambda spec: self._make_connector(spec, backend))
         settings = self._settings(role)
         engine = load_runner(settings.engine, placement.allocate)
         engine.runner.kv_pool.fill_(torch.nan)
@@ -126,16 +129,22 @@ class TorchCluster:
         self.engines[worker_id] = TorchEngine(worker_id, EPOCH, engine.runner, connector)
         self.sim.start(info, config, self.engines[worker_id])
 
-    def _make_connector(self, group: KVSpec, backend: Backend) -> KVConnector:
-        if backend == "in_process":
-            return InProcessConnector(group, EPOCH, self._registry)
-        return SharedMemoryConnector(group, EPOCH)
+    def _make_connector(self, spec: KVSpec, backend: Backend) -> KVConnector:
+        match backend:
+            case "in_process":
+                return InProcessConnector(spec, EPOCH, self._registry)
+            case "shared_memory":
+                return SharedMemoryConnector(spec, EPOCH)
+            case "tcp":
+                return TcpConnector(spec, EPOCH)
 
     def _settings(self, role: Role) -> WorkerSettings:
         shape = self._shape
         block_bytes = read_model_config(self._folder).kv_spec(shape.block_size, "float32").block_bytes
         kv_cache = KVCacheSettings(
-            kv_cache_memory_bytes=shape.num_blocks * block_bytes, max_model_len=shape.max_model_len
+            kv_cache_memory_bytes=shape.num_blocks * block_bytes,
+            max_model_len=shape.max_model_len,
+            max_num_batched_tokens=shape.max_num_batched_tokens,
         )
         return WorkerSettings(
             role=role,
@@ -143,6 +152,7 @@ class TorchCluster:
                 model=str(self._folder), dtype="float32", block_size=shape.block_size, kv_cache=kv_cache
             ),
             routers=("simulated",),
-            max_num_seqs=shape.max_num_seqs,
-            max_num_batched_tokens=shape.max_num_batched_tokens,
+            scheduler=SchedulerConfig(
+                max_num_seqs=shape.max_num_seqs, max_num_batched_tokens=shape.max_num_batched_tokens
+            ),
         )

@@ -57,6 +57,7 @@ class TorchEngine:
         )
         outcomes: list[PullOutcome] = []
         while not outcomes:
+            assert source.connector.poll() == [], "its own orders have ended before"
             outcomes = self.connector.poll()
         (outcome,) = outcomes
         return outcome

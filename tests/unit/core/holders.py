@@ -32,11 +32,15 @@ class Holder:
     def prefill(self, *, num_ready: int = 4, now: float = 0.0) -> list[WorkerEffect]:
         """The prompt is computed up to `num_ready` blocks; with all of them the request ends."""
         effects = self.leases.open(now, "r")
-        effects += self.leases.add_blocks("r", self.table, num_ready)
+        effects += self.add_blocks(num_ready)
         if num_ready == 4:
             self.leases.complete(now, "r")
             self.pool.release(self.table)
         return effects
+
+    def add_blocks(self, num_ready: int) -> list[WorkerEffect]:
+        """The first `num_ready` blocks are computed."""
+        return self.leases.add_blocks("r", dict(enumerate(self.table[:num_ready])))
 
     def hear(self, message: ToHolder, *, now: float = 0.0, peer: bytes = PEER) -> list[Any]:
         """The messages that answer `message`."""

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from baton_core.block_pool import BlockPool
-from baton_core.scheduler import Scheduler, SchedulerConfig
+from baton_core.paging import Paging
+from baton_core.scheduler import Scheduler
+from baton_core.scheduler_config import SchedulerConfig
 from baton_core.sequence import Sequence
 from baton_core.step_plan import StepPlan
-from tests.builders import BLOCK_SIZE, step_result
+from tests.builders import ONE_GROUP, step_result
 
 
 def make_scheduler(
-    num_blocks: int = 16, *, budget: int = 64, max_num_seqs: int = 8
+    num_blocks: int = 16,
+    *,
+    budget: int = 64,
+    max_num_seqs: int = 8,
+    paging: Paging = ONE_GROUP,
+    **limits: Any,
 ) -> tuple[Scheduler, BlockPool]:
     pool = BlockPool(num_blocks)
-    config = SchedulerConfig(block_size=BLOCK_SIZE, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget)
-    return Scheduler(pool, config), pool
+    config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **limits)
+    return Scheduler(pool, paging, config), pool
 
 
 def plan_step(scheduler: Scheduler) -> StepPlan:
@@ -41,6 +50,6 @@ def shape(plan: StepPlan) -> list[tuple[str, int, int]]:
 
 def give_blocks(pool: BlockPool, seq: Sequence, num_blocks: int) -> None:
     """As an import leaves a sequence: its prompt is in its blocks, its first token is not."""
-    seq.block_table = pool.allocate(num_blocks) or []
+    seq.tables.fill(0, 0, pool.allocate(num_blocks) or [])
     seq.num_computed_tokens = seq.num_tokens
     seq.token_ids.append(500)

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from baton_core.block_hash import HASH_BYTES, block_hashes, child_hash, extend_hashes, root_hash
+from baton_core.block_hash import (
+    HASH_BYTES,
+    block_hashes,
+    child_hash,
+    extend_hashes,
+    group_address,
+    is_in_first_group,
+    root_hash,
+)
 from tests.builders import make_identity, make_prompt
 
 ROOT = root_hash(make_identity())
@@ -41,11 +49,20 @@ def test_hashes_grow_with_the_tokens() -> None:
         {"dtype": "bfloat16"},
         {"kv_layout": "x"},
         {"block_size": 8},
+        {"kv_windows": (None, 6)},
         {"protocol_version": 2},
     ],
 )
 def test_the_root_covers_the_model(change: dict[str, Any]) -> None:
     assert root_hash(make_identity(**change)) != ROOT
+
+
+def test_groups_give_the_same_tokens_different_addresses() -> None:
+    (plain,) = block_hashes(ROOT, make_prompt(4), 4)
+    assert group_address(plain, 0) == plain
+    addresses = [group_address(plain, group) for group in range(3)]
+    assert len(set(addresses)) == 3
+    assert [is_in_first_group(address) for address in addresses] == [True, False, False]
 
 
 def test_the_transport_makes_no_blocks() -> None:

@@ -84,7 +84,7 @@ def test_a_prefix_outlives_its_extension() -> None:
         pool.publish(block_id, name)
     pool.release(table)
     assert pool.allocate(1) == [2]
-    assert pool.cache.find_prefix([b"a", b"b", b"c"]) == [0, 1]
+    assert [pool.cache.find(name) for name in (b"a", b"b", b"c")] == [0, 1, None]
 
 
 def test_shared_and_held_blocks_are_never_evicted() -> None:

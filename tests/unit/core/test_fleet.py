@@ -144,5 +144,13 @@ def test_one_prompt_alone_may_take_more_than_half() -> None:
     assert view(fleet, make_request(prompt=36)).can_reserve
 
 
+def test_blocks_of_groups_with_a_window_are_those_that_move() -> None:
+    fleet = Fleet()
+    fleet.join(make_worker_info("w", identity=make_identity(kv_windows=(None, 6)), num_blocks=10))
+    assert fleet.num_blocks(20) == 5 + 2
+    fleet.give(Charge("w", num_blocks=1))
+    assert [view(fleet, make_request(prompt=n)).can_reserve for n in (8, 16)] == [True, False]
+
+
 def test_without_workers_there_are_no_views() -> None:
     assert Fleet().views(48, []) == []

@@ -26,7 +26,7 @@ def test_a_subscription_before_its_prefill_is_remembered() -> None:
     assert holder.hear(subscribe()) == []
     effects = holder.leases.open(1.0, "r")
     assert effects == [SendToPuller(peer_id=PEER, message=ready())]
-    effects = holder.leases.add_blocks("r", holder.table, 2)
+    effects = holder.add_blocks(2)
     assert effects == [SendToPuller(peer_id=PEER, message=ready(0, 1))]
     assert holder.leases.next_deadline() == 11.0
 
@@ -63,7 +63,7 @@ def test_blocks_are_announced_once_as_they_become_ready() -> None:
     holder = Holder()
     holder.prefill(num_ready=1)
     assert holder.hear(subscribe()) == [ready(0)]
-    effects = holder.leases.add_blocks("r", holder.table, 3)
+    effects = holder.add_blocks(3)
     assert effects == [SendToPuller(peer_id=PEER, message=ready(1, 2))]
 
 
@@ -205,7 +205,7 @@ def test_a_cancelled_request_without_a_puller_is_let_go_and_leaves_a_tombstone()
 def test_what_a_puller_may_be_reading_survives_the_cancel_until_it_lets_go() -> None:
     holder = Holder()
     holder.leases.open(0.0, "r")
-    holder.leases.add_blocks("r", holder.table, 2)
+    holder.add_blocks(2)
     holder.hear(subscribe(indices=(0,)))
     effects = holder.leases.withdraw("r", "the request was cancelled")
     assert effects == [SendToPuller(peer_id=PEER, message=gone("the request was cancelled"))]
@@ -264,7 +264,7 @@ def test_an_unknown_request_changes_nothing(method: str) -> None:
         case "withdraw":
             assert holder.leases.withdraw("x", "over") == []
         case _:
-            assert holder.leases.add_blocks("x", holder.table, 4) == []
+            assert holder.leases.add_blocks("x", {0: holder.table[0]}) == []
     assert (holder.leases.num_open, holder.leases.next_deadline()) == (0, None)
 
 

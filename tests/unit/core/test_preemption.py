@@ -21,7 +21,7 @@ def test_the_sequence_that_came_last_is_preempted_first() -> None:
     plan = plan_step(scheduler)
     assert shape(plan) == [("a", 8, 1), ("b", 8, 1)]
     assert [piece.block_tables[0] for piece in plan.slices] == [(0, 1, 5), (2, 3, 4)]
-    assert (seqs[2].state, seqs[2].block_table, seqs[2].num_computed_tokens) == (SequenceState.WAITING, [], 0)
+    assert (seqs[2].state, seqs[2].tables[0], seqs[2].num_computed_tokens) == (SequenceState.WAITING, [], 0)
     assert scheduler.num_preemptions == 1
     pool.check_invariants()
 
@@ -32,7 +32,7 @@ def test_a_preempted_sequence_recomputes_its_tokens_and_draws_only_the_next() ->
     scheduler.add(first)
     scheduler.add(second)
     run_steps(scheduler, 3)
-    assert second.block_table == []
+    assert second.tables[0] == []
     scheduler.remove(0.0, first)
     piece = plan_step(scheduler).slices[0]
     computed = (piece.start, len(piece.token_ids), piece.samples[0].position)
@@ -69,7 +69,7 @@ def test_a_sequence_that_waits_with_blocks_gives_them_up_before_an_earlier_one_s
     give_blocks(pool, waiting, 2)
     scheduler.add(waiting)
     assert shape(plan_step(scheduler)) == [("a", 8, 1)]
-    assert (waiting.block_table, waiting.num_computed_tokens) == ([], 0)
+    assert (waiting.tables[0], waiting.num_computed_tokens) == ([], 0)
 
 
 def test_when_nothing_runs_the_first_in_line_takes_the_blocks_of_those_behind_it() -> None:
@@ -87,7 +87,7 @@ def test_siblings_that_fill_the_pool_together_do_not_block_each_other() -> None:
     leader = make_sequence(prompt=15)
     give_blocks(pool, leader, 4)
     sibling = leader.fork(1)
-    pool.share(sibling.block_table)
+    pool.share(sibling.tables.held())
     scheduler.add(leader)
     scheduler.add(sibling)
     assert [piece.seq_id.index for piece in plan_step(scheduler).slices] == [0]
@@ -113,11 +113,11 @@ def test_a_pinned_prompt_gets_all_its_blocks_at_once_and_keeps_them() -> None:
     pinned = make_sequence("pinned", prompt=24, first=100, arrival_s=1.0, is_pinned=True)
     scheduler.add(pinned)
     plan = plan_step(scheduler)
-    assert (len(pinned.block_table), len(plan.slices[1].block_tables[0])) == (6, 1)
+    assert (len(pinned.tables[0]), len(plan.slices[1].block_tables[0])) == (6, 1)
     finish_step(scheduler, plan)
     pool.allocate(1)
     run_steps(scheduler, 1)
-    assert (len(pinned.block_table), scheduler.num_preemptions) == (6, 1)
+    assert (len(pinned.tables[0]), scheduler.num_preemptions) == (6, 1)
     assert decode.state is SequenceState.WAITING
 
 
@@ -129,7 +129,7 @@ def test_siblings_copy_the_shared_tail_before_they_write_it() -> None:
     leader = make_sequence(prompt=6)
     give_blocks(pool, leader, 2)
     siblings = [leader, leader.fork(1)]
-    pool.share(siblings[1].block_table)
+    pool.share(siblings[1].tables.held())
     for seq in siblings:
         scheduler.add(seq)
     plan = plan_step(scheduler)
@@ -146,7 +146,7 @@ def test_the_last_sibling_writes_the_tail_in_place() -> None:
     leader = make_sequence(prompt=6)
     give_blocks(pool, leader, 2)
     sibling = leader.fork(1)
-    pool.share(sibling.block_table)
+    pool.share(sibling.tables.held())
     scheduler.add(leader)
     scheduler.add(sibling)
     plan = plan_step(scheduler)
@@ -162,7 +162,7 @@ def test_a_tail_that_is_full_needs_no_copy() -> None:
     leader = make_sequence(prompt=8)
     give_blocks(pool, leader, 2)
     sibling = leader.fork(1)
-    pool.share(sibling.block_table)
+    pool.share(sibling.tables.held())
     scheduler.add(leader)
     scheduler.add(sibling)
     plan = plan_step(scheduler)

@@ -1,0 +1,135 @@
+"""Who comes first under priorities, and who gives way: lower values first, then first come."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton_core.errors import ErrorCode
+from baton_core.router_messages import Refused
+from baton_core.scheduler_config import SchedulerConfig, SchedulingPolicy
+from baton_core.sequence import SequenceState
+from tests.builders import make_request, make_sequence, make_worker_config
+from tests.unit.core.scheduling import finish_step, give_blocks, make_scheduler, plan_step, run_steps, shape
+from tests.unit.core.workers import Worker
+
+
+def test_waiting_sequences_are_admitted_by_priority_then_by_arrival() -> None:
+    scheduler, _ = make_scheduler()
+    for number, (name, priority) in enumerate((("a", 5), ("b", 0), ("c", -1), ("d", 0))):
+        scheduler.add(make_sequence(name, prompt=2, first=100 * number, arrival_s=number, priority=priority))
+    assert [name for name, _, _ in shape(plan_step(scheduler))] == ["c", "b", "d", "a"]
+
+
+def test_a_more_important_request_takes_a_place_among_those_that_run() -> None:
+    scheduler, _ = make_scheduler(max_num_seqs=2)
+    early = make_sequence("early", prompt=3, priority=5)
+    late = make_sequence("late", prompt=3, first=100, arrival_s=1.0, priority=5)
+    scheduler.add(early)
+    scheduler.add(late)
+    run_steps(scheduler, 1)
+    scheduler.add(make_sequence("urgent", prompt=3, first=200, arrival_s=2.0))
+    assert shape(plan_step(scheduler)) == [("early", 3, 1), ("urgent", 0, 3)]
+    assert (late.state, late.tables[0], scheduler.num_preemptions) == (SequenceState.WAITING, [], 1)
+
+
+def test_a_more_important_request_takes_the_blocks_it_needs_and_no_more() -> None:
+    scheduler, pool = make_scheduler(6)
+    for number, name in enumerate("abc"):
+        scheduler.add(make_sequence(name, prompt=6, first=100 * number, arrival_s=number, priority=1))
+    run_steps(scheduler, 1)
+    urgent = make_sequence("urgent", prompt=8, first=900, arrival_s=9.0)
+    scheduler.add(urgent)
+    plan = plan_step(scheduler)
+    assert shape(plan) == [("a", 6, 1), ("b", 6, 1), ("urgent", 0, 8)]
+    assert urgent.tables[0] == [5, 4] or urgent.tables[0] == [4, 5]
+    pool.check_invariants()
+
+
+def test_nothing_is_preempted_for_a_request_that_would_not_fit_even_so() -> None:
+    scheduler, _ = make_scheduler(6)
+    scheduler.add(make_sequence("important", prompt=14))
+    scheduler.add(make_sequence("other", prompt=4, first=100, arrival_s=1.0, priority=7))
+    run_steps(scheduler, 1)
+    scheduler.add(make_sequence("big", prompt=12, first=200, arrival_s=2.0, priority=3))
+    assert shape(plan_step(scheduler)) == [("important", 14, 1), ("other", 4, 1)]
+    assert scheduler.num_preemptions == 0
+
+
+@pytest.mark.parametrize("priority", [0, 4])
+def test_nobody_gives_way_to_an_equal_or_a_less_important_one(priority: int) -> None:
+    scheduler, _ = make_scheduler(4, max_num_seqs=2)
+    for number, name in enumerate("ab"):
+        scheduler.add(make_sequence(name, prompt=6, first=100 * number, arrival_s=number))
+    run_steps(scheduler, 1)
+    scheduler.add(make_sequence("late", prompt=4, first=900, arrival_s=9.0, priority=priority))
+    assert shape(plan_step(scheduler)) == [("a", 6, 1), ("b", 6, 1)]
+    assert scheduler.num_preemptions == 0
+
+
+def test_a_pinned_prompt_gives_way_to_nobody() -> None:
+    scheduler, _ = make_scheduler(6, budget=8)
+    pinned = make_sequence("pinned", prompt=24, priority=9, is_pinned=True)
+    scheduler.add(pinned)
+    run_steps(scheduler, 1)
+    scheduler.add(make_sequence("urgent", prompt=4, first=100, arrival_s=1.0))
+    assert shape(plan_step(scheduler)) == [("pinned", 8, 8)]
+    assert pinned.state is SequenceState.RUNNING
+
+
+def test_a_more_important_prompt_is_computed_before_the_rest_of_a_running_one() -> None:
+    scheduler, _ = make_scheduler(32, budget=8)
+    scheduler.add(make_sequence("long", prompt=40, priority=1))
+    run_steps(scheduler, 1)
+    scheduler.add(make_sequence("urgent", prompt=6, first=100, arrival_s=1.0))
+    scheduler.add(make_sequence("equal", prompt=2, first=200, arrival_s=2.0, priority=1))
+    assert shape(plan_step(scheduler)) == [("urgent", 0, 6), ("long", 8, 2)]
+
+
+def test_the_least_important_is_preempted_first_when_blocks_run_out() -> None:
+    scheduler, _ = make_scheduler(4)
+    for number, priority in enumerate((3, 0)):
+        seq = make_sequence(str(priority), prompt=8, first=100 * number, arrival_s=number, priority=priority)
+        scheduler.add(seq)
+    run_steps(scheduler, 1)
+    assert shape(plan_step(scheduler)) == [("0", 8, 1)]
+
+
+def test_no_room_is_made_for_a_request_that_waits_for_a_prefix() -> None:
+    scheduler, _ = make_scheduler(32, budget=8, max_num_seqs=2)
+    scheduler.add(make_sequence("first", prompt=24))
+    scheduler.add(make_sequence("other", prompt=4, first=100, arrival_s=0.5, priority=1))
+    plan = plan_step(scheduler)
+    finish_step(scheduler, plan)
+    scheduler.add(make_sequence("same", prompt=24, arrival_s=1.0))
+    finish_step(scheduler, plan_step(scheduler))
+    assert scheduler.num_preemptions == 0
+
+
+def test_siblings_have_the_priority_of_their_request() -> None:
+    scheduler, pool = make_scheduler()
+    leader = make_sequence(prompt=6, priority=4)
+    give_blocks(pool, leader, 2)
+    assert leader.fork(1).priority == 4
+    assert scheduler.num_waiting == 0
+
+
+# --- at a worker ---
+
+
+def test_without_the_policy_a_priority_is_refused() -> None:
+    worker = Worker(make_worker_config())
+    worker.generate(make_request("a", priority=3))
+    worker.generate(make_request("b"))
+    text = "priority is 3; allowed: 0, under the scheduling policy fcfs"
+    assert worker.told == [Refused(request_id="a", code=ErrorCode.INVALID_REQUEST, message=text)]
+    assert worker.core.num_requests == 1
+
+
+def test_a_worker_follows_the_priorities_of_its_requests() -> None:
+    config = SchedulerConfig(policy=SchedulingPolicy.PRIORITY, max_num_seqs=1, max_num_batched_tokens=8)
+    worker = Worker(make_worker_config(scheduler=config))
+    for number, priority in enumerate((2, 1)):
+        worker.generate(make_request(f"p{priority}", first=100 * number, priority=priority), now=number)
+    plan = worker.core.schedule(2.0)
+    assert plan is not None
+    assert shape(plan) == [("p1", 0, 8)]
