@@ -16,16 +16,40 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
 )
 
 FAMILIES: Final[dict[str, tuple[type, type]]] = {
@@ -33,9 +57,22 @@ FAMILIES: Final[dict[str, tuple[type, type]]] = {
     "mistral": (MistralConfig, MistralForCausalLM),
     "qwen2": (Qwen2Config, Qwen2ForCausalLM),
     "qwen3": (Qwen3Config, Qwen3ForCausalLM),
+    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
+    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
+    "phi3": (Phi3Config, Phi3ForCausalLM),
+    "mixtral": (MixtralConfig, MixtralForCausalLM),
+    "qwen2-moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
+    "qwen3-moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+    "gpt2": (GPT2Config, GPT2LMHeadModel),
+    "opt": (OPTConfig, OPTForCausalLM),
+    "gpt-neox": (GPTNeoXConfig, GPTNeoXForCausalLM),
+    "cohere": (CohereConfig, CohereForCausalLM),
+    "granite": (GraniteConfig, GraniteForCausalLM),
+    "starcoder2": (Starcoder2Config, Starcoder2ForCausalLM),
 }
 SPECIAL_TOKENS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS_TOKEN_ID: Final = 2
+POSITION_TABLES: Final = ("wpe.weight", "embed_positions.weight")
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -70,6 +107,26 @@ LLAMA3_ROPE: Final = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN_ROPE: Final = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+}
+GEMMA3_ROPE: Final = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+LONGROPE: Final = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "partial_rotary_factor": 0.75,
+    "short_factor": [1.0, 1.1, 1.2, 1.5, 1.8, 2.0],
+    "long_factor": [1.0, 1.5, 2.0, 4.0, 8.0, 16.0],
+    "attention_factor": 1.2,
+}
+"""Rotates 12 dimensions of 16."""
+DYNAMIC_ROPE: Final = {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 4.0}
 VARIANTS: Final[dict[str, ModelSpec]] = {
     "llama": ModelSpec(),
     "llama-mha-tied": ModelSpec(num_kv_heads=4, is_tied=True),
@@ -79,6 +136,7 @@ VARIANTS: Final[dict[str, ModelSpec]] = {
     "llama-linear-rope": ModelSpec(
         extra=(("rope_parameters", {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 4.0}),)
     ),
+    "llama-yarn-rope": ModelSpec(extra=(("rope_parameters", YARN_ROPE),)),
     "qwen2": ModelSpec(family="qwen2", is_tied=True),
     "qwen2-mixed-windows": ModelSpec(
         family="qwen2",
@@ -88,6 +146,76 @@ VARIANTS: Final[dict[str, ModelSpec]] = {
     "qwen3": ModelSpec(family="qwen3", head_dim=24, hidden_size=96),
     "mistral": ModelSpec(family="mistral", extra=(("sliding_window", None),)),
     "mistral-window": ModelSpec(family="mistral", extra=(("sliding_window", 7),)),
+    "gemma2": ModelSpec(
+        family="gemma2",
+        num_layers=3,
+        extra=(
+            ("sliding_window", 9),
+            ("query_pre_attn_scalar", 24),
+            ("attn_logit_softcapping", 2.0),
+            ("final_logit_softcapping", 8.0),
+        ),
+    ),
+    "gemma3": ModelSpec(
+        family="gemma3",
+        num_layers=3,
+        is_tied=True,
+        extra=(
+            ("sliding_window", 9),
+            ("sliding_window_pattern", 3),
+            ("query_pre_attn_scalar", 24),
+            ("rope_parameters", GEMMA3_ROPE),
+        ),
+    ),
+    "phi3-longrope": ModelSpec(
+        family="phi3",
+        extra=(
+            ("sliding_window", 9),
+            ("rope_parameters", LONGROPE),
+            ("original_max_position_embeddings", 1),
+        ),
+    ),
+    "mixtral": ModelSpec(family="mixtral", extra=(("num_local_experts", 5), ("num_experts_per_tok", 2))),
+    "qwen2-moe": ModelSpec(
+        family="qwen2-moe",
+        num_layers=3,
+        extra=(
+            ("num_experts", 6),
+            ("num_experts_per_tok", 3),
+            ("moe_intermediate_size", 32),
+            ("shared_expert_intermediate_size", 48),
+            ("mlp_only_layers", [1]),
+        ),
+    ),
+    "qwen3-moe": ModelSpec(
+        family="qwen3-moe",
+        extra=(
+            ("num_experts", 8),
+            ("num_experts_per_tok", 3),
+            ("moe_intermediate_size", 40),
+            ("norm_topk_prob", True),
+        ),
+    ),
+    "gpt2": ModelSpec(family="gpt2", is_tied=True, num_kv_heads=4, extra=(("n_inner", 96),)),
+    "opt": ModelSpec(family="opt", is_tied=True, num_kv_heads=4, extra=(("ffn_dim", 96),)),
+    "opt-post-norm": ModelSpec(
+        family="opt",
+        is_tied=True,
+        num_kv_heads=4,
+        extra=(("ffn_dim", 96), ("do_layer_norm_before", False), ("word_embed_proj_dim", 48)),
+    ),
+    "gpt-neox": ModelSpec(family="gpt-neox", num_kv_heads=4),
+    "cohere": ModelSpec(family="cohere", is_tied=True, extra=(("logit_scale", 2.0),)),
+    "granite": ModelSpec(
+        family="granite",
+        extra=(
+            ("attention_multiplier", 0.3),
+            ("embedding_multiplier", 2.0),
+            ("logits_scaling", 3.0),
+            ("residual_multiplier", 0.5),
+        ),
+    ),
+    "starcoder2-window": ModelSpec(family="starcoder2", extra=(("sliding_window", 7),)),
 }
 """The families and shapes that a native model has to reproduce. Prompts of 10 tokens exceed every window."""
 
@@ -140,15 +268,16 @@ def _random_model(spec: ModelSpec) -> PreTrainedModel:
         **dict(spec.extra),
     )
     model = model_class(config).to(spec.dtype).eval()
-    _randomise(model, spec.seed)
+    randomise(model, spec.seed)
     return model
 
 
 @torch.no_grad()
-def _randomise(model: PreTrainedModel, seed: int) -> None:
+def randomise(model: PreTrainedModel, seed: int) -> None:
     """Draw all weights so wide that each layer, bias and norm moves the logits by far more than rounding.
 
-    Biases are centred on 0: larger ones would drown the context.
+    Biases are centred on 0: larger ones would drown the context. Learned positions are wider: beside them
+    a tied head would repeat its last token.
     """
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
@@ -158,7 +287,8 @@ def _randomise(model: PreTrainedModel, seed: int) -> None:
         elif parameter.dim() == 1:
             parameter.copy_(drawn + 0.5)
         else:
-            parameter.copy_((drawn - 0.5) * (4.0 / parameter.shape[-1] ** 0.5))
+            width = 16.0 if name.endswith(POSITION_TABLES) else 4.0
+            parameter.copy_((drawn - 0.5) * (width / parameter.shape[-1] ** 0.5))
 
 
 def make_prompt(length: int, *, seed: int = 0, vocab_size: int = 512) -> list[int]:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from baton_core.errors import InvalidModelError
+
+MAX_INTEGER: Final = 2**31 - 1
+MAX_LAYERS: Final = 10_000
+MAX_HEAD_DIM: Final = 8192
+"""Bounds of what sizes memory before the weights can contradict the configuration."""
+_MAX_JSON_BYTES: Final = 64 << 20
+_MAX_NUMBER: Final = 1e9
+"""Far above any factor, base or size that a model has, far below where their powers overflow."""
+_NUMBER: Final = f"a number above 0 and at most {_MAX_NUMBER:g}"
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -17,6 +25,12 @@ def read_json_object(path: Path) -> dict[str, Any]:
         InvalidModelError: the file is missing, unreadable, not JSON or not an object.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise InvalidModelError(f"{path} is no regular file; allowed: one JSON object")
+        if path.exists() and path.stat().st_size > _MAX_JSON_BYTES:
+            raise InvalidModelError(
+                f"{path} holds {path.stat().st_size} bytes; allowed: at most {_MAX_JSON_BYTES}"
+            )
         values = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise InvalidModelError(f"{path} is missing; allowed: a model folder that holds it") from None
@@ -24,7 +38,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
         raise InvalidModelError(
             f"{path} cannot be read ({error.strerror}); allowed: a readable file"
         ) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidModelError(f"{path} is not JSON ({error}); allowed: one JSON object") from None
     if not isinstance(values, dict):
         raise InvalidModelError(f"{path} holds {type(values).__name__}; allowed: one JSON object")
@@ -49,34 +63,55 @@ class ConfigFields:
     def raw(self, key: str) -> Any:
         return self._values.get(key)
 
+    def with_default(self, key: str, value: Any) -> ConfigFields:
+        """Return the same object with a value where the key is absent; a `null` stays."""
+        return ConfigFields(self._source, {key: value} | self._values)
+
     def refuse(self, key: str, value: object, allowed: str) -> InvalidModelError:
         """Return the error for a value, to be raised by the caller."""
-        return InvalidModelError(f"{self._source}: {key} is {value!r}; allowed: {allowed}")
+        return InvalidModelError(f"{self._source}: {key} is {value!r:.200}; allowed: {allowed}")
 
-    def integer(self, key: str, default: int | None = None, *, minimum: int = 1) -> int:
-        value = self.optional_integer(key, minimum=minimum)
+    def integer(
+        self, key: str, default: int | None = None, *, minimum: int = 1, maximum: int = MAX_INTEGER
+    ) -> int:
+        value = self.optional_integer(key, minimum=minimum, maximum=maximum)
         if value is None:
             value = default
         if value is None:
-            raise self.refuse(key, None, f"an integer of at least {minimum}")
+            raise self.refuse(key, None, f"an integer of {minimum} to {maximum}")
         return value
 
-    def optional_integer(self, key: str, *, minimum: int = 1) -> int | None:
+    def optional_integer(self, key: str, *, minimum: int = 1, maximum: int = MAX_INTEGER) -> int | None:
         value = self.raw(key)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise self.refuse(key, value, f"an integer of at least {minimum}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+            raise self.refuse(key, value, f"an integer of {minimum} to {maximum}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Read a finite number above zero."""
-        value = self.raw(key)
+        """Read a number above zero."""
+        value = self.optional_number(key)
         if value is None:
             value = default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-            raise self.refuse(key, value, "a finite number above 0")
+        if value is None:
+            raise self.refuse(key, None, _NUMBER)
+        return value
+
+    def optional_number(self, key: str) -> float | None:
+        value = self.raw(key)
+        if value is None:
+            return None
+        if not _is_number(value):
+            raise self.refuse(key, value, _NUMBER)
         return float(value)
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """Read a list of `count` numbers above zero."""
+        value = self.raw(key)
+        if not isinstance(value, list) or len(value) != count or not all(map(_is_number, value)):
+            raise self.refuse(key, value, f"a list of {count} numbers, each {_NUMBER}")
+        return tuple(map(float, value))
 
     def boolean(self, key: str, default: bool) -> bool:
         value = self.raw(key)
@@ -112,3 +147,7 @@ class ConfigFields:
         if any(isinstance(token, bool) or not isinstance(token, int) or token < 0 for token in ids):
             raise self.refuse(key, value, "a token id or a list of token ids, each an integer of at least 0")
         return tuple(ids)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= _MAX_NUMBER

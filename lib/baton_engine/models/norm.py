@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from baton_engine.weights import WeightReader
 from baton_kernels.interface import LayerKernels
 
 
@@ -15,6 +16,28 @@ class RMSNorm:
         self._eps = eps
         self._kernels = kernels
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return a new tensor of the same shape and dtype."""
-        return self._kernels.rms_norm(hidden, self._weight, self._eps)
+        return self._kernels.rms_norm(x, self._weight, self._eps)
+
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the normalised sum and the sum; both arguments may be overwritten."""
+        return self._kernels.add_rms_norm(x, residual, self._weight, self._eps)
+
+
+class NormLoader:
+    """Loads the norms of one model.
+
+    `is_offset` says that the files hold each weight as its distance from 1, which is added in float32.
+    """
+
+    def __init__(self, weights: WeightReader, kernels: LayerKernels, eps: float, *, is_offset: bool) -> None:
+        self._weights = weights
+        self._kernels = kernels
+        self._eps = eps
+        self._is_offset = is_offset
+
+    def load(self, name: str, size: int) -> RMSNorm:
+        """Raises: InvalidModelError: the weight is missing or has another shape."""
+        weight = self._weights.load(f"{name}.weight", (size,))
+        return RMSNorm(1.0 + weight.float() if self._is_offset else weight, self._eps, self._kernels)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
+from baton_core.kv_spec import KVSpec
 from baton_core.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
-from baton_engine.model_config import read_model_config
-from baton_engine.models.decoder import Decoder
+from baton_engine.models.model import Model
+from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.runner import ModelRunner
 from baton_engine.weights import WeightReader
 from baton_kernels.selection import select_kernels
@@ -17,14 +18,18 @@ from baton_kernels.selection import select_kernels
 BLOCK_SIZE = 8
 
 
-def make_decoder(folder: Path, dtype: torch.dtype = torch.float32) -> Decoder:
-    return Decoder(read_model_config(folder), WeightReader(folder, dtype), select_kernels("cpu").layers)
+def load_model(
+    folder: Path, dtype: torch.dtype = torch.float32, max_model_len: int | None = None
+) -> tuple[Model, KVSpec]:
+    """Return a folder's model and the shape of its cache."""
+    config = read_model_config(folder, max_model_len)
+    model = build_model(config, WeightReader(folder, dtype), select_kernels("cpu").layers)
+    return model, config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
 
 
 def make_runner(folder: Path, num_blocks: int = 32, dtype: torch.dtype = torch.float32) -> ModelRunner:
     """Load a runner whose pool starts as NaN: whoever reads what nobody wrote is found out."""
-    model = make_decoder(folder, dtype)
-    spec = model.config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
+    model, spec = load_model(folder, dtype)
     kv_pool = torch.full((num_blocks * len(spec.groups), *spec.block_shape), torch.nan, dtype=dtype)
     return ModelRunner(model, select_kernels("cpu").attention, kv_pool, spec)
 

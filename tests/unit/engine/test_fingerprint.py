@@ -31,6 +31,10 @@ def test_copies_agree_whatever_lies_beside_them(folder: Path, model_folder: Call
     assert len(model_fingerprint(folder)) == 64
 
 
+def test_caches_of_another_variant_differ(folder: Path) -> None:
+    assert len({model_fingerprint(folder, variant) for variant in ("", "a", "b")}) == 3
+
+
 def test_a_changed_config_changes_it(folder: Path) -> None:
     before = model_fingerprint(folder)
     config = json.loads((folder / "config.json").read_text())

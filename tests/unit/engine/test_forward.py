@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from torch import Tensor
 from baton_engine.step_attention import StepAttention
 from baton_kernels.interface import AttentionBatch
 from baton_kernels.selection import select_kernels
-from tests.models import VARIANTS, make_model, make_prompt, reference_logits
-from tests.unit.engine.steps import BLOCK_SIZE, group_tables, make_decoder
+from tests.models import DYNAMIC_ROPE, VARIANTS, make_model, make_prompt, reference_logits
+from tests.unit.engine.steps import BLOCK_SIZE, group_tables, load_model
 
 PROMPT_LEN = 45
 BLOCK_IDS = [4, 1, 7, 0, 6, 2]
@@ -21,10 +22,13 @@ BLOCK_IDS = [4, 1, 7, 0, 6, 2]
 
 @torch.inference_mode()
 def native_logits(
-    folder: Path, token_ids: list[int], chunk_len: int, dtype: torch.dtype = torch.float32
+    folder: Path,
+    token_ids: list[int],
+    chunk_len: int,
+    dtype: torch.dtype = torch.float32,
+    max_model_len: int | None = None,
 ) -> Tensor:
-    model = make_decoder(folder, dtype)
-    kv_spec = model.config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
+    model, kv_spec = load_model(folder, dtype, max_model_len)
     num_groups = len(kv_spec.groups)
     kv_pool = torch.full((8 * num_groups, *kv_spec.block_shape), torch.nan, dtype=dtype)
     kernels = select_kernels("cpu")
@@ -54,13 +58,33 @@ def test_logits_equal_those_of_transformers(variant: str, model_folder: Callable
 
 
 @pytest.mark.parametrize("chunk_len", [1, 7, BLOCK_SIZE, 31])
-@pytest.mark.parametrize("variant", ["llama", "qwen2-mixed-windows", "mistral-window"])
+@pytest.mark.parametrize("variant", ["llama", "qwen2-mixed-windows", "mistral-window", "gemma3"])
 def test_a_prompt_in_chunks_gives_the_logits_of_the_whole(
     variant: str, chunk_len: int, model_folder: Callable[[str], Path]
 ) -> None:
     folder, prompt = model_folder(variant), make_prompt(PROMPT_LEN)
     expected = reference_logits(folder, prompt)
     torch.testing.assert_close(native_logits(folder, prompt, chunk_len), expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("variant", "rope", "trained_len", "max_model_len"),
+    [
+        ("phi3-longrope", {"original_max_position_embeddings": 64}, 512, 64),
+        ("phi3-longrope", {"original_max_position_embeddings": 44}, 512, None),
+        ("llama", {"rope_parameters": DYNAMIC_ROPE}, 20, PROMPT_LEN),
+        ("llama", {"rope_parameters": DYNAMIC_ROPE}, 512, None),
+    ],
+    ids=["short-factors", "long-factors", "stretched", "not-stretched"],
+)
+def test_frequencies_of_the_served_length_are_those_of_transformers(
+    variant: str, rope: dict[str, Any], trained_len: int, max_model_len: int | None, tmp_path: Path
+) -> None:
+    extra = tuple((dict(VARIANTS[variant].extra) | rope).items())
+    folder = make_model(tmp_path / "model", variant, extra=extra, max_position_embeddings=trained_len)
+    prompt = make_prompt(PROMPT_LEN)
+    native = native_logits(folder, prompt, 7, max_model_len=max_model_len)
+    torch.testing.assert_close(native, reference_logits(folder, prompt), atol=1e-4, rtol=0)
 
 
 def test_a_sharded_model_equals_the_single_file(tmp_path: Path, model_folder: Callable[[str], Path]) -> None:
@@ -71,7 +95,7 @@ def test_a_sharded_model_equals_the_single_file(tmp_path: Path, model_folder: Ca
     assert torch.equal(native_logits(sharded, prompt, PROMPT_LEN), whole)
 
 
-@pytest.mark.parametrize("variant", ["llama", "qwen3"])
+@pytest.mark.parametrize("variant", ["llama", "qwen3", "gemma2", "gemma3"])
 def test_bfloat16_is_as_close_to_float32_as_that_of_transformers(variant: str, tmp_path: Path) -> None:
     folder, prompt = make_model(tmp_path / "model", variant, dtype=torch.bfloat16), make_prompt(PROMPT_LEN)
     exact = native_logits(folder, prompt, PROMPT_LEN)

@@ -12,14 +12,15 @@ import torch
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_core.kv_spec import KVSpec
 from baton_engine import element_type
+from baton_engine.device import resolve_device
 from baton_engine.element_type import resolve_dtype
 from baton_engine.loading import EngineSettings, load_runner
 from baton_engine.model_folder import resolve_model
 from baton_engine.sizing import KVCacheSettings
-from tests.models import greedy_reference, make_prompt
+from tests.models import DYNAMIC_ROPE, greedy_reference, make_model, make_prompt
 from tests.unit.engine.steps import generate
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 
 def test_a_loaded_runner_generates_what_transformers_does(model_folder: Callable[[str], Path]) -> None:
@@ -30,6 +31,19 @@ def test_a_loaded_runner_generates_what_transformers_does(model_folder: Callable
     assert loaded.runner.kv_pool.shape == (40, *loaded.kv_spec.block_shape)
     prompt = make_prompt(20)
     assert generate(loaded.runner, prompt, 6) == greedy_reference(folder, prompt, 6)[0]
+
+
+def test_a_dynamic_rope_stretches_a_model_up_to_its_factor(tmp_path: Path) -> None:
+    rope = (("rope_parameters", DYNAMIC_ROPE),)
+    folder = make_model(tmp_path / "model", "llama", extra=rope, max_position_embeddings=32)
+
+    def max_model_len(wanted: int | None) -> int:
+        cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20, max_model_len=wanted)
+        return load_runner(EngineSettings(model=str(folder), kv_cache=cache)).kv_cache.max_model_len
+
+    assert [max_model_len(None), max_model_len(20), max_model_len(128)] == [32, 20, 128]
+    with pytest.raises(InvalidConfigError, match="max_model_len is 129; allowed: at most 128"):
+        max_model_len(129)
 
 
 def test_the_pool_lies_where_the_caller_allocates_it(model_folder: Callable[[str], Path]) -> None:
@@ -81,14 +95,42 @@ def test_element_types_follow_the_checkpoint_and_the_cpu(
     assert resolve_dtype(requested, checkpoint, CPU) == expected
 
 
-def test_a_gpu_keeps_bfloat16_whatever_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_keeps_the_checkpoints_type_whatever_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(element_type, "has_native_bfloat16", lambda: False)
-    assert resolve_dtype("auto", "bfloat16", torch.device("cuda")) == torch.bfloat16
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert resolve_dtype("auto", "bfloat16", GPU) == torch.bfloat16
+    assert resolve_dtype("auto", "float16", GPU) == torch.float16
+    assert resolve_dtype("half", "bfloat16", GPU) == torch.float16
+
+
+@pytest.mark.parametrize("requested", ["auto", "bfloat16"])
+def test_an_old_gpu_refuses_bfloat16(requested: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    with pytest.raises(InvalidConfigError, match=r"dtype is .*; allowed on .* 7\.5: float16, float32"):
+        resolve_dtype(requested, "bfloat16", GPU)
+    assert resolve_dtype("auto", "float16", GPU) == torch.float16
+
+
+@pytest.mark.parametrize("requested", ["float16", "half"])
+def test_a_cpu_refuses_float16(requested: str) -> None:
+    with pytest.raises(InvalidConfigError, match="allowed on a CPU: auto, float32, bfloat16"):
+        resolve_dtype(requested, "float16", CPU)
 
 
 def test_an_unknown_element_type_is_refused() -> None:
-    with pytest.raises(InvalidConfigError, match="dtype is 'int4'; allowed: auto, float32, bfloat16"):
+    with pytest.raises(
+        InvalidConfigError, match="dtype is 'int4'; allowed: auto, float32, bfloat16, float16"
+    ):
         resolve_dtype("int4", "float32", CPU)
+
+
+def test_a_device_that_torch_cannot_use_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device("auto") == CPU
+    with pytest.raises(InvalidConfigError, match=r"device is 'cuda'; allowed: auto, cpu \(torch"):
+        resolve_device("cuda")
+    with pytest.raises(InvalidConfigError, match="device is 'tpu'; allowed: auto, cpu, cuda"):
+        load_runner(EngineSettings(model="m", device="tpu"))
 
 
 def test_a_changed_element_type_is_logged(

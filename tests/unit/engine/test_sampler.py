@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from baton_core.step_plan import SampleSpec
-from baton_engine import sampler
-from baton_engine.noise import gumbel_noise
-from baton_engine.sampler import sample, surviving_filters
+from baton_engine.sampler import sample, sample_batch
+from baton_kernels import torch_sampling
+from baton_kernels.noise import gumbel_noise
+from baton_kernels.torch_sampling import drop_filtered
 from tests.unit.engine.steps import make_spec
 
 
@@ -21,8 +22,14 @@ def logits_of(probabilities: list[float]) -> Tensor:
 
 
 def survivors(scores: Tensor, **spec: Any) -> list[int]:
-    relative = scores - scores.max(dim=-1, keepdim=True).values
-    return surviving_filters(relative, [make_spec(temperature=1.0, **spec)])[0].nonzero()[:, 0].tolist()
+    return surviving(scores, [make_spec(temperature=1.0, **spec)])[0].nonzero()[:, 0].tolist()
+
+
+def surviving(scores: Tensor, specs: list[SampleSpec]) -> Tensor:
+    """Mask the tokens that the filters leave."""
+    left = scores - scores.max(dim=-1, keepdim=True).values
+    drop_filtered(left, sample_batch(specs))
+    return left.isfinite()
 
 
 def draw_many(logits: Tensor, count: int, *, temperature: float = 1.0, top_k: int = 0) -> Tensor:
@@ -87,19 +94,16 @@ def test_filters_apply_in_vllms_order_each_on_what_is_left() -> None:
     assert survivors(scores, top_p=0.78, min_p=0.3) == [0, 1, 2]
 
 
-def test_top_p_beyond_the_ordered_prefix_equals_the_full_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_equal_an_ordering_in_full_among_many_ties() -> None:
     scores = torch.randn(5, 300, generator=torch.Generator().manual_seed(0)).round(decimals=1)
-    scores -= scores.max(dim=-1, keepdim=True).values
     specs = [make_spec(temperature=1.0, top_p=top_p) for top_p in (0.1, 0.5, 0.9, 0.99)] + [
-        make_spec(top_k=60)
+        make_spec(temperature=1.0, top_k=60)
     ]
-    in_full = surviving_filters(scores, specs)
-    monkeypatch.setattr(sampler, "_PREFIX", 20)
-    assert torch.equal(surviving_filters(scores, specs), in_full)
-    assert in_full.sum(dim=-1).tolist()[-1] == 60
+    kept = surviving(scores, specs)
+    assert kept.sum(dim=-1).tolist()[-1] == 60
     for row in range(4):
-        expected = reference_nucleus(scores[row].tolist(), specs[row].top_p)
-        assert in_full[row].nonzero()[:, 0].tolist() == expected
+        relative = (scores[row] - scores[row].max()).tolist()
+        assert kept[row].nonzero()[:, 0].tolist() == reference_nucleus(relative, specs[row].top_p)
 
 
 def reference_nucleus(scores: list[float], top_p: float) -> list[int]:
@@ -128,23 +132,31 @@ def mixed_logits(vocab_size: int = 1001) -> Tensor:
     return torch.randn(len(MIXED_SPECS), vocab_size, generator=torch.Generator().manual_seed(1)) * 2
 
 
-@pytest.mark.parametrize("long_row", [0, 1 << 12])
+@pytest.mark.parametrize("few_tokens", [0, 1 << 11])
 def test_a_row_draws_the_same_token_alone_and_in_any_batch(
-    long_row: int, monkeypatch: pytest.MonkeyPatch
+    few_tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logits = mixed_logits()
     together = sample(logits, MIXED_SPECS)
-    monkeypatch.setattr(sampler, "_LONG_ROW", long_row)
+    monkeypatch.setattr(torch_sampling, "_FEW_TOKENS", few_tokens)
+    monkeypatch.setattr(torch_sampling, "PIECE", 64)
     alone = [sample(logits[row : row + 1], [spec]).item() for row, spec in enumerate(MIXED_SPECS)]
     assert together.tolist() == alone
     assert sample(logits.flip(0), MIXED_SPECS[::-1]).flip(0).tolist() == alone
 
 
-def test_skipping_tokens_that_cannot_win_changes_nothing() -> None:
-    logits = mixed_logits() * 8
+@pytest.mark.parametrize("few_tokens", [0, 1 << 11])
+@pytest.mark.parametrize("spread", [0.0, 2.0, 16.0])
+def test_skipping_tokens_that_cannot_win_changes_nothing(
+    few_tokens: int, spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch_sampling, "_FEW_TOKENS", few_tokens)
+    monkeypatch.setattr(torch_sampling, "PIECE", 64)
+    logits = mixed_logits() * spread
     for row in range(len(logits)):
-        spec = make_spec(row, seed=row, temperature=1.0)
-        assert sample(logits[row : row + 1], [spec]).item() == brute_force(logits[row], spec)
+        for seed in range(8):
+            spec = make_spec(row, seed=seed, temperature=1.0)
+            assert sample(logits[row : row + 1], [spec]).item() == brute_force(logits[row], spec)
 
 
 def brute_force(logits: Tensor, spec: SampleSpec) -> int:
@@ -169,3 +181,11 @@ def test_masked_tokens_are_never_drawn() -> None:
 def test_bfloat16_logits_are_drawn_from_as_their_float32_values() -> None:
     logits = mixed_logits().bfloat16()
     assert torch.equal(sample(logits, MIXED_SPECS), sample(logits.float(), MIXED_SPECS))
+
+
+def test_a_row_of_nan_gives_a_token_and_leaves_the_others_theirs() -> None:
+    logits = mixed_logits()
+    logits[1], logits[3, 5] = torch.nan, torch.nan
+    drawn, expected = sample(logits, MIXED_SPECS), sample(mixed_logits(), MIXED_SPECS)
+    assert all(0 <= token < logits.shape[1] for token in drawn.tolist())
+    assert drawn[[0, 2, 4, 5]].tolist() == expected[[0, 2, 4, 5]].tolist()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_spec import KVSpec
+from baton_core.kv_spec import KVGroup, KVSpec
 from baton_engine.sizing import GIB, KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
 
 GROUP = KVSpec(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8, dtype="float32")
@@ -68,6 +69,23 @@ def test_a_sequence_length_that_was_asked_for_is_kept_or_refused() -> None:
         plan(GIB, max_model_len=65)
     with pytest.raises(InvalidConfigError, match="max_model_len is 40; allowed: at most 24"):
         plan(GIB, max_model_len=40, kv_cache_memory_bytes=3 * BLOCK_BYTES)
+
+
+def test_layers_with_a_window_let_a_pool_hold_longer_sequences() -> None:
+    groups = (KVGroup(layers=(0, 1)), KVGroup(layers=(2, 3), window=9))
+    memory = MemoryState(device_type="cuda", free_bytes=GIB, weight_bytes=0)
+    settings = KVCacheSettings(kv_cache_memory_bytes=20 * BLOCK_BYTES, max_num_batched_tokens=16)
+    spec = replace(GROUP, groups=groups)
+    assert plan_kv_cache(spec, 4096, settings, memory).max_model_len == (20 - 2 - 4) * 8
+    spec = replace(GROUP, groups=groups[1:])
+    assert plan_kv_cache(spec, 4096, settings, memory).max_model_len == 4096
+
+
+def test_every_kv_group_needs_a_block() -> None:
+    spec = replace(GROUP, groups=(KVGroup(layers=(0, 1)), KVGroup(layers=(2, 3), window=9)))
+    memory = MemoryState(device_type="cuda", free_bytes=GIB, weight_bytes=0)
+    with pytest.raises(InvalidConfigError, match="kv_cache_memory_bytes is 4096; allowed: at least 8192"):
+        plan_kv_cache(spec, 64, KVCacheSettings(kv_cache_memory_bytes=BLOCK_BYTES), memory)
 
 
 @pytest.mark.parametrize(

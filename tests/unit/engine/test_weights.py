@@ -15,7 +15,7 @@ from baton_core.errors import InvalidModelError
 from baton_engine import weights
 from baton_engine.weights import WeightReader
 from tests.models import make_model
-from tests.unit.engine.steps import make_decoder
+from tests.unit.engine.steps import load_model
 
 Q_NAME = "model.layers.0.self_attn.q_proj.weight"
 K_NAME = "model.layers.0.self_attn.k_proj.weight"
@@ -67,25 +67,25 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
 def test_a_folder_without_weights_is_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     with pytest.raises(InvalidModelError, match=r"holds no weights; allowed: model\.safetensors"):
-        make_decoder(folder)
+        load_model(folder)
 
 
 def test_a_missing_tensor_is_refused_by_name(folder: Path) -> None:
     rewrite(folder, **{Q_NAME: None})
     with pytest.raises(InvalidModelError, match=f"tensor {Q_NAME} is missing"):
-        make_decoder(folder)
+        load_model(folder)
 
 
 def test_a_tensor_of_another_shape_is_refused(folder: Path) -> None:
     rewrite(folder, **{K_NAME: torch.zeros(16, 64)})
     with pytest.raises(InvalidModelError, match=rf"{K_NAME} has shape \[16, 64\]; allowed: \[32, 64\]"):
-        make_decoder(folder)
+        load_model(folder)
 
 
 def test_a_tensor_of_another_dtype_is_refused(folder: Path) -> None:
     rewrite(folder, **{K_NAME: torch.zeros(32, 64, dtype=torch.int8)})
     with pytest.raises(InvalidModelError, match=f"{K_NAME} has dtype I8; allowed: F32, BF16, F16"):
-        make_decoder(folder)
+        load_model(folder)
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 5, 200, 30_000])
@@ -95,7 +95,7 @@ def test_a_truncated_file_is_refused(folder: Path, kept_bytes: int) -> None:
     with pytest.raises(
         InvalidModelError, match=r"model\.safetensors (has no complete header|holds 30000 bytes)"
     ):
-        make_decoder(folder)
+        load_model(folder)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_truncated_file_is_refused(folder: Path, kept_bytes: int) -> None:
 def test_a_damaged_header_is_refused(folder: Path, header: bytes) -> None:
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
     with pytest.raises(InvalidModelError, match="damaged header"):
-        make_decoder(folder)
+        load_model(folder)
 
 
 def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
@@ -118,11 +118,11 @@ def test_a_missing_shard_is_refused_by_name(tmp_path: Path) -> None:
     shard = sorted(folder.glob("*.safetensors"))[1]
     shard.unlink()
     with pytest.raises(InvalidModelError, match=f"names {shard.name}, which is missing"):
-        make_decoder(folder)
+        load_model(folder)
 
 
 @pytest.mark.parametrize("weight_map", [None, {}, {"a": "../secret.safetensors"}, {"a": 3}])
 def test_a_damaged_index_is_refused(folder: Path, weight_map: object) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(InvalidModelError, match="weight_map"):
-        make_decoder(folder)
+        load_model(folder)

@@ -1,0 +1,35 @@
+"""What the engine asks of any model; the families in this package answer it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from baton_engine.step_attention import StepAttention
+
+
+class Model(Protocol):
+    """A loaded model: token ids to hidden states, hidden states to logits.
+
+    Called from the engine thread only, under inference mode.
+    """
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def forward(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
+        """Return the final hidden states `[num_tokens, hidden_size]` of `token_ids` `[num_tokens] int64`.
+
+        Writes the K and V of every token to the cache behind `attention`. A token's hidden state depends
+        on its own sequence alone.
+        """
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`."""
+        ...

@@ -1,0 +1,123 @@
+"""Packed linear layers against `functional.linear`."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn import functional
+
+from baton_engine.models import linear
+from baton_engine.models.linear import Linear, load_head
+from baton_engine.weights import WeightReader
+
+TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 0.3}
+
+
+@pytest.fixture
+def always_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pack small weights and emulated bfloat16 too."""
+    monkeypatch.setattr(linear, "MIN_PACKED_ELEMENTS", 0)
+    monkeypatch.setattr(linear, "has_native_bfloat16", lambda: True)
+
+
+@pytest.fixture
+def without_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
+    linear.can_pack.cache_clear()
+    yield
+    linear.can_pack.cache_clear()
+
+
+def make_weight(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+@pytest.mark.usefixtures("always_packed")
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_packed_layer_equals_the_plain_one_in_batches_of_any_size(
+    dtype: torch.dtype, has_bias: bool
+) -> None:
+    for out_features, in_features in ((64, 48), (97, 130)):
+        weight = make_weight(out_features, in_features, dtype=dtype)
+        bias = make_weight(out_features, dtype=dtype) if has_bias else None
+        layer = Linear(weight, bias)
+        assert layer.packed_bytes
+        for num_rows in (0, 1, 2, 7, 33, 200):
+            x = make_weight(num_rows, in_features, dtype=dtype)
+            out = layer(x)
+            assert (out.dtype, out.shape) == (dtype, (num_rows, out_features))
+            torch.testing.assert_close(out, functional.linear(x, weight, bias), rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.usefixtures("always_packed")
+def test_a_packed_layer_takes_views_other_threads_and_inference_mode() -> None:
+    weight = make_weight(32, 40)
+    layer, x = Linear(weight), make_weight(6, 3, 80)[:, 1, :40]
+    expected = functional.linear(x, weight)
+
+    @torch.inference_mode()
+    def call(_: int) -> torch.Tensor:
+        return layer(x)
+
+    with ThreadPoolExecutor(3) as threads:
+        for out in threads.map(call, range(6)):
+            torch.testing.assert_close(out, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.usefixtures("always_packed")
+def test_the_original_weight_is_freed() -> None:
+    weight = make_weight(32, 40)
+    original = weakref.ref(weight)
+    layer = Linear(weight)
+    del weight
+    gc.collect()
+    assert original() is None
+    assert layer.packed_bytes >= 32 * 40 * 4
+
+
+def test_large_float32_weights_are_packed_and_small_ones_are_not() -> None:
+    assert Linear(make_weight(512, 512)).packed_bytes
+    assert not Linear(make_weight(512, 511)).packed_bytes
+
+
+def test_emulated_bfloat16_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = make_weight(512, 512, dtype=torch.bfloat16)
+    for is_native in (True, False):
+        monkeypatch.setattr(linear, "has_native_bfloat16", lambda native=is_native: native)
+        assert bool(Linear(weight).packed_bytes) is is_native
+
+
+@pytest.mark.usefixtures("without_operators")
+def test_without_the_private_operators_layers_are_plain_and_the_log_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    weight, x = make_weight(512, 512), make_weight(3, 512)
+    with caplog.at_level(logging.WARNING):
+        layers = [Linear(weight), Linear(weight)]
+    for layer in layers:
+        assert torch.equal(layer(x), functional.linear(x, weight))
+    assert len(caplog.records) == 1
+    assert "not packed, which is slower" in caplog.text
+
+
+@pytest.mark.usefixtures("always_packed")
+def test_a_tied_head_is_a_packed_copy_that_counts_as_weights(
+    model_folder: Callable[[str], Path],
+) -> None:
+    weights = WeightReader(model_folder("llama"), torch.float32)
+    embedding = weights.load("model.embed_tokens.weight", (512, 64))
+    before = weights.loaded_bytes
+    head, x = load_head(weights, "unused", embedding, is_tied=True), make_weight(2, 64)
+    assert weights.loaded_bytes == before + head.packed_bytes > before
+    torch.testing.assert_close(head(x), functional.linear(x, embedding), rtol=0, atol=1e-4)
+    own = load_head(weights, "lm_head.weight", embedding, is_tied=False)
+    assert not torch.allclose(own(x), head(x), atol=1e-3)
