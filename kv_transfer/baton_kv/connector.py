@@ -2,6 +2,7 @@
 
 Decisions (who may pull what, leases, deadlines) are made in baton_core; a connector only executes them.
 One thread at a time owns a connector: the caller until it starts a `TransferThread`, that thread afterwards.
+Only `wake` is for others.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class AbortResult(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     name: str
-    """Name of the transport, as in settings and descriptions."""
+    """Name of the transport, as in descriptions; several are joined by `+`."""
     verifies_by: VerifiesBy
     has_safe_abort: bool
     """Whether `abort` always answers `FENCED`."""
@@ -123,16 +124,17 @@ class KVConnector(ABC):
     def connect(self, peer_id: str, description: bytes) -> None:
         """Open a peer's pool, replacing what was open under this id.
 
-        Whatever was in flight from the replaced pool fails. Blocks for at most the backend's deadline.
+        Whatever was in flight from the replaced pool fails. Blocks for at most the backend's deadline. A
+        backend that would have to wait for the network returns at once: its orders say what is wrong.
 
         Raises:
-            IncompatibleWorkerError: another transport or another layout.
+            IncompatibleWorkerError: no common transport, or blocks that cannot be converted.
             HolderUnreachableError: the holder is gone, silent, elsewhere, or not the one described.
         """
 
     @abstractmethod
     def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
-        """Checksum local blocks for their pullers: xxh3_64 over all bytes of a block, filled or not.
+        """Checksum local blocks for their pullers: xxh3_64 over all bytes of a block, in the layout it has here.
 
         None for each block where pulls are verified by confirmation. The caller sees to it that every write
         to these blocks has finished, and that nothing writes to them until the last puller has released
@@ -146,6 +148,8 @@ class KVConnector(ABC):
     def pull(self, order: PullOrder) -> None:
         """Accept an order; `poll` executes it. Nothing is written before the whole order is found sound.
 
+        Blocks arrive in the layout of the local pool, whatever the holder's is.
+
         An order that cannot be executed (unknown peer, another epoch, block ids out of range) is not raised
         but ends, like every other, in one `PullOutcome`. Until then nobody else reads or writes the
         destination blocks.
@@ -156,7 +160,21 @@ class KVConnector(ABC):
 
     @abstractmethod
     def poll(self) -> list[PullOutcome]:
-        """Advance the orders by a bounded step; return those that ended, in the order of their ends."""
+        """Advance by a bounded step what was ordered here and what peers ask of the local pool.
+
+        Returns the orders that ended, in the order of their ends.
+        """
+
+    @abstractmethod
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Block until `poll` may have something to do, `wake` was called, or the time is over.
+
+        None waits as long as it takes. May return early.
+        """
+
+    @abstractmethod
+    def wake(self) -> None:
+        """End the running `wait`, or else the next one. For any thread."""
 
     @abstractmethod
     def abort(self, pull_id: int) -> AbortResult:

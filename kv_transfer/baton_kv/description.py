@@ -2,36 +2,77 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Final
+
 import msgspec
 
 from baton_core.errors import IncompatibleWorkerError
+from baton_core.kv_spec import KVSpec
 
-VERSION = 1
+VERSION: Final = 2
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A way to the pool."""
+
+    transport: str
+    address: str
+    """As the transport understands it."""
 
 
 class PoolDescription(msgspec.Struct, frozen=True, kw_only=True):
     """A pool as its holder offers it. A newer version may add fields but not change these."""
 
     version: int = VERSION
-    transport: str
     layout: str
-    """`KVSpec.layout`: equal layouts are equal bytes."""
+    """`KVSpec.layout`: what the blocks hold."""
+    k_axes: str
+    v_axes: str
+    """How the blocks hold it; the puller converts."""
     epoch: int
     """Start of the holder's engine; block ids have no meaning beyond it."""
     num_blocks: int
-    realm: str
-    """Where `address` has a meaning: one host, one process."""
-    address: str
+    offers: tuple[Offer, ...]
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)
 
+    def address(self, transport: str) -> str:
+        """Where the pool is under this transport.
 
-def decode_description(data: bytes, *, transport: str, layout: str) -> PoolDescription:
-    """Read a peer's description and check that its blocks can be copied here as they are.
+        Raises:
+            IncompatibleWorkerError: it is not offered.
+        """
+        addresses = {offer.transport: offer.address for offer in self.offers}
+        if transport not in addresses:
+            offered = "+".join(addresses)
+            raise IncompatibleWorkerError(
+                f"transport of the peer's pool is {offered!r}; allowed: {transport!r}"
+            )
+        return addresses[transport]
+
+    def spec(self, local: KVSpec) -> KVSpec:
+        """The peer's spec, given that of a pool with the same `layout`."""
+        return replace(local, k_axes=self.k_axes, v_axes=self.v_axes)
+
+
+def describe_pool(spec: KVSpec, epoch: int, num_blocks: int, *offers: Offer) -> PoolDescription:
+    return PoolDescription(
+        layout=spec.layout,
+        k_axes=spec.k_axes,
+        v_axes=spec.v_axes,
+        epoch=epoch,
+        num_blocks=num_blocks,
+        offers=offers,
+    )
+
+
+def decode_description(data: bytes, spec: KVSpec) -> PoolDescription:
+    """Read a peer's description and check that a pool of `spec` can take its blocks, converted if need be.
 
     Raises:
-        IncompatibleWorkerError: unreadable, or another version, transport or layout.
+        IncompatibleWorkerError: unreadable, another version, or a cache with other content.
     """
     try:
         description = msgspec.msgpack.decode(data, type=PoolDescription)
@@ -39,12 +80,15 @@ def decode_description(data: bytes, *, transport: str, layout: str) -> PoolDescr
         raise IncompatibleWorkerError(
             f"description is {data[:40]!r}; allowed: a pool description ({error})"
         ) from None
-    offered = (("version", description.version, VERSION), ("transport", description.transport, transport))
-    for field, value, allowed in (*offered, ("layout", description.layout, layout)):
-        if value != allowed:
+    for field, allowed in (("version", VERSION), ("layout", spec.layout)):
+        if (value := getattr(description, field)) != allowed:
             raise IncompatibleWorkerError(f"{field} of the peer's pool is {value!r}; allowed: {allowed!r}")
     if description.num_blocks < 1:
         raise IncompatibleWorkerError(
             f"num_blocks of the peer's pool is {description.num_blocks}; allowed: 1 or more"
         )
+    try:
+        description.spec(spec)
+    except ValueError as error:
+        raise IncompatibleWorkerError(f"layout of the peer's pool: {error}") from None
     return description

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from baton_kv.connector import Capabilities, HolderUnreachableError, VerifiesBy
-from baton_kv.mapped import Blocks, MappedConnector
+from baton_kv.layouts import Blocks
+from baton_kv.mapped import MappedConnector
 
 if TYPE_CHECKING:
     from baton_core.kv_spec import KVSpec
-    from baton_kv.description import PoolDescription
 
 
 class InProcessRegistry:
@@ -27,12 +27,12 @@ class InProcessRegistry:
     """
 
     def __init__(self) -> None:
-        self.realm = secrets.token_hex(8)
+        self._token = secrets.token_hex(8)
         self._pools: dict[str, Blocks] = {}
         self._numbers = count()
 
     def reserve_address(self) -> str:
-        return f"pool-{next(self._numbers)}"
+        return f"{self._token}/{next(self._numbers)}"
 
     def offer(self, address: str, blocks: Blocks) -> None:
         self._pools[address] = blocks
@@ -65,9 +65,8 @@ class InProcessConnector(MappedConnector):
     )
 
     def __init__(self, spec: KVSpec, epoch: int, registry: InProcessRegistry) -> None:
-        super().__init__(spec, epoch)
+        super().__init__(spec, epoch, registry.reserve_address())
         self._registry = registry
-        self._address = registry.reserve_address()
 
     def allocate(self, num_blocks: int) -> torch.Tensor:
         pool = super().allocate(num_blocks)
@@ -81,11 +80,8 @@ class InProcessConnector(MappedConnector):
     def _place(self, num_bytes: int) -> torch.Tensor:
         return torch.zeros(num_bytes, dtype=torch.uint8)
 
-    def _where(self) -> tuple[str, str]:
-        return self._registry.realm, self._address
-
-    def _open(self, description: PoolDescription) -> _OfferedPool:
-        blocks = self._registry.find(description.address)
-        if blocks is None or len(blocks) != description.num_blocks:
-            raise HolderUnreachableError("address", description.address, "a pool on offer in this process")
-        return _OfferedPool(self._registry, description.address, blocks)
+    def _open(self, address: str, num_blocks: int) -> _OfferedPool:
+        blocks = self._registry.find(address)
+        if blocks is None or len(blocks) != num_blocks:
+            raise HolderUnreachableError("address", address, "a pool on offer in this process")
+        return _OfferedPool(self._registry, address, blocks)

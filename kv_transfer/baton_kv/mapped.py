@@ -6,37 +6,34 @@ checks them while they are still in the processor's cache; between two steps an 
 
 from __future__ import annotations
 
-import time
+import threading
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import xxhash
 
-from baton_core.errors import InvalidConfigError
 from baton_core.kv_spec import KVSpec
 from baton_kv.block_runs import BlockRun, merge_runs
 from baton_kv.connector import (
     AbortResult,
-    HolderUnreachableError,
     InvalidBlocksError,
     KVConnector,
     PullOrder,
     PullOutcome,
     VerifiesBy,
 )
-from baton_kv.description import PoolDescription, decode_description
+from baton_kv.description import Offer, decode_description, describe_pool
+from baton_kv.layouts import Blocks, convert_blocks
+from baton_kv.orders import RunningOrder, require_in_range, require_sound
+from baton_kv.pool_bytes import as_pool, require_blocks
 
 STEP_BYTES: Final = 4 << 20
 """After so many bytes a `poll` ends: about a millisecond, the latency of an abort. One run is no larger
 either, unless a single block is."""
-
-Blocks = npt.NDArray[np.uint8]
-"""A pool as bytes: `[num_blocks, block_bytes]`, contiguous."""
 
 
 class MappedPool(Protocol):
@@ -56,57 +53,40 @@ class MappedPool(Protocol):
 @dataclass(slots=True)
 class _Peer:
     epoch: int
+    spec: KVSpec
+    """Of the peer's pool: how its blocks are laid out."""
     pool: MappedPool
 
 
-@dataclass(slots=True)
-class _Pull:
-    """An order in flight."""
+class _Pull(RunningOrder):
+    """An order in flight, cut into runs."""
 
-    order: PullOrder
-    runs: Iterator[BlockRun]
-    started: float | None = None
-    num_bytes: int = 0
-    failed: list[int] = field(default_factory=list)
-
-    def end(self, error: str | None) -> PullOutcome:
-        """With `error`, every block of the order failed; without, those whose checksum was wrong."""
-        failed = self.failed
-        if error is not None:
-            failed = [copy.local_block_id for copy in self.order.copies]
-        elif failed:
-            error = f"checksum of {len(failed)} of {len(self.order.copies)} blocks does not match"
-        return PullOutcome(
-            pull_id=self.order.pull_id,
-            failed=tuple(failed),
-            error=error,
-            num_bytes=self.num_bytes,
-            seconds=0.0 if self.started is None else time.monotonic() - self.started,
-        )
+    def __init__(self, order: PullOrder, max_blocks: int) -> None:
+        super().__init__(order)
+        self.runs: Iterator[BlockRun] = merge_runs(order.copies, max_blocks)
 
 
 class MappedConnector(KVConnector):
     """Common part of the backends that read a peer's memory directly."""
 
-    def __init__(self, spec: KVSpec, epoch: int) -> None:
+    def __init__(self, spec: KVSpec, epoch: int, address: str) -> None:
         self._spec = spec
         self._epoch = epoch
+        self._address = address
         self._blocks: Blocks | None = None
         self._peers: dict[str, _Peer] = {}
         self._pulls: dict[int, _Pull] = {}
         self._ended: list[PullOutcome] = []
+        self._scratch: Blocks | None = None
+        self._woken = threading.Event()
 
     @abstractmethod
     def _place(self, num_bytes: int) -> torch.Tensor:
         """Zeroed memory `[num_bytes] uint8` that peers can be given."""
 
     @abstractmethod
-    def _where(self) -> tuple[str, str]:
-        """Realm and address of the local pool."""
-
-    @abstractmethod
-    def _open(self, description: PoolDescription) -> MappedPool:
-        """Open a pool whose layout is known to fit.
+    def _open(self, address: str, num_blocks: int) -> MappedPool:
+        """Open a pool whose blocks are known to fit.
 
         Raises:
             HolderUnreachableError: see `connect`.
@@ -122,34 +102,24 @@ class MappedConnector(KVConnector):
     def allocate(self, num_blocks: int) -> torch.Tensor:
         if self._blocks is not None:
             raise RuntimeError("the pool is already allocated")
-        if num_blocks < 1:
-            raise InvalidConfigError(f"num_blocks is {num_blocks}; allowed: 1 or more")
+        require_blocks(num_blocks)
         memory = self._place(num_blocks * self._spec.block_bytes)
         self._blocks = memory.numpy().reshape(num_blocks, self._spec.block_bytes)
-        dtype: torch.dtype = getattr(torch, self._spec.dtype)
-        return memory.view(dtype).view(num_blocks, *self._spec.block_shape)
+        return as_pool(memory, self._spec)
+
+    @property
+    def offer(self) -> Offer:
+        """How a description names the local pool."""
+        return Offer(self.capabilities.name, self._address)
 
     def describe(self) -> bytes:
-        realm, address = self._where()
-        description = PoolDescription(
-            transport=self.capabilities.name,
-            layout=self._spec.layout,
-            epoch=self._epoch,
-            num_blocks=len(self.blocks),
-            realm=realm,
-            address=address,
-        )
-        return description.encode()
+        return describe_pool(self._spec, self._epoch, len(self.blocks), self.offer).encode()
 
     def connect(self, peer_id: str, description: bytes) -> None:
         self.disconnect(peer_id)
-        described = decode_description(
-            description, transport=self.capabilities.name, layout=self._spec.layout
-        )
-        realm, _ = self._where()
-        if described.realm != realm:
-            raise HolderUnreachableError("realm", described.realm, f"{realm!r}, the one of this worker")
-        self._peers[peer_id] = _Peer(described.epoch, self._open(described))
+        described = decode_description(description, self._spec)
+        pool = self._open(described.address(self.capabilities.name), described.num_blocks)
+        self._peers[peer_id] = _Peer(described.epoch, described.spec(self._spec), pool)
 
     def disconnect(self, peer_id: str) -> None:
         peer = self._peers.pop(peer_id, None)
@@ -160,7 +130,7 @@ class MappedConnector(KVConnector):
         peer.pool.close()
 
     def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
-        _require_in_range("block_id", block_ids, len(self.blocks))
+        require_in_range("block_id", block_ids, len(self.blocks))
         if self.capabilities.verifies_by is VerifiesBy.CONFIRMATION:
             return (None,) * len(block_ids)
         return tuple(xxhash.xxh3_64_intdigest(self.blocks[block_id]) for block_id in block_ids)
@@ -169,7 +139,7 @@ class MappedConnector(KVConnector):
         if order.pull_id in self._pulls:
             raise ValueError(f"pull_id is {order.pull_id}; allowed: one that is not in flight")
         max_blocks = max(1, STEP_BYTES // self._spec.block_bytes)
-        pull = _Pull(order, merge_runs(order.copies, max_blocks))
+        pull = _Pull(order, max_blocks)
         try:
             self._require_sound(order)
         except InvalidBlocksError as error:
@@ -183,6 +153,18 @@ class MappedConnector(KVConnector):
             break
         ended, self._ended = self._ended, []
         return ended
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether `poll` has something to do."""
+        return bool(self._pulls or self._ended)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        self._woken.wait(0 if self.is_busy else timeout_s)
+        self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
 
     def abort(self, pull_id: int) -> AbortResult:
         self._pulls.pop(pull_id, None)
@@ -203,43 +185,41 @@ class MappedConnector(KVConnector):
         peer = self._peers.get(order.source)
         if peer is None:
             raise InvalidBlocksError("source", order.source, f"one of {sorted(self._peers)}")
-        if order.epoch != peer.epoch:
-            raise InvalidBlocksError("epoch", order.epoch, f"{peer.epoch}, the one that is connected")
-        _require_in_range("remote_block_id", [c.remote_block_id for c in order.copies], len(peer.pool.blocks))
-        local_ids = [copy.local_block_id for copy in order.copies]
-        _require_in_range("local_block_id", local_ids, len(self.blocks))
-        if len(set(local_ids)) != len(local_ids):
-            raise InvalidBlocksError("local_block_id", local_ids, "each block once")
+        require_sound(
+            order,
+            epoch=peer.epoch,
+            num_remote_blocks=len(peer.pool.blocks),
+            num_local_blocks=len(self.blocks),
+        )
 
     def _advance(self, pull: _Pull) -> None:
         """Copy and check up to `STEP_BYTES` of an order."""
         peer = self._peers[pull.order.source]
-        if pull.started is None:
-            pull.started = time.monotonic()
+        pull.start()
         if not peer.pool.is_alive():
             self._end(pull, f"holder {pull.order.source!r} is gone")
             return
         step_end = pull.num_bytes + STEP_BYTES
         for run in pull.runs:
-            self.blocks[run.local] = peer.pool.blocks[run.remote]
+            self._copy(pull, run, peer)
             pull.num_bytes += len(run.copies) * self._spec.block_bytes
-            pull.failed.extend(self._mismatches(run))
             if pull.num_bytes >= step_end:
                 return
         self._end(pull, None)
 
-    def _mismatches(self, run: BlockRun) -> list[int]:
-        """Local ids of the copied blocks that are not what the holder sealed; a block never sealed is one."""
-        if self.capabilities.verifies_by is VerifiesBy.CONFIRMATION:
-            return []
-        return [
-            copy.local_block_id
-            for copy in run.copies
-            if xxhash.xxh3_64_intdigest(self.blocks[copy.local_block_id]) != copy.checksum
-        ]
+    def _copy(self, pull: _Pull, run: BlockRun, peer: _Peer) -> None:
+        """Bring over one run; what is checked is a copy, which the holder can no longer change."""
+        is_converted = peer.spec != self._spec
+        copied = self._rows(len(run.copies)) if is_converted else self.blocks[run.local]
+        copied[:] = peer.pool.blocks[run.remote]
+        if self.capabilities.verifies_by is VerifiesBy.CHECKSUM:
+            pull.verify(run.copies, copied)
+        if is_converted:
+            convert_blocks(copied, peer.spec, self.blocks[run.local], self._spec)
 
-
-def _require_in_range(name: str, block_ids: Sequence[int], num_blocks: int) -> None:
-    for block_id in block_ids:
-        if not 0 <= block_id < num_blocks:
-            raise InvalidBlocksError(name, block_id, f"0 to {num_blocks - 1}")
+    def _rows(self, num_blocks: int) -> Blocks:
+        """Memory for blocks in a layout that is not the local one; valid until the next call."""
+        if self._scratch is None:
+            max_blocks = max(1, STEP_BYTES // self._spec.block_bytes)
+            self._scratch = np.empty((max_blocks, self._spec.block_bytes), np.uint8)
+        return self._scratch[:num_blocks]

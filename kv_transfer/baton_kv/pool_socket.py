@@ -17,22 +17,15 @@ from typing import Final
 
 MAX_PEERS: Final = 256
 """Pullers of one pool; one more is turned away."""
-MAX_GREETING_BYTES: Final = 4096
+_GREETING: Final = b"baton-kv"
+"""Carries the descriptor, which cannot travel alone."""
 _BACKOFF_S: Final = 0.1
 
 
-def host_realm() -> str:
-    """Where an abstract socket's name has a meaning: this boot of this host and this network namespace."""
-    with open("/proc/sys/kernel/random/boot_id") as file:
-        boot_id = file.read().strip()
-    return f"{boot_id}:{os.stat('/proc/self/ns/net').st_ino}"
-
-
 class PoolListener:
-    """Hands `greeting` and a duplicate of `file` to every puller of the same user."""
+    """Hands a duplicate of `file`, which it closes in the end, to every puller of the same user."""
 
-    def __init__(self, address: str, greeting: bytes, file: int) -> None:
-        self._greeting = greeting
+    def __init__(self, address: str, file: int) -> None:
         self._file = file
         self._socket = _unix_socket()
         self._socket.bind(f"\0{address}")
@@ -66,6 +59,7 @@ class PoolListener:
                     selector.register(peer, selectors.EVENT_READ)
             for peer in peers:
                 peer.close()
+        os.close(self._file)
 
     def _accept(self, num_peers: int) -> socket.socket | None:
         try:
@@ -76,7 +70,7 @@ class PoolListener:
         peer.setblocking(False)
         try:
             if num_peers < MAX_PEERS and _peer_uid(peer) == os.getuid():
-                socket.send_fds(peer, [self._greeting], [self._file])
+                socket.send_fds(peer, [_GREETING], [self._file])
                 return peer
         except OSError:  # the puller is gone already
             pass
@@ -84,8 +78,8 @@ class PoolListener:
         return None
 
 
-def ask_holder(address: str, timeout_s: float) -> tuple[socket.socket, bytes, int]:
-    """Ask for a pool; return the open connection, the holder's greeting and the memory's descriptor.
+def ask_holder(address: str, timeout_s: float) -> tuple[socket.socket, int]:
+    """Ask for a pool; return the open connection and the memory's descriptor.
 
     The caller closes the connection and the descriptor.
 
@@ -100,7 +94,7 @@ def ask_holder(address: str, timeout_s: float) -> tuple[socket.socket, bytes, in
         if _peer_uid(connection) != os.getuid():
             raise PermissionError("the holder runs as another user")
         connection.settimeout(max(1e-3, deadline - time.monotonic()))
-        greeting, files, _, _ = socket.recv_fds(connection, MAX_GREETING_BYTES, 1)
+        _, files, _, _ = socket.recv_fds(connection, len(_GREETING), 1)
         if len(files) != 1:
             raise ConnectionRefusedError("the holder turned this process away")
         os.set_inheritable(files[0], False)
@@ -108,7 +102,7 @@ def ask_holder(address: str, timeout_s: float) -> tuple[socket.socket, bytes, in
     except OSError:
         connection.close()
         raise
-    return connection, greeting, files[0]
+    return connection, files[0]
 
 
 def is_open(connection: socket.socket) -> bool:

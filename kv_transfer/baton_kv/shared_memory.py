@@ -1,25 +1,26 @@
 """Backend for workers of one host: the pool lies in shared memory and the puller copies out of it.
 
-Pools are reachable across processes of one user that share a network namespace. A puller can read a
-holder's pool but not write to it, and the memory stays readable when the holder dies in mid-copy.
+Pools are reachable across processes of one user that share a network namespace: who can read the nonce
+behind a pool's last block has found the right memory. A puller cannot write to a holder's pool, and the
+memory stays readable when the holder dies in mid-copy.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import secrets
 import socket
 from typing import TYPE_CHECKING, ClassVar
 
-import msgspec
 import numpy as np
 import torch
 
 from baton_kv.connector import Capabilities, HolderUnreachableError, VerifiesBy
-from baton_kv.description import PoolDescription
-from baton_kv.mapped import Blocks, MappedConnector
+from baton_kv.layouts import Blocks
+from baton_kv.mapped import MappedConnector
 from baton_kv.pool_memory import map_read_only, reserve_memory
-from baton_kv.pool_socket import PoolListener, ask_holder, host_realm, is_open
+from baton_kv.pool_socket import PoolListener, ask_holder, is_open
 
 if TYPE_CHECKING:
     from baton_core.kv_spec import KVSpec
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 class _SharedPool:
     """A peer's pool, mapped read-only for as long as the connection to its holder is kept."""
 
-    def __init__(self, connection: socket.socket, file: int, num_blocks: int, block_bytes: int) -> None:
+    def __init__(self, connection: socket.socket, memory: mmap.mmap, num_blocks: int, num_bytes: int) -> None:
         self._connection = connection
-        self._memory = map_read_only(file, num_blocks * block_bytes)
-        self.blocks: Blocks = np.frombuffer(self._memory, np.uint8).reshape(num_blocks, block_bytes)
+        self._memory = memory
+        self.blocks: Blocks = np.frombuffer(memory, np.uint8, num_bytes).reshape(num_blocks, -1)
 
     def is_alive(self) -> bool:
         return is_open(self._connection)
@@ -53,48 +54,51 @@ class SharedMemoryConnector(MappedConnector):
     )
 
     def __init__(self, spec: KVSpec, epoch: int, *, connect_timeout_s: float = 1.0) -> None:
-        super().__init__(spec, epoch)
+        super().__init__(spec, epoch, f"baton-kv-{secrets.token_hex(16)}")
         self._connect_timeout_s = connect_timeout_s
-        self._realm = host_realm()
-        self._address = f"baton-kv-{secrets.token_hex(16)}"
-        self._file: int | None = None
         self._listener: PoolListener | None = None
-
-    def allocate(self, num_blocks: int) -> torch.Tensor:
-        pool = super().allocate(num_blocks)
-        assert self._file is not None
-        self._listener = PoolListener(self._address, self.describe(), self._file)
-        return pool
 
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
         super().close()
 
     def _place(self, num_bytes: int) -> torch.Tensor:
-        memory, self._file = reserve_memory(num_bytes)
-        return torch.frombuffer(memory, dtype=torch.uint8)
+        nonce = self._address.encode()
+        memory, file = reserve_memory(num_bytes + len(nonce))
+        memory[num_bytes:] = nonce
+        self._listener = PoolListener(self._address, file)
+        return torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes)
 
-    def _where(self) -> tuple[str, str]:
-        return self._realm, self._address
-
-    def _open(self, description: PoolDescription) -> _SharedPool:
+    def _open(self, address: str, num_blocks: int) -> _SharedPool:
         try:
-            connection, greeting, file = ask_holder(description.address, self._connect_timeout_s)
+            connection, file = ask_holder(address, self._connect_timeout_s)
         except OSError as error:
             allowed = f"a live holder on this host that answers within {self._connect_timeout_s} s ({error})"
-            raise HolderUnreachableError("address", description.address, allowed) from error
+            raise HolderUnreachableError("address", address, allowed) from error
+        num_bytes = num_blocks * self._spec.block_bytes
         try:
-            if msgspec.msgpack.decode(greeting, type=PoolDescription) != description:
-                raise ValueError("the holder offers another pool")
-            return _SharedPool(connection, file, description.num_blocks, self._spec.block_bytes)
-        except (msgspec.DecodeError, ValueError, OSError) as error:
+            memory = _map(file, num_bytes, nonce=address.encode())
+        except (ValueError, OSError) as error:
             connection.close()
             allowed = f"the pool that was described ({error})"
-            raise HolderUnreachableError("address", description.address, allowed) from error
+            raise HolderUnreachableError("address", address, allowed) from error
         finally:
             os.close(file)
+        return _SharedPool(connection, memory, num_blocks, num_bytes)
+
+
+def _map(file: int, num_bytes: int, nonce: bytes) -> mmap.mmap:
+    """Map a pool of `num_bytes`, and the nonce behind it.
+
+    Raises:
+        ValueError: it is another pool.
+        OSError: it cannot be mapped.
+    """
+    memory = map_read_only(file, num_bytes + len(nonce))
+    found = memory[num_bytes:]
+    if found != nonce:
+        memory.close()
+        raise ValueError(f"the nonce behind its blocks is {found!r}; allowed: {nonce!r}")
+    return memory

@@ -5,8 +5,10 @@ The loop thread submits; results come back in batches through one callable that 
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, assert_never
@@ -14,7 +16,10 @@ from typing import Final, assert_never
 from baton_kv.connector import AbortResult, KVConnector, PullOrder, PullOutcome
 
 MAX_BATCH: Final = 64
-"""Commands taken between two steps of the pulls in flight."""
+"""Commands taken between two steps of the connector."""
+_PAUSE_S: Final = 0.1
+"""After a fault of an idle connector, which may show again at once."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +124,11 @@ class TransferThread:
 
     def abort(self, pull_id: int) -> None:
         """Answered by `Aborted`, whether or not the order is still in flight."""
-        self._commands.put(_Abort(pull_id))
+        self._put(_Abort(pull_id))
 
     def disconnect(self, peer_id: str) -> None:
         """Not answered itself; pulls in flight from the peer fail."""
-        self._commands.put(_Disconnect(peer_id))
+        self._put(_Disconnect(peer_id))
 
     def close(self, timeout_s: float) -> None:
         """Finish the commands before this one, drop the pulls in flight and close the connector.
@@ -132,7 +137,7 @@ class TransferThread:
             TimeoutError: the transfer thread is still busy after `timeout_s`.
         """
         self._is_closed = True
-        self._commands.put(_Stop())
+        self._put(_Stop())
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise TimeoutError(f"the transfer thread is still busy after {timeout_s} s")
@@ -140,8 +145,12 @@ class TransferThread:
     def _submit(self, command: _Submitted) -> bool:
         if self._is_closed or not self._room.acquire(blocking=False):
             return False
-        self._commands.put(command)
+        self._put(command)
         return True
+
+    def _put(self, command: _Command | _Stop) -> None:
+        self._commands.put(command)
+        self._connector.wake()
 
     def _run(self) -> None:
         is_running = True
@@ -149,18 +158,20 @@ class TransferThread:
             while is_running:
                 results: list[TransferResult] = []
                 is_running = self._take_commands(results)
-                if is_running and self._in_flight:
+                if is_running:
                     results.extend(self._poll())
                 if results:
                     self._deliver(results)
+                if is_running and self._commands.empty():
+                    self._connector.wait()
         finally:
             self._connector.close()
 
     def _take_commands(self, results: list[TransferResult]) -> bool:
-        """Execute what is waiting, or the next to come if there is nothing else to do; False at the end."""
+        """Execute what is waiting; False at the end."""
         for _ in range(MAX_BATCH):
             try:
-                command = self._commands.get(block=not self._in_flight and not results)
+                command = self._commands.get_nowait()
             except queue.Empty:
                 break
             if isinstance(command, _Stop):
@@ -204,6 +215,9 @@ class TransferThread:
         try:
             outcomes = self._connector.poll()
         except Exception as error:
+            _log.error("the KV connector failed", exc_info=error)
+            if not self._in_flight:
+                time.sleep(_PAUSE_S)
             return [self._give_up(order, error) for order in list(self._in_flight.values())]
         for outcome in outcomes:
             self._forget(outcome.pull_id)

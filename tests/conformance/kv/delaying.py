@@ -44,6 +44,13 @@ class DelayingConnector(KVConnector):
             self._held.clear()
         return self._inner.poll()
 
+    def wait(self, timeout_s: float | None = None) -> None:
+        if not self._held:
+            self._inner.wait(timeout_s)
+
+    def wake(self) -> None:
+        self._inner.wake()
+
     def abort(self, pull_id: int) -> AbortResult:
         if self._held.pop(pull_id, None) is not None:
             return AbortResult.FENCED

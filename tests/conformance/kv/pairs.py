@@ -1,23 +1,34 @@
-"""The backends under test, and a holder and a puller of each."""
+"""The backends under test, and a holder and a puller of each.
+
+Both are run by the calling thread: a step of the puller is one of its holder as well.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
 from baton_core.kv_spec import KVSpec
+from baton_kv.auto import AutoConnector
 from baton_kv.connector import BlockCopy, KVConnector, PullOrder, PullOutcome
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.shared_memory import SharedMemoryConnector
+from baton_kv.tcp import TcpConnector
 
 HOLDER = "prefill-0"
 SMALL = KVSpec(num_layers=2, num_kv_heads=2, head_dim=4, block_size=4, dtype="bfloat16")
 """Blocks of 256 bytes."""
 LARGE = KVSpec(num_layers=8, num_kv_heads=8, head_dim=64, block_size=32, dtype="float32")
-"""Blocks of 1 MiB: four fill a step."""
+"""Blocks of 1 MiB: four fill a step, or a chunk."""
+MANY: Final = 32
+"""Large blocks that are more than a puller takes in when their holder goes away after the first few."""
+_STEP_S: Final = 0.002
+_DEADLINE_S: Final = 20.0
 
 MakeConnector = Callable[[KVSpec, int], KVConnector]
 
@@ -27,24 +38,52 @@ def make_in_process() -> MakeConnector:
     return lambda spec, epoch: InProcessConnector(spec, epoch, registry)
 
 
-def make_shared_memory() -> MakeConnector:
-    return SharedMemoryConnector
-
-
-BACKENDS = {"in_process": make_in_process, "shared_memory": make_shared_memory}
+BACKENDS: dict[str, Callable[[], MakeConnector]] = {
+    "in_process": make_in_process,
+    "shared_memory": lambda: SharedMemoryConnector,
+    "tcp": lambda: TcpConnector,
+    "auto": lambda: AutoConnector,
+}
 
 
 @dataclass
 class Worker:
-    """A connector and its pool."""
+    """A connector, its pool, and those of its site."""
 
     connector: KVConnector
     pool: torch.Tensor
+    neighbours: list[Worker]
 
     @property
     def bytes(self) -> torch.Tensor:
         """`[num_blocks, block_bytes] uint8`, the same memory as the pool."""
         return self.pool.flatten(1).view(torch.uint8)
+
+    def poll(self) -> list[PullOutcome]:
+        """One step of every worker of the site; only this one has orders."""
+        for neighbour in self.neighbours:
+            if neighbour is not self:
+                assert neighbour.connector.poll() == []
+        self.connector.wait(_STEP_S)
+        return self.connector.poll()
+
+    def collect(self, num_outcomes: int) -> list[PullOutcome]:
+        """Run until so many orders have ended."""
+        outcomes: list[PullOutcome] = []
+        deadline = time.monotonic() + _DEADLINE_S
+        while len(outcomes) < num_outcomes:
+            assert time.monotonic() < deadline, f"{len(outcomes)} of {num_outcomes} orders have ended"
+            outcomes += self.poll()
+        assert len(outcomes) == num_outcomes
+        return outcomes
+
+    def run_until_written(self, block_id: int) -> None:
+        """Run until a block has changed, while no order ends."""
+        before = self.bytes[block_id].clone()
+        deadline = time.monotonic() + _DEADLINE_S
+        while torch.equal(self.bytes[block_id], before):
+            assert time.monotonic() < deadline, "nothing arrives"
+            assert self.poll() == []
 
 
 @dataclass
@@ -53,19 +92,22 @@ class Site:
 
     make: MakeConnector
     exits: ExitStack
+    workers: list[Worker] = field(default_factory=list)
     rng: torch.Generator = field(default_factory=lambda: torch.Generator().manual_seed(7))
 
     def worker(self, spec: KVSpec = SMALL, *, epoch: int = 1, num_blocks: int = 16) -> Worker:
         """A worker whose pool is filled with random bytes."""
         connector = self.make(spec, epoch)
         self.exits.callback(connector.close)
-        worker = Worker(connector, connector.allocate(num_blocks))
-        worker.bytes.copy_(torch.randint(0, 256, worker.bytes.shape, generator=self.rng, dtype=torch.uint8))
+        worker = Worker(connector, connector.allocate(num_blocks), self.workers)
+        worker.bytes.view(torch.int64).random_(generator=self.rng)
+        self.workers.append(worker)
         return worker
 
-    def pair(self, spec: KVSpec = SMALL, **options: int) -> tuple[Worker, Worker]:
+    def pair(self, spec: KVSpec = SMALL, *, epoch: int = 1, num_blocks: int = 16) -> tuple[Worker, Worker]:
         """A holder, and a puller that is connected to it under the name `HOLDER`."""
-        holder, puller = self.worker(spec, **options), self.worker(spec)
+        holder = self.worker(spec, epoch=epoch, num_blocks=num_blocks)
+        puller = self.worker(spec, num_blocks=max(16, num_blocks))
         puller.connector.connect(HOLDER, holder.connector.describe())
         return holder, puller
 
@@ -88,11 +130,9 @@ def make_order(
     return PullOrder(pull_id=pull_id, source=source, epoch=epoch, copies=copies)
 
 
-def run_pull(worker: Worker, order: PullOrder, max_steps: int = 100) -> PullOutcome:
+def run_pull(worker: Worker, order: PullOrder) -> PullOutcome:
     """Execute one order to its end."""
     worker.connector.pull(order)
-    for _ in range(max_steps):
-        for outcome in worker.connector.poll():
-            assert outcome.pull_id == order.pull_id
-            return outcome
-    raise AssertionError(f"no outcome after {max_steps} steps")
+    (outcome,) = worker.collect(1)
+    assert outcome.pull_id == order.pull_id
+    return outcome

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 
 from baton_core.errors import InvalidConfigError
 from baton_kv.connector import BlockCopy, HolderUnreachableError, PullOrder
-from baton_kv.description import PoolDescription
+from baton_kv.description import Offer, decode_description, describe_pool
+from baton_kv.pool_memory import reserve_memory
 from baton_kv.pool_socket import PoolListener, ask_holder
 from baton_kv.shared_memory import SharedMemoryConnector
 from tests.conformance.kv.holder_process import pattern
@@ -46,7 +46,7 @@ class HolderProcess:
 
     @property
     def address(self) -> str:
-        return msgspec.msgpack.decode(self.description, type=PoolDescription).address
+        return decode_description(self.description, SMALL).address("shared_memory")
 
     def order(self, block_map: dict[int, int]) -> PullOrder:
         copies = tuple(
@@ -156,8 +156,8 @@ def test_neither_descriptors_nor_mappings_grow_over_reconnects(site: Site) -> No
 def test_a_puller_can_read_the_holders_memory_but_not_write_to_it(site: Site) -> None:
     holder = site.worker()
     before = holder.bytes.clone()
-    description = msgspec.msgpack.decode(holder.connector.describe(), type=PoolDescription)
-    connection, _, file = ask_holder(description.address, 1.0)
+    address = decode_description(holder.connector.describe(), SMALL).address("shared_memory")
+    connection, file = ask_holder(address, 1.0)
     with connection, mmap.mmap(file, 16 * SMALL.block_bytes, prot=mmap.PROT_READ) as memory:
         assert memory[:] == before.numpy().tobytes()
         with pytest.raises(TypeError, match="readonly"):
@@ -178,28 +178,27 @@ def test_a_puller_can_read_the_holders_memory_but_not_write_to_it(site: Site) ->
     assert torch.equal(holder.bytes, before)
 
 
-@pytest.mark.parametrize("greeting", ["unreadable", "of another epoch", "with other memory"])
-def test_a_holder_that_is_not_the_one_described_is_refused(site: Site, greeting: str) -> None:
-    holder, puller = site.worker(), site.worker()
-    described = msgspec.msgpack.decode(holder.connector.describe(), type=PoolDescription)
-    described = msgspec.structs.replace(described, address=f"{described.address}-impostor")
-    greetings = {
-        "unreadable": b"\xc1",
-        "of another epoch": msgspec.structs.replace(described, epoch=2).encode(),
-        "with other memory": described.encode(),
-    }
-    file = os.memfd_create("impostor")
-    site.exits.callback(os.close, file)
-    site.exits.callback(PoolListener(described.address, greetings[greeting], file).close)
+@pytest.mark.parametrize("what", ["size", "seals", "nonce"])
+def test_memory_that_is_not_the_one_described_is_refused(site: Site, what: str) -> None:
+    puller = site.worker()
+    address, num_bytes = "baton-kv-impostor", SMALL.block_bytes + len("baton-kv-impostor")
+    if what == "seals":
+        file = os.memfd_create("impostor")
+        os.ftruncate(file, num_bytes)
+    else:
+        memory, file = reserve_memory(num_bytes + (what == "size"))
+        site.exits.callback(memory.close)
+    site.exits.callback(PoolListener(address, file).close)
+    description = describe_pool(SMALL, 1, 1, Offer("shared_memory", address)).encode()
     before = open_resources()
-    with pytest.raises(HolderUnreachableError, match="the pool that was described"):
-        puller.connector.connect(HOLDER, described.encode())
-    assert (open_resources() - before)["maps"] == 0
+    with pytest.raises(HolderUnreachableError, match=rf"the pool that was described \(.*{what}"):
+        puller.connector.connect(HOLDER, description)
+    assert open_resources() == before
 
 
 def test_a_pool_larger_than_the_memory_is_refused_with_both_numbers(site: Site) -> None:
-    connector = site.make(LARGE, 1)
-    with pytest.raises(InvalidConfigError, match=rf"is {2**50} bytes; allowed: at most the \d+ bytes"):
+    connector = SharedMemoryConnector(LARGE, 1)
+    with pytest.raises(InvalidConfigError, match=rf"is \d+ bytes; allowed: at most the \d+ bytes"):
         connector.allocate(2**50 // LARGE.block_bytes)
 
 

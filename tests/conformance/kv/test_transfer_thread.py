@@ -51,9 +51,12 @@ def rig(site: Site) -> Iterator[Rig]:
     inbox, gate = Inbox(), threading.Event()
     gate.set()
     thread = TransferThread(DelayingConnector(puller.connector, gate), inbox.batches.put, max_outstanding=3)
-    thread.start()
+    serving = TransferThread(holder.connector, Inbox().batches.put)
+    for started in (thread, serving):
+        started.start()
     yield Rig(holder, puller, gate, thread, inbox)
-    thread.close(TIMEOUT_S)
+    for started in (thread, serving):
+        started.close(TIMEOUT_S)
 
 
 def test_each_command_is_answered_in_order(rig: Rig) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from baton_kv import pool_socket
-from baton_kv.pool_socket import PoolListener, ask_holder, host_realm, is_open
+from baton_kv.pool_socket import PoolListener, ask_holder, is_open
 
 
 @pytest.fixture
@@ -20,16 +20,13 @@ def address() -> str:
 
 @pytest.fixture
 def listener(address: str) -> Iterator[PoolListener]:
-    file = os.open("/dev/zero", os.O_RDONLY)
-    listener = PoolListener(address, b"hello", file)
+    listener = PoolListener(address, os.open("/dev/zero", os.O_RDONLY))
     yield listener
     listener.close()
-    os.close(file)
 
 
-def test_a_puller_gets_the_greeting_and_the_file(listener: PoolListener, address: str) -> None:
-    connection, greeting, file = ask_holder(address, 1.0)
-    assert greeting == b"hello"
+def test_a_puller_gets_the_file(listener: PoolListener, address: str) -> None:
+    connection, file = ask_holder(address, 1.0)
     assert os.read(file, 3) == bytes(3)
     assert os.get_inheritable(file) is False
     os.close(file)
@@ -37,7 +34,7 @@ def test_a_puller_gets_the_greeting_and_the_file(listener: PoolListener, address
 
 
 def test_a_connection_lasts_until_the_holder_closes(listener: PoolListener, address: str) -> None:
-    connection, _, file = ask_holder(address, 1.0)
+    connection, file = ask_holder(address, 1.0)
     os.close(file)
     assert is_open(connection)
     listener.close()
@@ -64,12 +61,12 @@ def test_one_puller_too_many_is_turned_away_until_another_leaves(
     listener: PoolListener, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_socket, "MAX_PEERS", 1)
-    first, _, file = ask_holder(address, 1.0)
+    first, file = ask_holder(address, 1.0)
     os.close(file)
     with pytest.raises(ConnectionRefusedError, match="turned this process away"):
         ask_holder(address, 1.0)
     first.close()
-    second, _, file = ask_holder(address, 1.0)
+    second, file = ask_holder(address, 1.0)
     os.close(file)
     second.close()
 
@@ -100,11 +97,15 @@ def test_a_holder_out_of_descriptors_answers_when_it_has_one_again(
             time.sleep(0.02)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        greeting, files, _, _ = socket.recv_fds(puller, 100, 1)
-        assert greeting == b"hello"
+        _, files, _, _ = socket.recv_fds(puller, 100, 1)
+        assert os.read(files[0], 3) == bytes(3)
         os.close(files[0])
 
 
-def test_the_realm_is_the_same_for_all_processes_of_a_network_namespace() -> None:
-    assert host_realm() == host_realm()
-    assert str(os.stat(f"/proc/{os.getppid()}/ns/net").st_ino) in host_realm()
+def test_the_file_is_closed_with_the_listener(address: str) -> None:
+    file = os.open("/dev/zero", os.O_RDONLY)
+    listener = PoolListener(address, file)
+    for _ in range(2):
+        listener.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)

@@ -1,0 +1,110 @@
+"""Backend that takes the best way to each peer: shared memory where it can be read, TCP elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from baton_kv.connector import (
+    AbortResult,
+    Capabilities,
+    HolderUnreachableError,
+    KVConnector,
+    PullOrder,
+    PullOutcome,
+    VerifiesBy,
+)
+from baton_kv.description import decode_description, describe_pool
+from baton_kv.shared_memory import SharedMemoryConnector
+from baton_kv.tcp import TcpConnector, TcpTimings
+
+if TYPE_CHECKING:
+    import torch
+
+    from baton_core.kv_spec import KVSpec
+    from baton_kv.transport import Listen
+
+_log = logging.getLogger(__name__)
+
+
+class AutoConnector(KVConnector):
+    """One pool in shared memory, offered both ways; each peer's pool is opened one way.
+
+    Whether shared memory can be used is found out by using it: the nonce behind the peer's blocks is read.
+    """
+
+    capabilities: ClassVar = Capabilities(
+        name=f"{SharedMemoryConnector.capabilities.name}+{TcpConnector.capabilities.name}",
+        verifies_by=VerifiesBy.CHECKSUM,
+        has_safe_abort=True,
+    )
+
+    def __init__(
+        self, spec: KVSpec, epoch: int, listen: Listen | None = None, timings: TcpTimings | None = None
+    ) -> None:
+        self._spec = spec
+        self._epoch = epoch
+        self._shared_memory = SharedMemoryConnector(spec, epoch)
+        self._tcp = TcpConnector(spec, epoch, listen, timings)
+        self._chosen: dict[str, KVConnector] = {}
+
+    def allocate(self, num_blocks: int) -> torch.Tensor:
+        pool = self._shared_memory.allocate(num_blocks)
+        self._tcp.register(pool)
+        return pool
+
+    def describe(self) -> bytes:
+        num_blocks = len(self._shared_memory.blocks)
+        offers = (self._shared_memory.offer, self._tcp.offer)
+        return describe_pool(self._spec, self._epoch, num_blocks, *offers).encode()
+
+    def connect(self, peer_id: str, description: bytes) -> None:
+        self.disconnect(peer_id)
+        offers = {offer.transport for offer in decode_description(description, self._spec).offers}
+        reason = "the nonce in its shared memory can be read"
+        if SharedMemoryConnector.capabilities.name in offers:
+            try:
+                self._open(self._shared_memory, peer_id, description, reason)
+            except HolderUnreachableError as error:
+                if TcpConnector.capabilities.name not in offers:
+                    raise
+                reason = f"the nonce in its shared memory cannot be read: {error}"
+            else:
+                return
+        else:
+            reason = "it offers no shared memory"
+        self._open(self._tcp, peer_id, description, reason)
+
+    def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
+        return self._shared_memory.seal(block_ids)
+
+    def pull(self, order: PullOrder) -> None:
+        self._chosen.get(order.source, self._shared_memory).pull(order)
+
+    def poll(self) -> list[PullOutcome]:
+        return self._shared_memory.poll() + self._tcp.poll()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        self._tcp.wait(0.0 if self._shared_memory.is_busy else timeout_s)
+
+    def wake(self) -> None:
+        self._tcp.wake()
+
+    def abort(self, pull_id: int) -> AbortResult:
+        self._shared_memory.abort(pull_id)
+        return self._tcp.abort(pull_id)
+
+    def disconnect(self, peer_id: str) -> None:
+        connector = self._chosen.pop(peer_id, None)
+        if connector is not None:
+            connector.disconnect(peer_id)
+
+    def close(self) -> None:
+        self._tcp.close()
+        self._shared_memory.close()
+
+    def _open(self, connector: KVConnector, peer_id: str, description: bytes, reason: str) -> None:
+        connector.connect(peer_id, description)
+        self._chosen[peer_id] = connector
+        _log.info("KV blocks of worker %s come over %s: %s", peer_id, connector.capabilities.name, reason)

@@ -1,0 +1,130 @@
+"""The local pool as bytes: where a backend reads the blocks it sends and writes those that arrive.
+
+A pool in host memory is accessed in place, one on a device through pinned host memory. All bytes seen
+here, `[num_rows, num_bytes] uint8`, are in host memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+from baton_core.errors import InvalidConfigError
+from baton_core.kv_spec import KVSpec
+from baton_kv.layouts import Blocks
+
+
+def require_blocks(num_blocks: int) -> None:
+    """Refuse a pool without blocks.
+
+    Raises:
+        InvalidConfigError: names the number.
+    """
+    if num_blocks < 1:
+        raise InvalidConfigError(f"num_blocks is {num_blocks}; allowed: 1 or more")
+
+
+def as_pool(memory: Tensor, spec: KVSpec) -> Tensor:
+    """See `[num_bytes] uint8` as a pool `[num_blocks, *spec.block_shape]`."""
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    return memory.view(dtype).view(-1, *spec.block_shape)
+
+
+def open_pool(pool: Tensor) -> PoolBytes:
+    """Access a contiguous pool `[num_blocks, ...]` of any element type, wherever it lies."""
+    rows = pool.flatten(1).view(torch.uint8)
+    return HostPool(rows) if pool.device.type == "cpu" else DevicePool(rows)
+
+
+class PoolBytes(ABC):
+    """Reads and writes whole blocks, or the same `columns` (a range of bytes) of each."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of blocks."""
+
+    @abstractmethod
+    def read(self, block_ids: Sequence[int], columns: slice, out: Blocks) -> None:
+        """Gather blocks into the rows of `out`; returns when they are there."""
+
+    @abstractmethod
+    def write(self, block_ids: Sequence[int], rows: Blocks) -> None:
+        """Scatter rows over whole blocks; returns when `rows` may be reused."""
+
+    @abstractmethod
+    def checksum(self, block_id: int) -> int:
+        """xxh3_64 over a block."""
+
+    @abstractmethod
+    def make_buffer(self, num_bytes: int) -> Blocks:
+        """Host memory `[num_bytes]` that `read` fills fastest."""
+
+
+class HostPool(PoolBytes):
+    """A pool in host memory, given as `[num_blocks, block_bytes] uint8`."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._blocks: Blocks = rows.numpy()
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def read(self, block_ids: Sequence[int], columns: slice, out: Blocks) -> None:
+        for row, block_id in zip(out, block_ids, strict=True):
+            row[:] = self._blocks[block_id, columns]
+
+    def write(self, block_ids: Sequence[int], rows: Blocks) -> None:
+        for row, block_id in zip(rows, block_ids, strict=True):
+            self._blocks[block_id] = row
+
+    def checksum(self, block_id: int) -> int:
+        return xxhash.xxh3_64_intdigest(self._blocks[block_id])
+
+    def make_buffer(self, num_bytes: int) -> Blocks:
+        return np.empty(num_bytes, np.uint8)
+
+
+class DevicePool(PoolBytes):
+    """A pool in a device's memory, given as `[num_blocks, block_bytes] uint8`.
+
+    Works on the current stream of the calling thread and waits for its own copies; whoever computed the
+    blocks has waited for them before.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self._block_bytes = rows.shape[1]
+        self._item_bytes = 8 if self._block_bytes % 8 == 0 else 1
+        self._rows = rows.view(torch.int64) if self._item_bytes == 8 else rows
+        self._staging = torch.empty((0, self._block_bytes), dtype=torch.uint8)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, block_ids: Sequence[int], columns: slice, out: Blocks) -> None:
+        words = slice(columns.start // self._item_bytes, columns.stop // self._item_bytes)
+        gathered = self._rows[:, words].index_select(0, self._index(block_ids))
+        torch.from_numpy(out).view(self._rows.dtype).copy_(gathered)
+
+    def write(self, block_ids: Sequence[int], rows: Blocks) -> None:
+        if len(self._staging) < len(rows):
+            self._staging = torch.from_numpy(self.make_buffer(rows.size)).view(rows.shape)
+        staged = self._staging[: len(rows)]
+        staged.numpy()[:] = rows
+        self._rows.index_copy_(0, self._index(block_ids), staged.to(self._rows.device).view(self._rows.dtype))
+
+    def checksum(self, block_id: int) -> int:
+        block = self.make_buffer(self._block_bytes)
+        self.read([block_id], slice(0, self._block_bytes), block[np.newaxis])
+        return xxhash.xxh3_64_intdigest(block.data)
+
+    def make_buffer(self, num_bytes: int) -> Blocks:
+        is_pinned = self._rows.device.type == "cuda"
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned).numpy()
+
+    def _index(self, block_ids: Sequence[int]) -> Tensor:
+        return torch.tensor(block_ids, dtype=torch.int64, device=self._rows.device)

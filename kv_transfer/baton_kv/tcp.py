@@ -1,0 +1,343 @@
+"""Backend for workers anywhere: blocks travel over TCP, by ZMQ, with nothing else installed.
+
+The connector's sockets, both ends, are used by the one thread that owns it. A chunk is gathered into reused
+memory, sent from there, verified where it arrived and only then written to the local pool; ZMQ never writes
+to a pool, so an order that `abort` has dropped changes no byte any more: its late chunks are thrown away.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Final
+
+import numpy as np
+import torch
+import zmq
+
+from baton_core.errors import InvalidConfigError
+from baton_core.kv_spec import KVSpec
+from baton_kv.chunks import CHUNK_BYTES
+from baton_kv.connector import (
+    AbortResult,
+    Capabilities,
+    HolderUnreachableError,
+    InvalidBlocksError,
+    KVConnector,
+    PullOrder,
+    PullOutcome,
+    VerifiesBy,
+)
+from baton_kv.description import Offer, decode_description, describe_pool
+from baton_kv.layouts import Blocks, convert_blocks
+from baton_kv.orders import RunningOrder, require_in_range, require_sound
+from baton_kv.pool_bytes import PoolBytes, as_pool, open_pool, require_blocks
+from baton_kv.pool_memory import reserve_memory
+from baton_kv.tcp_holder import BlockServer
+from baton_kv.tcp_link import HolderLink
+from baton_kv.tcp_messages import MAX_GRANTED, MAX_MESSAGE_BYTES
+from baton_kv.transport import Listen
+from baton_kv.wakeup import Wakeup
+
+_MAX_QUEUED: Final = 64
+"""Messages to or from one puller; at most `MAX_GRANTED` of them are chunks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpTimings:
+    """How long each end waits for the other."""
+
+    heartbeat_s: float = 0.5
+    lost_s: float = 2.0
+    """Without an answer to a heartbeat the connection is lost."""
+    silence_s: float = 5.0
+    """A puller gives up a holder that is connected but sends none of the chunks it may send; below the
+    deadline that the core has for a whole copy."""
+    idle_s: float = 30.0
+    """A holder gives up a fetch whose puller takes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    pool: PoolBytes
+    server: BlockServer
+    address: str
+
+
+@dataclass(slots=True)
+class _Peer:
+    epoch: int
+    num_blocks: int
+    spec: KVSpec
+    """Of the peer's pool: how its blocks are laid out."""
+    address: str
+    link: HolderLink
+
+
+class TcpConnector(KVConnector):
+    """Sends and receives blocks in chunks; every block is checksummed.
+
+    `connect` does not wait: an order is what finds out whether the holder can be reached. A connection that
+    was lost is made anew by the next order.
+    """
+
+    capabilities: ClassVar = Capabilities(name="tcp", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True)
+
+    def __init__(
+        self, spec: KVSpec, epoch: int, listen: Listen | None = None, timings: TcpTimings | None = None
+    ) -> None:
+        self._spec = spec
+        self._epoch = epoch
+        self._listen = listen or Listen()
+        self._timings = timings or TcpTimings()
+        self._context = zmq.Context()
+        self._wakeup = Wakeup()
+        self._local: _Local | None = None
+        self._peers: dict[str, _Peer] = {}
+        self._sources: dict[int, str] = {}
+        """Peer of each order in flight."""
+        self._ended: list[PullOutcome] = []
+        self._scratch: Blocks | None = None
+
+    # --- the local pool ---
+
+    def allocate(self, num_blocks: int) -> torch.Tensor:
+        require_blocks(num_blocks)
+        memory, file = reserve_memory(num_blocks * self._spec.block_bytes)
+        os.close(file)
+        pool = as_pool(torch.frombuffer(memory, dtype=torch.uint8), self._spec)
+        self.register(pool)
+        return pool
+
+    def register(self, pool: torch.Tensor) -> None:
+        """Serve a pool that is placed already, on any device, instead of allocating one.
+
+        Raises:
+            InvalidConfigError: the address to listen on cannot be bound.
+        """
+        if self._local is not None:
+            raise RuntimeError("the pool is already allocated")
+        socket = self._socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
+        socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        opened = open_pool(pool)
+        server = BlockServer(
+            socket,
+            opened,
+            block_bytes=self._spec.block_bytes,
+            epoch=self._epoch,
+            idle_s=self._timings.idle_s,
+            on_return=self._wakeup.set,
+        )
+        self._local = _Local(opened, server, _bind(socket, self._listen))
+
+    @property
+    def offer(self) -> Offer:
+        """How a description names the local pool."""
+        return Offer(self.capabilities.name, self._pool.address)
+
+    @property
+    def num_staging_bytes(self) -> int:
+        """Memory for chunks on their way out."""
+        return self._pool.server.staging.num_bytes
+
+    def describe(self) -> bytes:
+        return describe_pool(self._spec, self._epoch, len(self._pool.pool), self.offer).encode()
+
+    def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
+        pool = self._pool.pool
+        require_in_range("block_id", block_ids, len(pool))
+        return tuple(pool.checksum(block_id) for block_id in block_ids)
+
+    # --- pools of others ---
+
+    def connect(self, peer_id: str, description: bytes) -> None:
+        self.disconnect(peer_id)
+        described = decode_description(description, self._spec)
+        spec, address = described.spec(self._spec), described.address(self.capabilities.name)
+        self._peers[peer_id] = _Peer(
+            epoch=described.epoch,
+            num_blocks=described.num_blocks,
+            spec=spec,
+            address=address,
+            link=self._make_link(peer_id, spec, address),
+        )
+
+    def disconnect(self, peer_id: str) -> None:
+        peer = self._peers.pop(peer_id, None)
+        if peer is not None:
+            peer.link.close(f"peer {peer_id!r} was disconnected")
+
+    def pull(self, order: PullOrder) -> None:
+        if order.pull_id in self._sources:
+            raise ValueError(f"pull_id is {order.pull_id}; allowed: one that is not in flight")
+        try:
+            peer = self._require_sound(order)
+        except InvalidBlocksError as error:
+            self._ended.append(RunningOrder(order).end(str(error)))
+            return
+        if not order.copies:
+            self._ended.append(RunningOrder(order).end())
+            return
+        if not peer.link.is_open:
+            peer.link = self._make_link(order.source, peer.spec, peer.address)
+        self._sources[order.pull_id] = order.source
+        peer.link.add(time.monotonic(), order)
+
+    def abort(self, pull_id: int) -> AbortResult:
+        source = self._sources.pop(pull_id, None)
+        if source is not None:
+            self._peers[source].link.drop(pull_id)
+        self._ended = [outcome for outcome in self._ended if outcome.pull_id != pull_id]
+        return AbortResult.FENCED
+
+    # --- running ---
+
+    def poll(self) -> list[PullOutcome]:
+        now = time.monotonic()
+        if self._local is not None:
+            self._local.server.advance(now)
+        for link in self._open_links():
+            link.advance(now)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        poller = zmq.Poller()
+        poller.register(self._wakeup.file, zmq.POLLIN)
+        if self._local is not None:
+            poller.register(self._local.server.socket, zmq.POLLIN)
+        for link in self._open_links():
+            poller.register(link.socket, zmq.POLLIN)
+            poller.register(link.monitor, zmq.POLLIN)
+        waits = [*self._waits(time.monotonic()), *([] if timeout_s is None else [timeout_s])]
+        timeout_ms = math.ceil(1000 * max(0.0, min(waits))) if waits else None
+        if (self._wakeup.file, zmq.POLLIN) in poller.poll(timeout_ms):
+            self._wakeup.clear()
+
+    def wake(self) -> None:
+        self._wakeup.set()
+
+    def close(self) -> None:
+        for peer_id in list(self._peers):
+            self.disconnect(peer_id)
+        self._ended.clear()
+        self._sources.clear()
+        if self._local is not None:
+            self._local.server.socket.close(linger=0)
+            self._local = None
+        self._context.term()
+
+    # --- parts ---
+
+    @property
+    def _pool(self) -> _Local:
+        if self._local is None:
+            raise RuntimeError("the pool is not allocated")
+        return self._local
+
+    def _waits(self, now: float) -> list[float]:
+        """For how long each thing that is under way may be left alone."""
+        if self._ended or (self._local is not None and self._local.server.can_send):
+            return [0.0]
+        deadlines = [link.next_deadline() for link in self._open_links()]
+        if self._local is not None:
+            deadlines.append(self._local.server.next_deadline())
+        return [deadline - now for deadline in deadlines if deadline is not None]
+
+    def _open_links(self) -> list[HolderLink]:
+        return [peer.link for peer in self._peers.values() if peer.link.is_open]
+
+    def _socket(self, kind: int) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = self._context.socket(kind)
+        timings = self._timings
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.SNDBUF, CHUNK_BYTES),
+            (zmq.RCVBUF, CHUNK_BYTES),
+            (zmq.HEARTBEAT_IVL, round(1000 * timings.heartbeat_s)),
+            (zmq.HEARTBEAT_TIMEOUT, round(1000 * timings.lost_s)),
+            (zmq.HANDSHAKE_IVL, round(1000 * timings.silence_s)),
+            (zmq.CONNECT_TIMEOUT, round(1000 * timings.silence_s)),
+            (zmq.TCP_MAXRT, round(1000 * timings.silence_s)),  # a frozen peer's closed window, too
+            (zmq.RECONNECT_IVL, -1),
+        ):
+            socket.setsockopt(option, value)
+        return socket
+
+    def _make_link(self, peer_id: str, spec: KVSpec, address: str) -> HolderLink:
+        """Begin to connect.
+
+        Raises:
+            HolderUnreachableError: that is no address.
+        """
+        socket = self._socket(zmq.DEALER)
+        socket.setsockopt(zmq.RCVHWM, 2 * MAX_GRANTED)
+        socket.setsockopt(zmq.MAXMSGSIZE, CHUNK_BYTES)
+        link = HolderLink(
+            socket,
+            holder=f"holder {peer_id!r}",
+            address=address,
+            block_bytes=self._spec.block_bytes,
+            silence_s=self._timings.silence_s,
+            write=partial(self._write, spec),
+            on_end=self._on_end,
+        )
+        try:
+            if not address.startswith("tcp://"):
+                raise ValueError("another protocol")
+            socket.connect(address)
+        except (zmq.ZMQError, ValueError) as error:
+            link.close("it was never connected")
+            raise HolderUnreachableError("address", address, f"tcp://host:port ({error})") from None
+        return link
+
+    def _require_sound(self, order: PullOrder) -> _Peer:
+        peer = self._peers.get(order.source)
+        if peer is None:
+            raise InvalidBlocksError("source", order.source, f"one of {sorted(self._peers)}")
+        require_sound(
+            order,
+            epoch=peer.epoch,
+            num_remote_blocks=peer.num_blocks,
+            num_local_blocks=len(self._pool.pool),
+        )
+        return peer
+
+    def _write(self, spec: KVSpec, block_ids: Sequence[int], rows: Blocks) -> None:
+        """Write blocks in the layout of `spec` over local ones."""
+        if spec != self._spec:
+            if self._scratch is None or len(self._scratch) < len(rows):
+                self._scratch = np.empty_like(rows)
+            converted = self._scratch[: len(rows)]
+            convert_blocks(rows, spec, converted, self._spec)
+            rows = converted
+        self._pool.pool.write(block_ids, rows)
+
+    def _on_end(self, outcome: PullOutcome) -> None:
+        del self._sources[outcome.pull_id]
+        self._ended.append(outcome)
+
+
+def _bind(socket: zmq.Socket[bytes], listen: Listen) -> str:
+    """Bind; return the address for pullers.
+
+    Raises:
+        InvalidConfigError: the address is not this machine's, or taken.
+    """
+    address = f"tcp://{listen.host}:{listen.port}"
+    try:
+        socket.bind(address)
+    except zmq.ZMQError as error:
+        raise InvalidConfigError(
+            f"the address for KV blocks is {address!r}, which cannot be bound ({error.strerror}); "
+            "allowed: an address of this machine and a port that is not in use"
+        ) from None
+    port = socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
+    return f"tcp://{listen.advertised_host or listen.host}:{port}"

@@ -1,0 +1,25 @@
+"""How a worker's blocks may travel, as settings name it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Transport(StrEnum):
+    AUTO = "auto"
+    """Shared memory where a peer's can be read, TCP elsewhere."""
+    SHARED_MEMORY = "shared_memory"
+    TCP = "tcp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listen:
+    """Where the TCP transport waits for pullers."""
+
+    host: str = "127.0.0.1"
+    """Address of an interface; `0.0.0.0` is all of them."""
+    port: int = 0
+    """0 takes any."""
+    advertised_host: str = ""
+    """What pullers connect to; empty stands for `host`."""
