@@ -1,13 +1,15 @@
 """Compile every Triton kernel ahead of time and refuse what spills or does not fit; needs no GPU.
 
-`python -m baton_kernels.aot_check [--arch 80 90 ...] [--head-dim 64 ...]` reports registers, stack and
+`python -m baton_kernels.aot_check [--arch 80 90 ...] [--match TEXT ...]` reports registers, stack and
 shared memory of each kernel and exits with 1, naming kernel and figure, when one would be slow or could
 not be launched. It is a process of its own: kernels defined under TRITON_INTERPRET cannot be compiled.
+A kernel module offers its variants as `aot_variants()`: the corners of what models ask of it.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import os
 import re
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,11 +29,14 @@ MAX_SHARED_BYTES: Final = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 1
 
 Source: CUDA C++ Programming Guide, technical specifications per compute capability.
 """
-DEFAULT_ARCHS: Final = (80, 90)
-HEAD_DIMS: Final = (32, 64, 80, 128, 256)
-"""One for each power of two that a row is padded to, and one that needs padding."""
-GROUPS: Final = (7, 32)
-"""Query heads per KV head: fewer than a program takes, and more."""
+DEFAULT_ARCHS: Final = (80, 90, 100)
+KERNEL_MODULES: Final = (
+    "baton_kernels.triton_decode",
+    "baton_kernels.triton_prefill",
+    "baton_kernels.triton_cache",
+    "baton_kernels.triton_layers",
+    "baton_kernels.triton_sampling",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +54,11 @@ class Usage:
             yield f"shared memory: {self.shared_bytes} bytes; allowed: {MAX_SHARED_BYTES[arch]}"
 
 
-def all_variants(head_dims: Sequence[int] = HEAD_DIMS) -> list[KernelVariant]:
-    """Every kernel at the corners of what models ask of it."""
-    # Triton is imported only by a process that has made sure it is not interpreting.
-    from baton_kernels.triton_decode import TRITON_TYPES, merge_variant, split_variant
-
-    shapes = list(itertools.product(TRITON_TYPES, head_dims))
-    splits = [
-        split_variant(*shape, group, block_size=32) for shape, group in itertools.product(shapes, GROUPS)
+def all_variants() -> list[KernelVariant]:
+    """What every kernel module offers; imports Triton."""
+    return [
+        variant for name in KERNEL_MODULES for variant in importlib.import_module(name).aot_variants()
     ]
-    return [*splits, *(merge_variant(*shape) for shape in shapes)]
 
 
 def compile_usage(variant: KernelVariant, arch: int) -> Usage:
@@ -73,8 +74,7 @@ def compile_usage(variant: KernelVariant, arch: int) -> Usage:
         constexprs=dict(variant.constexprs),
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned},
     )
-    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
-    compiled = triton_compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+    compiled = triton_compile(source, target=GPUTarget("cuda", arch, 32), options=variant.options(arch))
     num_registers, stack_bytes = _resources(compiled.asm["cubin"])
     return Usage(num_registers=num_registers, stack_bytes=stack_bytes, shared_bytes=compiled.metadata.shared)
 
@@ -96,25 +96,28 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 def check(variants: Iterable[KernelVariant], archs: Sequence[int]) -> list[str]:
     """Compile and report all, a line each on stdout; return what is wrong, a line per kernel and figure."""
+    pairs = [pair for pair in itertools.product(variants, archs) if pair[0].min_arch <= pair[1]]
     wrong = []
-    for variant, arch in itertools.product(variants, archs):
-        usage = compile_usage(variant, arch)
-        sys.stdout.write(
-            f"sm_{arch} {usage.num_registers:>3} registers {usage.stack_bytes:>5} B stack "
-            f"{usage.shared_bytes:>6} B shared  {variant.name}\n"
-        )
-        wrong += [f"sm_{arch} {variant.name}: {complaint}" for complaint in usage.complaints(arch)]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        usages = threads.map(lambda pair: compile_usage(*pair), pairs)
+        for (variant, arch), usage in zip(pairs, usages, strict=True):
+            sys.stdout.write(
+                f"sm_{arch} {usage.num_registers:>3} registers {usage.stack_bytes:>5} B stack "
+                f"{usage.shared_bytes:>6} B shared  {variant.name}\n"
+            )
+            wrong += [f"sm_{arch} {variant.name}: {complaint}" for complaint in usage.complaints(arch)]
     return wrong
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m baton_kernels.aot_check", description=__doc__)
     parser.add_argument("--arch", type=int, nargs="+", choices=MAX_SHARED_BYTES, default=list(DEFAULT_ARCHS))
-    parser.add_argument("--head-dim", type=int, nargs="+", default=list(HEAD_DIMS))
+    parser.add_argument("--match", nargs="+", default=[], help="only variants whose name has all of these")
     options = parser.parse_args(arguments)
     if os.environ.get("TRITON_INTERPRET", "0") != "0":
         parser.error("TRITON_INTERPRET is set; interpreted kernels cannot be compiled")
-    wrong = check(all_variants(options.head_dim), options.arch)
+    variants = [variant for variant in all_variants() if all(text in variant.name for text in options.match)]
+    wrong = check(variants, options.arch)
     sys.stderr.writelines(f"{line}\n" for line in wrong)
     return 1 if wrong else 0
 

@@ -16,6 +16,9 @@ import torch
 from torch import Tensor
 
 from baton_kernels.rotation import rotate
+from baton_kernels.sampling import SamplingKernels
+from baton_kernels.step_layout import StepLayout, table_array
+from baton_kernels.upload import upload
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
@@ -30,18 +33,19 @@ class AttentionBatch:
     positions: Tensor
     """`[num_tokens] int64`, position of each token in its sequence."""
     slot_mapping: Tensor
-    """`[num_tokens] int64`, the slot that each token's K and V are written to."""
+    """`[num_tokens] int64`, the slot that each token's K and V are written to; -1 is padding of a captured
+    step, which is written nowhere."""
     query_start: Tensor
     """`[num_seqs + 1] int32`, cumulative query lengths."""
     seq_lens: Tensor
-    """`[num_seqs] int32`, context length including this step's tokens."""
+    """`[num_seqs] int32`, context length including this step's tokens; 0 is padding of a captured step."""
     block_tables: Tensor
     """`[num_seqs, max_blocks] int32`; entries past a sequence's last block, or wholly before its
     window, are never used."""
     query_lens: tuple[int, ...]
     """Number of query tokens of each slice."""
     context_lens: tuple[int, ...]
-    """`seq_lens` on the host."""
+    """`seq_lens` on the host; upper bounds of them where the step is captured, to be replayed with others."""
     window: int | None = None
     """In tokens: position i attends to j with `i - window < j <= i`; None attends to all before."""
 
@@ -56,38 +60,71 @@ class AttentionBatch:
         window: int | None = None,
         device: torch.device | str = "cpu",
     ) -> AttentionBatch:
-        """Derive the tensors from what the scheduler knows: lengths and block ids per slice.
+        """`build_groups` for a single KV group."""
+        (batch,) = cls.build_groups(
+            query_lens=query_lens,
+            context_lens=context_lens,
+            block_tables=[block_tables],
+            windows=[window],
+            block_size=block_size,
+            device=device,
+        )
+        return batch
 
-        A negative block id stands for a block before the window, which nobody reads.
+    @classmethod
+    def build_groups(
+        cls,
+        *,
+        query_lens: Sequence[int],
+        context_lens: Sequence[int],
+        block_tables: Sequence[Sequence[Sequence[int]]],
+        windows: Sequence[int | None],
+        block_size: int,
+        device: torch.device | str = "cpu",
+    ) -> list[AttentionBatch]:
+        """Derive a batch for each KV group from what the scheduler knows: lengths, and block ids per slice.
+
+        What is the same for all groups is one tensor; everything reaches the device in one copy. A negative
+        block id stands for a block before the window, which nobody reads.
 
         Raises: ValueError when a slice is empty, longer than its context, or has too few blocks.
         """
-        for query_len, context_len, blocks in zip(query_lens, context_lens, block_tables, strict=True):
-            if not 0 < query_len <= context_len <= len(blocks) * block_size:
-                raise ValueError(
-                    f"slice of {query_len} tokens, context {context_len}, {len(blocks)} blocks of "
-                    f"{block_size}; allowed: 0 < slice <= context <= blocks * block_size"
-                )
-        width = max(map(len, block_tables), default=0)
-        tables = torch.tensor(
-            [[*blocks] + [0] * (width - len(blocks)) for blocks in block_tables], dtype=torch.int32
-        ).clamp_(min=0)
-        lengths, contexts = (torch.tensor(values, dtype=torch.int32) for values in (query_lens, context_lens))
-        query_start = torch.zeros(len(query_lens) + 1, dtype=torch.int32)
-        query_start[1:] = lengths.cumsum(0)
-        seq_of_token = torch.arange(len(query_lens)).repeat_interleave(lengths)
-        positions = torch.arange(len(seq_of_token)) + (contexts - query_start[1:])[seq_of_token]
-        block_of_token = tables.view(len(query_lens), width)[seq_of_token, positions // block_size].long()
-        return cls(
-            positions=positions.to(device),
-            slot_mapping=(block_of_token * block_size + positions % block_size).to(device),
-            query_start=query_start.to(device),
-            seq_lens=contexts.to(device),
-            block_tables=tables.to(device),
-            query_lens=tuple(query_lens),
-            context_lens=tuple(context_lens),
-            window=window,
-        )
+        for tables in block_tables:
+            _check_slices(query_lens, context_lens, tables, block_size)
+        layout = StepLayout.of(query_lens, context_lens)
+        padded = [table_array(tables) for tables in block_tables]
+        slots = [layout.slots(tables, block_size) for tables in padded]
+        on_device = upload((layout.positions, layout.query_start, layout.seq_lens, *slots, *padded), device)
+        positions, query_start, seq_lens = on_device[:3]
+        return [
+            cls(
+                positions=positions,
+                slot_mapping=slot_mapping,
+                query_start=query_start,
+                seq_lens=seq_lens,
+                block_tables=tables,
+                query_lens=tuple(query_lens),
+                context_lens=tuple(context_lens),
+                window=window,
+            )
+            for slot_mapping, tables, window in zip(
+                on_device[3 : 3 + len(slots)], on_device[3 + len(slots) :], windows, strict=True
+            )
+        ]
+
+
+def _check_slices(
+    query_lens: Sequence[int],
+    context_lens: Sequence[int],
+    block_tables: Sequence[Sequence[int]],
+    block_size: int,
+) -> None:
+    for query_len, context_len, blocks in zip(query_lens, context_lens, block_tables, strict=True):
+        if not 0 < query_len <= context_len <= len(blocks) * block_size:
+            raise ValueError(
+                f"slice of {query_len} tokens, context {context_len}, {len(blocks)} blocks of "
+                f"{block_size}; allowed: 0 < slice <= context <= blocks * block_size"
+            )
 
 
 class AttentionKernels(ABC):
@@ -96,6 +133,11 @@ class AttentionKernels(ABC):
     Within a step the order is `copy_blocks`, then for each layer `write` or `rotate_and_write`, and `attend`.
     `layer` is the layer's index in the blocks of its KV group, and `batch` is that group's.
     """
+
+    k_axes: str = "HTD"
+    """Order in memory in which these kernels keep a layer's K: heads, tokens of the block, head dimension."""
+    v_axes: str = "HTD"
+    """The same of V; `HDT` is V transposed inside each head. Known before the pool is allocated."""
 
     @abstractmethod
     def write(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
@@ -143,6 +185,13 @@ class AttentionKernels(ABC):
         Returns a new tensor shaped like `q`.
         """
 
+    def is_capturable(self, kv_pool: Tensor) -> bool:
+        """Say whether one-token slices may be captured once and replayed at other lengths.
+
+        They may where kernels take lengths, tables and padding from the batch's device tensors alone.
+        """
+        return False
+
     @abstractmethod
     def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (source, destination) each; all sources are read before any is written.
@@ -181,3 +230,4 @@ class Kernels:
 
     attention: AttentionKernels
     layers: LayerKernels
+    sampling: SamplingKernels

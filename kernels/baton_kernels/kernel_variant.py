@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+TRITON_TYPES: Final = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8e4nv",
+}
+FP8_ARCH: Final = 89
+"""The first architecture for which Triton converts e4m3."""
+BLACKWELL: Final = 100
+REGISTERS_PER_MULTIPROCESSOR: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,15 +28,39 @@ class KernelVariant:
     kernel: Any
     """The `triton.jit` function."""
     signature: Mapping[str, str]
-    """Triton's type of each runtime argument, such as `*bf16` or `i32`."""
+    """Triton's type of each runtime argument, such as `*bf16` or `i32`, in the kernel's order."""
     constexprs: Mapping[str, Any]
     aligned: frozenset[str]
     """Runtime arguments that are multiples of 16; without them loads are not vectorised."""
     num_warps: int
     num_stages: int
+    min_arch: int = 80
+    """The least compute capability, times ten, that has what the kernel needs."""
 
     @property
     def name(self) -> str:
-        """The kernel with what tells its variants apart: the first element type and the constants."""
+        """The kernel with what tells its variants apart: the element types and the constants."""
+        elements = dict.fromkeys(kind for kind in self.signature.values() if kind[0] == "*" and kind != "*i32")
         constants = (f"{key}={value}" for key, value in self.constexprs.items())
-        return f"{self.kernel.__name__}[{', '.join((next(iter(self.signature.values())), *constants))}]"
+        return f"{self.kernel.__name__}[{' '.join(elements)}, {', '.join(constants)}]"
+
+    def options(self, arch: int) -> dict[str, int]:
+        """What a launch and a compile for `arch` say beside the arguments."""
+        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        if arch < BLACKWELL:
+            return options
+        # Left to itself, the assembler spills registers there to fit two programs in a multiprocessor.
+        return {**options, "maxnreg": min(255, REGISTERS_PER_MULTIPROCESSOR // (32 * self.num_warps))}
+
+    def launch(self, grid: tuple[int, ...], *arguments: Any) -> None:
+        """Start the kernel with its runtime arguments, in the order of `signature`."""
+        self.kernel[grid](*arguments, **self.constexprs, **self.options(device_arch()))
+
+
+@cache
+def device_arch() -> int:
+    """Compute capability of this process's CUDA device times ten; 0 without one, where kernels interpret."""
+    if not torch.cuda.is_available():
+        return 0
+    major, minor = torch.cuda.get_device_capability()
+    return 10 * major + minor

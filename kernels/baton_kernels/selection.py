@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import torch
 
+from baton_kernels.cpu_selection import select_cpu_attention
 from baton_kernels.interface import Kernels, LayerKernels
-from baton_kernels.torch_attention import TorchAttention
+from baton_kernels.torch_sampling import TorchSampling
 
 
-def select_kernels(device: torch.device | str) -> Kernels:
-    """The fastest kernels that run on `device`."""
+def select_kernels(device: torch.device | str, dtype: torch.dtype = torch.float32) -> Kernels:
+    """The fastest kernels that run on `device` with a KV pool of `dtype`."""
     if torch.device(device).type == "cuda":
         # Triton is a dependency of GPU workers only, and decides at its import whether to interpret.
-        from baton_kernels.triton_decode import TritonAttention
+        from baton_kernels.triton_attention import TritonAttention
+        from baton_kernels.triton_layers import TritonLayers
+        from baton_kernels.triton_sampling import TritonSampling
 
-        return Kernels(attention=TritonAttention(), layers=LayerKernels())
-    return Kernels(attention=TorchAttention(), layers=LayerKernels())
+        return Kernels(attention=TritonAttention(), layers=TritonLayers(), sampling=TritonSampling())
+    return Kernels(attention=select_cpu_attention(dtype), layers=LayerKernels(), sampling=TorchSampling())

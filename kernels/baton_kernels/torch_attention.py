@@ -80,7 +80,7 @@ def _attend_decodes(
     # The query heads of one KV head see the same keys: they become its query rows.
     grouped_q = q.index_select(0, group.tokens).view(num_decodes, cache.num_kv_heads, -1, cache.head_dim)
     k, v = cache.read(group.rows, num_decodes)
-    attended = _attend_masked(grouped_q, k, v, group.mask, scale, softcap)
+    attended = attend_masked(grouped_q, k, v, group.mask, scale, softcap)
     out.index_copy_(0, group.tokens, attended.reshape(num_decodes, -1, cache.head_dim))
 
 
@@ -104,11 +104,11 @@ def _attend_chunk(
     grouped_q = q[tokens].reshape(chunk.stop - chunk.start, cache.num_kv_heads, -1, cache.head_dim)
     grouped_q = grouped_q.permute(1, 2, 0, 3)
     k, v = (side[0, :, None].expand(-1, grouped_q.shape[1], -1, -1) for side in (k, v))
-    attended = _attend_masked(grouped_q, k, v, chunk.mask, scale, softcap)
+    attended = attend_masked(grouped_q, k, v, chunk.mask, scale, softcap)
     out[tokens] = attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
-def _attend_masked(
+def attend_masked(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None
 ) -> Tensor:
     """Attention of `q [..., query_len, head_dim]` over `k`, `v`; without a mask it is plain causal."""

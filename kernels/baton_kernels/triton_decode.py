@@ -11,25 +11,23 @@ Imported only where Triton is wanted: `TRITON_INTERPRET` is read when a kernel i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from functools import cache
-from typing import Any, Final
+from typing import Final
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from baton_kernels.interface import AttentionBatch, AttentionKernels
-from baton_kernels.kernel_variant import KernelVariant
-from baton_kernels.torch_attention import TorchAttention
+from baton_kernels.interface import AttentionBatch
+from baton_kernels.kernel_variant import FP8_ARCH, TRITON_TYPES, KernelVariant
+from baton_kernels.triton_tiles import NO_WINDOW, PRECISION, _fold_tile, _rows_of_keys, _score_keys
 
 SPLIT: Final = 512
 """Keys per split: long enough that merging reads a small part of what the splits read."""
 HEADS_PER_PROGRAM: Final = 16
 """Query heads that share one read of a tile: the least that a matrix product takes."""
-NO_WINDOW: Final = 2**31 - 1
-TRITON_TYPES: Final = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 @triton.jit(do_not_specialize=["window", "stride_table", "num_splits"])
@@ -43,6 +41,7 @@ def attend_splits(
     partial_ptr,
     lse_ptr,
     scale,
+    softcap,
     window,
     stride_q_token,
     stride_q_head,
@@ -59,13 +58,15 @@ def attend_splits(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     SPLIT: tl.constexpr,
+    CAPPED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Up to `HEADS` query heads of one KV head of one sequence, over one split.
 
     Grid: (num_seqs, num_kv_heads * GROUP_TILES, num_splits). Writes the split's normalised output and the
     base-2 log of its sum of exponentials: `partial [num_seqs, num_q_heads, num_splits, HEAD_DIM] f32`,
-    `lse [num_seqs, num_q_heads, num_splits] f32`. Sequences of several query tokens are left alone.
+    `lse [num_seqs, num_q_heads, num_splits] f32`. Slices of several query tokens, and splits past a context,
+    are left alone.
     """
     seq = tl.program_id(0)
     kv_head = tl.program_id(1) // GROUP_TILES
@@ -89,28 +90,21 @@ def attend_splits(
     highest = tl.full([HEADS], float("-inf"), tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, HEAD_PAD], tl.float32)
-    # Every tile holds at least one visible key, so `highest` is finite after the first.
+    table_ptr = tables_ptr + seq.to(tl.int64) * stride_table
     start = tl.maximum(split_start, first_key // TILE * TILE)
     stop = tl.minimum(split_start + SPLIT, context_len)
     for tile in range(start, stop, TILE):
         keys = tile + tl.arange(0, TILE)
         is_key = (keys >= first_key) & (keys < context_len)
-        blocks = tl.load(
-            tables_ptr + seq.to(tl.int64) * stride_table + keys // BLOCK_SIZE, mask=is_key, other=0
+        key_rows = _rows_of_keys(
+            table_ptr, keys, is_key, kv_head, stride_block, stride_head, stride_slot, BLOCK_SIZE
         )
-        slots = blocks.to(tl.int64) * stride_block + kv_head * stride_head + keys % BLOCK_SIZE * stride_slot
-        rows = slots[:, None] + dims[None, :]
-        is_row = is_key[:, None] & is_dim[None, :]
-        k = tl.load(k_ptr + rows, mask=is_row, other=0.0)
-        scores = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
-        scores = tl.where(is_key[None, :], scores, float("-inf"))
-        new_highest = tl.maximum(highest, tl.max(scores, 1))
-        weights = tl.exp2(scores - new_highest[:, None])
-        shrink = tl.exp2(highest - new_highest)
-        total = total * shrink + tl.sum(weights, 1)
-        v = tl.load(v_ptr + rows, mask=is_row, other=0.0)
-        acc = acc * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision=PRECISION)
-        highest = new_highest
+        offsets = key_rows[:, None] + dims[None, :]
+        is_loaded = is_key[:, None] & is_dim[None, :]
+        k = tl.load(k_ptr + offsets, mask=is_loaded, other=0.0)
+        scores = _score_keys(q, k, is_key[None, :], scale, softcap, CAPPED, PRECISION)
+        v = tl.load(v_ptr + offsets, mask=is_loaded, other=0.0)
+        highest, total, acc = _fold_tile(highest, total, acc, scores, v, q.dtype, PRECISION)
 
     num_q_heads = tl.num_programs(1) // GROUP_TILES * GROUP
     places = (seq.to(tl.int64) * num_q_heads + q_heads) * num_splits + tl.program_id(2)
@@ -133,7 +127,8 @@ def merge_splits(
 ):
     """Weigh the splits of one query head of one sequence by their share of the sum of exponentials.
 
-    Grid: (num_seqs, num_q_heads). Writes that head's row of `out [num_tokens, num_q_heads, HEAD_DIM]`.
+    Grid: (num_seqs, num_q_heads). Writes that head's row of `out [num_tokens, num_q_heads, HEAD_DIM]`: zeros
+    for a sequence without context.
     """
     seq = tl.program_id(0)
     token = tl.load(query_start_ptr + seq)
@@ -158,17 +153,20 @@ def merge_splits(
         acc = acc * shrink + partial * weight
         highest = new_highest
 
+    total = tl.where(context_len > 0, total, 1.0)
     row = token.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     tl.store(out_ptr + row * HEAD_DIM + dims, (acc / total).to(out_ptr.dtype.element_ty), mask=is_dim)
 
 
 @cache
-def split_variant(dtype: torch.dtype, head_dim: int, group: int, block_size: int) -> KernelVariant:
-    """`attend_splits` for a pool of `dtype` and `group` query heads per KV head."""
-    element = f"*{TRITON_TYPES[dtype]}"
+def split_variant(
+    dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int, group: int, block_size: int, is_capped: bool
+) -> KernelVariant:
+    """`attend_splits` for queries of `dtype`, a pool of `kv_dtype`, `group` query heads per KV head."""
+    element, kv_element = f"*{TRITON_TYPES[dtype]}", f"*{TRITON_TYPES[kv_dtype]}"
     head_pad = max(16, triton.next_power_of_2(head_dim))
     row_bytes = head_pad * dtype.itemsize
-    pointers = {"q_ptr": element, "k_ptr": element, "v_ptr": element}
+    pointers = {"q_ptr": element, "k_ptr": kv_element, "v_ptr": kv_element}
     pointers |= {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "query_start_ptr": "*i32"}
     pointers |= {"partial_ptr": "*fp32", "lse_ptr": "*fp32"}
     strides = ("stride_q_token", "stride_q_head", "stride_block", "stride_head", "stride_slot")
@@ -177,6 +175,7 @@ def split_variant(dtype: torch.dtype, head_dim: int, group: int, block_size: int
         signature={
             **pointers,
             "scale": "fp32",
+            "softcap": "fp32",
             "window": "i32",
             **dict.fromkeys(strides, "i32"),
             "stride_table": "i32",
@@ -191,13 +190,13 @@ def split_variant(dtype: torch.dtype, head_dim: int, group: int, block_size: int
             "BLOCK_SIZE": block_size,
             "TILE": min(64, 16_384 // row_bytes),
             "SPLIT": SPLIT,
-            # Three TF32 products keep a float32's accuracy; one would keep 10 bits of its mantissa, and
-            # float32 proper has no matrix unit and spills.
-            "PRECISION": "tf32x3",
+            "CAPPED": is_capped,
+            "PRECISION": PRECISION,
         },
         aligned=frozenset((*pointers, *strides)),
         num_warps=4 if row_bytes <= 512 else 8,
         num_stages=3 if row_bytes <= 256 else 2,
+        min_arch=FP8_ARCH if kv_dtype == torch.float8_e4m3fn else 80,
     )
 
 
@@ -216,6 +215,20 @@ def merge_variant(dtype: torch.dtype, head_dim: int) -> KernelVariant:
     )
 
 
+def aot_variants() -> Iterator[KernelVariant]:
+    """Each power of two that a row is padded to, type, and cap once or more, groups of all kinds."""
+    half, brain, single, e4m3 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
+    yield split_variant(brain, brain, 64, group=7, block_size=32, is_capped=False)
+    yield split_variant(half, half, 80, group=1, block_size=16, is_capped=False)
+    yield split_variant(brain, brain, 128, group=32, block_size=32, is_capped=False)
+    yield split_variant(brain, brain, 256, group=2, block_size=32, is_capped=True)
+    yield split_variant(brain, e4m3, 128, group=7, block_size=32, is_capped=True)
+    yield split_variant(brain, e4m3, 256, group=16, block_size=32, is_capped=False)
+    yield split_variant(single, single, 256, group=4, block_size=32, is_capped=True)
+    yield merge_variant(half, 80)
+    yield merge_variant(brain, 256)
+
+
 def decode(
     out: Tensor,
     q: Tensor,
@@ -223,77 +236,41 @@ def decode(
     layer: int,
     batch: AttentionBatch,
     scale: float,
+    softcap: float | None,
 ) -> None:
     """Attend with the one-token slices of `batch`. Mutates their rows of `out`, which is contiguous.
 
-    The rows of all arguments are contiguous along `head_dim`.
+    The rows of all arguments are contiguous along `head_dim`. Of the lengths on the host only the longest
+    matters, as the most that the grid and the memory for partial results are made for.
     """
     _, _, _, num_kv_heads, block_size, head_dim = kv_pool.shape
     num_seqs, num_q_heads = len(batch.query_lens), q.shape[1]
-    reach = NO_WINDOW if batch.window is None else batch.window
-    longest = max(batch.context_lens)
+    window = NO_WINDOW if batch.window is None else batch.window
     # A window that starts inside a split touches one split more than its length fills.
-    num_splits = min(triton.cdiv(longest, SPLIT), triton.cdiv(reach, SPLIT) + 1)
+    num_splits = min(triton.cdiv(max(batch.context_lens), SPLIT), triton.cdiv(window, SPLIT) + 1)
     partial = q.new_empty((num_seqs, num_q_heads, num_splits, head_dim), dtype=torch.float32)
     lse = q.new_empty((num_seqs, num_q_heads, num_splits), dtype=torch.float32)
     k, v, tables = kv_pool[:, layer, 0], kv_pool[:, layer, 1], batch.block_tables
-    strides = (*q.stride()[:2], *k.stride()[:3], tables.stride(0))
-    splits = split_variant(kv_pool.dtype, head_dim, num_q_heads // num_kv_heads, block_size)
-    _launch(
-        splits,
+    group = num_q_heads // num_kv_heads
+    splits = split_variant(q.dtype, kv_pool.dtype, head_dim, group, block_size, softcap is not None)
+    splits.launch(
         (num_seqs, num_kv_heads * splits.constexprs["GROUP_TILES"], num_splits),
-        (
-            q,
-            k,
-            v,
-            tables,
-            batch.seq_lens,
-            batch.query_start,
-            partial,
-            lse,
-            scale,
-            reach,
-            *strides,
-            num_splits,
-        ),
+        q,
+        k,
+        v,
+        tables,
+        batch.seq_lens,
+        batch.query_start,
+        partial,
+        lse,
+        scale,
+        float(1.0 if softcap is None else softcap),
+        window,
+        *q.stride()[:2],
+        *k.stride()[:3],
+        tables.stride(0),
+        num_splits,
     )
-    _launch(
-        merge_variant(out.dtype, head_dim),
-        (num_seqs, num_q_heads),
-        (out, partial, lse, batch.seq_lens, batch.query_start, reach, num_splits),
+    merge_variant(out.dtype, head_dim).launch(
+        (num_seqs, num_q_heads), out, partial, lse, batch.seq_lens, batch.query_start, window, num_splits
     )
-
-
-def _launch(variant: KernelVariant, grid: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
-    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
-    variant.kernel[grid](*arguments, **variant.constexprs, **options)
-
-
-class TritonAttention(AttentionKernels):
-    """Triton for one-token slices, torch for everything else."""
-
-    def __init__(self) -> None:
-        self._torch = TorchAttention()
-
-    def write(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
-        self._torch.write(k, v, kv_pool, layer, batch)
-
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        kv_pool: Tensor,
-        layer: int,
-        batch: AttentionBatch,
-        scale: float,
-        softcap: float | None = None,
-    ) -> Tensor:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self._torch.attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap)
-        if 1 in batch.query_lens:
-            decode(out, q, kv_pool, layer, batch, scale)
-        return out
-
-    def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
-        self._torch.copy_blocks(kv_pool, pairs)

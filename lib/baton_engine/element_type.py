@@ -11,31 +11,51 @@ from baton_core.errors import InvalidConfigError
 
 logger = logging.getLogger(__name__)
 
-_COMPUTED: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-ALLOWED: Final = ("auto", *_COMPUTED)
+_TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_ALIASES: Final = {"float": "float32", "half": "float16"}
+ALLOWED: Final = ("auto", *_TYPES, *_ALIASES)
+BFLOAT16_CAPABILITY: Final = (8, 0)
+"""The first compute capability that multiplies bfloat16."""
 
 
 def resolve_dtype(requested: str, checkpoint: str, device: torch.device) -> torch.dtype:
     """Return the element type for `requested` (one of ALLOWED) and that of the checkpoint.
 
-    "auto" is the checkpoint's, bfloat16 for float16, and float32 instead of bfloat16 on a CPU that only
-    emulates it.
+    "auto" is the checkpoint's; on a CPU, which has no float16, bfloat16 for it, and float32 instead of
+    bfloat16 where that is only emulated.
 
     Raises:
-        InvalidConfigError: `requested` is none of ALLOWED.
+        InvalidConfigError: `requested` is none of ALLOWED, or the device does not compute in it.
     """
     if requested not in ALLOWED:
         raise InvalidConfigError(f"dtype is {requested!r}; allowed: {', '.join(ALLOWED)}")
-    if requested != "auto":
-        return _COMPUTED[requested]
-    chosen = "float32" if checkpoint == "float32" else "bfloat16"
-    if chosen == "bfloat16" and device.type == "cpu" and not has_native_bfloat16():
-        chosen = "float32"
-    if chosen != checkpoint:
+    name = _ALIASES.get(requested, requested)
+    chosen = _automatic(checkpoint, device) if name == "auto" else name
+    _require_on_device(chosen, requested, device)
+    if chosen != checkpoint and name == "auto":
         logger.info("weights are %s; computing in %s on this %s", checkpoint, chosen, device.type)
-    return _COMPUTED[chosen]
+    return _TYPES[chosen]
 
 
 def has_native_bfloat16() -> bool:
     """Say whether this CPU multiplies bfloat16 in hardware."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def _automatic(checkpoint: str, device: torch.device) -> str:
+    if checkpoint == "float32" or device.type != "cpu":
+        return checkpoint
+    return "bfloat16" if has_native_bfloat16() else "float32"
+
+
+def _require_on_device(chosen: str, requested: str, device: torch.device) -> None:
+    if device.type == "cpu" and chosen == "float16":
+        raise InvalidConfigError(f"dtype is {requested!r}; allowed on a CPU: auto, float32, bfloat16")
+    if device.type == "cuda" and chosen == "bfloat16":
+        capability = torch.cuda.get_device_capability(device)
+        if capability < BFLOAT16_CAPABILITY:
+            shown = ".".join(map(str, capability))
+            raise InvalidConfigError(
+                f"dtype is {requested!r}, which is bfloat16 for this model; allowed on a GPU of compute "
+                f"capability {shown}: float16, float32"
+            )

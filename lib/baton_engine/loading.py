@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_spec import KVSpec
+from baton_engine.device import resolve_device
 from baton_engine.element_type import resolve_dtype
 from baton_engine.memory import free_device_bytes
-from baton_engine.model_config import ModelConfig, read_model_config
+from baton_engine.model_config import ModelConfig
 from baton_engine.model_folder import resolve_model
-from baton_engine.models.decoder import Decoder
+from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.runner import ModelRunner
 from baton_engine.sizing import KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
 from baton_engine.weights import WeightReader
@@ -35,12 +36,20 @@ class EngineSettings:
     """A local folder or a Hugging Face id."""
     dtype: str = "auto"
     device: str = "cpu"
+    """One of `device.ALLOWED`."""
     block_size: int = 32
     kv_cache: KVCacheSettings = field(default_factory=KVCacheSettings)
+    max_num_seqs: int = 128
+    """Sequences of the largest decode step that is captured."""
+    enforce_eager: bool = False
+    """Capture no decode steps; only GPUs do."""
 
     def __post_init__(self) -> None:
-        if self.block_size < 1:
-            raise InvalidConfigError(f"block_size is {self.block_size}; allowed: an integer of at least 1")
+        for name in ("block_size", "max_num_seqs"):
+            if getattr(self, name) < 1:
+                raise InvalidConfigError(
+                    f"{name} is {getattr(self, name)}; allowed: an integer of at least 1"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +71,25 @@ def load_runner(settings: EngineSettings, allocate_pool: AllocatePool | None = N
         InvalidModelError: the model cannot be found or loaded.
         InvalidConfigError: a setting cannot hold for this model and this machine.
     """
-    device = torch.device(settings.device)
+    device = resolve_device(settings.device)
     folder = resolve_model(settings.model)
-    config = read_model_config(folder)
+    config = read_model_config(folder, settings.kv_cache.max_model_len)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     free_bytes = free_device_bytes(device)
     weights = WeightReader(folder, dtype, device)
-    kernels = select_kernels(device)
-    model = Decoder(config, weights, kernels.layers)
+    kernels = select_kernels(device, dtype)
+    model = build_model(config, weights, kernels.layers)
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
     spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
+    spec = replace(spec, k_axes=kernels.attention.k_axes, v_axes=kernels.attention.v_axes)
     plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
     logger.info("%s", memory_table(spec, plan, memory))
     if allocate_pool is not None:
         kv_pool = allocate_pool(spec, plan.num_blocks)
     else:
         kv_pool = torch.zeros((plan.num_blocks, *spec.block_shape), dtype=dtype, device=device)
-    runner = ModelRunner(model, kernels.attention, kv_pool, spec)
+    runner = ModelRunner(model, kernels.attention, kv_pool, spec, kernels.sampling)
     runner.warm_up()
+    if kernels.attention.is_capturable(kv_pool) and not settings.enforce_eager:
+        runner.capture_decodes(settings.max_num_seqs, plan.max_model_len)
     return LoadedEngine(runner=runner, config=config, kv_spec=spec, kv_cache=plan)

@@ -11,6 +11,8 @@ from huggingface_hub.errors import HfHubHTTPError
 from baton_core.errors import InvalidModelError
 
 _PATTERNS: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer*"]
+_TORCH_PATTERNS: Final = ["pytorch_model*.bin"]
+"""Fetched only where a model has no safetensors: many are published as both."""
 _ALLOWED: Final = "a local model folder, or a Hugging Face id that is cached or whose hub can be reached"
 
 
@@ -23,7 +25,10 @@ def resolve_model(model: str) -> Path:
     if Path(model).is_dir():
         return Path(model)
     try:
-        return Path(snapshot_download(model, allow_patterns=_PATTERNS))
+        folder = Path(snapshot_download(model, allow_patterns=_PATTERNS))
+        if not list(folder.glob("*.safetensors")):
+            folder = Path(snapshot_download(model, allow_patterns=_PATTERNS + _TORCH_PATTERNS))
+        return folder
     except (OSError, ValueError, HfHubHTTPError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InvalidModelError(f"model is {model!r} ({reason}); allowed: {_ALLOWED}") from error

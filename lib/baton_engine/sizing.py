@@ -32,9 +32,11 @@ class KVCacheSettings:
     """Workers that share this device's memory."""
     max_model_len: int | None = None
     """Longest sequence in tokens; None takes the model's, lowered to what fits."""
+    max_num_batched_tokens: int = 2048
+    """Token budget of a step: layers with a window keep a window and a chunk of a sequence."""
 
     def __post_init__(self) -> None:
-        for name in ("kv_cache_memory_bytes", "num_workers", "max_model_len"):
+        for name in ("kv_cache_memory_bytes", "num_workers", "max_model_len", "max_num_batched_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidConfigError(f"{name} is {value}; allowed: an integer of at least 1")
@@ -70,11 +72,14 @@ def plan_kv_cache(
     """
     kv_bytes = _kv_bytes(settings, memory)
     num_blocks = kv_bytes // spec.block_bytes
-    if num_blocks < 1:
+    limit = max(max_position_embeddings, num_blocks * spec.block_size)
+    capacity = spec.paging.max_tokens(num_blocks, settings.max_num_batched_tokens, limit)
+    if not capacity:
+        least = len(spec.groups) * spec.block_bytes
         raise InvalidConfigError(
-            f"kv_cache_memory_bytes is {kv_bytes}; allowed: at least {spec.block_bytes}, one block's size"
+            f"kv_cache_memory_bytes is {kv_bytes}; allowed: at least {least}, a block for each KV group"
         )
-    max_model_len = _max_model_len(settings, max_position_embeddings, num_blocks * spec.block_size)
+    max_model_len = _max_model_len(settings, max_position_embeddings, capacity)
     return KVCachePlan(num_blocks=num_blocks, max_model_len=max_model_len)
 
 
@@ -115,7 +120,7 @@ def _max_model_len(settings: KVCacheSettings, max_position_embeddings: int, capa
 def memory_table(spec: KVSpec, plan: KVCachePlan, memory: MemoryState) -> str:
     """Return the division of the memory as lines of text for the log."""
     kv_bytes = plan.num_blocks * spec.block_bytes
-    num_tokens = plan.num_blocks * spec.block_size
+    num_tokens = plan.num_blocks // len(spec.groups) * spec.block_size
     rows = [
         ("weights", memory.weight_bytes, ""),
         ("KV cache", kv_bytes, f"{plan.num_blocks} blocks of {spec.block_size} tokens, {num_tokens} tokens"),

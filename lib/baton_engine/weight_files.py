@@ -1,9 +1,10 @@
-"""Which safetensors files a model folder holds and what their headers say. Imports no torch."""
+"""Which weight files a model folder holds and what their headers say. Imports no torch."""
 
 from __future__ import annotations
 
 import json
 import math
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +12,8 @@ from typing import Any, Final
 from baton_core.errors import InvalidModelError
 from baton_engine.config_fields import read_json_object
 
-_INDEX: Final = "model.safetensors.index.json"
-_SINGLE: Final = "model.safetensors"
+_SAFETENSORS: Final = "model.safetensors"
+_TORCH: Final = "pytorch_model.bin"
 _MAX_HEADER_BYTES: Final = 100_000_000
 ITEM_BYTES: Final = {"F32": 4, "BF16": 2, "F16": 2}
 _MAX_RANK: Final = 8
@@ -38,24 +39,30 @@ def find_weight_files(folder: Path) -> tuple[Path, ...]:
     """
     if not folder.is_dir():
         raise InvalidModelError(f"model folder {folder} is missing; allowed: an existing folder")
-    if (folder / _INDEX).exists():
-        names = _index_shards(folder / _INDEX)
-    elif (folder / _SINGLE).exists():
-        return (_regular_file(folder / _SINGLE),)
-    else:
-        raise InvalidModelError(f"{folder} holds no weights; allowed: {_SINGLE}, or shards with {_INDEX}")
-    for name in names:
-        if not (folder / name).is_file():
-            raise InvalidModelError(
-                f"{folder / _INDEX} names {name}, which is missing; allowed: all its shards"
-            )
-    return tuple(folder / name for name in names)
+    for single in (_SAFETENSORS, _TORCH):
+        index = folder / f"{single}.index.json"
+        if index.exists():
+            return _shards(folder, index)
+        if (folder / single).exists():
+            return (_regular_file(folder / single),)
+    raise InvalidModelError(
+        f"{folder} holds no weights; allowed: {_SAFETENSORS}, or shards with {_SAFETENSORS}.index.json; "
+        f"or {_TORCH}, or its shards likewise"
+    )
 
 
 def _regular_file(path: Path) -> Path:
     if not path.is_file():
-        raise InvalidModelError(f"{path} is no regular file; allowed: a safetensors file")
+        raise InvalidModelError(f"{path} is no regular file; allowed: a weight file")
     return path
+
+
+def _shards(folder: Path, index: Path) -> tuple[Path, ...]:
+    names = _index_shards(index)
+    for name in names:
+        if not (folder / name).is_file():
+            raise InvalidModelError(f"{index} names {name}, which is missing; allowed: all its shards")
+    return tuple(folder / name for name in names)
 
 
 def _index_shards(path: Path) -> list[str]:
@@ -71,12 +78,31 @@ def _index_shards(path: Path) -> list[str]:
     return sorted(names)
 
 
+def is_safetensors(path: Path) -> bool:
+    return path.suffix == ".safetensors"
+
+
 def read_header_bytes(path: Path) -> bytes:
-    """Return a safetensors file's JSON header as stored.
+    """Return what a weight file says of its tensors, as stored: JSON, or a pickle that nobody here loads.
 
     Raises:
         InvalidModelError: the file cannot be read, or ends before its header does.
     """
+    return _read_json_header(path) if is_safetensors(path) else _read_pickle(path)
+
+
+def _read_pickle(path: Path) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            (info,) = [info for info in archive.infolist() if info.filename.endswith("/data.pkl")]
+            if info.file_size > _MAX_HEADER_BYTES:
+                raise ValueError(f"data.pkl of {info.file_size} bytes")
+            return archive.read(info)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InvalidModelError(f"{path} cannot be read ({error}); allowed: what torch.save writes") from None
+
+
+def _read_json_header(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
@@ -91,13 +117,13 @@ def read_header_bytes(path: Path) -> bytes:
 
 
 def read_entries(path: Path) -> dict[str, TensorEntry]:
-    """Read the header of one file into tensor name -> entry.
+    """Read the header of one safetensors file into tensor name -> entry.
 
     Raises:
         InvalidModelError: the header is damaged, its tensors overlap or leave gaps, or the file is shorter or
             longer than it says.
     """
-    header = read_header_bytes(path)
+    header = _read_json_header(path)
     data_start = 8 + len(header)
     try:
         described = json.loads(header)

@@ -1,4 +1,4 @@
-"""Reads weights from a model folder's safetensors files, one tensor at a time.
+"""Reads weights from a model folder's files, one tensor at a time.
 
 Bytes go from the file straight into the tensor that the model keeps; only a change of element type or device
 passes through a staging buffer of fixed size.
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from baton_core.errors import InvalidModelError
-from baton_engine.weight_files import TensorEntry, find_weight_files, read_entries
+from baton_engine.torch_files import read_torch_entries
+from baton_engine.weight_files import TensorEntry, find_weight_files, is_safetensors, read_entries
 
 _TORCH_DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _STAGING_BYTES: Final = 16 << 20
@@ -37,12 +38,15 @@ class WeightReader:
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
         self._entries: dict[str, TensorEntry] = {}
         for path in find_weight_files(folder):
-            entries = read_entries(path)
+            entries = read_entries(path) if is_safetensors(path) else read_torch_entries(path)
             for name in entries.keys() & self._entries.keys():
                 raise InvalidModelError(
                     f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
                 )
             self._entries.update(entries)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
 
     def load(self, name: str, shape: Sequence[int]) -> Tensor:
         """Return the tensor `name`, newly allocated.
@@ -103,4 +107,4 @@ def _fill(flat: Tensor, file: BufferedReader, entry: TensorEntry) -> None:
     buffer = flat.view(torch.uint8).numpy().data
     num_read = file.readinto(buffer)
     if num_read != len(buffer):
-        raise InvalidModelError(f"{entry.path} ends inside a tensor; allowed: a whole safetensors file")
+        raise InvalidModelError(f"{entry.path} ends inside a tensor; allowed: a whole weight file")

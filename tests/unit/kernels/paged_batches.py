@@ -36,13 +36,16 @@ def make_paged_batch(
     head_dim: int = 32,
     block_size: int = 4,
     dtype: torch.dtype = torch.float32,
+    kv_dtype: torch.dtype | None = None,
     device: str = "cpu",
     seed: int = 0,
 ) -> PagedBatch:
     """`slices` are (query length, context length) pairs. K and V of all contexts are in the pool's `LAYER`.
 
-    Blocks are dealt in random order; everything outside the contexts is NaN, so that a read of it shows.
+    Blocks are dealt in random order; everything that no query sees is NaN, so that a read of it shows.
+    The pool is of `kv_dtype`, by default that of the queries.
     """
+    kv_dtype = kv_dtype or dtype
     generator = torch.Generator().manual_seed(seed)
     needed = [-(-context_len // block_size) for _, context_len in slices]
     order = torch.randperm(sum(needed) + 2, generator=generator).tolist()
@@ -57,17 +60,17 @@ def make_paged_batch(
     )
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator).to(dtype)
+        return torch.randn(shape, generator=generator)
 
-    pool = torch.full(
-        (sum(needed) + 2, NUM_LAYERS, 2, num_kv_heads, block_size, head_dim), torch.nan, dtype=dtype
-    )
-    for table, (_, context_len) in zip(tables, slices, strict=True):
-        for position in range(context_len):
+    shape = (sum(needed) + 2, NUM_LAYERS, 2, num_kv_heads, block_size, head_dim)
+    pool = torch.full(shape, torch.nan).to(kv_dtype)
+    for table, (query_len, context_len) in zip(tables, slices, strict=True):
+        first_seen = 0 if window is None else max(0, context_len - query_len - window + 1)
+        for position in range(first_seen, context_len):
             block, offset = table[position // block_size], position % block_size
-            pool[block, LAYER, :, :, offset] = normal(2, num_kv_heads, head_dim)
+            pool[block, LAYER, :, :, offset] = normal(2, num_kv_heads, head_dim).to(kv_dtype)
     k, v = _values_at(pool, batch.slot_mapping.cpu())
-    q = normal(len(k), num_kv_heads * group, head_dim)
+    q = normal(len(k), num_kv_heads * group, head_dim).to(dtype)
     return PagedBatch(batch=batch, kv_pool=pool.to(device), q=q.to(device), k=k.to(device), v=v.to(device))
 
 

@@ -2,8 +2,6 @@ import pytest
 import torch
 
 from baton_kernels.interface import AttentionBatch
-from baton_kernels.selection import select_kernels
-from baton_kernels.torch_attention import TorchAttention
 
 
 def test_a_batch_places_every_token_of_every_slice() -> None:
@@ -21,6 +19,23 @@ def test_a_batch_places_every_token_of_every_slice() -> None:
         assert tensor.dtype == torch.int32
 
 
+def test_groups_share_what_is_the_same_for_all_of_them() -> None:
+    full, window = AttentionBatch.build_groups(
+        query_lens=[2, 1],
+        context_lens=[6, 3],
+        block_tables=[[[7, 2], [3]], [[-1, 5], [4]]],
+        windows=[None, 3],
+        block_size=4,
+    )
+    assert full.positions is window.positions
+    assert full.seq_lens is window.seq_lens
+    assert full.query_start is window.query_start
+    assert full.slot_mapping.tolist() == [2 * 4, 2 * 4 + 1, 3 * 4 + 2]
+    assert window.slot_mapping.tolist() == [5 * 4, 5 * 4 + 1, 4 * 4 + 2]
+    assert window.block_tables.tolist() == [[0, 5], [4, 0]]
+    assert (full.window, window.window) == (None, 3)
+
+
 @pytest.mark.parametrize(
     ("query_len", "context_len", "blocks"),
     [(0, 3, [1]), (4, 3, [1]), (1, 5, [1])],
@@ -33,7 +48,3 @@ def test_an_impossible_slice_is_refused(query_len: int, context_len: int, blocks
         AttentionBatch.build(
             query_lens=[query_len], context_lens=[context_len], block_tables=[blocks], block_size=4
         )
-
-
-def test_a_cpu_gets_the_torch_path() -> None:
-    assert type(select_kernels("cpu")) is TorchAttention

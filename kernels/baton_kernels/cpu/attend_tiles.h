@@ -1,0 +1,233 @@
+// Attention over one part with AMX: bfloat16, K as rows of head_dim, V transposed inside the block
+// ([head_dim, block_size]). Up to 16 query heads of a KV head lie side by side in the lanes; weights are
+// rounded to bfloat16, sums are float32.
+#pragma once
+
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "tiles.h"
+
+namespace baton {
+
+constexpr int kTileTokens = 32;    // tokens per step: the depth of a tile of weights
+constexpr int kTileHeads = 16;
+constexpr int kTileDims = 16;      // rows of a tile of transposed values
+constexpr int kTileDepth = 32;     // bfloat16 numbers in a row of a tile
+
+// Ask the kernel for the tile registers, once per process. True when they may be used.
+inline bool request_tiles() {
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+// All eight tiles as 16 rows of 64 bytes. Other code of this thread finds its own configuration again.
+class TileSession {
+ public:
+  TileSession() {
+    Configuration all{};
+    all.palette = 1;
+    for (int tile = 0; tile < 8; ++tile) all.row_bytes[tile] = 64, all.num_rows[tile] = 16;
+    _tile_storeconfig(&before_);
+    _tile_loadconfig(&all);
+  }
+  ~TileSession() {
+    if (before_.palette) _tile_loadconfig(&before_);
+    else _tile_release();
+  }
+  TileSession(const TileSession&) = delete;
+  TileSession& operator=(const TileSession&) = delete;
+
+ private:
+  struct alignas(64) Configuration {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t num_rows[16];
+  };
+  Configuration before_{};
+};
+
+// One thread's memory.
+struct TileScratch {
+  int64_t key_width;
+  float* scores;       // [kPartTokens + kTileTokens, kTileHeads]; also one tile of results
+  Bfloat16* weights;   // [(kPartTokens + kTileTokens) / 2, kTileHeads, 2]
+  Bfloat16* q;         // [key_width / 2, kTileHeads, 2]
+  Bfloat16* keys;      // [kTileTokens, key_width]
+  Bfloat16* values;    // [width, kTileTokens]
+  Bfloat16* query;     // [key_width]
+
+  static constexpr int64_t kScores = (kPartTokens + kTileTokens) * kTileHeads;
+  static int64_t size_of(const BatonDecode& step) {
+    const int64_t width = round_up(step.layer.head_dim, kTileDepth);
+    return kScores + kScores / 2 + width * (kTileHeads + kTileTokens + kTileTokens + 1) / 2;
+  }
+  TileScratch(const BatonDecode& step, float* place)
+      : key_width(round_up(step.layer.head_dim, kTileDepth)), scores(place),
+        weights(reinterpret_cast<Bfloat16*>(scores + kScores)), q(weights + kScores),
+        keys(q + key_width * kTileHeads), values(keys + kTileTokens * key_width),
+        query(values + key_width * kTileTokens) {
+    std::fill_n(place, size_of(step), 0.0f);
+  }
+};
+
+// One part cut into tiles of kTileTokens at multiples of it, so that they do not straddle blocks.
+struct Tiling {
+  int64_t start, begin, end;
+
+  explicit Tiling(const Part& part)
+      : start(part.begin / kTileTokens * kTileTokens), begin(part.begin), end(part.end) {}
+  int64_t num_tokens() const { return end - start; }
+  int64_t first(int64_t tile) const { return std::max(begin, start + tile); }
+  int64_t last(int64_t tile) const { return std::min(end, start + tile + kTileTokens); }
+};
+
+// Pairs of dimensions in rows, heads side by side; heads from `count` on are zeros.
+inline void pack_queries(const Row& row, int64_t head, int64_t count, const TileScratch& scratch) {
+  std::fill_n(scratch.q, scratch.key_width * kTileHeads, Bfloat16{0});
+  for (int64_t lane = 0; lane < count; ++lane) {
+    row.copy_query(head + lane, scratch.query);
+    for (int64_t d = 0; d < row.dim(); ++d)
+      scratch.q[d / 2 * (2 * kTileHeads) + 2 * lane + d % 2] = scratch.query[d];
+  }
+}
+
+// scores[token][lane] for the part's tokens; those of tokens outside of it have no meaning.
+inline void score_tiles(const Part& part, const Tiling& tiling, const TileScratch& scratch) {
+  TileReader<Bfloat16, Bfloat16> reader(
+      part, part.row.step.layer.k, scratch.keys, kTileTokens, scratch.key_width);
+  for (int64_t tile = 0; tile < tiling.num_tokens(); tile += kTileTokens) {
+    const int64_t first = tiling.first(tile);
+    const Tile<Bfloat16> keys =
+        reader.read(first, tiling.last(tile) - first, first - tiling.start - tile);
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int64_t d = 0; d < scratch.key_width; d += kTileDepth) {
+      _tile_loadd(2, scratch.q + d * kTileHeads, 64);
+      _tile_loadd(3, keys.rows + d, keys.stride * sizeof(Bfloat16));
+      _tile_loadd(4, keys.rows + 16 * keys.stride + d, keys.stride * sizeof(Bfloat16));
+      _tile_dpbf16ps(0, 3, 2);
+      _tile_dpbf16ps(1, 4, 2);
+    }
+    _tile_stored(0, scratch.scores + tile * kTileHeads, 64);
+    _tile_stored(1, scratch.scores + (tile + 16) * kTileHeads, 64);
+  }
+}
+
+// Turn scores into weights, pairs of tokens in rows; zeros outside of the part.
+inline void soften_tiles(
+    const BatonDecode& step, const Tiling& tiling, const TileScratch& scratch, Floats* sum, Floats* top) {
+  const int64_t skipped = tiling.begin - tiling.start, n = tiling.num_tokens();
+  const float factor = step.soft_cap > 0 ? step.scale : step.scale * kLog2E;
+  *top = splat(-INFINITY);
+  for (int64_t token = skipped; token < n; ++token) {
+    Floats x = load(scratch.scores + token * kTileHeads) * factor;
+    if (step.soft_cap > 0) x = soft_cap(x, step.soft_cap) * kLog2E;
+    store(scratch.scores + token * kTileHeads, x);
+    *top = max(x, *top);
+  }
+  *sum = Floats{};
+  const auto weight_of = [&](int64_t token) {
+    if (token < skipped || token >= n) return Floats{};
+    return exp2_nonpositive(load(scratch.scores + token * kTileHeads) - *top);
+  };
+  const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
+                                         22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  for (int64_t token = 0; token < round_up(n, kTileTokens); token += 2) {
+    const Floats even = weight_of(token), odd = weight_of(token + 1);
+    *sum += even + odd;
+    const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+    _mm512_storeu_si512(scratch.weights + token * kTileHeads, _mm512_permutexvar_epi16(pairs, both));
+  }
+}
+
+// Dimensions in rows, tokens side by side.
+class ValueReader {
+ public:
+  ValueReader(const Part& part, Bfloat16* scratch)
+      : part_(part), base_(static_cast<const Bfloat16*>(part.row.step.layer.v)), scratch_(scratch) {}
+
+  // Tokens [first, last) as columns from `at` on of rows [d, d + count) of V; zeros around them.
+  Tile<Bfloat16> read(int64_t first, int64_t last, int64_t at, int64_t d, int64_t count) {
+    const int64_t size = part_.row.block_size(), dim = part_.row.dim();
+    if (last - first == kTileTokens && first % size + kTileTokens <= size && d + count <= dim) {
+      prefetch(last, d, count);
+      return {column(first) + d * size, size};
+    }
+    std::fill_n(scratch_, count * kTileTokens, Bfloat16{0});
+    for (int64_t token = first; token < last; ++token) {
+      const Bfloat16* from = column(token) + d * size;
+      for (int64_t row = 0; row < std::min(count, dim - d); ++row)
+        scratch_[row * kTileTokens + at + token - first] = from[row * size];
+    }
+    return {scratch_, kTileTokens};
+  }
+
+ private:
+  const Bfloat16* column(int64_t position) const {
+    return base_ + part_.row.origin(position) + position % part_.row.block_size();
+  }
+  void prefetch(int64_t position, int64_t d, int64_t count) const {
+    if (position >= part_.end) return;
+    const int64_t size = part_.row.block_size();
+    const Bfloat16* from = column(position) + d * size;
+    for (int64_t row = 0; row < count; ++row) __builtin_prefetch(from + row * size);
+  }
+
+  const Part& part_;
+  const Bfloat16* base_;
+  Bfloat16* scratch_;
+};
+
+// A stored tile, [kTileDims dimensions, kTileHeads lanes], as rows of `out`, one per head.
+inline void transpose_tile(const float* tile, float* out, int64_t count, int64_t width) {
+  for (int64_t lane = 0; lane < count; ++lane)
+    for (int64_t d = 0; d < kTileDims; ++d) out[lane * width + d] = tile[d * kTileHeads + lane];
+}
+
+// out[head] = weights[head] @ values for `count` heads; dimensions in groups of two tiles.
+inline void weigh_tiles(
+    const Part& part, const Tiling& tiling, const TileScratch& scratch, float* out, int64_t count,
+    int64_t width) {
+  constexpr int64_t kDims = 2 * kTileDims;
+  ValueReader reader(part, scratch.values);
+  for (int64_t d = 0; d < width; d += kDims) {
+    _tile_zero(0);
+    _tile_zero(1);
+    for (int64_t tile = 0; tile < tiling.num_tokens(); tile += kTileTokens) {
+      const int64_t first = tiling.first(tile);
+      const Tile<Bfloat16> values =
+          reader.read(first, tiling.last(tile), first - tiling.start - tile, d, kDims);
+      _tile_loadd(2, scratch.weights + tile * kTileHeads, 64);
+      _tile_loadd(3, values.rows, values.stride * sizeof(Bfloat16));
+      _tile_loadd(4, values.rows + kTileDims * values.stride, values.stride * sizeof(Bfloat16));
+      _tile_dpbf16ps(0, 3, 2);
+      _tile_dpbf16ps(1, 4, 2);
+    }
+    _tile_stored(0, scratch.scores, 64);
+    transpose_tile(scratch.scores, out + d, count, width);
+    if (d + kTileDims == width) break;
+    _tile_stored(1, scratch.scores, 64);
+    transpose_tile(scratch.scores, out + d + kTileDims, count, width);
+  }
+}
+
+inline void attend_tiles(const Part& part, PartialResult result, float* place) {
+  const BatonDecode& step = part.row.step;
+  const TileScratch scratch(step, place);
+  const Tiling tiling(part);
+  const TileSession session;
+  for (int64_t head = 0; head < step.group_size; head += kTileHeads) {
+    const int64_t count = std::min<int64_t>(kTileHeads, step.group_size - head);
+    pack_queries(part.row, head, count, scratch);
+    score_tiles(part, tiling, scratch);
+    Floats sum, top;
+    soften_tiles(step, tiling, scratch, &sum, &top);
+    for (int64_t lane = 0; lane < count; ++lane)
+      result.sum[head + lane] = sum[lane], result.max[head + lane] = top[lane];
+    weigh_tiles(part, tiling, scratch, result.out + head * result.width, count, result.width);
+  }
+}
+
+}  // namespace baton

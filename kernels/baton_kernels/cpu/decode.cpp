@@ -1,0 +1,129 @@
+// Attention of one-token slices over the paged KV pool, and writing to it: the functions that
+// cpu_library.py calls. One build serves one instruction set; see cpu_variants.py for its macros.
+#include <omp.h>
+
+#include <atomic>
+#include <new>
+#include <vector>
+
+#include "attend_rows.h"
+#if BATON_TILES
+#include "attend_tiles.h"
+#endif
+
+namespace baton {
+namespace {
+
+using Attend = void (*)(const Part&, PartialResult, float*);
+
+struct Kernel {
+  Attend attend = nullptr;
+  int64_t scratch_size = 0;
+};
+
+Kernel choose_kernel(const BatonDecode& step) {
+  if (step.layer.is_v_transposed) {
+#if BATON_TILES
+    if (step.layer.element_bytes == 2) return {attend_tiles, TileScratch::size_of(step)};
+#endif
+    return {};
+  }
+  if (step.layer.element_bytes == 4) return {attend_rows<float, float>, RowScratch<float>::size_of(step)};
+#if BATON_BFLOAT16_DOT
+  if (step.is_q_bfloat16)
+    return {attend_rows<Bfloat16, Bfloat16>, RowScratch<Bfloat16>::size_of(step)};
+#endif
+  return {attend_rows<Bfloat16, float>, RowScratch<float>::size_of(step)};
+}
+
+// Every row's parts, one after another.
+struct Plan {
+  std::vector<Row> rows;
+  std::vector<int64_t> first_part;   // of each row, and their number
+  std::vector<int32_t> row_of_part;
+
+  explicit Plan(const BatonDecode& step) {
+    for (int64_t decode = 0; decode < step.num_decodes; ++decode) {
+      for (int64_t head = 0; head < step.layer.num_kv_heads; ++head) {
+        const Row row{step, decode, head};
+        first_part.push_back(row_of_part.size());
+        row_of_part.insert(row_of_part.end(), row.num_parts(), rows.size());
+        if (!row.num_parts()) merge(row, nullptr, 0);
+        rows.push_back(row);
+      }
+    }
+    first_part.push_back(row_of_part.size());
+  }
+  int64_t num_parts() const { return row_of_part.size(); }
+};
+
+int64_t cache_line(int64_t num_floats) { return round_up(num_floats, 16); }
+
+// Grows, never shrinks: one thread calls, so its steps reuse the memory.
+float* reserve(int64_t num_floats) {
+  static thread_local std::vector<float> memory;
+  if (memory.size() < size_t(num_floats) + 16) memory.resize(num_floats + 16);
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  return memory.data() + (64 - address % 64) % 64 / sizeof(float);
+}
+
+void run(const BatonDecode& step, const Kernel& kernel) {
+  const Plan plan(step);
+  const int64_t num_parts = plan.num_parts(), result_size = PartialResult::size_of(step);
+  const int64_t scratch_size = cache_line(kernel.scratch_size);
+  float* results = reserve(cache_line(num_parts * result_size) + step.num_threads * scratch_size);
+  float* scratch = results + cache_line(num_parts * result_size);
+  std::vector<std::atomic<int64_t>> left(plan.rows.size());
+  for (size_t row = 0; row < left.size(); ++row)
+    left[row] = plan.first_part[row + 1] - plan.first_part[row];
+#pragma omp parallel num_threads(step.num_threads) if (num_parts > 1)
+  {
+    float* own_scratch = scratch + omp_get_thread_num() * scratch_size;
+#pragma omp for schedule(dynamic)
+    for (int64_t part = 0; part < num_parts; ++part) {
+      const int64_t row = plan.row_of_part[part], first = plan.first_part[row];
+      kernel.attend(Part(plan.rows[row], part - first), PartialResult(step, results + part * result_size),
+                    own_scratch);
+      if (--left[row] == 0)
+        merge(plan.rows[row], results + first * result_size, plan.first_part[row + 1] - first);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace baton
+
+extern "C" {
+
+// Return 0 when this process may use the build.
+int baton_prepare() {
+#if BATON_TILES
+  return baton::request_tiles() ? 0 : 1;
+#else
+  return 0;
+#endif
+}
+
+// Return 0, 1 for a layout that this build does not read, 2 without memory.
+int baton_decode(const BatonDecode* step) {
+  const baton::Kernel kernel = baton::choose_kernel(*step);
+  if (!kernel.attend) return 1;
+  try {
+    baton::run(*step, kernel);
+  } catch (const std::bad_alloc&) {
+    return 2;
+  }
+  return 0;
+}
+
+void baton_write(const BatonWrite* step) {
+  if (step->layer.element_bytes == 2) baton::write_rows<uint16_t>(*step);
+  else baton::write_rows<uint32_t>(*step);
+}
+
+void baton_read(const BatonRead* step) {
+  if (step->layer.element_bytes == 2) baton::read_rows<uint16_t>(*step);
+  else baton::read_rows<uint32_t>(*step);
+}
+
+}  // extern "C"

@@ -1,0 +1,99 @@
+"""Builds the CPU kernels with the system's compiler and keeps them in a cache folder of the user.
+
+A build's name holds a hash of the sources, the flags and the compiler, so a change of any makes another
+build. Several processes may ask for the same one at once: the first builds, under a file lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from baton_kernels.cpu_variants import CpuVariant
+
+SOURCES: Final = Path(__file__).parent / "cpu"
+_COMPILERS: Final = ("c++", "g++", "clang++")
+_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fno-strict-aliasing", "-Wno-psabi")
+_TIMEOUT_S: Final = 120
+
+
+class BuildError(Exception):
+    """The kernels cannot be built or used here; the message says why."""
+
+
+def cache_folder() -> Path:
+    """Where builds are kept: below `$XDG_CACHE_HOME`, else below the home directory's .cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "baton" / "cpu_kernels"
+
+
+def build(variant: CpuVariant, folder: Path | None = None, extra_flags: tuple[str, ...] = ()) -> Path:
+    """Return the variant's shared library in `folder`, built if it is not there yet.
+
+    Raises:
+        BuildError: there is no compiler, it fails, or the folder cannot be written or trusted.
+    """
+    compiler = _find_compiler()
+    flags = (*_FLAGS, *variant.compiler_flags, *extra_flags)
+    try:
+        folder = _private_folder(folder or cache_folder())
+        library = folder / f"{variant.name}-{_digest(compiler, flags)}.so"
+        with (folder / f"{library.stem}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not library.exists():
+                _compile(compiler, flags, library)
+    except (OSError, RuntimeError) as error:
+        raise BuildError(f"the cache folder of CPU kernels cannot be used: {error}") from error
+    return library
+
+
+def _find_compiler() -> str:
+    names = (os.environ.get("CXX", ""), *_COMPILERS)
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        raise BuildError(
+            f"no C++ compiler found; allowed: $CXX or one of {', '.join(_COMPILERS)} on the path"
+        )
+    return found
+
+
+def _digest(compiler: str, flags: tuple[str, ...]) -> str:
+    """What the machine code depends on, in 16 digits."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=_TIMEOUT_S).stdout
+    content = hashlib.sha256(version + repr((compiler, flags, platform.machine())).encode())
+    for source in sorted(SOURCES.iterdir()):
+        content.update(source.name.encode() + source.read_bytes())
+    return content.hexdigest()[:16]
+
+
+def _private_folder(folder: Path) -> Path:
+    """Make the folder. What lies in it is run, so nobody else may write there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise PermissionError(f"{folder} is writable by others; allowed: a folder of this user alone")
+    return folder
+
+
+def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
+    """Compile to a temporary file, then give it its name at once."""
+    number, unfinished = tempfile.mkstemp(dir=library.parent, suffix=".unfinished")
+    os.close(number)
+    try:
+        command = [compiler, *flags, str(SOURCES / "decode.cpp"), "-o", unfinished]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        if done.returncode:
+            reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
+            raise BuildError(f"{compiler} cannot build {library.name}: {reason}")
+        Path(unfinished).replace(library)
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{compiler} took more than {_TIMEOUT_S} s for {library.name}") from error
+    finally:
+        Path(unfinished).unlink(missing_ok=True)

@@ -1,0 +1,124 @@
+"""One build of the CPU kernels, as Python calls it. The structs mirror those of cpu/decode.h and cpu/rows.h.
+
+Calls return when their work is done, on `num_threads` threads, without the interpreter's lock. Arguments are
+addresses of CPU tensors, which the caller keeps alive and in the shapes that the structs state.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int32, c_int64, c_void_p
+from pathlib import Path
+
+from baton_kernels.cpu_build import BuildError
+
+
+class Layer(ctypes.Structure):
+    """One layer's part of the pool."""
+
+    _fields_ = (
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("block_stride", c_int64),
+        ("num_kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("block_size", c_int64),
+        ("element_bytes", c_int32),
+        ("is_v_transposed", c_int32),
+    )
+
+
+class Decode(ctypes.Structure):
+    """Attention of one-token slices."""
+
+    _fields_ = (
+        ("layer", Layer),
+        ("q", c_void_p),
+        ("out", c_void_p),
+        ("tables", c_void_p),
+        ("lengths", c_void_p),
+        ("tokens", c_void_p),
+        ("seqs", c_void_p),
+        ("q_stride", c_int64),
+        ("num_decodes", c_int64),
+        ("max_blocks", c_int64),
+        ("group_size", c_int64),
+        ("window", c_int64),
+        ("num_threads", c_int64),
+        ("is_q_bfloat16", c_int32),
+        ("scale", c_float),
+        ("soft_cap", c_float),
+    )
+
+
+class Write(ctypes.Structure):
+    """New tokens, put into their slots."""
+
+    _fields_ = (
+        ("layer", Layer),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("slots", c_void_p),
+        ("k_stride", c_int64),
+        ("v_stride", c_int64),
+        ("num_tokens", c_int64),
+        ("num_threads", c_int64),
+    )
+
+
+class Read(ctypes.Structure):
+    """Consecutive tokens of one sequence, copied out of the pool."""
+
+    _fields_ = (
+        ("layer", Layer),
+        ("k", c_void_p),
+        ("v", c_void_p),
+        ("table", c_void_p),
+        ("first", c_int64),
+        ("num_tokens", c_int64),
+        ("num_threads", c_int64),
+    )
+
+
+class CpuLibrary:
+    """A loaded build.
+
+    Raises:
+        BuildError: the file is damaged or this process may not use what it needs.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            library = ctypes.CDLL(str(path))
+        except OSError as error:
+            path.unlink(missing_ok=True)  # the next start builds it again
+            raise BuildError(f"{path} cannot be loaded: {error}") from error
+        if library.baton_prepare() != 0:
+            raise BuildError(f"{path.name}: the kernel refuses the tile registers")
+        self._decode, self._write, self._read = (
+            library.baton_decode,
+            library.baton_write,
+            library.baton_read,
+        )
+        for function in (self._decode, self._write, self._read):
+            function.argtypes = (c_void_p,)
+        self._write.restype = self._read.restype = None
+
+    def decode(self, step: Decode) -> None:
+        """Mutates the rows `tokens` of `out`.
+
+        Raises: MemoryError; RuntimeError when this build does not read the layer's layout.
+        """
+        match self._decode(ctypes.addressof(step)):
+            case 1:
+                raise RuntimeError("this build of the CPU kernels does not read the layout of the KV pool")
+            case 2:
+                raise MemoryError("no memory for the partial results of attention")
+
+    def write(self, step: Write) -> None:
+        """Mutates the pool at `slots` of the layer."""
+        self._write(ctypes.addressof(step))
+
+    def read(self, step: Read) -> None:
+        """Mutates `k` and `v`."""
+        self._read(ctypes.addressof(step))

@@ -1,0 +1,42 @@
+"""Which attention a CPU computes with: the fastest build of the C++ kernels, else torch."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+
+import torch
+
+from baton_kernels.cpu_attention import DTYPES, CpuAttention
+from baton_kernels.cpu_build import BuildError, build
+from baton_kernels.cpu_library import CpuLibrary
+from baton_kernels.cpu_variants import CpuVariant, cpu_flags, usable_variants
+from baton_kernels.interface import AttentionKernels
+from baton_kernels.torch_attention import TorchAttention
+
+logger = logging.getLogger(__name__)
+
+
+def select_cpu_attention(dtype: torch.dtype) -> AttentionKernels:
+    """Return the kernels for a cache of `dtype`; the first call of a user's cache folder compiles them."""
+    loaded = load_best()
+    if loaded is None or dtype not in DTYPES:
+        return TorchAttention()
+    variant, library = loaded
+    return CpuAttention(library, is_v_transposed=variant.has_tiles and dtype == torch.bfloat16)
+
+
+@cache
+def load_best() -> tuple[CpuVariant, CpuLibrary] | None:
+    """Return the first variant that this machine builds and runs; None, with a line in the log, for none."""
+    reasons = []
+    for variant in usable_variants(cpu_flags()):
+        try:
+            library = CpuLibrary(build(variant))
+        except BuildError as error:
+            reasons.append(str(error))
+            continue
+        logger.info("attention on this CPU: %s kernels", variant.name)
+        return variant, library
+    logger.warning("attention on this CPU runs in torch, which is slower: %s", reasons[0])
+    return None

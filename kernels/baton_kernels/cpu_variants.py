@@ -1,0 +1,66 @@
+"""The builds of the CPU kernels: one per instruction set, from one source in cpu/.
+
+AVX512-BF16 takes products of bfloat16 queries and keys in hardware; AMX takes all products of a bfloat16
+cache, and wants V transposed inside its blocks. The others widen bfloat16 and compute in float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuVariant:
+    """One build."""
+
+    name: str
+    needs: frozenset[str] = frozenset()
+    """CPU flags, by the kernel's names."""
+    compiler_flags: tuple[str, ...]
+    has_tiles: bool = False
+    """Whether it reads bfloat16 caches with V transposed inside a block, `[head_dim, block_size]`."""
+
+
+def _variant(name: str, needs: str, *macros: str, has_tiles: bool = False) -> CpuVariant:
+    machine = [flag.replace("amx_", "amx-").replace("avx512_", "avx512") for flag in needs.split()]
+    flags = (*(f"-D{macro}" for macro in macros), *(f"-m{flag}" for flag in machine))
+    return CpuVariant(name=name, needs=frozenset(needs.split()), compiler_flags=flags, has_tiles=has_tiles)
+
+
+_AVX512: Final = "avx2 fma avx512f avx512bw avx512dq avx512vl"
+_DOT: Final = "BATON_BFLOAT16_DOT=1"
+
+AMX: Final = _variant(
+    "amx",
+    f"{_AVX512} avx512_bf16 amx_tile amx_bf16",
+    "BATON_LANES=16",
+    _DOT,
+    "BATON_TILES=1",
+    has_tiles=True,
+)
+AVX512_BF16: Final = _variant("avx512-bf16", f"{_AVX512} avx512_bf16", "BATON_LANES=16", _DOT)
+AVX512: Final = _variant("avx512", _AVX512, "BATON_LANES=16")
+AVX2: Final = _variant("avx2", "avx2 fma", "BATON_LANES=8")
+PLAIN: Final = _variant("plain", "", "BATON_LANES=4")
+VARIANTS: Final = (AMX, AVX512_BF16, AVX512, AVX2, PLAIN)
+"""Fastest first."""
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """Return what this CPU can do and the kernel lets programs use; empty where it does not say."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            return frozenset(value.split())
+    return frozenset()
+
+
+def usable_variants(flags: frozenset[str]) -> tuple[CpuVariant, ...]:
+    """The variants that run on a CPU with `flags`, fastest first."""
+    return tuple(variant for variant in VARIANTS if variant.needs <= flags)

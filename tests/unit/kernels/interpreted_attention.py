@@ -1,0 +1,135 @@
+"""Run Triton's attention on the CPU, in its interpreter, and print each case's largest error as JSON.
+
+`TRITON_INTERPRET=1 python -m tests.unit.kernels.interpreted_attention`: a process of its own, because kernels
+read the variable when they are defined. A case costs about 4 ms per program and tile.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from baton_kernels.reference import attend_reference
+from tests.unit.kernels.interpreted_bfloat16 import mend_bfloat16_products
+from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
+
+HALF, BRAIN, E4M3 = torch.float16, torch.bfloat16, torch.float8_e4m3fn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    slices: tuple[tuple[int, int], ...]
+    """(query length, context length) pairs."""
+    tolerance: float = 1e-5
+    window: int | None = None
+    softcap: float | None = None
+    shape: dict[str, Any] = field(default_factory=dict)
+
+
+# An output of about 1 has an error of 2**-8 in bfloat16, 2**-11 in float16, and so have the weights.
+CASES: Final = {
+    "odd_lengths": Case(slices=((1, 1), (1, 33), (1, 64), (1, 65))),
+    "several_splits": Case(slices=((1, 1100), (1, 3), (1, 512)), shape={"group": 1, "num_kv_heads": 1}),
+    "window_across_a_split": Case(slices=((1, 700), (1, 20)), window=300, shape={"block_size": 32}),
+    "window_of_one": Case(slices=((1, 130), (1, 1), (5, 40)), window=1),
+    "capped_decodes": Case(slices=((1, 70), (1, 600)), softcap=1.5, window=90),
+    "groups_of_7": Case(slices=((1, 70), (1, 7)), shape={"group": 7, "head_dim": 64, "block_size": 16}),
+    "groups_of_20": Case(slices=((1, 70),), shape={"group": 20, "num_kv_heads": 2}),
+    "padded_head": Case(slices=((1, 70), (9, 70)), shape={"head_dim": 80}),
+    "head_of_96": Case(slices=((1, 37), (9, 37)), shape={"head_dim": 96, "num_kv_heads": 1}),
+    "head_of_112": Case(slices=((1, 37), (9, 37)), shape={"head_dim": 112, "num_kv_heads": 1}),
+    "wide_head": Case(slices=((1, 70), (7, 70)), shape={"head_dim": 256}),
+    "prompts_without_a_prefix": Case(slices=((2, 2), (37, 37), (64, 64)), shape={"block_size": 16}),
+    "chunks_over_a_prefix": Case(slices=((19, 150), (64, 129), (2, 99)), shape={"block_size": 32}),
+    "chunks_between_decodes": Case(slices=((1, 40), (7, 7), (1, 9), (33, 65), (1, 1)), window=11),
+    "chunks_in_a_window": Case(slices=((40, 170), (3, 100)), window=50, shape={"block_size": 16}),
+    "capped_chunks": Case(slices=((20, 90), (1, 90)), softcap=1.5, shape={"num_kv_heads": 1}),
+    "chunks_of_groups_of_7": Case(slices=((21, 50), (1, 8)), shape={"group": 7, "head_dim": 64}),
+    "chunks_of_groups_of_71": Case(slices=((3, 50),), shape={"group": 71, "num_kv_heads": 1}),
+    "bfloat16": Case(
+        slices=((1, 200), (40, 200), (1, 6)), tolerance=2e-2, shape={"dtype": BRAIN, "head_dim": 128}
+    ),
+    "wide_bfloat16": Case(
+        slices=((1, 40), (40, 72)),
+        tolerance=2e-2,
+        softcap=3.0,
+        shape={"dtype": BRAIN, "head_dim": 256, "block_size": 32},
+    ),
+    "float16": Case(slices=((1, 200), (40, 200), (1, 6)), tolerance=2e-3, shape={"dtype": HALF}),
+    "cache_of_e4m3": Case(
+        slices=((1, 200), (40, 200)),
+        tolerance=2e-3,
+        shape={"dtype": HALF, "kv_dtype": E4M3, "head_dim": 64, "block_size": 32},
+    ),
+    "cache_of_e4m3_for_bfloat16": Case(
+        slices=((1, 80), (9, 80)),
+        tolerance=2e-2,
+        window=60,
+        softcap=3.0,
+        shape={"dtype": BRAIN, "kv_dtype": E4M3, "head_dim": 80, "group": 7, "num_kv_heads": 1},
+    ),
+}
+
+
+def attend(step: PagedBatch, softcap: float | None = None) -> Tensor:
+    from baton_kernels.triton_attention import TritonAttention  # reads TRITON_INTERPRET
+
+    return TritonAttention().attend(
+        step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap
+    )
+
+
+def largest_error(case: Case) -> float:
+    step = make_paged_batch(case.slices, window=case.window, **case.shape)
+    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, case.softcap)
+    return float((attend(step, case.softcap).double() - expected).abs().max())
+
+
+def difference_when_captured() -> float:
+    """Of decodes with two rows of padding, and lengths known to the device alone, from the plain ones."""
+    step = make_paged_batch([(1, 70), (1, 5)], block_size=16)
+    batch = step.batch
+    captured = replace(
+        batch,
+        query_start=torch.arange(5, dtype=torch.int32),
+        seq_lens=torch.cat((batch.seq_lens, torch.zeros(2, dtype=torch.int32))),
+        block_tables=torch.cat((batch.block_tables, torch.zeros_like(batch.block_tables))),
+        query_lens=(1,) * 4,
+        context_lens=(1200,) * 4,
+    )
+    q = torch.cat((step.q, torch.full_like(step.q, torch.nan)))
+    out = attend(replace(step, batch=captured, q=q))
+    return float((out - torch.cat((attend(step), torch.zeros_like(step.q)))).abs().max())
+
+
+def difference_when_cut() -> float:
+    """Of a prompt computed in uneven chunks, each in other company, from the same computed at once."""
+    whole = make_paged_batch([(60, 60)], window=45, block_size=16, group=3, dtype=HALF)
+    tables = whole.batch.block_tables.tolist()
+    together = attend(whole)
+    largest = 0.0
+    for start, stop in ((0, 7), (7, 40), (40, 60)):
+        batch = whole.batch.build(
+            query_lens=[2, stop - start],
+            context_lens=[2, stop],
+            block_tables=[*tables, *tables],
+            block_size=16,
+            window=45,
+        )
+        q = torch.cat((whole.q[:2], whole.q[start:stop]))
+        out = attend(replace(whole, batch=batch, q=q))[2:]
+        largest = max(largest, float((out - together[start:stop]).abs().max()))
+    return largest
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    mend_bfloat16_products()
+    errors = {name: largest_error(case) for name, case in CASES.items()}
+    errors |= {"captured": difference_when_captured(), "cut": difference_when_cut()}
+    json.dump(errors, sys.stdout)

@@ -1,0 +1,140 @@
+"""Building, caching and choosing the CPU kernels; every failure ends in torch and one line of the log."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+
+from baton_kernels import cpu_selection
+from baton_kernels.cpu_attention import CpuAttention
+from baton_kernels.cpu_build import BuildError, build
+from baton_kernels.cpu_library import CpuLibrary
+from baton_kernels.cpu_variants import (
+    AMX,
+    AVX2,
+    AVX512,
+    AVX512_BF16,
+    PLAIN,
+    VARIANTS,
+    CpuVariant,
+    cpu_flags,
+    usable_variants,
+)
+from baton_kernels.selection import select_kernels
+from baton_kernels.torch_attention import TorchAttention
+
+FAST = ("-O0",)
+
+
+@pytest.fixture
+def fresh_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """An empty cache folder, and a process that has not chosen yet."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    cpu_selection.load_best.cache_clear()
+    yield tmp_path / "baton" / "cpu_kernels"
+    cpu_selection.load_best.cache_clear()
+
+
+def make_compiler(folder: Path, script: str) -> Path:
+    compiler = folder / "compiler"
+    compiler.write_text(f"#!/bin/sh\n{script}\n")
+    compiler.chmod(0o755)
+    return compiler
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_every_variant_compiles(variant: CpuVariant, tmp_path: Path) -> None:
+    library = build(variant, tmp_path / "cache", extra_flags=(*FAST, "-Wall", "-Wextra", "-Werror"))
+    assert library.read_bytes()[:4] == b"\x7fELF"
+
+
+def test_the_best_variant_of_a_cpu_is_chosen() -> None:
+    zen4 = AVX512_BF16.needs | {"sse2"}
+    assert usable_variants(AMX.needs)[0] is AMX
+    assert usable_variants(zen4)[0] is AVX512_BF16
+    assert usable_variants(AVX512.needs) == (AVX512, AVX2, PLAIN)
+    assert usable_variants(frozenset()) == (PLAIN,)
+
+
+def test_flags_are_those_of_cpuinfo(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nprocessor\t: 1\nflags\t\t: fpu\n")
+    assert cpu_flags(cpuinfo) == {"fpu", "avx2", "fma"}
+    assert cpu_flags(tmp_path / "missing") == frozenset()
+
+
+def test_a_cpu_computes_in_cpp_where_it_can() -> None:
+    kernels = select_kernels("cpu").attention
+    assert isinstance(kernels, CpuAttention)
+    assert kernels.v_axes == "HTD"
+    assert select_kernels("cpu", torch.bfloat16).attention.v_axes == (
+        "HDT" if AMX.needs <= cpu_flags() else "HTD"
+    )
+    assert type(select_kernels("cpu", torch.float16).attention) is TorchAttention
+
+
+def test_without_a_compiler_torch_computes_and_the_log_says_so_once(
+    fresh_choice: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with caplog.at_level(logging.INFO):
+        assert type(select_kernels("cpu").attention) is TorchAttention
+        assert type(select_kernels("cpu").attention) is TorchAttention
+    assert [record.getMessage() for record in caplog.records] == [
+        "attention on this CPU runs in torch, which is slower: no C++ compiler found; "
+        "allowed: $CXX or one of c++, g++, clang++ on the path"
+    ]
+
+
+def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = 'case "$1" in --version) exit 0;; esac; echo "fatal error: no space left on device" >&2; exit 1'
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, script)))
+    with pytest.raises(BuildError, match="no space left on device"):
+        build(PLAIN, tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.so"))
+    assert not list((tmp_path / "cache").glob("*.unfinished"))
+
+
+def test_a_cache_folder_that_cannot_be_made_or_trusted_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BuildError, match="cannot be used"):
+        build(PLAIN, tmp_path / "file" / "cache")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    with pytest.raises(BuildError, match="writable by others"):
+        build(PLAIN, shared)
+
+
+def test_workers_that_start_together_build_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = shutil.which("c++")
+    assert real is not None
+    count = 'case "$1" in --version) ;; *) echo build >>"$0.log";; esac'
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, f'{count}\nexec {real} "$@"')))
+    with ThreadPoolExecutor(4) as workers:
+        paths = set(workers.map(lambda _: build(PLAIN, tmp_path / "cache", FAST), range(4)))
+    assert (tmp_path / "compiler.log").read_text().split() == ["build"]
+    (path,) = paths
+    CpuLibrary(path)
+    assert build(PLAIN, tmp_path / "cache", ("-O1",)) != path
+
+
+def test_a_damaged_build_is_built_again(tmp_path: Path) -> None:
+    path = build(PLAIN, tmp_path / "cache", FAST)
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(BuildError, match="cannot be loaded"):
+        CpuLibrary(path)
+    CpuLibrary(build(PLAIN, tmp_path / "cache", FAST))
+
+
+def test_importing_builds_nothing(fresh_choice: Path) -> None:
+    assert not fresh_choice.exists()
+    select_kernels("cpu")
+    assert len(list(fresh_choice.glob("*.so"))) == 1

@@ -1,0 +1,48 @@
+"""The attention kernels against float64, in the interpreter, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from baton_kernels.reference import attend_reference
+from baton_kernels.triton_attention import TritonAttention, require_convertible
+from tests.unit.kernels.interpreted_attention import CASES
+from tests.unit.kernels.interpreter import run_interpreted
+from tests.unit.kernels.paged_batches import LAYER, make_paged_batch
+
+
+@pytest.fixture(scope="module")
+def largest_errors() -> dict[str, float]:
+    return run_interpreted("interpreted_attention")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_interpreted_kernels_equal_the_reference(name: str, largest_errors: dict[str, float]) -> None:
+    assert largest_errors[name] <= CASES[name].tolerance
+
+
+def test_a_captured_batch_gets_the_same_numbers_and_zeros_for_its_padding(
+    largest_errors: dict[str, float],
+) -> None:
+    assert largest_errors["captured"] == 0
+
+
+def test_a_prompt_gets_the_same_numbers_however_it_is_cut(largest_errors: dict[str, float]) -> None:
+    assert largest_errors["cut"] == 0
+
+
+def test_a_cache_of_e4m3_is_refused_where_nothing_converts_it() -> None:
+    for arch in (89, 90, 100):
+        require_convertible(torch.float8_e4m3fn, arch)
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        require_convertible(dtype, 80)
+    with pytest.raises(ValueError, match=r"KV cache dtype is 'float8_e4m3fn' .* compute capability 8\.0; allowed"):
+        require_convertible(torch.float8_e4m3fn, 80)
+
+
+def test_heads_wider_than_the_kernels_take_are_attended_to_by_torch() -> None:
+    step = make_paged_batch([(1, 9), (3, 7)], head_dim=320)
+    out = TritonAttention().attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, 2.0)
+    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, 2.0)
+    torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-5)

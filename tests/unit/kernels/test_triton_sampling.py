@@ -1,0 +1,30 @@
+"""The sampling kernel against the torch sampler, in the interpreter: not near, but the same token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.kernels.interpreted_sampling import CASES, VOCAB_SIZE
+from tests.unit.kernels.interpreter import run_interpreted
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Any]:
+    return run_interpreted("interpreted_sampling")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_both_samplers_draw_the_same_tokens(name: str, drawn: dict[str, Any]) -> None:
+    assert drawn[name]["triton"] == drawn[name]["torch"]
+
+
+def test_the_boundary_of_the_filters_is_drawn_from(drawn: dict[str, Any]) -> None:
+    assert len(set(drawn["boundary"]["triton"])) > 1
+
+
+def test_a_broken_row_gives_a_token_and_leaves_the_others_theirs(drawn: dict[str, Any]) -> None:
+    broken = drawn["broken"]["triton"]
+    assert all(0 <= token < VOCAB_SIZE for token in broken)
+    assert (broken[0], broken[3]) == (700, drawn["broken"]["torch"][3])
