@@ -8,36 +8,37 @@ from collections import defaultdict
 
 import grpc
 
+from baton.router_client import connected, request_error, sampled_request
+from baton_core.errors import InvalidRequestError
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 
-_CONNECT_WITHIN_S = 10.0
-
 
 def complete(args: argparse.Namespace) -> int:
-    """Print the completion of each prompt and where its time went; 1 if one failed."""
-    with grpc.insecure_channel(args.address) as channel:
-        stub = BatonStub(channel)  # type: ignore[no-untyped-call]
+    """Print the completion of each prompt and where its time went.
+
+    Raises:
+        InvalidRequestError: a prompt is no text.
+        RequestError: no router answers, or a request failed.
+    """
+    requests = [_request(args, prompt) for prompt in args.prompt]
+    with connected(args.address) as stub:
         try:
-            grpc.channel_ready_future(channel).result(timeout=_CONNECT_WITHIN_S)
-            for prompt in args.prompt:
-                _print_one(stub, _request(args, prompt))
-        except grpc.FutureTimeoutError:
-            sys.stderr.write(f"baton complete: no router answers at {args.address}\n")
-            return 1
+            for prompt, request in zip(args.prompt, requests, strict=True):
+                _print_one(stub, prompt, request)
         except grpc.RpcError as error:
-            sys.stderr.write(f"\nbaton complete: {error.code().name}: {error.details()}\n")
-            return 1
+            sys.stdout.write("\n")
+            raise request_error(error) from None
     return 0
 
 
 def _request(args: argparse.Namespace, prompt: str) -> pb.GenerateRequest:
-    given = {
-        name: getattr(args, name)
-        for name in ("n", "max_tokens", "temperature", "top_p", "top_k", "seed")
-        if getattr(args, name) is not None
-    }
-    request = pb.GenerateRequest(sampling_params=pb.SamplingParams(**given))
+    request = sampled_request(args)
+    request.sampling_params.n = args.n
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError("prompt", prompt, "text in UTF-8") from None
     if args.chat:
         request.chat.messages.add(role="user", content=prompt)
     else:
@@ -45,9 +46,8 @@ def _request(args: argparse.Namespace, prompt: str) -> pb.GenerateRequest:
     return request
 
 
-def _print_one(stub: BatonStub, request: pb.GenerateRequest) -> None:
+def _print_one(stub: BatonStub, prompt: str, request: pb.GenerateRequest) -> None:
     """Stream the first sequence; the others, which come in between, follow whole."""
-    prompt = request.text or request.chat.messages[0].content
     sys.stdout.write(f"> {prompt}\n")
     others: defaultdict[int, str] = defaultdict(str)
     for event in stub.Generate(request):

@@ -11,7 +11,8 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from baton.worker_process import PoolPlacement, WorkerSettings, worker_config, worker_info
+from baton.pool_placement import PoolPlacement
+from baton.worker_process import WorkerSettings, worker_config, worker_info
 from baton_core.errors import RequestError
 from baton_core.placement import PlacementConfig, SplitMode
 from baton_core.request_flow import FlowLimits

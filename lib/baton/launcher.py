@@ -38,10 +38,6 @@ class LocalCluster:
     """Where to write the router's address, once it is bound."""
 
     def __post_init__(self) -> None:
-        for name in ("prefill", "decode", "mixed"):
-            count = getattr(self, f"num_{name}_workers")
-            if count < 0:
-                raise InvalidConfigError(f"number of {name} workers is {count}; allowed: 0 or more")
         if not (self.num_decode_workers or self.num_mixed_workers):
             raise InvalidConfigError(
                 "--decode-workers and --mixed are 0; allowed: one decoding worker or more"

@@ -17,6 +17,7 @@ from baton.worker_process import WorkerSettings
 from baton_core.errors import InvalidRequestError
 from baton_core.router_messages import RequestSpec
 from baton_core.sampling_params import SamplingParams
+from baton_core.scheduler_config import SchedulerConfig, parse_policy
 from baton_core.worker_info import Role
 from baton_engine.loading import EngineSettings
 from baton_engine.sizing import KVCacheSettings
@@ -78,7 +79,12 @@ class LLM:
         dtype: str = "auto",
         seed: int = 0,
         max_model_len: int | None = None,
+        max_num_seqs: int = 128,
         max_num_batched_tokens: int = 2048,
+        scheduling_policy: str = "fcfs",
+        max_num_partial_prefills: int = 1,
+        max_long_partial_prefills: int = 1,
+        long_prefill_token_threshold: int = 0,
         prefill_workers: int = 0,
         decode_workers: int = 0,
     ) -> None:
@@ -87,12 +93,20 @@ class LLM:
         self._tokenizer = Tokenizer(self._folder)
         self._random = Random(seed)
         self._num_requests = 0
-        kv_cache = KVCacheSettings(max_model_len=max_model_len)
+        kv_cache = KVCacheSettings(max_model_len=max_model_len, max_num_batched_tokens=max_num_batched_tokens)
+        scheduler = SchedulerConfig(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            policy=parse_policy(scheduling_policy),
+            max_num_partial_prefills=max_num_partial_prefills,
+            max_long_partial_prefills=max_long_partial_prefills,
+            long_prefill_token_threshold=long_prefill_token_threshold,
+        )
         settings = WorkerSettings(
             role=Role.MIXED,
             engine=EngineSettings(model=model, dtype=dtype, kv_cache=kv_cache),
             routers=("in-process",),
-            max_num_batched_tokens=max_num_batched_tokens,
+            scheduler=scheduler,
         )
         self._cluster: Cluster
         if prefill_workers or decode_workers:
@@ -122,12 +136,14 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        priority: Sequence[int] | None = None,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
         """Complete the prompts: text, token ids, `TextPrompt` or `TokensPrompt`, one or many.
 
         Args:
             sampling_params: for all prompts, or one for each; None takes the model's defaults.
+            priority: one for each prompt, lower values first, under the scheduling policy `priority`.
 
         Returns:
             One output per prompt, in their order.
@@ -138,9 +154,15 @@ class LLM:
         """
         given = _as_list(prompts)
         params = self._params_of(len(given), sampling_params)
+        priorities = [0] * len(given) if priority is None else priority
+        if len(priorities) != len(given):
+            raise InvalidRequestError("priority", f"{len(priorities)} of them", str(len(given)))
+        for value in priorities:
+            if not -(2**31) <= value < 2**31:
+                raise InvalidRequestError("priority", value, f"integers from {-(2**31)} to {2**31 - 1}")
         builders: dict[str, _OutputBuilder] = {}
-        for prompt, prompt_params in zip(given, params, strict=True):
-            builder = self._builder(prompt, prompt_params)
+        for prompt, prompt_params, prompt_priority in zip(given, params, priorities, strict=True):
+            builder = self._builder(prompt, prompt_params, prompt_priority)
             builders[builder.spec.request_id] = builder
         specs = [builder.spec for builder in builders.values()]
         with tqdm(total=len(specs), desc="prompts", disable=not use_tqdm, dynamic_ncols=True) as bar:
@@ -161,7 +183,7 @@ class LLM:
             raise InvalidRequestError("sampling_params", f"{len(given)} of them", f"1 or {num_prompts}")
         return given
 
-    def _builder(self, prompt: Prompt, params: SamplingParams) -> _OutputBuilder:
+    def _builder(self, prompt: Prompt, params: SamplingParams, priority: int) -> _OutputBuilder:
         text = _text_of(prompt)
         token_ids = self._tokenizer.encode(text) if text is not None else _token_ids_of(prompt)
         vocab_size = self._folder.vocab_size
@@ -170,7 +192,12 @@ class LLM:
         if params.seed is None:
             params = replace(params, seed=self._random.getrandbits(_SEED_BITS))
         self._num_requests += 1
-        spec = RequestSpec(request_id=f"llm-{self._num_requests}", prompt_token_ids=token_ids, params=params)
+        spec = RequestSpec(
+            request_id=f"llm-{self._num_requests}",
+            prompt_token_ids=token_ids,
+            params=params,
+            priority=priority,
+        )
         return _OutputBuilder(text, spec)
 
 

@@ -34,10 +34,21 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def report(file_descriptor: int | None, **facts: object) -> None:
-    """Write one JSON line to whoever started this process and close the descriptor."""
-    if file_descriptor is not None:
+    """Write one JSON line to whoever started this process and close the descriptor.
+
+    Raises:
+        InvalidConfigError: nobody has opened it, or nobody reads it.
+    """
+    if file_descriptor is None:
+        return
+    try:
         with os.fdopen(file_descriptor, "w") as pipe:
             pipe.write(json.dumps(facts) + "\n")
+    except OSError as error:
+        raise InvalidConfigError(
+            f"--report-fd is {file_descriptor}, which cannot be written ({error.strerror}); "
+            "allowed: a pipe that is open and read"
+        ) from error
 
 
 async def run_until_signal(work: Coroutine[Any, Any, T], *, ends_with_stdin: bool = False) -> T | None:

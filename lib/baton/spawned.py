@@ -14,12 +14,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.launcher import STOP_WITHIN_S
 from baton.process import EXIT_BAD_CONFIG
+from baton.router_client import request_error
 from baton.worker_process import WorkerSettings
-from baton_core.errors import STATUS, BatonError, ErrorCode, InvalidConfigError, RequestError
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, RequestError
 from baton_core.router_messages import RequestSpec
 from baton_core.sampling_params import SamplingParams
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_service.grpc_options import client_options
 
 MAX_CALLS = 128
 """Requests that are open at the router at a time."""
@@ -48,7 +50,7 @@ class SpawnedCluster:
             line = pipe.readline()
         if not line:
             raise self._ended()
-        self._channel = grpc.insecure_channel(json.loads(line)["address"])
+        self._channel = grpc.insecure_channel(json.loads(line)["address"], options=client_options())
         self._stub = BatonStub(self._channel)  # type: ignore[no-untyped-call]
         try:
             self._wait_until_ready()
@@ -74,7 +76,7 @@ class SpawnedCluster:
                         is_end = event.HasField("finished")
                         yield futures[future], event.finished if is_end else event.tokens
             except grpc.RpcError as error:
-                raise RequestError(_code(error), error.details()) from None
+                raise request_error(error) from None
             finally:
                 for future in futures:
                     future.cancel()
@@ -130,6 +132,7 @@ class _Calls:
             request_id=spec.request_id,
             token_ids=pb.TokenIds(ids=spec.prompt_token_ids),
             sampling_params=_params(spec.params),
+            priority=spec.priority,
         )
         call = self._stub.Generate(request)
         self._open.add(call)
@@ -150,7 +153,12 @@ class _Calls:
 def _flags(settings: WorkerSettings) -> list[str]:
     engine = settings.engine
     flags = [engine.model, "--dtype", engine.dtype]
-    flags += ["--max-num-batched-tokens", str(settings.max_num_batched_tokens)]
+    scheduler = settings.scheduler
+    flags += ["--max-num-batched-tokens", str(scheduler.max_num_batched_tokens)]
+    flags += ["--max-num-seqs", str(scheduler.max_num_seqs), "--scheduling-policy", scheduler.policy]
+    flags += ["--max-num-partial-prefills", str(scheduler.max_num_partial_prefills)]
+    flags += ["--max-long-partial-prefills", str(scheduler.max_long_partial_prefills)]
+    flags += ["--long-prefill-token-threshold", str(scheduler.long_prefill_token_threshold)]
     max_model_len = engine.kv_cache.max_model_len
     return flags if max_model_len is None else [*flags, "--max-model-len", str(max_model_len)]
 
@@ -170,8 +178,3 @@ def _params(params: SamplingParams) -> pb.SamplingParams:
         include_stop_str_in_output=params.include_stop_str_in_output,
         skip_special_tokens=params.skip_special_tokens,
     )
-
-
-def _code(error: grpc.RpcError) -> ErrorCode:
-    name = error.code().name
-    return next((code for code, status in STATUS.items() if status.grpc == name), ErrorCode.INTERNAL)

@@ -6,24 +6,25 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import zmq.asyncio
 
+from baton.pool_placement import PoolPlacement, choose_device, choose_transport
 from baton.process import run_until_signal
+from baton.reachability import bound_host, reachable_host, with_host
 from baton.worker import Worker, WorkerParts
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_spec import KVSpec
-from baton_core.scheduler import SchedulerConfig
+from baton_core.scheduler_config import SchedulerConfig
 from baton_core.worker_config import WorkerConfig
 from baton_core.worker_info import ModelIdentity, Role, WorkerInfo
 from baton_engine.fingerprint import model_fingerprint
 from baton_engine.loading import EngineSettings, LoadedEngine, load_runner
 from baton_engine.model_folder import resolve_model
-from baton_kv.connector import Capabilities, KVConnector, VerifiesBy
-from baton_kv.shared_memory import SharedMemoryConnector
+from baton_kv.backends import BACKENDS
+from baton_kv.connector import Capabilities, VerifiesBy
+from baton_kv.transport import Listen, Transport
 from baton_prefill.holder_endpoint import HolderEndpoint
 
 _log = logging.getLogger(__name__)
@@ -39,33 +40,20 @@ class WorkerSettings:
     worker_id: str = ""
     """Chosen at random when empty."""
     peer_address: str = "tcp://127.0.0.1:0"
-    max_num_seqs: int = 128
-    max_num_batched_tokens: int = 2048
+    advertise_host: str = ""
+    """Where other workers reach this one; found out when empty."""
+    kv_transport: Transport = Transport.AUTO
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     num_threads: int = 0
     """Threads of a step; 0 leaves it to torch."""
 
     def __post_init__(self) -> None:
         if not self.routers:
             raise InvalidConfigError("--router is not given; allowed: one or more host:port")
-        for name, least in (("max_num_seqs", 1), ("max_num_batched_tokens", 1), ("num_threads", 0)):
-            if getattr(self, name) < least:
-                flag = "--" + name.replace("_", "-")
-                raise InvalidConfigError(
-                    f"{flag} is {getattr(self, name)}; allowed: an integer of at least {least}"
-                )
-
-
-@dataclass(slots=True)
-class PoolPlacement:
-    """Lets a connector place the pool once the model's shape is known."""
-
-    make_connector: Callable[[KVSpec], KVConnector]
-    connector: KVConnector | None = field(default=None, init=False)
-
-    def allocate(self, spec: KVSpec, num_blocks: int) -> torch.Tensor:
-        """Make the connector and its pool `[num_blocks, *spec.block_shape]`."""
-        self.connector = self.make_connector(spec)
-        return self.connector.allocate(num_blocks)
+        if self.num_threads < 0:
+            raise InvalidConfigError(f"num_threads is {self.num_threads}; allowed: an integer of at least 0")
+        if self.kv_transport not in (allowed := tuple(Transport)):
+            raise InvalidConfigError(f"kv_transport is {self.kv_transport!r}; allowed: {', '.join(allowed)}")
 
 
 def run_worker(settings: WorkerSettings) -> None:
@@ -84,14 +72,20 @@ async def _serve(settings: WorkerSettings) -> None:
     try:
         holder = HolderEndpoint(context, settings.peer_address)
         epoch = time.time_ns()
-        placement = PoolPlacement(lambda spec: SharedMemoryConnector(spec, epoch))
-        engine = await asyncio.to_thread(load_runner, settings.engine, placement.allocate)
+        host = reachable_host(holder.address, settings.advertise_host, settings.routers[0])
+        listen = Listen(host=bound_host(holder.address), advertised_host=host)
+        device = choose_device(settings.engine.device, settings.kv_transport)
+        make_connector = BACKENDS[choose_transport(settings.kv_transport, device)]
+        placement = PoolPlacement(lambda spec: make_connector(spec, epoch, listen), device)
+        placed = replace(settings.engine, device=device.type)
+        engine = await asyncio.to_thread(load_runner, placed, placement.allocate)
         assert placement.connector is not None, "loading places the pool"
         worker_id = settings.worker_id or f"{settings.role}-{secrets.token_hex(4)}"
         config = worker_config(settings, engine, placement.connector.capabilities, worker_id, epoch)
+        peer_address = with_host(holder.address, host)
         parts = WorkerParts(
             config=config,
-            info=worker_info(settings.role, config, holder.address, placement.connector.describe()),
+            info=worker_info(settings.role, config, peer_address, placement.connector.describe()),
             runner=engine.runner,
             connector=placement.connector,
             context=context,
@@ -109,10 +103,11 @@ def worker_config(
 ) -> WorkerConfig:
     """The core's view of a loaded worker."""
     identity = ModelIdentity(
-        model=model_fingerprint(resolve_model(settings.engine.model)),
+        model=model_fingerprint(resolve_model(settings.engine.model), engine.config.kv_variant),
         dtype=engine.kv_spec.dtype,
         kv_layout=engine.kv_spec.layout,
         block_size=engine.kv_spec.block_size,
+        kv_windows=engine.kv_spec.paging.windows,
         transport=capabilities.name,
     )
     return WorkerConfig(
@@ -125,11 +120,7 @@ def worker_config(
         vocab_size=engine.config.vocab_size,
         eos_token_ids=frozenset(engine.config.eos_token_ids),
         is_verified_by_checksum=capabilities.verifies_by is VerifiesBy.CHECKSUM,
-        scheduler=SchedulerConfig(
-            block_size=engine.kv_spec.block_size,
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-        ),
+        scheduler=settings.scheduler.for_model_len(engine.kv_cache.max_model_len),
     )
 
 

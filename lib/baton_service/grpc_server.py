@@ -1,32 +1,23 @@
-"""The gRPC server that every service uses: its options, its errors, its health."""
+"""The gRPC server that every service uses: its errors, its health, its description of itself."""
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from google.protobuf.message import DecodeError
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
+from grpc_reflection.v1alpha import reflection
 
-from baton_core.errors import STATUS, BatonError, ErrorCode, InvalidConfigError
+from baton_core.errors import STATUS, BatonError, ErrorCode, InvalidConfigError, InvalidRequestError
+from baton_service.grpc_options import SERVER_KEEPALIVE, Keepalive, server_options
 
-MAX_GRPC_BYTES: Final = 4 * 2**20
-
-MESSAGE_OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_GRPC_BYTES),
-    ("grpc.max_send_message_length", MAX_GRPC_BYTES),
-)
-_SERVER_OPTIONS: Final = (
-    *MESSAGE_OPTIONS,
-    ("grpc.so_reuseport", 0),  # two processes on one port would share its connections unnoticed
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-)
 _log = logging.getLogger(__name__)
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
@@ -35,11 +26,13 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 class GrpcServer:
     """One server with error mapping and the standard health service, NOT_SERVING until told.
 
-    Make it on the loop that serves; add services to `server` before `start`.
+    Make it on the loop that serves; add services to `server` before `start`. Messages go out uncompressed;
+    compressed ones are taken.
     """
 
-    def __init__(self) -> None:
-        self.server = grpc.aio.server(interceptors=(_ErrorInterceptor(),), options=_SERVER_OPTIONS)
+    def __init__(self, keepalive: Keepalive = SERVER_KEEPALIVE) -> None:
+        options = server_options(keepalive)
+        self.server = grpc.aio.server(interceptors=(_ErrorInterceptor(),), options=options)
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
@@ -57,7 +50,11 @@ class GrpcServer:
             "allowed: host:port with an address of this machine and a port that is not in use"
         )
 
-    async def start(self) -> None:
+    async def start(self, *, reflects: Sequence[str] = ()) -> None:
+        """Serve, and describe the services `reflects` (full names) to those who ask by reflection."""
+        if reflects:
+            names = (*reflects, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self.server)
         await self.set_serving(False)
         await self.server.start()
 
@@ -95,27 +92,46 @@ class _ErrorInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         behavior = getattr(handler, kind)
         guard = _guarded_stream if inspect.isasyncgenfunction(behavior) else _guarded_call
         make = getattr(grpc, f"{kind}_rpc_method_handler")
+        # One request is decoded inside the guard, because what cannot be decoded is the client's error.
+        is_stream, deserialize = handler.request_streaming, handler.request_deserializer
+        decode = _unchanged if is_stream else partial(_decode, deserialize)
         return make(
-            guard(behavior, handler_call_details.method),
-            request_deserializer=handler.request_deserializer,
+            guard(behavior, decode, handler_call_details.method),
+            request_deserializer=deserialize if is_stream else None,
             response_serializer=handler.response_serializer,
         )
 
 
-def _guarded_call(behavior: Callable[[Any, _Context], Awaitable[Any]], method: str) -> Any:
+def _unchanged(request: Any) -> Any:
+    return request
+
+
+def _decode(deserialize: Callable[[bytes], Any], request: bytes) -> Any:
+    try:
+        return deserialize(request)
+    except DecodeError:
+        allowed = "a protobuf message of the method's request type"
+        raise InvalidRequestError("request", f"{len(request)} bytes", allowed) from None
+
+
+def _guarded_call(
+    behavior: Callable[[Any, _Context], Awaitable[Any]], decode: Callable[[Any], Any], method: str
+) -> Any:
     async def call(request: Any, context: _Context) -> Any:
         try:
-            return await behavior(request, context)
+            return await behavior(decode(request), context)
         except Exception as error:
             await _abort(context, error, method)
 
     return call
 
 
-def _guarded_stream(behavior: Callable[[Any, _Context], AsyncIterator[Any]], method: str) -> Any:
+def _guarded_stream(
+    behavior: Callable[[Any, _Context], AsyncIterator[Any]], decode: Callable[[Any], Any], method: str
+) -> Any:
     async def stream(request: Any, context: _Context) -> AsyncIterator[Any]:
         try:
-            async for response in behavior(request, context):
+            async for response in behavior(decode(request), context):
                 yield response
         except Exception as error:
             await _abort(context, error, method)

@@ -18,7 +18,7 @@ from baton_core.session_outbox import Data
 from baton_core.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_proto.v1.session_pb2_grpc import SessionsStub
-from baton_service.grpc_server import MESSAGE_OPTIONS
+from baton_service.grpc_options import MESSAGE_OPTIONS
 from baton_service.sessions import LoopSession, StreamBrokenError
 from baton_service.wire import (
     decode_command,

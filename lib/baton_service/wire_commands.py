@@ -85,6 +85,7 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
         prompt_token_ids=spec.prompt_token_ids,
         sampling=_encode_sampling(spec.params),
         cache_salt=spec.cache_salt,
+        priority=spec.priority,
     )
 
 
@@ -100,6 +101,7 @@ def _decode_spec(message: pb.Generate | pb.Prefill | pb.Reserve) -> RequestSpec:
         prompt_token_ids=prompt,
         params=_decode_sampling(spec.sampling),
         cache_salt=spec.cache_salt,
+        priority=spec.priority,
     )
 
 

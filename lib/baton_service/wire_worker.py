@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from baton_core.errors import InvalidRequestError
 from baton_core.worker_info import ModelIdentity, Role, WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire_checks import (
@@ -26,6 +27,7 @@ def encode_hello(info: WorkerInfo, *, router_epoch: int = 0, received: int = 0) 
             kv_layout=identity.kv_layout,
             block_size=identity.block_size,
             transport=identity.transport,
+            kv_windows=[window or 0 for window in identity.kv_windows],
             protocol_version=identity.protocol_version,
         ),
         max_model_len=info.max_model_len,
@@ -67,8 +69,15 @@ def _decode_identity(identity: pb.Identity) -> ModelIdentity:
         kv_layout=checked_name("identity.kv_layout", identity.kv_layout),
         block_size=checked_count("identity.block_size", identity.block_size),
         transport=checked_name("identity.transport", identity.transport),
+        kv_windows=_decode_windows(identity),
         protocol_version=checked_count("identity.protocol_version", identity.protocol_version),
     )
+
+
+def _decode_windows(identity: pb.Identity) -> tuple[int | None, ...]:
+    if not identity.kv_windows:
+        raise InvalidRequestError("identity.kv_windows", [], "one window for each KV group")
+    return tuple(window or None for window in identity.kv_windows)
 
 
 def encode_load(load: WorkerLoad) -> pb.Load:

@@ -47,8 +47,8 @@ class ChatTemplate:
         except TemplateError as error:
             raise InvalidModelError(f"chat_template is no template ({error}); allowed: Jinja") from error
 
-    def render(self, messages: Sequence[ChatMessage]) -> str:
-        """Return the conversation as text that ends where the assistant's answer begins.
+    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> str:
+        """Return the conversation as text that ends, if told so, where the assistant's answer begins.
 
         Raises:
             InvalidRequestError: the template refuses these messages.
@@ -58,7 +58,7 @@ class ChatTemplate:
                 messages=[asdict(message) for message in messages],
                 tools=None,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=add_generation_prompt,
                 **self._special_tokens,
             )
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:

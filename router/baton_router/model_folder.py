@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,11 +55,11 @@ def find_model_folder(model: str, *, revision: str | None = None) -> Path:
     Raises:
         InvalidModelError: there is no such folder and no such id, or the Hub cannot be reached.
     """
-    folder = Path(model).expanduser()
-    if model and folder.is_dir():
+    folder = Path(os.path.expanduser(model))
+    if model and os.path.isdir(folder):
         return folder
     allowed = "a folder that exists, or a model id of the Hugging Face Hub"
-    if not model or model.startswith(("/", ".", "~")) or folder.exists():
+    if not model or model.startswith(("/", ".", "~")) or os.path.exists(folder):
         raise InvalidModelError(f"model is {model!r}; allowed: {allowed}")
     # Optional here: a router that is given a folder never needs the Hub's client.
     from huggingface_hub import snapshot_download
@@ -98,11 +99,13 @@ def read_model_folder(path: Path) -> ModelFolder:
 def _read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
     if is_optional and not path.exists():
         return {}
+    if path.exists() and not path.is_file():
+        raise InvalidModelError(f"{path} is no regular file; allowed: a JSON file")
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidModelError(f"{path} cannot be read ({error.strerror}); allowed: a JSON file") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidModelError(f"{path} is not JSON ({error}); allowed: one JSON object") from error
     if not isinstance(value, dict):
         raise InvalidModelError(f"{path} holds {type(value).__name__}; allowed: one JSON object")

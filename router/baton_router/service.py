@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, TypeAlias
 
 import grpc
 
@@ -15,7 +17,11 @@ from baton_router.client_stream import ClientStream
 from baton_router.model_folder import ModelFolder
 from baton_router.prompt_reader import PromptReader
 from baton_router.router import Router
+from baton_router.text_converter import TextConverter
 from baton_router.tokenization import Tokenizer
+from baton_router.tokenizing_threads import TokenizingThreads
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 MAX_CALLS: Final = 8192
 """Calls open at a time, those included whose request is over and whose client does not read."""
@@ -32,18 +38,20 @@ class BatonService(baton_pb2_grpc.BatonServicer):
 
     def __init__(
         self,
-        model_name: str,
+        model_names: Sequence[str],
         model: ModelFolder,
         tokenizer: Tokenizer,
         *,
-        prompts: PromptReader,
+        threads: TokenizingThreads,
         router: Router,
         timeout_s: float,
     ) -> None:
-        self._model_name = model_name
+        self._model_names = model_names
         self._model = model
         self._tokenizer = tokenizer
-        self._prompts = prompts
+        self._threads = threads
+        self._prompts = PromptReader(model_names, model, tokenizer, threads)
+        self._texts = TextConverter(model_names, model, tokenizer)
         self._router = router
         self._timeout_s = timeout_s
         self._num_calls = 0
@@ -52,25 +60,41 @@ class BatonService(baton_pb2_grpc.BatonServicer):
         self._is_idle.set()
 
     async def Generate(  # noqa: N802 (name of the protocol)
-        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: pb.GenerateRequest, context: _Context
     ) -> None:
-        self._require_open()
-        self._num_calls += 1
-        self._is_idle.clear()
-        try:
-            await self._generate(request, context)
-        finally:
-            self._num_calls -= 1
-            if not self._num_calls:
-                self._is_idle.set()
+        with self._open_call():
+            timeout_s = self._timeout_of(context)
+            deadline = asyncio.get_running_loop().time() + timeout_s
+            async with _ends_within(timeout_s):
+                spec = await self._prompts.read(request, max_model_len=self._max_model_len())
+            async with _ends_within(timeout_s, deadline + _GRACE_S):
+                await self._stream(ClientStream(spec, self._tokenizer), deadline, context)
+
+    async def Tokenize(  # noqa: N802 (name of the protocol)
+        self, request: pb.TokenizeRequest, context: _Context
+    ) -> pb.TokenizeResponse:
+        with self._open_call():
+            async with _ends_within(self._timeout_of(context)):
+                ids = await self._threads.run(self._texts.tokenize, request)
+        return pb.TokenizeResponse(token_ids=ids, count=len(ids), max_model_len=self._max_model_len())
+
+    async def Detokenize(  # noqa: N802 (name of the protocol)
+        self, request: pb.DetokenizeRequest, context: _Context
+    ) -> pb.DetokenizeResponse:
+        with self._open_call():
+            async with _ends_within(self._timeout_of(context)):
+                text = await self._threads.run(self._texts.detokenize, request)
+        return pb.DetokenizeResponse(text=text, count=len(request.token_ids))
 
     async def GetModelInfo(  # noqa: N802 (name of the protocol)
-        self, request: pb.GetModelInfoRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: pb.GetModelInfoRequest, context: _Context
     ) -> pb.ModelInfo:
         return pb.ModelInfo(
-            model=self._model_name,
+            model=self._model_names[0],
+            model_names=self._model_names,
             max_model_len=self._max_model_len(),
             vocab_size=self._model.vocab_size,
+            has_chat_template=self._tokenizer.has_chat_template,
             is_ready=self._router.is_ready,
             workers=[_describe(info, load) for info, load in self._router.fleet.workers()],
         )
@@ -84,32 +108,33 @@ class BatonService(baton_pb2_grpc.BatonServicer):
         except TimeoutError:
             return
 
-    def _require_open(self) -> None:
+    @contextmanager
+    def _open_call(self) -> Iterator[None]:
+        """Count a call, which `drain` waits for.
+
+        Raises:
+            RequestError: UNAVAILABLE, the router shuts down; OVERLOADED, too many calls are open.
+        """
         if self._is_draining:
             raise RequestError(ErrorCode.UNAVAILABLE, "the router shuts down")
         if self._num_calls >= MAX_CALLS:
-            raise RequestError(
-                ErrorCode.OVERLOADED, f"{self._num_calls} calls are open; allowed: {MAX_CALLS}"
-            )
-
-    async def _generate(
-        self, request: pb.GenerateRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
-        remaining_s = context.time_remaining()
-        timeout_s = self._timeout_s if remaining_s is None else remaining_s
-        deadline = asyncio.get_running_loop().time() + timeout_s
+            text = f"{self._num_calls} calls are open; allowed: {MAX_CALLS}"
+            raise RequestError(ErrorCode.OVERLOADED, text)
+        self._num_calls += 1
+        self._is_idle.clear()
         try:
-            async with asyncio.timeout_at(deadline):
-                spec = await self._prompts.read(request, max_model_len=self._max_model_len())
-            async with asyncio.timeout_at(deadline + _GRACE_S):
-                await self._stream(ClientStream(spec, self._tokenizer), deadline, context)
-        except TimeoutError:
-            text = f"not finished within {timeout_s:.3g} s"
-            raise RequestError(ErrorCode.DEADLINE_EXCEEDED, text) from None
+            yield
+        finally:
+            self._num_calls -= 1
+            if not self._num_calls:
+                self._is_idle.set()
 
-    async def _stream(
-        self, stream: ClientStream, deadline: float, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> None:
+    def _timeout_of(self, context: _Context) -> float:
+        """Seconds until the deadline of the client, or the router's own."""
+        remaining_s: float | None = context.time_remaining()
+        return self._timeout_s if remaining_s is None else remaining_s
+
+    async def _stream(self, stream: ClientStream, deadline: float, context: _Context) -> None:
         self._router.submit(stream, max(0.0, deadline - asyncio.get_running_loop().time()))
         try:
             while (event := await stream.next_event()) is not None:
@@ -122,8 +147,21 @@ class BatonService(baton_pb2_grpc.BatonServicer):
 
     def _max_model_len(self) -> int:
         """What every worker can hold; without workers what the model can."""
-        limit = self._model.max_position_embeddings
-        return min(self._router.fleet.max_model_len or limit, limit)
+        return self._router.fleet.max_model_len or self._model.max_position_embeddings
+
+
+@asynccontextmanager
+async def _ends_within(timeout_s: float, at: float | None = None) -> AsyncIterator[None]:
+    """End what takes longer than `timeout_s`, at the loop's time `at` if that is given.
+
+    Raises:
+        RequestError: DEADLINE_EXCEEDED.
+    """
+    try:
+        async with asyncio.timeout(timeout_s) if at is None else asyncio.timeout_at(at):
+            yield
+    except TimeoutError:
+        raise RequestError(ErrorCode.DEADLINE_EXCEEDED, f"not finished within {timeout_s:.3g} s") from None
 
 
 def _describe(info: WorkerInfo, load: WorkerLoad) -> pb.ModelInfo.Worker:

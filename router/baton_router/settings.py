@@ -20,8 +20,8 @@ class RouterSettings:
 
     model: str
     """A model folder, or a Hugging Face Hub id."""
-    served_model_name: str = ""
-    """Name that clients use; empty means `model` as it is written."""
+    served_model_names: tuple[str, ...] = ()
+    """Names that clients use, the first one first; none means `model` as it is written."""
     host: str = "127.0.0.1"
     port: int = 8100
     """0 lets the system choose."""
@@ -37,8 +37,9 @@ class RouterSettings:
 
     def __post_init__(self) -> None:
         _check("--model", self.model, bool(self.model), "a model folder or a Hugging Face Hub id")
-        name = self.served_model_name
-        _check("--served-model-name", name, name.isprintable(), "printable characters")
+        names = self.served_model_names
+        are_names = all(name and name.isprintable() for name in names) and len(set(names)) == len(names)
+        _check("--served-model-name", names, are_names, "printable names, each once")
         is_host = bool(self.host) and not any(character.isspace() for character in self.host)
         _check("--host", self.host, is_host, "an address of this machine, such as 127.0.0.1 or 0.0.0.0")
         _check("--port", self.port, _is_int(self.port, 0, 65_535), "an integer from 0 to 65535")
@@ -53,9 +54,9 @@ class RouterSettings:
         _check("--log-level", self.log_level, self.log_level in LEVELS, ", ".join(LEVELS))
 
     @property
-    def model_name(self) -> str:
-        """Name under which the model is served."""
-        return self.served_model_name or self.model
+    def model_names(self) -> tuple[str, ...]:
+        """Names under which the model is served."""
+        return self.served_model_names or (self.model,)
 
     @property
     def address(self) -> str:

@@ -52,15 +52,15 @@ class Tokenizer:
             ids = ids[1:]
         return tuple(ids)
 
-    def render_chat(self, messages: Sequence[ChatMessage]) -> str:
-        """Return the text of a conversation, ready for the assistant's answer.
+    def render_chat(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> str:
+        """Return the text of a conversation, if told so ready for the assistant's answer.
 
         Raises:
             InvalidRequestError: the model has no chat template, or its template refuses the messages.
         """
         if self._template is None:
             raise InvalidRequestError("prompt", "a chat", "text or token_ids: the model has no chat template")
-        return self._template.render(messages)
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
 
     def encode_prompt(self, prompt: Prompt) -> TokenIds:
         """Return the ids of a prompt of any kind.

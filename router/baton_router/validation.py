@@ -19,6 +19,7 @@ from baton_router.tokenization import Prompt
 
 MAX_REQUEST_ID_CHARACTERS: Final = 128
 MAX_CACHE_SALT_CHARACTERS: Final = 128
+MAX_MESSAGES: Final = 4096
 ROLES: Final = ("system", "user", "assistant")
 
 _OPTIONAL_FIELDS: Final = (
@@ -51,13 +52,13 @@ class RequestValidator:
 
     def __init__(
         self,
-        model_name: str,
+        model_names: Sequence[str],
         model: ModelFolder,
         *,
         choose_seed: Callable[[], int],
         choose_request_id: Callable[[], str],
     ) -> None:
-        self._model_name = model_name
+        self._model_names = model_names
         self._model = model
         self._choose_seed = choose_seed
         self._choose_request_id = choose_request_id
@@ -69,7 +70,7 @@ class RequestValidator:
             InvalidRequestError: a field is out of range; the message names it, its value and what is allowed.
             RequestError: NOT_FOUND, another model is asked for.
         """
-        self._check_model(request.model)
+        check_model(request.model, self._model_names)
         _check_text("request_id", request.request_id, MAX_REQUEST_ID_CHARACTERS)
         _check_text("cache_salt", request.cache_salt, MAX_CACHE_SALT_CHARACTERS)
         return ValidRequest(
@@ -79,16 +80,10 @@ class RequestValidator:
             cache_salt=request.cache_salt,
         )
 
-    def _check_model(self, name: str) -> None:
-        if name not in ("", self._model_name):
-            raise RequestError(ErrorCode.NOT_FOUND, f"model is {name!r}; allowed: {self._model_name!r}")
-
     def _read_prompt(self, request: baton_pb2.GenerateRequest) -> Prompt:
         match request.WhichOneof("prompt"):
             case "text":
-                if not request.text:
-                    raise InvalidRequestError("text", request.text, "at least one character")
-                return request.text
+                return read_text(request.text)
             case "token_ids":
                 if not request.token_ids.ids:
                     raise InvalidRequestError("token_ids", [], "at least one token id")
@@ -99,7 +94,7 @@ class RequestValidator:
                     raise InvalidRequestError(
                         "prompt", "a chat", "text or token_ids: the model has no chat template"
                     )
-                return Conversation(messages=_read_messages(request.chat))
+                return Conversation(messages=read_messages(request.chat))
             case _:
                 raise InvalidRequestError("prompt", None, "one of text, token_ids and chat")
 
@@ -114,6 +109,44 @@ class RequestValidator:
 
     def _check_token_ids(self, field: str, token_ids: Sequence[int]) -> None:
         check_token_ids(field, token_ids, self._model.vocab_size)
+
+
+def check_model(name: str, model_names: Sequence[str]) -> None:
+    """Refuse a name that is none of the served ones; empty means the model there is.
+
+    Raises:
+        RequestError: NOT_FOUND.
+    """
+    if name and name not in model_names:
+        error = InvalidRequestError("model", name, ", ".join(map(repr, model_names)))
+        raise RequestError(ErrorCode.NOT_FOUND, str(error))
+
+
+def read_text(text: str) -> str:
+    """Return a prompt's text.
+
+    Raises:
+        InvalidRequestError: it is empty.
+    """
+    if not text:
+        raise InvalidRequestError("text", text, "at least one character")
+    return text
+
+
+def read_messages(chat: baton_pb2.Chat) -> tuple[ChatMessage, ...]:
+    """Return a conversation's messages.
+
+    Raises:
+        InvalidRequestError: there are none or too many of them, or one has an unknown role.
+    """
+    if not chat.messages:
+        raise InvalidRequestError("chat", [], "at least one message")
+    if len(chat.messages) > MAX_MESSAGES:
+        raise InvalidRequestError("chat", f"{len(chat.messages)} messages", f"at most {MAX_MESSAGES}")
+    for message in chat.messages:
+        if message.role not in ROLES:
+            raise InvalidRequestError("role", message.role, ", ".join(ROLES))
+    return tuple(ChatMessage(role=message.role, content=message.content) for message in chat.messages)
 
 
 def check_prompt(token_ids: Sequence[int], *, max_model_len: int, vocab_size: int) -> None:
@@ -143,12 +176,3 @@ def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> No
 def _check_text(field: str, text: str, max_characters: int) -> None:
     if len(text) > max_characters or not text.isprintable():
         raise InvalidRequestError(field, text, f"at most {max_characters} characters, all printable")
-
-
-def _read_messages(chat: baton_pb2.Chat) -> tuple[ChatMessage, ...]:
-    if not chat.messages:
-        raise InvalidRequestError("chat", [], "at least one message")
-    for message in chat.messages:
-        if message.role not in ROLES:
-            raise InvalidRequestError("role", message.role, ", ".join(ROLES))
-    return tuple(ChatMessage(role=message.role, content=message.content) for message in chat.messages)

@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton import LLM, SamplingParams
 from baton.cli_arguments import BUNDLED_MODEL
-from baton_engine.model_config import read_model_config
+from baton_engine.models.registry import read_model_config
 from baton_proto.v1 import baton_pb2 as pb
 from baton_router.chat_template import ChatMessage, Conversation
 from baton_router.model_folder import read_model_folder
@@ -128,6 +128,14 @@ def bad_requests(info: pb.ModelInfo) -> dict[str, pb.GenerateRequest]:
 
 def bad_parameter(**params: object) -> pb.GenerateRequest:
     return pb.GenerateRequest(text="a", sampling_params=pb.SamplingParams(**params))
+
+
+def test_a_deadline_of_the_client_ends_the_work_and_frees_the_blocks(cluster: Cluster) -> None:
+    call = cluster.stub.Generate(ask(draw_prompt(200, seed=4), greedy(1500)), timeout=0.5)
+    with pytest.raises(grpc.RpcError) as raised:
+        list(call)
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    cluster.wait_until_idle()
 
 
 def test_the_command_prints_each_completion_and_where_it_ran(cluster: Cluster, llm: LLM) -> None:

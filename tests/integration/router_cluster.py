@@ -28,7 +28,7 @@ PROMPT = "Tell me a story."
 
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[RouterServer]:
-    fields = {"model": str(MODEL), "served_model_name": "tiny", "port": 0, "shutdown_timeout_s": 0.0}
+    fields = {"model": str(MODEL), "served_model_names": ("tiny",), "port": 0, "shutdown_timeout_s": 0.0}
     server = RouterServer(RouterSettings(**{**fields, **settings}))
     await server.start()
     try:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from baton_core.errors import (
     BatonError,
@@ -20,7 +21,9 @@ from baton_core.errors import (
     RequestError,
 )
 from baton_proto.v1 import baton_pb2, baton_pb2_grpc
+from baton_service.grpc_options import MAX_GRPC_BYTES, SERVER_KEEPALIVE, Keepalive, client_options
 from baton_service.grpc_server import GrpcServer
+from tests.integration.tcp_proxy import Proxy
 
 INVALID = InvalidRequestError("n", 0, "1 to 64")
 
@@ -43,17 +46,51 @@ class Failing(baton_pb2_grpc.BatonServicer):
         raise self._error
 
 
+class Waiting(baton_pb2_grpc.BatonServicer):
+    """Sends one event, and another when told to; notes when its call is cancelled."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.is_cancelled = asyncio.Event()
+
+    async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        yield baton_pb2.GenerateEvent()
+        try:
+            await self.go_on.wait()
+            yield baton_pb2.GenerateEvent()
+        except asyncio.CancelledError:
+            self.is_cancelled.set()
+            raise
+
+
+class Counting(baton_pb2_grpc.BatonServicer):
+    """Answers with the length of the text, and something that compresses well."""
+
+    async def Tokenize(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return baton_pb2.TokenizeResponse(count=len(request.text), token_ids=[1] * 1000)
+
+
 @asynccontextmanager
-async def connected(error: Exception | None = None) -> AsyncIterator[tuple[GrpcServer, grpc.aio.Channel]]:
-    server = GrpcServer()
-    baton_pb2_grpc.add_BatonServicer_to_server(Failing(error), server.server)
+async def serving(
+    servicer: baton_pb2_grpc.BatonServicer, keepalive: Keepalive = SERVER_KEEPALIVE
+) -> AsyncIterator[tuple[GrpcServer, int]]:
+    server = GrpcServer(keepalive)
+    baton_pb2_grpc.add_BatonServicer_to_server(servicer, server.server)
     port = server.bind("127.0.0.1:0", flag="--listen")
-    await server.start()
+    await server.start(reflects=("baton.v1.Baton",))
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-            yield server, channel
+        yield server, port
     finally:
         await server.stop(0.5)
+
+
+@asynccontextmanager
+async def connected(error: Exception | None = None) -> AsyncIterator[tuple[GrpcServer, grpc.aio.Channel]]:
+    async with (
+        serving(Failing(error)) as (server, port),
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield server, channel
 
 
 async def unary_status(channel: grpc.aio.Channel) -> tuple[str, str]:
@@ -139,5 +176,131 @@ def test_an_address_that_cannot_be_bound_is_refused(address: str) -> None:
         with pytest.raises(InvalidConfigError, match=r"--listen is '.*allowed: host:port"):
             server.bind(address, flag="--listen")
         await server.stop(0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("method", ["Generate", "Tokenize"])
+@pytest.mark.parametrize("garbage", [b"\xff" * 9, b"\x0a\xff\xff\xff\xff\x0f", b"\x12\x03\xed\xa0\x80"])
+def test_what_is_no_message_is_the_clients_error(method: str, garbage: bytes) -> None:
+    async def scenario() -> None:
+        async with (
+            serving(Counting()) as (_, port),
+            grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        ):
+            path = f"/baton.v1.Baton/{method}"
+            call = channel.unary_stream(path) if method == "Generate" else channel.unary_unary(path)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await (call(garbage).read() if method == "Generate" else call(garbage))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            expected = (
+                f"request is '{len(garbage)} bytes'; allowed: a protobuf message of the method's request"
+            )
+            assert caught.value.details().startswith(expected)
+
+    asyncio.run(scenario())
+
+
+def test_the_server_describes_its_services() -> None:
+    async def scenario() -> None:
+        async with connected() as (_, channel):
+            request = reflection_pb2.ServerReflectionRequest
+            asked = [
+                request(list_services=""),
+                request(file_containing_symbol="baton.v1.Baton"),
+                request(file_containing_symbol="no.such.Service"),
+            ]
+            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+            listed, described, unknown = [reply async for reply in stub.ServerReflectionInfo(iter(asked))]
+            names = {service.name for service in listed.list_services_response.service}
+            assert {"baton.v1.Baton", "grpc.health.v1.Health"} <= names
+            (file,) = described.file_descriptor_response.file_descriptor_proto
+            assert file == baton_pb2.DESCRIPTOR.serialized_pb
+            assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+    asyncio.run(scenario())
+
+
+def test_compressed_requests_are_taken_and_measured_by_what_they_hold() -> None:
+    async def scenario() -> None:
+        async with serving(Counting()) as (_, port):
+            options = [("grpc.max_send_message_length", -1)]
+            gzip = grpc.Compression.Gzip
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options, compression=gzip) as channel:
+                stub = baton_pb2_grpc.BatonStub(channel)
+                reply = await stub.Tokenize(baton_pb2.TokenizeRequest(text="a" * (MAX_GRPC_BYTES - 100)))
+                assert reply.count == MAX_GRPC_BYTES - 100
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await stub.Tokenize(baton_pb2.TokenizeRequest(text="a" * MAX_GRPC_BYTES))
+                assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+                assert "larger than max" in caught.value.details()
+
+    asyncio.run(scenario())
+
+
+def test_answers_go_out_uncompressed() -> None:
+    async def scenario() -> None:
+        received = bytearray()
+
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there, back = await asyncio.open_connection("127.0.0.1", port)
+
+            async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter, *, notes: bool) -> None:
+                while data := await source.read(65536):
+                    if notes:
+                        received.extend(data)
+                    to.write(data)
+                to.close()
+
+            await asyncio.gather(copy(reader, back, notes=False), copy(there, writer, notes=True))
+
+        async with serving(Counting()) as (_, port):
+            tap = await asyncio.start_server(listen, "127.0.0.1", 0)
+            address = f"127.0.0.1:{tap.sockets[0].getsockname()[1]}"
+            gzip = grpc.Compression.Gzip
+            async with grpc.aio.insecure_channel(address, compression=gzip) as channel:
+                await baton_pb2_grpc.BatonStub(channel).Tokenize(baton_pb2.TokenizeRequest(text="a"))
+            tap.close()
+            await tap.wait_closed()
+            assert bytes([1] * 1000) in received
+
+    asyncio.run(scenario())
+
+
+def test_a_dead_connection_is_noticed_at_both_ends() -> None:
+    soon = Keepalive(time_s=0.2, timeout_s=0.2)
+
+    async def scenario() -> None:
+        servicer = Waiting()
+        async with serving(servicer, soon) as (_, port), asyncio.timeout(10):
+            proxy = Proxy(port)
+            async with (
+                proxy as proxy_port,
+                grpc.aio.insecure_channel(f"127.0.0.1:{proxy_port}", client_options(soon)) as channel,
+            ):
+                call = baton_pb2_grpc.BatonStub(channel).Generate(baton_pb2.GenerateRequest())
+                await call.read()
+                proxy.freeze()
+                await servicer.is_cancelled.wait()
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await call.read()
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(scenario())
+
+
+def test_a_client_that_waits_long_is_not_taken_for_dead() -> None:
+    async def scenario() -> None:
+        servicer, often = Waiting(), Keepalive(time_s=0.1, timeout_s=5.0)
+        async with (
+            serving(servicer, often) as (_, port),
+            grpc.aio.insecure_channel(f"127.0.0.1:{port}", client_options()) as channel,
+        ):
+            call = baton_pb2_grpc.BatonStub(channel).Generate(baton_pb2.GenerateRequest())
+            await call.read()
+            await asyncio.sleep(1.0)
+            servicer.go_on.set()
+            assert await call.read() == baton_pb2.GenerateEvent()
+            assert await call.read() is grpc.aio.EOF
 
     asyncio.run(scenario())

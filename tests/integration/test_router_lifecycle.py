@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_proto.v1 import baton_pb2 as pb
@@ -46,7 +47,7 @@ def test_health_and_model_info_follow_the_workers() -> None:
             await stack.enter_async_context(decode.joined(server.port))
             assert (await statuses.read()).status == response.SERVING
             info = await stub.GetModelInfo(pb.GetModelInfoRequest())
-            assert (info.max_model_len, info.is_ready) == (2048, True)
+            assert (info.max_model_len, info.is_ready) == (4096, True)
             assert [(worker.worker_id, worker.role, worker.num_blocks) for worker in info.workers] == [
                 ("p1", "prefill", 1024),
                 ("d1", "decode", 1024),
@@ -54,6 +55,21 @@ def test_health_and_model_info_follow_the_workers() -> None:
             await prefill.client.close()
             assert (await statuses.read()).status == response.NOT_SERVING
             statuses.cancel()
+
+    run(scenario())
+
+
+def test_a_client_without_the_proto_file_learns_what_the_router_serves() -> None:
+    async def scenario() -> None:
+        async with serving() as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            asked = reflection_pb2.ServerReflectionRequest(list_services="")
+            stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+            (reply,) = [reply async for reply in stub.ServerReflectionInfo(iter([asked]))]
+            assert [service.name for service in reply.list_services_response.service] == [
+                "baton.v1.Baton",
+                "grpc.health.v1.Health",
+                "grpc.reflection.v1alpha.ServerReflection",
+            ]
 
     run(scenario())
 
@@ -104,7 +120,9 @@ def test_a_port_in_use_is_refused_before_the_model_is_read() -> None:
 
         async def scenario() -> None:
             address = f"127.0.0.1:{settings.port}"
-            with pytest.raises(InvalidConfigError, match=f"--port is '{address}'.*; allowed: host:port"):
+            with pytest.raises(
+                InvalidConfigError, match=f"address of --host and --port is '{address}'.*; allowed: host:port"
+            ):
                 await RouterServer(settings).start()
 
         run(scenario())

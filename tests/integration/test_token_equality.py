@@ -15,6 +15,7 @@ import pytest
 
 from baton_core.router_messages import RequestSpec
 from baton_core.sampling_params import SamplingParams
+from baton_engine.models.registry import read_model_config
 from tests.models import VARIANTS, make_model
 from tests.reference import Job, Reference
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
@@ -23,8 +24,6 @@ GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=64, ignore_eos=True)
 SHARED_LEN = 100
 LENGTHS = (1, 2, 31, 32, 33, 150, 600)
 """The prompts longer than SHARED_LEN begin alike."""
-TIGHT = Shape(num_blocks=34, max_num_batched_tokens=96)
-"""Room for the longest sequence and some others, not for all at their full length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,14 @@ class Case:
         return [
             replace(job, spec=replace(job.spec, request_id=f"{name}-{i}")) for i, job in enumerate(self.jobs)
         ]
+
+
+def tight_shape(folder: Path) -> Shape:
+    """Room for the longest sequence and two of the second longest, not for all at their full length."""
+    shape = Shape(max_num_batched_tokens=96)
+    paging = read_model_config(folder).kv_spec(shape.block_size, "float32").paging
+    longest = paging.max_blocks(LENGTHS[-1] + 64, shape.max_num_batched_tokens)
+    return replace(shape, num_blocks=longest + 2 * paging.num_blocks(LENGTHS[-2] + 64))
 
 
 def make_job(reference: Reference, length: int, prefix: tuple[int, ...] = ()) -> Job:
@@ -66,7 +73,7 @@ def test_greedy_tokens_are_those_of_transformers(
     variant: str, backend: Backend | None, case_of: Callable[[str], Case]
 ) -> None:
     case = case_of(variant)
-    with TorchCluster(case.folder, backend, TIGHT) as cluster:
+    with TorchCluster(case.folder, backend, tight_shape(case.folder)) as cluster:
         first = cluster.serve_jobs(case.again("first"))
         second = cluster.serve_jobs(case.again("second"))
     prefiller, decoder = (cluster.engines[name] for name in ("pd" if backend else "mm"))

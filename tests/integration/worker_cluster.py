@@ -14,9 +14,11 @@ import zmq.asyncio
 
 from baton import SamplingParams
 from baton.worker import Worker, WorkerParts
-from baton.worker_process import PoolPlacement, WorkerSettings, worker_config, worker_info
+from baton.pool_placement import PoolPlacement
+from baton.worker_process import WorkerSettings, worker_config, worker_info
 from baton_core.request_flow import name_at_client
 from baton_core.router_messages import ToRouter
+from baton_core.scheduler_config import SchedulerConfig
 from baton_core.step_plan import StepPlan, StepResult
 from baton_core.worker_info import Role, WorkerLoad
 from baton_engine.loading import EngineSettings, load_runner
@@ -67,7 +69,8 @@ class GatedRunner(ModelRunner):
     """The runner `inner`, whose steps pass `gate` before they are computed."""
 
     def __init__(self, inner: ModelRunner, gate: Gate) -> None:
-        super().__init__(inner.model, select_kernels(inner.model.device).attention, inner.kv_pool, inner.spec)
+        kernels = select_kernels(inner.model.device, inner.kv_pool.dtype)
+        super().__init__(inner.model, kernels.attention, inner.kv_pool, inner.spec)
         self._gate = gate
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -111,7 +114,7 @@ async def made(
             kv_cache=KVCacheSettings(kv_cache_memory_bytes=KV_CACHE_BYTES),
         ),
         routers=(f"127.0.0.1:{port}",),
-        max_num_batched_tokens=max_num_batched_tokens,
+        scheduler=SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens),
     )
     context = zmq.asyncio.Context()
     holder = HolderEndpoint(context, peer_address)

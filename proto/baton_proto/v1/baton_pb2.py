@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x62\x61ton_proto/v1/baton.proto\x12\x08\x62\x61ton.v1\"\xde\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x12.baton.v1.TokenIdsH\x00\x12\x1e\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x0e.baton.v1.ChatH\x00\x12\x31\n\x0fsampling_params\x18\x05 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\r\n\x05model\x18\x06 \x01(\t\x12\x12\n\ncache_salt\x18\x07 \x01(\tB\x08\n\x06prompt\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"/\n\x04\x43hat\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xbe\x03\n\x0eSamplingParams\x12\x0e\n\x01n\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x17\n\nignore_eos\x18\t \x01(\x08H\x06\x88\x01\x01\x12\x17\n\nmax_tokens\x18\n \x01(\rH\x07\x88\x01\x01\x12\'\n\x1ainclude_stop_str_in_output\x18\x0b \x01(\x08H\x08\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x0c \x01(\x08H\t\x88\x01\x01\x42\x04\n\x02_nB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_ignore_eosB\r\n\x0b_max_tokensB\x1d\n\x1b_include_stop_str_in_outputB\x16\n\x14_skip_special_tokens\"n\n\rGenerateEvent\x12\'\n\x06tokens\x18\x01 \x01(\x0b\x32\x15.baton.v1.TokensEventH\x00\x12+\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x17.baton.v1.FinishedEventH\x00\x42\x07\n\x05\x65vent\"\x91\x01\n\x0bTokensEvent\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x15\n\rfinish_reason\x18\x04 \x01(\t\x12\x13\n\tstop_text\x18\x05 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x06 \x01(\rH\x00\x42\r\n\x0bstop_reason\"u\n\rFinishedEvent\x12\x1e\n\x05usage\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Usage\x12\"\n\x07timings\x18\x02 \x01(\x0b\x32\x11.baton.v1.Timings\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\xc8\x01\n\x07Timings\x12\x0f\n\x07queue_s\x18\x01 \x01(\x01\x12\x11\n\tprefill_s\x18\x02 \x01(\x01\x12\x12\n\ntransfer_s\x18\x03 \x01(\x01\x12\x15\n\rfirst_token_s\x18\x04 \x01(\x01\x12\x0f\n\x07total_s\x18\x05 \x01(\x01\x12\x13\n\x0bper_token_s\x18\x06 \x01(\x01\x12\x19\n\x11transferred_bytes\x18\x07 \x01(\x04\x12\x16\n\x0eprefill_worker\x18\x08 \x01(\t\x12\x15\n\rdecode_worker\x18\t \x01(\t\"\x15\n\x13GetModelInfoRequest\"\x8c\x02\n\tModelInfo\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x10\n\x08is_ready\x18\x04 \x01(\x08\x12+\n\x07workers\x18\x05 \x03(\x0b\x32\x1a.baton.v1.ModelInfo.Worker\x1a\x85\x01\n\x06Worker\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x12\n\nnum_blocks\x18\x03 \x01(\r\x12\x1c\n\x14num_available_blocks\x18\x04 \x01(\r\x12\x13\n\x0bnum_running\x18\x05 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x06 \x01(\r2\x8d\x01\n\x05\x42\x61ton\x12@\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x17.baton.v1.GenerateEvent0\x01\x12\x42\n\x0cGetModelInfo\x12\x1d.baton.v1.GetModelInfoRequest\x1a\x13.baton.v1.ModelInfob\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x62\x61ton_proto/v1/baton.proto\x12\x08\x62\x61ton.v1\"\xf0\x01\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\'\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x12.baton.v1.TokenIdsH\x00\x12\x1e\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x0e.baton.v1.ChatH\x00\x12\x31\n\x0fsampling_params\x18\x05 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\r\n\x05model\x18\x06 \x01(\t\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x42\x08\n\x06prompt\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"/\n\x04\x43hat\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\xbe\x03\n\x0eSamplingParams\x12\x0e\n\x01n\x18\x01 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0btemperature\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\x12\n\x05top_p\x18\x03 \x01(\x01H\x02\x88\x01\x01\x12\x12\n\x05top_k\x18\x04 \x01(\x05H\x03\x88\x01\x01\x12\x12\n\x05min_p\x18\x05 \x01(\x01H\x04\x88\x01\x01\x12\x11\n\x04seed\x18\x06 \x01(\x03H\x05\x88\x01\x01\x12\x0c\n\x04stop\x18\x07 \x03(\t\x12\x16\n\x0estop_token_ids\x18\x08 \x03(\r\x12\x17\n\nignore_eos\x18\t \x01(\x08H\x06\x88\x01\x01\x12\x17\n\nmax_tokens\x18\n \x01(\rH\x07\x88\x01\x01\x12\'\n\x1ainclude_stop_str_in_output\x18\x0b \x01(\x08H\x08\x88\x01\x01\x12 \n\x13skip_special_tokens\x18\x0c \x01(\x08H\t\x88\x01\x01\x42\x04\n\x02_nB\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x08\n\x06_top_kB\x08\n\x06_min_pB\x07\n\x05_seedB\r\n\x0b_ignore_eosB\r\n\x0b_max_tokensB\x1d\n\x1b_include_stop_str_in_outputB\x16\n\x14_skip_special_tokens\"n\n\rGenerateEvent\x12\'\n\x06tokens\x18\x01 \x01(\x0b\x32\x15.baton.v1.TokensEventH\x00\x12+\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x17.baton.v1.FinishedEventH\x00\x42\x07\n\x05\x65vent\"\x91\x01\n\x0bTokensEvent\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x15\n\rfinish_reason\x18\x04 \x01(\t\x12\x13\n\tstop_text\x18\x05 \x01(\tH\x00\x12\x17\n\rstop_token_id\x18\x06 \x01(\rH\x00\x42\r\n\x0bstop_reason\"u\n\rFinishedEvent\x12\x1e\n\x05usage\x18\x01 \x01(\x0b\x32\x0f.baton.v1.Usage\x12\"\n\x07timings\x18\x02 \x01(\x0b\x32\x11.baton.v1.Timings\x12\x0c\n\x04seed\x18\x03 \x01(\x03\x12\x12\n\nrequest_id\x18\x04 \x01(\t\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\xc8\x01\n\x07Timings\x12\x0f\n\x07queue_s\x18\x01 \x01(\x01\x12\x11\n\tprefill_s\x18\x02 \x01(\x01\x12\x12\n\ntransfer_s\x18\x03 \x01(\x01\x12\x15\n\rfirst_token_s\x18\x04 \x01(\x01\x12\x0f\n\x07total_s\x18\x05 \x01(\x01\x12\x13\n\x0bper_token_s\x18\x06 \x01(\x01\x12\x19\n\x11transferred_bytes\x18\x07 \x01(\x04\x12\x16\n\x0eprefill_worker\x18\x08 \x01(\t\x12\x15\n\rdecode_worker\x18\t \x01(\t\"\xd0\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x1e\n\x04\x63hat\x18\x03 \x01(\x0b\x32\x0e.baton.v1.ChatH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x05 \x01(\x08H\x02\x88\x01\x01\x42\x08\n\x06promptB\x15\n\x13_add_special_tokensB\x18\n\x16_add_generation_prompt\"K\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x15\n\rmax_model_len\x18\x03 \x01(\r\"o\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12 \n\x13skip_special_tokens\x18\x03 \x01(\x08H\x00\x88\x01\x01\x42\x16\n\x14_skip_special_tokens\"1\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\r\"\x15\n\x13GetModelInfoRequest\"\xbc\x02\n\tModelInfo\x12\r\n\x05model\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x10\n\x08is_ready\x18\x04 \x01(\x08\x12+\n\x07workers\x18\x05 \x03(\x0b\x32\x1a.baton.v1.ModelInfo.Worker\x12\x13\n\x0bmodel_names\x18\x06 \x03(\t\x12\x19\n\x11has_chat_template\x18\x07 \x01(\x08\x1a\x85\x01\n\x06Worker\x12\x11\n\tworker_id\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\x12\n\nnum_blocks\x18\x03 \x01(\r\x12\x1c\n\x14num_available_blocks\x18\x04 \x01(\r\x12\x13\n\x0bnum_running\x18\x05 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x06 \x01(\r2\x99\x02\n\x05\x42\x61ton\x12@\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x17.baton.v1.GenerateEvent0\x01\x12\x41\n\x08Tokenize\x12\x19.baton.v1.TokenizeRequest\x1a\x1a.baton.v1.TokenizeResponse\x12G\n\nDetokenize\x12\x1b.baton.v1.DetokenizeRequest\x1a\x1c.baton.v1.DetokenizeResponse\x12\x42\n\x0cGetModelInfo\x12\x1d.baton.v1.GetModelInfoRequest\x1a\x13.baton.v1.ModelInfob\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,31 +32,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton_proto.v1.baton_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GENERATEREQUEST']._serialized_start=41
-  _globals['_GENERATEREQUEST']._serialized_end=263
-  _globals['_TOKENIDS']._serialized_start=265
-  _globals['_TOKENIDS']._serialized_end=288
-  _globals['_CHAT']._serialized_start=290
-  _globals['_CHAT']._serialized_end=337
-  _globals['_CHATMESSAGE']._serialized_start=339
-  _globals['_CHATMESSAGE']._serialized_end=383
-  _globals['_SAMPLINGPARAMS']._serialized_start=386
-  _globals['_SAMPLINGPARAMS']._serialized_end=832
-  _globals['_GENERATEEVENT']._serialized_start=834
-  _globals['_GENERATEEVENT']._serialized_end=944
-  _globals['_TOKENSEVENT']._serialized_start=947
-  _globals['_TOKENSEVENT']._serialized_end=1092
-  _globals['_FINISHEDEVENT']._serialized_start=1094
-  _globals['_FINISHEDEVENT']._serialized_end=1211
-  _globals['_USAGE']._serialized_start=1213
-  _globals['_USAGE']._serialized_end=1293
-  _globals['_TIMINGS']._serialized_start=1296
-  _globals['_TIMINGS']._serialized_end=1496
-  _globals['_GETMODELINFOREQUEST']._serialized_start=1498
-  _globals['_GETMODELINFOREQUEST']._serialized_end=1519
-  _globals['_MODELINFO']._serialized_start=1522
-  _globals['_MODELINFO']._serialized_end=1790
-  _globals['_MODELINFO_WORKER']._serialized_start=1657
-  _globals['_MODELINFO_WORKER']._serialized_end=1790
-  _globals['_BATON']._serialized_start=1793
-  _globals['_BATON']._serialized_end=1934
+  _globals['_GENERATEREQUEST']._serialized_end=281
+  _globals['_TOKENIDS']._serialized_start=283
+  _globals['_TOKENIDS']._serialized_end=306
+  _globals['_CHAT']._serialized_start=308
+  _globals['_CHAT']._serialized_end=355
+  _globals['_CHATMESSAGE']._serialized_start=357
+  _globals['_CHATMESSAGE']._serialized_end=401
+  _globals['_SAMPLINGPARAMS']._serialized_start=404
+  _globals['_SAMPLINGPARAMS']._serialized_end=850
+  _globals['_GENERATEEVENT']._serialized_start=852
+  _globals['_GENERATEEVENT']._serialized_end=962
+  _globals['_TOKENSEVENT']._serialized_start=965
+  _globals['_TOKENSEVENT']._serialized_end=1110
+  _globals['_FINISHEDEVENT']._serialized_start=1112
+  _globals['_FINISHEDEVENT']._serialized_end=1229
+  _globals['_USAGE']._serialized_start=1231
+  _globals['_USAGE']._serialized_end=1311
+  _globals['_TIMINGS']._serialized_start=1314
+  _globals['_TIMINGS']._serialized_end=1514
+  _globals['_TOKENIZEREQUEST']._serialized_start=1517
+  _globals['_TOKENIZEREQUEST']._serialized_end=1725
+  _globals['_TOKENIZERESPONSE']._serialized_start=1727
+  _globals['_TOKENIZERESPONSE']._serialized_end=1802
+  _globals['_DETOKENIZEREQUEST']._serialized_start=1804
+  _globals['_DETOKENIZEREQUEST']._serialized_end=1915
+  _globals['_DETOKENIZERESPONSE']._serialized_start=1917
+  _globals['_DETOKENIZERESPONSE']._serialized_end=1966
+  _globals['_GETMODELINFOREQUEST']._serialized_start=1968
+  _globals['_GETMODELINFOREQUEST']._serialized_end=1989
+  _globals['_MODELINFO']._serialized_start=1992
+  _globals['_MODELINFO']._serialized_end=2308
+  _globals['_MODELINFO_WORKER']._serialized_start=2175
+  _globals['_MODELINFO_WORKER']._serialized_end=2308
+  _globals['_BATON']._serialized_start=2311
+  _globals['_BATON']._serialized_end=2592
 # @@protoc_insertion_point(module_scope)

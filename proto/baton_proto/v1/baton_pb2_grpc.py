@@ -39,6 +39,16 @@ class BatonStub(object):
                 request_serializer=baton__proto_dot_v1_dot_baton__pb2.GenerateRequest.SerializeToString,
                 response_deserializer=baton__proto_dot_v1_dot_baton__pb2.GenerateEvent.FromString,
                 _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/baton.v1.Baton/Tokenize',
+                request_serializer=baton__proto_dot_v1_dot_baton__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=baton__proto_dot_v1_dot_baton__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/baton.v1.Baton/Detokenize',
+                request_serializer=baton__proto_dot_v1_dot_baton__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=baton__proto_dot_v1_dot_baton__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
         self.GetModelInfo = channel.unary_unary(
                 '/baton.v1.Baton/GetModelInfo',
                 request_serializer=baton__proto_dot_v1_dot_baton__pb2.GetModelInfoRequest.SerializeToString,
@@ -58,6 +68,20 @@ class BatonServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Tokenize(self, request, context):
+        """Turns text, or a conversation, into the token ids that `Generate` would make of it. Needs no worker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Turns token ids into text. Needs no worker.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetModelInfo(self, request, context):
         """Describes the served model.
         """
@@ -72,6 +96,16 @@ def add_BatonServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=baton__proto_dot_v1_dot_baton__pb2.GenerateRequest.FromString,
                     response_serializer=baton__proto_dot_v1_dot_baton__pb2.GenerateEvent.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=baton__proto_dot_v1_dot_baton__pb2.TokenizeRequest.FromString,
+                    response_serializer=baton__proto_dot_v1_dot_baton__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=baton__proto_dot_v1_dot_baton__pb2.DetokenizeRequest.FromString,
+                    response_serializer=baton__proto_dot_v1_dot_baton__pb2.DetokenizeResponse.SerializeToString,
             ),
             'GetModelInfo': grpc.unary_unary_rpc_method_handler(
                     servicer.GetModelInfo,
@@ -106,6 +140,60 @@ class Baton(object):
             '/baton.v1.Baton/Generate',
             baton__proto_dot_v1_dot_baton__pb2.GenerateRequest.SerializeToString,
             baton__proto_dot_v1_dot_baton__pb2.GenerateEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Baton/Tokenize',
+            baton__proto_dot_v1_dot_baton__pb2.TokenizeRequest.SerializeToString,
+            baton__proto_dot_v1_dot_baton__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Baton/Detokenize',
+            baton__proto_dot_v1_dot_baton__pb2.DetokenizeRequest.SerializeToString,
+            baton__proto_dot_v1_dot_baton__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -14,7 +14,8 @@ from baton_router.settings import RouterSettings
     ("name", "value", "flag"),
     [
         ("model", "", "--model"),
-        ("served_model_name", "a\nb", "--served-model-name"),
+        ("served_model_names", ("a\nb",), "--served-model-name"),
+        ("served_model_names", ("a", "a"), "--served-model-name"),
         ("host", "", "--host"),
         ("host", "local host", "--host"),
         ("port", -1, "--port"),
@@ -39,9 +40,9 @@ def test_a_split_mode_may_be_given_by_name() -> None:
     assert RouterSettings(model="m", split="never").split is SplitMode.NEVER  # type: ignore[arg-type]
 
 
-def test_a_model_is_served_under_its_own_name_unless_it_gets_another() -> None:
-    assert RouterSettings(model="m").model_name == "m"
-    assert RouterSettings(model="m", served_model_name="s").model_name == "s"
+def test_a_model_is_served_under_its_own_name_unless_it_gets_others() -> None:
+    assert RouterSettings(model="m").model_names == ("m",)
+    assert RouterSettings(model="m", served_model_names=("s", "t")).model_names == ("s", "t")
 
 
 @pytest.mark.parametrize(("host", "address"), [("0.0.0.0", "0.0.0.0:8100"), ("::1", "[::1]:8100")])

@@ -18,7 +18,7 @@ from tests.unit.router.folders import write_model_folder
 
 def make_validator(folder: Path, **files: Any) -> RequestValidator:
     return RequestValidator(
-        "tiny",
+        ("tiny", "small"),
         read_model_folder(write_model_folder(folder, **files)),
         choose_seed=lambda: 42,
         choose_request_id=lambda: "chosen",
@@ -142,7 +142,7 @@ def test_a_bad_sampling_parameter_is_refused_by_name(
 
 
 def test_another_model_is_not_found(validator: RequestValidator) -> None:
-    with pytest.raises(RequestError, match="model is 'other'; allowed: 'tiny'") as caught:
+    with pytest.raises(RequestError, match="model is 'other'; allowed: 'tiny', 'small'") as caught:
         validator.validate(GenerateRequest(text="a", model="other"))
     assert caught.value.code is ErrorCode.NOT_FOUND
 

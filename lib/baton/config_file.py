@@ -1,0 +1,62 @@
+"""`--config file.yaml`: values for the flags of one command, by the flags' long names.
+
+Dashes and underscores are the same in a key, and leading dashes may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from baton.flags import Flag
+from baton_core.errors import InvalidConfigError
+
+_ALLOWED: Final = "a YAML file of flags and their values"
+
+
+def read_config(path: str, flags: Sequence[Flag]) -> dict[str, Any]:
+    """Return the file's values by the flags' fields.
+
+    Raises:
+        InvalidConfigError: the file cannot be read, a key is no flag of the command, or a value is of the
+            wrong kind or out of range; the message names file, key, value and what is allowed.
+    """
+    by_field = {flag.field: flag for flag in flags}
+    values: dict[str, Any] = {}
+    for key, value in _read_mapping(path).items():
+        field = str(key).lstrip("-").replace("-", "_")
+        if field not in by_field:
+            allowed = ", ".join(sorted(flag.name.removeprefix("--") for flag in flags))
+            raise InvalidConfigError(f"{path}: key is {key!r}; allowed: {allowed}")
+        if field in values:
+            raise InvalidConfigError(f"{path}: {key} is given twice; allowed: once")
+        values[field] = _read_value(f"{path}: {key}", by_field[field], value)
+    return values
+
+
+def _read_mapping(path: str) -> dict[Any, Any]:
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+        raise InvalidConfigError(f"--config is {path!r}, which {reason}; allowed: {_ALLOWED}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        where = " ".join(str(error).split())
+        raise InvalidConfigError(
+            f"--config is {path!r}, which is no YAML ({where}); allowed: {_ALLOWED}"
+        ) from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        kind = type(content).__name__
+        raise InvalidConfigError(f"--config is {path!r}, which holds a {kind}; allowed: {_ALLOWED}")
+    return content
+
+
+def _read_value(name: str, flag: Flag, value: object) -> Any:
+    if not flag.is_list:
+        return flag.check(value, name)
+    return tuple(flag.check(each, name) for each in (value if isinstance(value, list) else [value]))

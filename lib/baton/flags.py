@@ -1,0 +1,143 @@
+"""One flag of the `baton` command: what it takes, from the command line or from a configuration file."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final
+
+from baton_core.errors import InvalidConfigError
+
+_MAX_SHOWN: Final = 80
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes that are no UTF-8."""
+_KINDS: Final = {int: "an integer", float: "a finite number", str: "text in UTF-8", bool: "true or false"}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a text has to look like, as a pattern and in words."""
+
+    pattern: str
+    words: str
+
+
+ADDRESS: Final = Form(r"[^\s:]+:\d{1,5}|\[[^\s\]]+\]:\d{1,5}", "host:port")
+MODEL: Final = Form(r"(?!.*[^/]{256})[^\x00-\x1f\x7f]{1,4000}", "a folder or a Hugging Face id")
+NAME: Final = Form(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 printable characters")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag, or the positional MODEL. A default of None leaves the choice to the process.
+
+    `kind` is int, float, str, or bool for a switch. A flag of `is_list` may be repeated; with `nargs` "+"
+    it also takes several values at once.
+    """
+
+    name: str
+    kind: type
+    default: object
+    help: str
+    choices: tuple[str, ...] | None = None
+    _: KW_ONLY
+    low: float = -math.inf
+    high: float = math.inf
+    is_low_open: bool = False
+    form: Form | None = None
+    is_list: bool = False
+    nargs: str | None = None
+    metavar: str | None = None
+
+    @property
+    def field(self) -> str:
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def allowed(self) -> str:
+        """In words, what one value may be."""
+        if self.choices is not None:
+            return ", ".join(self.choices)
+        if self.form is not None:
+            return self.form.words
+        low = "" if self.low == -math.inf else f" {'over' if self.is_low_open else 'from'} {self.low}"
+        high = "" if self.high == math.inf else f" to {self.high}"
+        return _KINDS[self.kind] + low + high
+
+    def parse(self, text: str) -> Any:
+        """Read one value of the command line.
+
+        Raises:
+            InvalidConfigError: naming flag, value and what is allowed.
+        """
+        value: object = text
+        if self.kind in (int, float):
+            try:
+                value = self.kind(text)
+            except ValueError:
+                raise self._refusal(self.name, text) from None
+        return self.check(value, self.name)
+
+    def check(self, value: object, name: str) -> Any:
+        """Return one value if it is of the right kind and in range; `name` is what an error calls it.
+
+        Raises:
+            InvalidConfigError: naming `name`, value and what is allowed.
+        """
+        if self.kind is float and type(value) is int:
+            value = float(value) if abs(value) < 2**53 else math.inf
+        if type(value) is not self.kind or not self._is_allowed(value):
+            raise self._refusal(name, value)
+        return value
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        text = self.help.replace("%", "%%")
+        if self.kind is bool:
+            parser.add_argument(self.name, action="store_true", help=text)
+            return
+        is_told = "default" in self.help or self.default in (None, "", ())
+        shown = "" if is_told else f" (default {self.default})"
+        metavar = self.metavar or (self.choices and f"{{{','.join(self.choices)}}}")
+        options: dict[str, Any] = {"type": self.parse, "default": self.default, "metavar": metavar}
+        if self.is_list:
+            options["action"] = _Collect
+        parser.add_argument(self.name, nargs=self.nargs, help=text + shown, **options)
+
+    def given(self, value: Any) -> tuple[str, ...]:
+        """Arguments that give this value to another command."""
+        if self.kind is bool:
+            return (self.name,) if value else ()
+        values = value if self.is_list else () if value is None else (value,)
+        return tuple(f"{self.name}={each}" for each in values)
+
+    def _is_allowed(self, value: Any) -> bool:
+        if isinstance(value, str):
+            is_formed = self.form is None or re.fullmatch(self.form.pattern, value) is not None
+            is_chosen = self.choices is None or value in self.choices
+            return is_formed and is_chosen and _SURROGATE.search(value) is None
+        is_over = self.low < value or (value == self.low and not self.is_low_open)
+        return is_over and value <= self.high and (self.kind is not float or math.isfinite(value))
+
+    def _refusal(self, name: str, value: object) -> InvalidConfigError:
+        shown = ascii(value)
+        if len(shown) > _MAX_SHOWN:
+            shown = shown[: _MAX_SHOWN - 3] + "..."
+        return InvalidConfigError(f"{name} is {shown}; allowed: {self.allowed}")
+
+
+class _Collect(argparse.Action):
+    """Gathers the values of a repeated flag; those of the command line take the place of the default's."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        added = (values,) if self.nargs is None else tuple(values or ())
+        setattr(namespace, self.dest, added if before is self.default else (*before, *added))

@@ -1,0 +1,46 @@
+"""A client's way to a running router, for the commands: its channel, its requests, its errors."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import grpc
+
+from baton_core.errors import STATUS, ErrorCode, RequestError
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_service.grpc_options import client_options
+
+CONNECT_WITHIN_S: Final = 10.0
+_SAMPLING_FIELDS: Final = ("max_tokens", "temperature", "top_p", "top_k", "seed")
+
+
+@contextmanager
+def connected(address: str) -> Iterator[BatonStub]:
+    """A stub of the router at `address`, which answers.
+
+    Raises:
+        RequestError: UNAVAILABLE, nobody answers.
+    """
+    with grpc.insecure_channel(address, options=client_options()) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=CONNECT_WITHIN_S)
+        except grpc.FutureTimeoutError:
+            raise RequestError(ErrorCode.UNAVAILABLE, f"no router answers at {address}") from None
+        yield BatonStub(channel)  # type: ignore[no-untyped-call]
+
+
+def sampled_request(args: argparse.Namespace) -> pb.GenerateRequest:
+    """A request without a prompt, with the sampling parameters that the command line gives."""
+    given = {name: getattr(args, name) for name in _SAMPLING_FIELDS if getattr(args, name) is not None}
+    return pb.GenerateRequest(model=args.model_name, sampling_params=pb.SamplingParams(**given))
+
+
+def request_error(error: grpc.RpcError) -> RequestError:
+    """The error that a call ended with."""
+    name = error.code().name
+    code = next((code for code, status in STATUS.items() if status.grpc == name), ErrorCode.INTERNAL)
+    return RequestError(code, error.details())

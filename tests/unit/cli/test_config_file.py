@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from baton.cli import main
+from baton.cli_arguments import parse
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "baton.yaml"
+
+
+def test_keys_are_the_flags_with_or_without_dashes_and_the_command_line_comes_first(config: Path) -> None:
+    config.write_text(
+        "model: some/model\nport: 9000\nserved-model-name: [a, b]\n--max-model-len: 512\n"
+        "max_num_seqs: 7\ngpu-memory-utilization: 1\nexit-with-stdin: true\nsplit: never\n"
+    )
+    args = parse(["serve", "--config", str(config), "--port", "8100", "--served-model-name", "c"])
+    assert (args.model, args.port, args.served_model_name) == ("some/model", 8100, ("c",))
+    assert (args.max_model_len, args.max_num_seqs, args.gpu_memory_utilization) == (512, 7, 1.0)
+    assert (args.exit_with_stdin, args.split, args.host) == (True, "never", "127.0.0.1")
+    args = parse(["serve", "other", "--config", str(config)])
+    assert (args.model, args.port, args.served_model_name) == ("other", 9000, ("a", "b"))
+
+
+def test_a_repeatable_flag_takes_a_list_or_one_value_and_gives_way_to_the_command_line(config: Path) -> None:
+    command = ["decode-worker", "--config", str(config)]
+    config.write_text("router: [a:1, b:2]\n")
+    assert parse(command).router == ("a:1", "b:2")
+    assert parse([*command, "--router", "c:3", "--router", "d:4"]).router == ("c:3", "d:4")
+    config.write_text("router: a:1\n")
+    assert parse(command).router == ("a:1",)
+
+
+def test_an_empty_file_sets_nothing(config: Path) -> None:
+    config.write_text("# nothing\n")
+    assert parse(["router", "--config", str(config)]).port == 8100
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prot: 1", "{path}: key is 'prot'; allowed: host, log-format, log-level, min-split-tokens, model, "),
+        ("block-size: 32", "{path}: key is 'block-size'; allowed: host, "),
+        ("parent-pid: 1", "{path}: key is 'parent-pid'; allowed: host, "),
+        ("7: 1", "{path}: key is 7; allowed: host, "),
+        ("port: '9000'", "{path}: port is '9000'; allowed: an integer from 0 to 65535"),
+        ("port: true", "{path}: port is True; allowed: an integer from 0 to 65535"),
+        ("port: 70000", "{path}: port is 70000; allowed: an integer from 0 to 65535"),
+        ("port:", "{path}: port is None; allowed: an integer from 0 to 65535"),
+        ("host: [a]", "{path}: host is ['a']; allowed: text in UTF-8"),
+        ("split: no", "{path}: split is False; allowed: auto, always, never"),
+        ("served-model-name: [a, 1]", "{path}: served-model-name is 1; allowed: 1 to 128 printable"),
+        ("port: 1\n--port: 2", "{path}: --port is given twice; allowed: once"),
+        (
+            "- port",
+            "--config is '{path}', which holds a list; allowed: a YAML file of flags and their values",
+        ),
+        ("port: [", "--config is '{path}', which is no YAML (while parsing"),
+        (
+            "a: !!python/object/apply:os.system [id]",
+            "--config is '{path}', which is no YAML (could not determine",
+        ),
+        ("[" * 500, "--config is '{path}', which is no YAML ("),
+    ],
+    ids=lambda value: value[:24],
+)
+def test_a_wrong_file_is_refused_by_file_key_and_what_is_allowed(
+    config: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    config.write_text(text)
+    assert main(["router", "--config", str(config)]) == 2
+    assert capsys.readouterr().err.startswith("baton: " + said.format(path=config))
+
+
+def test_a_file_that_cannot_be_read_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", "--config", str(config)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"baton: --config is '{config}', which cannot be read (No such file")
+    config.write_bytes(b"\xff\xfe\xfd")
+    assert main(["chat", "--config", str(config)]) == 2
+    assert "which is no YAML" in capsys.readouterr().err

@@ -1,0 +1,158 @@
+"""Every flag: what it takes, and that it refuses the rest by name, value and what is allowed."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.cli import main
+from baton.cli_arguments import COMMANDS, Command, as_flags, parse, router_flags, worker_flags
+from baton.flags import Flag
+from baton_core.errors import InvalidConfigError
+
+COMMAND_OF = {flag: command for command in COMMANDS for flag in command.flags if flag.name.startswith("--")}
+HOSTILE_NUMBERS = (
+    "",
+    " ",
+    "x",
+    "0x10",
+    "1e",
+    "nan",
+    "inf",
+    "-inf",
+    "1" * 400,
+    "-" + "9" * 30,
+    "\udcff",
+    "1,5",
+    "½",
+)
+HOSTILE_TEXTS = ("\udcff", "a\udc80b")
+
+
+def hostile_values(flag: Flag) -> tuple[str, ...]:
+    if flag.kind in (int, float):
+        return HOSTILE_NUMBERS
+    if flag.form is not None or flag.choices is not None:
+        return ("", "\n", "\0", "x" * 200, *HOSTILE_TEXTS)
+    return HOSTILE_TEXTS
+
+
+def shown(flag: Flag, value: str) -> str:
+    """How an error writes a value: as a number if it is one."""
+    try:
+        return ascii(flag.kind(value))
+    except ValueError:
+        return ascii(value)
+
+
+@pytest.mark.parametrize(("flag", "command"), COMMAND_OF.items(), ids=lambda value: value.name)
+def test_hostile_values_are_refused_by_flag_value_and_what_is_allowed(
+    flag: Flag, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompt = ["prompt"] if command.name == "complete" else []
+    if flag.kind is bool:
+        with pytest.raises(SystemExit) as ended:
+            main([command.name, *prompt, f"{flag.name}=x"])
+        assert ended.value.code == 2
+        assert f"argument {flag.name}: ignored explicit argument 'x'" in capsys.readouterr().err
+        return
+    for value in hostile_values(flag):
+        assert main([command.name, *prompt, f"{flag.name}={value}"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"baton: {flag.name} is ")
+        assert said.endswith(f"; allowed: {flag.allowed}\n")
+        assert shown(flag, value)[:16] in said
+        assert len(said) < 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("serve --port 65536", "--port is 65536; allowed: an integer from 0 to 65535"),
+        ("serve --block-size 0", "--block-size is 0; allowed: an integer from 1 to 65536"),
+        ("serve --mixed=-1", "--mixed is -1; allowed: an integer from 0 to 1024"),
+        (
+            "serve --gpu-memory-utilization 1.5",
+            "--gpu-memory-utilization is 1.5; allowed: a finite number over 0 to 1",
+        ),
+        (
+            "router --request-timeout 0",
+            "--request-timeout is 0.0; allowed: a finite number over 0 to 1000000000",
+        ),
+        ("router --split sometimes", "--split is 'sometimes'; allowed: auto, always, never"),
+        ("mixed-worker --router nowhere", "--router is 'nowhere'; allowed: host:port"),
+        ("complete --top-k=-2 a", "--top-k is -2; allowed: an integer from -1 to 2147483647"),
+        (
+            "chat --seed 9223372036854775808",
+            "--seed is 9223372036854775808; allowed: an integer from -9223372036854775808 to ",
+        ),
+    ],
+)
+def test_a_value_out_of_range_is_refused(
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("", "arguments are required: COMMAND"),
+        ("fly", "invalid choice: 'fly'"),
+        ("serve --no-such-flag", "unrecognized arguments: --no-such-flag"),
+        ("serve --max-num-seq 3", "unrecognized arguments: --max-num-seq"),
+        ("serve --port", "argument --port: expected one argument"),
+        ("complete", "arguments are required: prompt"),
+    ],
+)
+def test_an_unknown_or_incomplete_command_line_is_refused(
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_serve_hands_on_is_what_its_children_take() -> None:
+    given = parse(["serve", "m", "--dtype", "float32", "--port", "0", "--served-model-name", "a", "b"])
+    router = parse(["router", *router_flags(given)])
+    worker = parse(["mixed-worker", *worker_flags(given, num_workers=2, num_cores=8)])
+    assert (router.model, router.served_model_name, router.port) == ("m", ("a", "b"), 0)
+    assert (worker.model, worker.dtype, worker.num_workers, worker.num_threads) == ("m", "float32", 2, 4)
+    assert worker.max_model_len is None
+
+
+def test_a_repeated_flag_gathers_its_values() -> None:
+    args = parse(["decode-worker", "--router", "a:1", "--router", "[::1]:2"])
+    assert args.router == ("a:1", "[::1]:2")
+    args = parse(["router", "m", "--served-model-name", "a", "b"])
+    assert args.served_model_name == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ("block_size is 7; allowed: 8", "--block-size is 7; allowed: 8"),
+        ("memory_share is 2; allowed: 1", "--gpu-memory-utilization is 2; allowed: 1"),
+        ("no field at all", "no field at all"),
+        ("model is 'x'; allowed: y", "model is 'x'; allowed: y"),
+    ],
+)
+def test_errors_name_the_flag_of_their_field(message: str, named: str) -> None:
+    assert as_flags(message) == named
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == "baton 0.1.0\n"
+
+
+def test_a_flag_checks_what_a_file_gives_by_kind() -> None:
+    flag = Flag("--share", float, 0.5, "a share", low=0, high=1)
+    assert flag.check(1, "share") == 1.0
+    for value in (True, "0.5", None, 10**400, [0.5]):
+        with pytest.raises(InvalidConfigError, match=r"share is .*; allowed: a finite number from 0 to 1"):
+            flag.check(value, "share")
