@@ -15,9 +15,12 @@ from typing import Any, Final
 
 from baton_core.errors import InvalidModelError, InvalidRequestError
 from baton_core.sampling_params import SamplingParams
+from baton_router.byte_level_bpe import MERGES, VOCABULARY, ByteLevelBpe
 
 _LOG = logging.getLogger(__name__)
-_HUB_PATTERNS: Final = ("*.json", "*.jinja")
+_HUB_PATTERNS: Final = ("*.json", "*.jinja", MERGES)
+_LENGTH_KEYS: Final = ("max_position_embeddings", "n_positions")
+"""The second is GPT-2's and its relatives'."""
 _SAMPLING_FIELDS: Final = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -41,10 +44,12 @@ class ModelFolder:
     extra_special_tokens: tuple[str, ...]
     chat_template: str | None
     """Jinja source; None where the model has no default template."""
+    byte_level_bpe: ByteLevelBpe | None = None
+    """The tokenizer of a folder without tokenizer.json."""
 
     @property
     def tokenizer_file(self) -> Path:
-        return self.path / "tokenizer.json"
+        return self.path / ("tokenizer.json" if self.byte_level_bpe is None else VOCABULARY)
 
 
 def find_model_folder(model: str, *, revision: str | None = None) -> Path:
@@ -78,21 +83,28 @@ def read_model_folder(path: Path) -> ModelFolder:
     """
     if not path.is_dir():
         raise InvalidModelError(f"model folder is {str(path)!r}; allowed: a folder that exists")
-    if not (path / "tokenizer.json").is_file():
-        raise InvalidModelError(
-            f"{path / 'tokenizer.json'} is missing; allowed: a model folder that holds it"
-        )
     config = _read_json(path / "config.json")
     generation = _read_json(path / "generation_config.json", is_optional=True)
     tokenizer_config = _read_json(path / "tokenizer_config.json", is_optional=True)
+    byte_level_bpe = None
+    if not (path / "tokenizer.json").is_file():
+        byte_level_bpe = ByteLevelBpe.find(path, tokenizer_config)
+        if byte_level_bpe is None:
+            raise InvalidModelError(
+                f"{path / 'tokenizer.json'} is missing; allowed: a model folder that holds it, "
+                f"or {VOCABULARY} and {MERGES} of a GPT2Tokenizer"
+            )
     return ModelFolder(
         path=path,
         vocab_size=_positive_int(path, config, "vocab_size"),
-        max_position_embeddings=_positive_int(path, config, "max_position_embeddings"),
+        max_position_embeddings=_positive_int(
+            path, config, next((key for key in _LENGTH_KEYS if key in config), _LENGTH_KEYS[0])
+        ),
         sampling_defaults=_sampling_defaults(path / "generation_config.json", generation),
         special_tokens=_special_tokens(path, tokenizer_config),
         extra_special_tokens=_extra_special_tokens(tokenizer_config),
         chat_template=_chat_template(path, tokenizer_config),
+        byte_level_bpe=byte_level_bpe,
     )
 
 

@@ -23,10 +23,10 @@ class Tokenizer:
     """The tokenizer and the chat template of one model."""
 
     def __init__(self, model: ModelFolder) -> None:
-        """Load the model's tokenizer.json.
+        """Load the model's tokenizer.
 
         Raises:
-            InvalidModelError: tokenizer.json or the chat template is broken.
+            InvalidModelError: its files or the chat template are broken.
         """
         self._backend = _load_backend(model)
         added = self._backend.get_added_tokens_decoder()
@@ -91,7 +91,10 @@ class Tokenizer:
 
 def _load_backend(model: ModelFolder) -> Backend:
     try:
-        backend = Backend.from_file(str(model.tokenizer_file))
+        if model.byte_level_bpe is None:
+            backend = Backend.from_file(str(model.tokenizer_file))
+        else:
+            backend = model.byte_level_bpe.build(model.special_tokens.get("bos_token"))
     except Exception as error:  # the library raises nothing narrower
         raise InvalidModelError(
             f"{model.tokenizer_file} cannot be loaded ({error}); allowed: a file of the tokenizers library"

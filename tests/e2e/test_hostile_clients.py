@@ -37,6 +37,8 @@ def draw_generate(random: Random) -> pb.GenerateRequest:
     request = pb.GenerateRequest(request_id=pick(REQUEST_IDS), sampling_params=draw_params(random))
     if random.random() < 0.1:
         request.model = pick(NAMES)
+    if random.random() < 0.1:
+        request.priority = pick(INTS)
     if random.random() < 0.2:
         request.cache_salt = pick(REQUEST_IDS)
     match random.randrange(5):

@@ -17,7 +17,7 @@ import pytest
 
 from baton import LLM, RequestOutput, SamplingParams
 from baton.cli_arguments import BUNDLED_MODEL
-from baton_core.errors import InvalidConfigError, InvalidRequestError
+from baton_core.errors import InvalidConfigError, InvalidRequestError, RequestError
 from tests.e2e.calls import draw_prompt, greedy
 from tests.e2e.processes import STOP_WITHIN_S, Family, children_of, family_of
 
@@ -96,6 +96,34 @@ def test_a_bad_prompt_or_parameter_is_refused_before_any_work(
         assert str(raised.value).startswith(said)
     (output,) = llm.generate(good, greedy(1), use_tqdm=False)
     assert output.num_cached_tokens == 0, "a good prompt was computed beside a bad one"
+
+
+@pytest.mark.parametrize("name", ["llm", "spawned"])
+def test_a_priority_is_refused_where_the_workers_know_none(name: str, request: pytest.FixtureRequest) -> None:
+    llm: LLM = request.getfixturevalue(name)
+    with pytest.raises(RequestError, match="priority is 3; allowed: 0, under the scheduling policy fcfs"):
+        llm.generate([TEXT, TEXT], greedy(2), priority=[0, 3], use_tqdm=False)
+    for priority, said in (
+        ([1], "priority is '1 of them'; allowed: 2"),
+        ([0, 2**31], "priority is 2147483648"),
+    ):
+        with pytest.raises(InvalidRequestError, match=said):
+            llm.generate([TEXT, TEXT], greedy(2), priority=priority, use_tqdm=False)
+
+
+def test_priorities_and_limits_of_long_prompts_change_no_token(llm: LLM) -> None:
+    prompts = [draw_prompt(length, seed=length) for length in (400, 30, 300, 31)]
+    with LLM(
+        dtype="float32",
+        max_num_seqs=2,
+        max_num_batched_tokens=64,
+        scheduling_policy="priority",
+        max_num_partial_prefills=2,
+        long_prefill_token_threshold=32,
+    ) as other:
+        outputs = other.generate(prompts, greedy(12), priority=[2, 1, 0, -1], use_tqdm=False)
+    expected = llm.generate(prompts, greedy(12), use_tqdm=False)
+    assert without_names(outputs) == without_names(expected)
 
 
 @pytest.mark.parametrize("name", ["llm", "spawned"])

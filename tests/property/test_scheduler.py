@@ -78,7 +78,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def configure(
         self, paging: Paging, budget: int, max_num_seqs: int, num_partial: int, threshold: int
     ) -> None:
-        self.paging, self.budget = paging, budget
+        self.paging, self.budget, self.threshold = paging, budget, threshold
         self.pool = BlockPool(paging.max_blocks(MAX_TOKENS, budget) + 4)
         config = SchedulerConfig(
             max_num_seqs=max_num_seqs,
@@ -152,6 +152,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         assert 0 < sum(piece.num_scheduled_tokens for piece in self.plan.slices) <= self.budget
         self._check_writes(self.plan)
+        self._check_chunks(self.plan)
 
     @precondition(lambda self: self.plan is not None)
     @rule()
@@ -237,6 +238,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert NO_BLOCK not in written
             assert not any(written & other for other in others)
             assert not any(self.pool.cache.hash_of(block_id) for block_id in written)
+
+    def _check_chunks(self, plan: StepPlan) -> None:
+        """A prompt with more tokens than the threshold gets no more than that."""
+        lengths = {piece.seq_id: piece.num_scheduled_tokens for piece in plan.slices}
+        for seq in self.alive:
+            if self.threshold and seq.num_uncomputed_tokens > self.threshold:
+                assert lengths.get(seq.seq_id, 0) <= self.threshold
 
     def _execute(self, piece: SequenceSlice) -> tuple[int, ...]:
         """Check what the slice reads, write what it computes, draw a token that depends on all of it."""
