@@ -29,7 +29,7 @@ check: $(INSTALLED)-dev
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 	@$(BIN)/python tools/generate_stubs.py --check
-	@echo "compiling every Triton kernel for sm_80 and sm_90 (about a minute)"
+	@echo "compiling every Triton kernel for sm_80, sm_90 and sm_100 (a minute or two)"
 	@$(BIN)/python -m baton_kernels.aot_check >$(VENV)/aot.log || (cat $(VENV)/aot.log; exit 1)
 
 stubs: $(INSTALLED)-dev

@@ -56,9 +56,7 @@ class Usage:
 
 def all_variants() -> list[KernelVariant]:
     """What every kernel module offers; imports Triton."""
-    return [
-        variant for name in KERNEL_MODULES for variant in importlib.import_module(name).aot_variants()
-    ]
+    return [variant for name in KERNEL_MODULES for variant in importlib.import_module(name).aot_variants()]
 
 
 def compile_usage(variant: KernelVariant, arch: int) -> Usage:

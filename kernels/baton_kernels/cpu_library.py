@@ -1,4 +1,5 @@
-"""One build of the CPU kernels, as Python calls it. The structs mirror those of cpu/decode.h and cpu/rows.h.
+"""One build of the CPU kernels, as Python calls it. The structs mirror those of cpu/decode.h, cpu/rows.h
+and cpu/linear.h.
 
 Calls return when their work is done, on `num_threads` threads, without the interpreter's lock. Arguments are
 addresses of CPU tensors, which the caller keeps alive and in the shapes that the structs state.
@@ -80,6 +81,22 @@ class Read(ctypes.Structure):
     )
 
 
+class LinearProduct(ctypes.Structure):
+    """A linear layer of bfloat16."""
+
+    _fields_ = (
+        ("x", c_void_p),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("out", c_void_p),
+        ("x_stride", c_int64),
+        ("num_rows", c_int64),
+        ("in_features", c_int64),
+        ("out_features", c_int64),
+        ("num_threads", c_int64),
+    )
+
+
 class CpuLibrary:
     """A loaded build.
 
@@ -95,12 +112,9 @@ class CpuLibrary:
             raise BuildError(f"{path} cannot be loaded: {error}") from error
         if library.baton_prepare() != 0:
             raise BuildError(f"{path.name}: the kernel refuses the tile registers")
-        self._decode, self._write, self._read = (
-            library.baton_decode,
-            library.baton_write,
-            library.baton_read,
-        )
-        for function in (self._decode, self._write, self._read):
+        self._decode, self._linear = library.baton_decode, library.baton_linear
+        self._write, self._read = library.baton_write, library.baton_read
+        for function in (self._decode, self._linear, self._write, self._read):
             function.argtypes = (c_void_p,)
         self._write.restype = self._read.restype = None
 
@@ -122,3 +136,11 @@ class CpuLibrary:
     def read(self, step: Read) -> None:
         """Mutates `k` and `v`."""
         self._read(ctypes.addressof(step))
+
+    def linear(self, step: LinearProduct) -> None:
+        """Mutates `out`.
+
+        Raises: MemoryError.
+        """
+        if self._linear(ctypes.addressof(step)):
+            raise MemoryError("no memory for the rows of a linear layer")

@@ -1,4 +1,4 @@
-"""Which attention a CPU computes with: the fastest build of the C++ kernels, else torch."""
+"""Which build of the C++ kernels a CPU computes with: the fastest that it can have, else torch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def load_best() -> tuple[CpuVariant, CpuLibrary] | None:
         except BuildError as error:
             reasons.append(str(error))
             continue
-        logger.info("attention on this CPU: %s kernels", variant.name)
+        logger.info("C++ kernels of this CPU: %s", variant.name)
         return variant, library
-    logger.warning("attention on this CPU runs in torch, which is slower: %s", reasons[0])
+    logger.warning("no C++ kernels on this CPU, torch is slower: %s", reasons[0])
     return None

@@ -18,7 +18,6 @@ TRITON_TYPES: Final = {
 FP8_ARCH: Final = 89
 """The first architecture for which Triton converts e4m3."""
 BLACKWELL: Final = 100
-REGISTERS_PER_MULTIPROCESSOR: Final = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,23 +33,26 @@ class KernelVariant:
     """Runtime arguments that are multiples of 16; without them loads are not vectorised."""
     num_warps: int
     num_stages: int
+    blackwell_registers: int | None = None
+    """The most per thread from sm_100 on; not told, the assembler may spill some to fit two programs."""
     min_arch: int = 80
     """The least compute capability, times ten, that has what the kernel needs."""
 
     @property
     def name(self) -> str:
         """The kernel with what tells its variants apart: the element types and the constants."""
-        elements = dict.fromkeys(kind for kind in self.signature.values() if kind[0] == "*" and kind != "*i32")
+        elements = dict.fromkeys(
+            kind for kind in self.signature.values() if kind[0] == "*" and kind != "*i32"
+        )
         constants = (f"{key}={value}" for key, value in self.constexprs.items())
         return f"{self.kernel.__name__}[{' '.join(elements)}, {', '.join(constants)}]"
 
     def options(self, arch: int) -> dict[str, int]:
         """What a launch and a compile for `arch` say beside the arguments."""
         options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
-        if arch < BLACKWELL:
+        if arch < BLACKWELL or self.blackwell_registers is None:
             return options
-        # Left to itself, the assembler spills registers there to fit two programs in a multiprocessor.
-        return {**options, "maxnreg": min(255, REGISTERS_PER_MULTIPROCESSOR // (32 * self.num_warps))}
+        return {**options, "maxnreg": self.blackwell_registers}
 
     def launch(self, grid: tuple[int, ...], *arguments: Any) -> None:
         """Start the kernel with its runtime arguments, in the order of `signature`."""

@@ -17,11 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baton_kernels.noise import MAX_NOISE, MIN_NOISE
 from baton_kernels.upload import upload
 
-CANNOT_WIN: Final = MIN_NOISE - MAX_NOISE
-"""A score this far below the best one loses whatever the noise."""
 MASS_BITS: Final = 44
 """Probability masses are counted in steps of 2**-44 of the best token's, as integers: their sum depends on no
 order, and that of 2**18 tokens fits."""

@@ -106,7 +106,7 @@ def drop_filtered(scores: Tensor, batch: SampleBatch) -> None:
 
 
 def _find_boundary(scores: Tensor, batch: SampleBatch) -> tuple[Tensor, Tensor]:
-    """Return how many tokens of each row top_k and top_p keep and the lowest score kept, `[num_rows]` each."""
+    """Return how many tokens top_k and top_p keep and the lowest score kept, `[num_rows]` each."""
     vocab_size = scores.shape[1]
     is_cut = (batch.top_k > 0) & (batch.top_k < vocab_size)
     top_k = batch.top_k.where(is_cut, vocab_size)

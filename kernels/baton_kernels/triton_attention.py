@@ -19,11 +19,14 @@ from baton_kernels.triton_decode import decode
 from baton_kernels.triton_prefill import prefill
 
 MAX_HEAD_DIM: Final = 256
-"""A larger row of values does not fit a program's registers; torch attends with it."""
+"""Wider heads do not fit a program's registers: torch attends with them."""
 
 
 class TritonAttention(AttentionKernels):
-    """Any mixture of one-token slices and chunks in at most three launches."""
+    """Any mixture of one-token slices and chunks in at most three launches.
+
+    A cache of e4m3 holds K and V as they are, without a scale: what exceeds 448 was cut when it was written.
+    """
 
     def __init__(self) -> None:
         self._torch = TorchAttention()
@@ -55,10 +58,10 @@ class TritonAttention(AttentionKernels):
         scale: float,
         softcap: float | None = None,
     ) -> Tensor:
-        if q.shape[-1] > MAX_HEAD_DIM:
+        head_dim = q.shape[-1]
+        require_readable(kv_pool.dtype, head_dim, device_arch())
+        if head_dim > MAX_HEAD_DIM:
             return self._torch.attend(q, k, v, kv_pool, layer, batch, scale, softcap)
-        if kv_pool.is_cuda:
-            require_convertible(kv_pool.dtype, device_arch())
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if max(batch.query_lens) > 1:
             prefill(out, q, kv_pool, layer, batch, scale, softcap)
@@ -73,10 +76,16 @@ class TritonAttention(AttentionKernels):
         self._torch.copy_blocks(kv_pool, pairs)
 
 
-def require_convertible(cache_dtype: torch.dtype, arch: int) -> None:
-    """Raises: ValueError when devices of this compute capability, times ten, cannot read such a cache."""
-    if cache_dtype == torch.float8_e4m3fn and arch < FP8_ARCH:
+def require_readable(cache_dtype: torch.dtype, head_dim: int, arch: int) -> None:
+    """Raises: ValueError when nothing here reads such a cache on devices of `arch`; see `device_arch`."""
+    if cache_dtype != torch.float8_e4m3fn:
+        return
+    if 0 < arch < FP8_ARCH:
         raise ValueError(
-            f"KV cache dtype is {str(cache_dtype).removeprefix('torch.')!r} on a device of compute capability "
-            f"{arch / 10}; allowed below {FP8_ARCH / 10}: 'float32', 'bfloat16', 'float16'"
+            f"KV cache dtype is 'float8_e4m3fn' on a device of compute capability {arch / 10}; "
+            f"allowed below {FP8_ARCH / 10}: 'float32', 'bfloat16', 'float16'"
+        )
+    if head_dim > MAX_HEAD_DIM:
+        raise ValueError(
+            f"head_dim is {head_dim} with a KV cache of 'float8_e4m3fn'; allowed: at most {MAX_HEAD_DIM}"
         )

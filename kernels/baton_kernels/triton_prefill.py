@@ -120,8 +120,8 @@ def attend_chunks(
         offsets = key_rows[:, None] + dims[None, :]
         is_loaded = is_key[:, None] & is_dim[None, :]
         k = tl.load(k_ptr + offsets, mask=is_loaded, other=0.0)
-        # As unsigned numbers, keys after the query are further away than any window.
-        scores = _score_keys(q, k, (keys[None, :] <= positions[:, None]) & (keys[None, :] > (positions - window)[:, None]), scale, softcap, CAPPED, PRECISION)
+        ages = positions[:, None] - keys[None, :]
+        scores = _score_keys(q, k, (ages >= 0) & (ages < window), scale, softcap, CAPPED, PRECISION)
         v = tl.load(v_ptr + offsets, mask=is_loaded, other=0.0)
         highest, total, acc = _fold_tile(highest, total, acc, scores, v, q.dtype, PRECISION)
 
@@ -178,6 +178,7 @@ def chunk_variant(
         aligned=frozenset((*pointers, *strides)),
         num_warps=num_warps,
         num_stages=2,
+        blackwell_registers=255,
         min_arch=FP8_ARCH if kv_dtype == torch.float8_e4m3fn else 80,
     )
 

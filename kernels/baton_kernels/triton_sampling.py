@@ -23,12 +23,11 @@ from torch import Tensor
 from triton.language.random import philox_impl as _philox
 
 from baton_kernels.kernel_variant import TRITON_TYPES, KernelVariant
-from baton_kernels.noise import LANES, MAX_NOISE
+from baton_kernels.noise import LANES
 from baton_kernels.sampling import MASS_BITS, SampleBatch, SamplingKernels
 
 NUM_LANES: Final = tl.constexpr(LANES)
 MASS_UNITS: Final = tl.constexpr(2.0**MASS_BITS)
-NOISE_BOUND: Final = tl.constexpr(MAX_NOISE + 1e-3)
 WORDS: Final = tl.constexpr(2.0**32)
 MARGIN: Final = tl.constexpr(1.0001)
 """Covers the float32 rounding of the test by which a token is skipped."""

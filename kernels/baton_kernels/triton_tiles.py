@@ -33,7 +33,7 @@ def _rows_of_keys(
 
 @triton.jit
 def _score_keys(q, k, is_visible, scale, softcap, CAPPED: tl.constexpr, PRECISION: tl.constexpr):
-    """Base-2 logits of `q [m, d]` on `k [n, d]`: the exponential's share is `exp2`; -inf where not visible."""
+    """Logits of `q [m, d]` on `k [n, d]` times log2(e), for `exp2` to undo; -inf where not visible."""
     scores = tl.dot(q, tl.trans(k.to(q.dtype)), input_precision=PRECISION)
     if CAPPED:
         # tanh(x) = 1 - 2 / (1 + exp(2x)), also where the exponential is 0 or infinite.

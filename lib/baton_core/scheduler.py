@@ -134,9 +134,10 @@ class Scheduler:
 
     def _make_way(self, now: float, plan: _PlanBuilder) -> None:
         """Preempt for waiting sequences of higher priority what runs with a lower one, from the last on."""
-        num_seats, num_promised = self._config.max_num_seqs - len(self._running), 0
+        num_promised = 0
+        num_free_seats = self._config.max_num_seqs - len(self._running)
         for seq in list(self._waiting):
-            victims = [one for one in self._running if one.priority > seq.priority and not one.is_pinned]
+            victims = [one for one in self._holders() if one.priority > seq.priority]
             if not victims:
                 return
             rivals = [one for one in self._running if one.priority <= seq.priority and plan.cuts(one)]
@@ -146,15 +147,16 @@ class Scheduler:
             num_promised += self._supply.num_needed(seq, plan.chunk(seq))
             if num_promised > self._pool.num_available + sum(len(one.tables.held()) for one in victims):
                 return
-            while victims and (num_seats < 1 or num_promised > self._pool.num_available):
-                self._preempt(now, victims.pop())
-                num_seats += 1
-            num_seats -= 1
+            while victims and (num_free_seats < 1 or num_promised > self._pool.num_available):
+                victim = victims.pop()
+                num_free_seats += victim.state is SequenceState.RUNNING
+                self._preempt(now, victim)
+            num_free_seats -= 1
 
     def _admit(self, now: float, plan: _PlanBuilder, before: float = math.inf) -> None:
         """Admit in order those with a lower priority value than `before`; nobody in a step that preempts.
 
-        Those that gain by waiting for a prefix are passed over, and prompts beyond the limits of partial ones.
+        Those that gain by waiting for a prefix are passed over, and prompts beyond the limits of long ones.
         """
         if not self._waiting or self._waiting[0].priority >= before:
             return
@@ -201,10 +203,13 @@ class Scheduler:
         return frontier
 
     def _victim(self, seq: Sequence, plan: _PlanBuilder) -> Sequence:
-        """Whoever came last among `seq` and those that hold blocks, are not pinned and not in this step."""
-        holders = [seq, *(waiting for waiting in self._waiting if waiting.tables)]
-        holders += [one for one in self._running if one not in plan.num_tokens and not one.is_pinned]
-        return max(holders, key=_order)
+        """Whoever comes last among `seq` and those that could give up their blocks and are not in this step."""
+        return max([seq, *(one for one in self._holders() if one not in plan.num_tokens)], key=_order)
+
+    def _holders(self) -> list[Sequence]:
+        """Those that hold blocks and may be preempted."""
+        waiting = [one for one in self._waiting if one.tables]
+        return waiting + [one for one in self._running if not one.is_pinned]
 
     def _preempt(self, now: float, seq: Sequence) -> None:
         self.num_preemptions += 1

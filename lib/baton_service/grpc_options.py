@@ -8,13 +8,14 @@ from typing import Final, TypeAlias
 Options: TypeAlias = tuple[tuple[str, int], ...]
 
 MAX_GRPC_BYTES: Final = 4 * 2**20
-"""Of one message, once decompressed."""
+"""Of one message."""
 
 MESSAGE_OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", MAX_GRPC_BYTES),
     ("grpc.max_send_message_length", MAX_GRPC_BYTES),
 )
 _MIN_PING_INTERVAL_MS: Final = 5_000
+_IDENTITY_ONLY: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ def server_options(keepalive: Keepalive) -> Options:
     return (
         *MESSAGE_OPTIONS,
         *keepalive.options,
+        # gRPC measures a message after decompressing it, and 4 MiB of gzip may hold 4 GiB.
+        ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
         ("grpc.so_reuseport", 0),  # two processes on one port would share its connections unnoticed
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),

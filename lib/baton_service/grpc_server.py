@@ -27,7 +27,7 @@ class GrpcServer:
     """One server with error mapping and the standard health service, NOT_SERVING until told.
 
     Make it on the loop that serves; add services to `server` before `start`. Messages go out uncompressed;
-    compressed ones are taken.
+    compressed ones are refused with UNIMPLEMENTED.
     """
 
     def __init__(self, keepalive: Keepalive = SERVER_KEEPALIVE) -> None:

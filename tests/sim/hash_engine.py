@@ -65,12 +65,14 @@ class HashEngine:
     def __init__(self, num_blocks: int, paging: Paging) -> None:
         self.paging = paging
         self.blocks = [[0] * paging.block_size for _ in range(num_blocks)]
+        self.num_computed_tokens = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         copied = [list(self.blocks[source]) for source, _ in plan.block_copies]
         for (_, destination), content in zip(plan.block_copies, copied, strict=True):
             self.blocks[destination] = content
         for piece in plan.slices:
+            self.num_computed_tokens += piece.num_scheduled_tokens
             self._write(piece)
         sampled = tuple(tuple(self._draw(piece, spec) for spec in piece.samples) for piece in plan.slices)
         return StepResult(step_id=plan.step_id, sampled=sampled)

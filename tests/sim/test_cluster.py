@@ -16,7 +16,7 @@ from baton_core.router_core import RouterConfig
 from baton_core.router_events import FailRequest, FinishRequest
 from baton_core.router_messages import RequestSpec
 from baton_core.sampling_params import SamplingParams
-from baton_core.scheduler_config import SchedulerConfig
+from baton_core.scheduler_config import SchedulerConfig, SchedulingPolicy
 from baton_core.transfer import PullTimings
 from baton_core.worker_config import WorkerConfig
 from baton_core.worker_info import ModelIdentity, Role, WorkerInfo
@@ -47,7 +47,8 @@ def start_worker(
     num_blocks: int,
     has_checksums: bool,
     windows: Windows = ONE_KIND,
-) -> None:
+    longest: int = 160,
+) -> HashEngine:
     spec = make_spec(windows)
     identity = ModelIdentity(
         model="m", dtype="f", kv_layout="l", block_size=BLOCK_SIZE, transport="sim", kv_windows=windows
@@ -58,13 +59,19 @@ def start_worker(
         identity=identity,
         kv_spec=spec,
         num_blocks=num_blocks,
-        max_model_len=spec.paging.max_tokens(num_blocks, CHUNK, limit=160),
+        max_model_len=spec.paging.max_tokens(num_blocks, CHUNK, limit=longest),
         vocab_size=VOCAB_SIZE,
         eos_token_ids=frozenset(),
         is_verified_by_checksum=has_checksums,
         pull=PullTimings(lease_s=2.0, renew_s=0.5, pull_deadline_s=1.6),
         hold=HoldTimings(hold_s=3.0),
-        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=CHUNK),
+        scheduler=SchedulerConfig(
+            max_num_seqs=8,
+            max_num_batched_tokens=CHUNK,
+            policy=SchedulingPolicy.PRIORITY,
+            max_num_partial_prefills=2,
+            long_prefill_token_threshold=CHUNK // 2,
+        ),
     )
     info = WorkerInfo(
         worker_id=name,
@@ -78,7 +85,9 @@ def start_worker(
         peer_address=name,
         kv_description=b"",
     )
-    cluster.start(info, config, HashEngine(num_blocks, spec.paging))
+    engine = HashEngine(num_blocks, spec.paging)
+    cluster.start(info, config, engine)
+    return engine
 
 
 def make_cluster(
@@ -104,7 +113,12 @@ def submit_some(cluster: Cluster, seed: int, *, num_requests: int, cancelled: fl
         own = tuple(rng.randrange(VOCAB_SIZE) for _ in range(rng.randrange(1, 50)))
         prompt = shared[: rng.choice([0, 8, 31, 60])] + own
         params = SamplingParams(n=rng.choice([1, 1, 1, 3]), seed=number, max_tokens=rng.choice([1, 2, 9, 20]))
-        spec = RequestSpec(request_id=f"q{number}", prompt_token_ids=prompt, params=params)
+        spec = RequestSpec(
+            request_id=f"q{number}",
+            prompt_token_ids=prompt,
+            params=params,
+            priority=rng.choice([0, 0, 1]) if seed % 2 else 0,
+        )
         at_s = rng.uniform(0, 1.0)
         cluster.clock.after(at_s, lambda s=spec: cluster.router.submit(s, timeout_s=60.0))
         if rng.random() < cancelled:
@@ -134,6 +148,25 @@ def test_one_request_travels_from_prefill_to_decode() -> None:
     assert isinstance(end, FinishRequest)
     assert (end.timings.prefill_worker, end.timings.decode_worker) == ("p", "d")
     assert end.timings.transferred_bytes == 3 * make_spec(ONE_KIND).block_bytes
+    check_clean(cluster)
+
+
+@pytest.mark.parametrize("windows", [ONE_KIND, TWO_KINDS])
+def test_the_prefix_of_requests_that_come_together_is_computed_once(windows: Windows) -> None:
+    router = RouterConfig(limits=FlowLimits(placement=PlacementConfig(split=SplitMode.NEVER)))
+    cluster = Cluster(0, faults=Faults(), router=router)
+    shape: dict[str, Any] = {"num_blocks": 480, "has_checksums": False, "windows": windows}
+    engine = start_worker(cluster, "m", Role.MIXED, longest=1100, **shape)
+    prefix, params = tuple(range(1000)), SamplingParams(seed=1, max_tokens=3)
+    tails = [tuple(range(2000 + 10 * number, 2005 + number % 3 + 10 * number)) for number in range(16)]
+    for number, tail in enumerate(tails):
+        spec = RequestSpec(request_id=f"q{number}", prompt_token_ids=prefix + tail, params=params)
+        cluster.router.submit(spec, timeout_s=60.0)
+    cluster.clock.run(30.0)
+    for outcome in cluster.router.outcomes.values():
+        check_tokens(outcome, windows)
+    num_decodes = 16 * (params.max_tokens - 1)
+    assert engine.num_computed_tokens == len(prefix) + sum(map(len, tails)) + num_decodes
     check_clean(cluster)
 
 

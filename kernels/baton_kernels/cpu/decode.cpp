@@ -1,5 +1,4 @@
-// Attention of one-token slices over the paged KV pool, and writing to it: the functions that
-// cpu_library.py calls. One build serves one instruction set; see cpu_variants.py for its macros.
+// The functions that cpu_library.py calls. One build serves one instruction set; see cpu_variants.py for its macros.
 #include <omp.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 #if BATON_TILES
 #include "attend_tiles.h"
 #endif
+#include "linear.h"
 
 namespace baton {
 namespace {
@@ -124,6 +124,16 @@ void baton_write(const BatonWrite* step) {
 void baton_read(const BatonRead* step) {
   if (step->layer.element_bytes == 2) baton::read_rows<uint16_t>(*step);
   else baton::read_rows<uint32_t>(*step);
+}
+
+// Return 0, or 2 without memory.
+int baton_linear(const BatonLinear* step) {
+  try {
+    baton::multiply(*step, baton::reserve(baton::LinearScratch::size_of(*step)));
+  } catch (const std::bad_alloc&) {
+    return 2;
+  }
+  return 0;
 }
 
 }  // extern "C"

@@ -30,8 +30,6 @@ namespace baton {
 constexpr int64_t kPartTokens = 256;
 constexpr float kLog2E = 1.44269504088896340736f;
 
-inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-
 // One KV head of one sequence with its query heads.
 struct Row {
   const BatonDecode& step;

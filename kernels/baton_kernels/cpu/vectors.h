@@ -18,6 +18,8 @@ using Words = uint32_t __attribute__((vector_size(4 * kLanes)));
 using Halves = uint16_t __attribute__((vector_size(2 * kLanes)));
 using Bfloat16 = uint16_t;  // the upper half of a float
 
+inline int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
 inline Floats splat(float x) { return x - Floats{}; }
 
 inline Floats load(const float* from) {

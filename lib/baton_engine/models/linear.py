@@ -1,13 +1,14 @@
-"""Linear layers, with weights repacked once for the CPU's matrix product where that is faster.
+"""Linear layers, each with the product that suits its weight on this machine.
 
-Packing uses oneDNN through two private operators of torch. Without them, or where they refuse or do not pay,
-a layer is `functional.linear`.
+On a CPU, large weights are repacked once for oneDNN, through two private operators of torch; bfloat16 that
+the CPU only emulates is widened by the C++ kernels instead. Everywhere else, and where either is missing, a
+layer is `functional.linear`.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import torch
@@ -16,6 +17,8 @@ from torch.nn import functional
 
 from baton_engine.element_type import has_native_bfloat16
 from baton_engine.weights import WeightReader
+from baton_kernels.cpu_linear import widened_linear
+from baton_kernels.cpu_selection import load_best
 
 logger = logging.getLogger(__name__)
 
@@ -30,31 +33,32 @@ class Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._packed = _reorder(weight) if pays_packed(weight) else None
-        self._weight = weight if self._packed is None else None
-        self._bias = bias
-
-    @property
-    def packed_bytes(self) -> int:
+        self.packed_bytes = 0
         """Size of the packed copy; 0 without one."""
-        return 0 if self._packed is None else self._packed.nbytes
+        if pays_packed(weight):
+            packed = _reorder(weight)
+            self.packed_bytes = packed.nbytes
+            self._multiply = partial(_multiply, weight=packed, bias=bias)
+        elif is_emulated(weight) and (best := load_best()) is not None:
+            self._multiply = partial(widened_linear, best[1], weight=weight.contiguous(), bias=bias)
+        else:
+            self._multiply = partial(functional.linear, weight=weight, bias=bias)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map `[num_rows, in_features]` to a new `[num_rows, out_features]`."""
-        if self._packed is not None:
-            return _multiply(x, self._packed, self._bias)
-        assert self._weight is not None, "a layer keeps its weight in one of two forms"
-        return functional.linear(x, self._weight, self._bias)
+        return self._multiply(x)
 
 
 def pays_packed(weight: Tensor) -> bool:
-    """Say whether the packed product is the faster one for batches of several rows.
-
-    It is not where bfloat16 is emulated.
-    """
-    if weight.device.type != "cpu" or weight.numel() < MIN_PACKED_ELEMENTS or not can_pack():
+    """Say whether the packed product is the faster one for batches of several rows."""
+    if weight.device.type != "cpu" or weight.numel() < MIN_PACKED_ELEMENTS or is_emulated(weight):
         return False
-    return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and has_native_bfloat16())
+    return weight.dtype in (torch.float32, torch.bfloat16) and can_pack()
+
+
+def is_emulated(weight: Tensor) -> bool:
+    """Say whether torch converts every product's arguments, as this CPU has no arithmetic for them."""
+    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and not has_native_bfloat16()
 
 
 @cache
@@ -62,7 +66,7 @@ def can_pack() -> bool:
     """Say whether this torch has both operators and they compute."""
     weight, x = torch.eye(2), torch.tensor([[1.0, 2.0]])
     try:
-        result = _multiply(x, _reorder(weight), None)
+        result = _multiply(x, weight=_reorder(weight), bias=None)
     except (AttributeError, RuntimeError, TypeError) as error:
         logger.warning("linear layers are not packed, which is slower: %s", error)
         return False
@@ -74,8 +78,8 @@ def _reorder(weight: Tensor) -> Tensor:
     return packed
 
 
-def _multiply(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+def _multiply(x: Tensor, *, weight: Tensor, bias: Tensor | None) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return result
 
 

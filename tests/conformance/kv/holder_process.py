@@ -1,4 +1,4 @@
-"""A holder in a process of its own: prints its description and checksums, then waits to be killed."""
+"""A holder in a process of its own: prints its description and checksums, then serves until it is killed."""
 
 from __future__ import annotations
 
@@ -8,29 +8,34 @@ import sys
 
 import torch
 
-from baton_kv.shared_memory import SharedMemoryConnector
-from tests.conformance.kv.pairs import SMALL
+from baton_core.kv_spec import KVSpec
+from baton_kv.backends import BACKENDS
+from baton_kv.transfer_thread import TransferThread
+from baton_kv.transport import Listen, Transport
+from tests.conformance.kv.pairs import LARGE, MANY, SMALL
 
-NUM_BLOCKS = 16
+NUM_BLOCKS = {SMALL: 16, LARGE: MANY}
 
 
-def main(epoch: int) -> None:
-    connector = SharedMemoryConnector(SMALL, epoch)
-    pool = connector.allocate(NUM_BLOCKS)
-    for block_id in range(NUM_BLOCKS):
-        pool[block_id] = pattern(epoch, block_id)
-    checksums = connector.seal(range(NUM_BLOCKS))
+def main(transport: str, epoch: int, host: str, spec: KVSpec) -> None:
+    connector = BACKENDS[Transport(transport)](spec, epoch, Listen(host=host))
+    pool = connector.allocate(NUM_BLOCKS[spec])
+    for block_id in range(len(pool)):
+        pool[block_id] = pattern(epoch, block_id, spec)
+    checksums = connector.seal(range(len(pool)))
+    thread = TransferThread(connector, lambda results: None)
+    thread.start()
     json.dump({"description": connector.describe().hex(), "checksums": checksums}, sys.stdout)
     sys.stdout.write("\n")
     sys.stdout.flush()
     signal.pause()
 
 
-def pattern(epoch: int, block_id: int) -> torch.Tensor:
-    """What the holder of an epoch has in a block: `SMALL.block_shape` bf16."""
+def pattern(epoch: int, block_id: int, spec: KVSpec = SMALL) -> torch.Tensor:
+    """What the holder of an epoch has in a block: `spec.block_shape`."""
     generator = torch.Generator().manual_seed(1000 * epoch + block_id)
-    return torch.randn(SMALL.block_shape, generator=generator).bfloat16()
+    return torch.randn(spec.block_shape, generator=generator).to(getattr(torch, spec.dtype))
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], LARGE if sys.argv[4] == "large" else SMALL)

@@ -53,6 +53,8 @@ class Worker:
     connector: KVConnector
     pool: torch.Tensor
     neighbours: list[Worker]
+    is_stuck: bool = False
+    """Its thread does nothing any more."""
 
     @property
     def bytes(self) -> torch.Tensor:
@@ -62,7 +64,7 @@ class Worker:
     def poll(self) -> list[PullOutcome]:
         """One step of every worker of the site; only this one has orders."""
         for neighbour in self.neighbours:
-            if neighbour is not self:
+            if neighbour is not self and not neighbour.is_stuck:
                 assert neighbour.connector.poll() == []
         self.connector.wait(_STEP_S)
         return self.connector.poll()

@@ -2,79 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
 from baton_core.errors import InvalidConfigError
-from baton_kv.connector import BlockCopy, HolderUnreachableError, PullOrder
+from baton_kv.connector import HolderUnreachableError
 from baton_kv.description import Offer, decode_description, describe_pool
 from baton_kv.pool_memory import reserve_memory
 from baton_kv.pool_socket import PoolListener, ask_holder
 from baton_kv.shared_memory import SharedMemoryConnector
 from tests.conformance.kv.holder_process import pattern
 from tests.conformance.kv.pairs import HOLDER, LARGE, SMALL, Site, make_order, open_site, run_pull
-
-ROOT = Path(__file__).parents[3]
+from tests.conformance.kv.processes import start_holder
 
 
 @pytest.fixture
 def site() -> Iterator[Site]:
     with open_site("shared_memory") as opened:
         yield opened
-
-
-@dataclass
-class HolderProcess:
-    process: subprocess.Popen[str]
-    epoch: int
-    description: bytes
-    checksums: list[int]
-
-    @property
-    def address(self) -> str:
-        return decode_description(self.description, SMALL).address("shared_memory")
-
-    def order(self, block_map: dict[int, int]) -> PullOrder:
-        copies = tuple(
-            BlockCopy(remote_block_id=remote, local_block_id=local, checksum=self.checksums[remote])
-            for local, remote in block_map.items()
-        )
-        return PullOrder(pull_id=1, source=HOLDER, epoch=self.epoch, copies=copies)
-
-    def freeze(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-@contextmanager
-def start_holder(epoch: int = 1, cwd: Path = ROOT) -> Iterator[HolderProcess]:
-    command = [sys.executable, "-m", "tests.conformance.kv.holder_process", str(epoch)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
-    with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            line = json.loads(process.stdout.readline())
-            yield HolderProcess(process, epoch, bytes.fromhex(line["description"]), line["checksums"])
-        finally:
-            process.kill()
 
 
 def open_resources() -> Counter[str]:
@@ -86,7 +39,7 @@ def open_resources() -> Counter[str]:
 def test_blocks_cross_processes_and_a_restart(site: Site) -> None:
     puller = site.worker()
     for epoch in (1, 2):
-        with start_holder(epoch) as holder:
+        with start_holder("shared_memory", epoch) as holder:
             puller.connector.connect(HOLDER, holder.description)
             assert run_pull(puller, holder.order({0: 5, 1: 6, 2: 7, 9: 0})).error is None
             for local, remote in {0: 5, 1: 6, 2: 7, 9: 0}.items():
@@ -102,7 +55,7 @@ def test_a_frozen_holder_is_unreachable_after_the_deadline(site: Site) -> None:
     connector = SharedMemoryConnector(SMALL, 1, connect_timeout_s=0.2)
     site.exits.callback(connector.close)
     connector.allocate(4)
-    with start_holder() as holder:
+    with start_holder("shared_memory") as holder:
         holder.freeze()
         started = time.monotonic()
         with pytest.raises(HolderUnreachableError, match=r"within 0.2 s \(timed out\)"):
@@ -112,7 +65,7 @@ def test_a_frozen_holder_is_unreachable_after_the_deadline(site: Site) -> None:
 
 def test_a_pull_goes_on_while_its_holder_is_frozen(site: Site) -> None:
     puller = site.worker()
-    with start_holder() as holder:
+    with start_holder("shared_memory") as holder:
         puller.connector.connect(HOLDER, holder.description)
         holder.freeze()
         assert run_pull(puller, holder.order({0: 5})).error is None
@@ -121,7 +74,7 @@ def test_a_pull_goes_on_while_its_holder_is_frozen(site: Site) -> None:
 
 def test_a_killed_holder_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
     puller = site.worker()
-    with start_holder(cwd=tmp_path) as holder:
+    with start_holder("shared_memory", cwd=tmp_path) as holder:
         puller.connector.connect(HOLDER, holder.description)
         proc = Path(f"/proc/{holder.process.pid}")
         files = [os.readlink(file) for file in (proc / "fd").iterdir()]
@@ -129,9 +82,10 @@ def test_a_killed_holder_leaves_nothing_behind(site: Site, tmp_path: Path) -> No
         assert not [name for name in files if "/dev/shm" in name]
         maps = [line.split(maxsplit=5) for line in (proc / "maps").read_text().splitlines()]
         assert {fields[5] for fields in maps if fields[1] == "rw-s"} == {"/memfd:baton-kv (deleted)"}
-        assert holder.address in Path("/proc/net/unix").read_text()
+        address = decode_description(holder.description, SMALL).address("shared_memory")
+        assert address in Path("/proc/net/unix").read_text()
         holder.kill()
-        assert holder.address not in Path("/proc/net/unix").read_text()
+        assert address not in Path("/proc/net/unix").read_text()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,6 +97,7 @@ def test_neither_descriptors_nor_mappings_grow_over_reconnects(site: Site) -> No
         puller.connector.connect(HOLDER, holder.connector.describe())
         assert run_pull(puller, make_order(holder, {0: 0}, epoch=epoch)).error is None
         holder.connector.close()
+        site.workers.pop()
         del holder
         seen.append(open_resources())
         site.exits.pop_all()
@@ -198,7 +153,7 @@ def test_memory_that_is_not_the_one_described_is_refused(site: Site, what: str) 
 
 def test_a_pool_larger_than_the_memory_is_refused_with_both_numbers(site: Site) -> None:
     connector = SharedMemoryConnector(LARGE, 1)
-    with pytest.raises(InvalidConfigError, match=rf"is \d+ bytes; allowed: at most the \d+ bytes"):
+    with pytest.raises(InvalidConfigError, match=r"is \d+ bytes; allowed: at most the \d+ bytes"):
         connector.allocate(2**50 // LARGE.block_bytes)
 
 

@@ -76,10 +76,9 @@ def test_a_cached_prefix_makes_a_prompt_short() -> None:
     scheduler.add(first)
     run_steps(scheduler, 5)
     scheduler.remove(0.0, first)
-    add(scheduler, ("long", 30))
-    run_steps(scheduler, 0)
+    scheduler.add(make_sequence("long", prompt=30, first=100))
     scheduler.add(make_sequence("again", prompt=33, arrival_s=5.0))
-    assert sorted(shape(plan_step(scheduler))) == [("again", 32, 1), ("long", 28, 2)]
+    assert shape(plan_step(scheduler)) == [("long", 0, 8), ("again", 32, 1)]
 
 
 # --- configuration ---

@@ -89,11 +89,41 @@ def test_large_float32_weights_are_packed_and_small_ones_are_not() -> None:
     assert not Linear(make_weight(512, 511)).packed_bytes
 
 
-def test_emulated_bfloat16_is_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bfloat16_is_packed_where_it_is_native(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = make_weight(512, 512, dtype=torch.bfloat16)
     for is_native in (True, False):
         monkeypatch.setattr(linear, "has_native_bfloat16", lambda native=is_native: native)
         assert bool(Linear(weight).packed_bytes) is is_native
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "has_native_bfloat16", lambda: False)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_emulated_bfloat16_is_rounded_once_and_rows_do_not_touch(has_bias: bool) -> None:
+    for out_features, in_features in ((64, 48), (97, 131), (3, 1), (1, 17)):
+        weight = make_weight(out_features, in_features, dtype=torch.bfloat16)
+        bias = make_weight(out_features, dtype=torch.bfloat16) if has_bias else None
+        layer = Linear(weight, bias)
+        for num_rows in (0, 1, 3, 33, 70):
+            x = make_weight(num_rows, 2 * in_features, dtype=torch.bfloat16)[:, :in_features]
+            out = layer(x)
+            exact = functional.linear(
+                x.double(), weight.double(), bias.double() if bias is not None else None
+            )
+            assert (out.dtype, out.shape) == (torch.bfloat16, exact.shape)
+            torch.testing.assert_close(out.double(), exact, rtol=2**-8, atol=1e-4)
+            assert all(torch.equal(layer(x[row : row + 1])[0], out[row]) for row in range(num_rows))
+
+
+@pytest.mark.usefixtures("emulated")
+def test_without_the_kernels_emulated_bfloat16_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "load_best", lambda: None)
+    weight, x = make_weight(64, 48, dtype=torch.bfloat16), make_weight(5, 48, dtype=torch.bfloat16)
+    assert torch.equal(Linear(weight)(x), functional.linear(x, weight))
 
 
 @pytest.mark.usefixtures("without_operators")

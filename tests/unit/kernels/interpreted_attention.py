@@ -44,12 +44,14 @@ CASES: Final = {
     "head_of_96": Case(slices=((1, 37), (9, 37)), shape={"head_dim": 96, "num_kv_heads": 1}),
     "head_of_112": Case(slices=((1, 37), (9, 37)), shape={"head_dim": 112, "num_kv_heads": 1}),
     "wide_head": Case(slices=((1, 70), (7, 70)), shape={"head_dim": 256}),
-    "prompts_without_a_prefix": Case(slices=((2, 2), (37, 37), (64, 64)), shape={"block_size": 16}),
-    "chunks_over_a_prefix": Case(slices=((19, 150), (64, 129), (2, 99)), shape={"block_size": 32}),
+    "prompts_without_a_prefix": Case(slices=((2, 2), (37, 37)), shape={"block_size": 16}),
+    "chunks_over_a_prefix": Case(
+        slices=((19, 150), (64, 129), (2, 99)), shape={"block_size": 32, "num_kv_heads": 1}
+    ),
     "chunks_between_decodes": Case(slices=((1, 40), (7, 7), (1, 9), (33, 65), (1, 1)), window=11),
     "chunks_in_a_window": Case(slices=((40, 170), (3, 100)), window=50, shape={"block_size": 16}),
     "capped_chunks": Case(slices=((20, 90), (1, 90)), softcap=1.5, shape={"num_kv_heads": 1}),
-    "chunks_of_groups_of_7": Case(slices=((21, 50), (1, 8)), shape={"group": 7, "head_dim": 64}),
+    "chunks_of_groups_of_7": Case(slices=((11, 50), (1, 8)), shape={"group": 7, "head_dim": 64}),
     "chunks_of_groups_of_71": Case(slices=((3, 50),), shape={"group": 71, "num_kv_heads": 1}),
     "bfloat16": Case(
         slices=((1, 200), (40, 200), (1, 6)), tolerance=2e-2, shape={"dtype": BRAIN, "head_dim": 128}

@@ -37,10 +37,10 @@ MIXED: Final = rows(
 )
 CASES: Final = {
     "wide": (2.0, torch.float32, MIXED),
-    "peaked": (9.0, torch.float32, MIXED),
+    "peaked": (9.0, torch.float32, MIXED[3:]),
     "ties": (0.5, torch.bfloat16, rows({"top_k": 40}, {"top_p": 0.3}, {"top_k": 300, "top_p": 0.6})),
     "level": (0.0, torch.float32, rows({}, {"top_k": 7}, {"top_p": 0.01}, {"top_k": 9, "top_p": 0.5})),
-    "boundary": (0.0, torch.float32, rows(*[{"top_k": 3, "top_p": 0.99}] * 6)),
+    "boundary": (0.0, torch.float32, rows(*[{"top_k": 3, "top_p": 0.99}] * 4)),
     "edges": (2.0, torch.float16, rows({"top_k": 1}, {"top_p": 1e-9}, {"min_p": 1.0}, {"temperature": 1e-4})),
 }
 """Spread of the logits, their type, and how to draw from each row."""

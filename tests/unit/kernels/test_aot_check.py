@@ -56,7 +56,7 @@ def test_kernels_compile_and_fit_on_every_architecture_that_has_what_they_need(t
 
 @pytest.mark.parametrize(
     ("changes", "figure"),
-    [({"num_stages": 9}, "shared memory: "), ({"num_warps": 1}, "spills: ")],
+    [({"num_stages": 20}, "shared memory: "), ({"num_warps": 1}, "spills: ")],
     ids=["shared memory", "registers"],
 )
 def test_a_kernel_that_takes_too_much_is_refused_by_name(

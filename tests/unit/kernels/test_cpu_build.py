@@ -88,7 +88,7 @@ def test_without_a_compiler_torch_computes_and_the_log_says_so_once(
         assert type(select_kernels("cpu").attention) is TorchAttention
         assert type(select_kernels("cpu").attention) is TorchAttention
     assert [record.getMessage() for record in caplog.records] == [
-        "attention on this CPU runs in torch, which is slower: no C++ compiler found; "
+        "no C++ kernels on this CPU, torch is slower: no C++ compiler found; "
         "allowed: $CXX or one of c++, g++, clang++ on the path"
     ]
 

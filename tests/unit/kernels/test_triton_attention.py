@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from baton_kernels.reference import attend_reference
-from baton_kernels.triton_attention import TritonAttention, require_convertible
+from baton_kernels.triton_attention import TritonAttention, require_readable
 from tests.unit.kernels.interpreted_attention import CASES
 from tests.unit.kernels.interpreter import run_interpreted
 from tests.unit.kernels.paged_batches import LAYER, make_paged_batch
@@ -32,13 +32,17 @@ def test_a_prompt_gets_the_same_numbers_however_it_is_cut(largest_errors: dict[s
     assert largest_errors["cut"] == 0
 
 
-def test_a_cache_of_e4m3_is_refused_where_nothing_converts_it() -> None:
+def test_a_cache_of_e4m3_is_refused_where_nothing_reads_it() -> None:
     for arch in (89, 90, 100):
-        require_convertible(torch.float8_e4m3fn, arch)
+        require_readable(torch.float8_e4m3fn, 256, arch)
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        require_convertible(dtype, 80)
-    with pytest.raises(ValueError, match=r"KV cache dtype is 'float8_e4m3fn' .* compute capability 8\.0; allowed"):
-        require_convertible(torch.float8_e4m3fn, 80)
+        require_readable(dtype, 512, 80)
+    with pytest.raises(
+        ValueError, match=r"KV cache dtype is 'float8_e4m3fn' .* capability 8\.0; allowed below 8\.9"
+    ):
+        require_readable(torch.float8_e4m3fn, 128, 80)
+    with pytest.raises(ValueError, match=r"head_dim is 320 .* 'float8_e4m3fn'; allowed: at most 256"):
+        require_readable(torch.float8_e4m3fn, 320, 90)
 
 
 def test_heads_wider_than_the_kernels_take_are_attended_to_by_torch() -> None:
