@@ -17,7 +17,8 @@ TRITON_TYPES: Final = {
 }
 FP8_ARCH: Final = 89
 """The first architecture for which Triton converts e4m3."""
-BLACKWELL: Final = 100
+BLACKWELL: Final = 10
+"""The major compute capability of those that multiply in tensor memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class KernelVariant:
     num_warps: int
     num_stages: int
     blackwell_registers: int | None = None
-    """The most per thread from sm_100 on; not told, the assembler may spill some to fit two programs."""
+    """The most per thread on sm_10x; not told, the assembler there may spill some to fit two programs."""
     min_arch: int = 80
     """The least compute capability, times ten, that has what the kernel needs."""
 
@@ -50,7 +51,7 @@ class KernelVariant:
     def options(self, arch: int) -> dict[str, int]:
         """What a launch and a compile for `arch` say beside the arguments."""
         options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
-        if arch < BLACKWELL or self.blackwell_registers is None:
+        if arch // 10 != BLACKWELL or self.blackwell_registers is None:
             return options
         return {**options, "maxnreg": self.blackwell_registers}
 

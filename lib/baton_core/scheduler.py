@@ -143,14 +143,15 @@ class Scheduler:
             rivals = [one for one in self._running if one.priority <= seq.priority and plan.cuts(one)]
             if self._frontier().is_awaited_by(seq) or not plan.has_place_for(seq, rivals):
                 continue
-            victims.sort(key=_order)
             num_promised += self._supply.num_needed(seq, plan.chunk(seq))
             if num_promised > self._pool.num_available + sum(len(one.tables.held()) for one in victims):
                 return
-            while victims and (num_free_seats < 1 or num_promised > self._pool.num_available):
-                victim = victims.pop()
-                num_free_seats += victim.state is SequenceState.RUNNING
-                self._preempt(now, victim)
+            for victim in sorted(victims, key=_order, reverse=True):
+                is_running = victim.state is SequenceState.RUNNING
+                lacks_blocks = num_promised > self._pool.num_available
+                if lacks_blocks or (num_free_seats < 1 and is_running):
+                    self._preempt(now, victim)
+                    num_free_seats += is_running
             num_free_seats -= 1
 
     def _admit(self, now: float, plan: _PlanBuilder, before: float = math.inf) -> None:
@@ -203,7 +204,7 @@ class Scheduler:
         return frontier
 
     def _victim(self, seq: Sequence, plan: _PlanBuilder) -> Sequence:
-        """Whoever comes last among `seq` and those that could give up their blocks and are not in this step."""
+        """Whoever comes last among `seq` and those that may be preempted and are not in this step."""
         return max([seq, *(one for one in self._holders() if one not in plan.num_tokens)], key=_order)
 
     def _holders(self) -> list[Sequence]:

@@ -77,10 +77,10 @@ class TransformersModel:
 
         What is NaN afterwards has met another token; what differs takes its position from the step.
         """
-        keys: list[Tensor] = []
+        rows: list[Tensor] = []
 
         def attend(call: AttentionCall) -> Tensor:
-            keys.append(call.key[list(_CHECKED_ROWS)].flatten(1))
+            rows.extend(side[list(_CHECKED_ROWS)].flatten(1) for side in (call.query, call.key))
             return call.value.repeat_interleave(call.query.shape[1] // call.value.shape[1], dim=1)
 
         positions = torch.tensor([_CHECKED_POSITIONS], device=self.device)
@@ -93,7 +93,7 @@ class TransformersModel:
         with plugged(attend):
             whole = self._model(**inputs).logits[is_clean]
             hidden = self._decoder(**inputs).last_hidden_state[is_clean]
-        self._refuse_unless(all(map(_are_alike, [hidden, *keys])), "tokens that meet outside its attention")
+        self._refuse_unless(all(map(_are_alike, [hidden, *rows])), "tokens that meet outside its attention")
         logits = torch.stack((whole[0], self.logits(hidden)[0]))
         self._refuse_unless(_are_alike(logits), "logits that depend on more than the last hidden state")
 

@@ -58,6 +58,18 @@ def test_a_less_important_one_that_waits_with_blocks_gives_them_up() -> None:
     assert (holder.tables[0], holder.num_computed_tokens) == ([], 0)
 
 
+def test_for_a_place_nobody_gives_up_blocks_while_waiting() -> None:
+    scheduler, pool = make_scheduler(max_num_seqs=1)
+    scheduler.add(make_sequence("running", prompt=6, priority=1))
+    run_steps(scheduler, 1)
+    holder = make_sequence("holder", prompt=8, first=100, arrival_s=1.0, priority=2)
+    give_blocks(pool, holder, 2)
+    scheduler.add(holder)
+    scheduler.add(make_sequence("urgent", prompt=4, first=200, arrival_s=2.0))
+    assert shape(plan_step(scheduler)) == [("urgent", 0, 4)]
+    assert len(holder.tables[0]) == 2
+
+
 def test_nothing_is_preempted_for_a_request_that_would_not_fit_even_so() -> None:
     scheduler, _ = make_scheduler(6)
     scheduler.add(make_sequence("important", prompt=14))

@@ -1,0 +1,276 @@
+"""Time of a decode step on this CPU, against the bytes that it has to read and against plain torch.
+
+    python bench/cpu_step.py --dtype float32 --batch 1 8 32 --context 512
+
+Builds a random model, fills the KV cache, and runs one step over and over on two paths in turns: the
+engine's own, and `functional.linear` with gathered K and V. The limit is the time in which this machine reads
+the step's weights, K and V once, at the bandwidth measured in the same run with the same threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from unittest.mock import patch
+
+from baton import PASSIVE_OPENMP
+
+os.environ.setdefault(*PASSIVE_OPENMP)
+
+import torch
+from torch import Tensor
+
+from baton_core.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_engine.models import linear
+from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.runner import ModelRunner
+from baton_kernels.interface import AttentionBatch, AttentionKernels, LayerKernels
+from baton_kernels.selection import select_kernels
+from baton_kernels.torch_attention import TorchAttention
+
+BLOCK_SIZE = 32
+BANDWIDTH_BYTES = 512 << 20
+MIN_GAP = {"float32": 0.01, "bfloat16": 0.3}  # in standard deviations of the logits
+MAX_SEARCHES = 40
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+COLUMNS = ("limit ms", "min ms", "median ms", "of limit", "torch min ms", "torch median ms", "speedup")
+QWEN2_387M = {
+    "hidden_size": 896,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "intermediate_size": 4864,
+    "vocab_size": 32_000,
+}
+SMALL = {**QWEN2_387M, "num_hidden_layers": 2, "intermediate_size": 1024, "vocab_size": 4096}
+
+
+class RandomWeights:
+    """Stands in for a WeightReader: the same numbers for the same name, without files."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.loaded_bytes = 0
+
+    def __contains__(self, name: str) -> bool:
+        return True
+
+    def load(self, name: str, shape: Sequence[int]) -> Tensor:
+        return self.load_stacked([name], [shape])
+
+    def load_stacked(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Tensor:
+        stacked = torch.cat([self._draw(name, shape) for name, shape in zip(names, shapes, strict=True)])
+        self.loaded_bytes += stacked.nbytes
+        return stacked
+
+    def _draw(self, name: str, shape: Sequence[int]) -> Tensor:
+        if name.endswith("norm.weight"):
+            return torch.ones(*shape, dtype=self.dtype)
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        return (torch.randn(*shape, generator=generator) * 0.02).to(self.dtype)
+
+
+@dataclass
+class Contender:
+    """One way to compute a step, with its times."""
+
+    runner: ModelRunner
+    times_s: list[float] = field(default_factory=list)
+    tokens: tuple[tuple[int, ...], ...] = ()
+
+    def run(self, plan: StepPlan) -> None:
+        start = time.perf_counter()
+        self.tokens = self.runner.execute(plan).sampled
+        self.times_s.append(time.perf_counter() - start)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--context", type=int, default=512, help="tokens of each sequence")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=15, help="steps of each path")
+    parser.add_argument("--small", action="store_true", help="a model of two narrow layers, for a quick run")
+    for name, default in QWEN2_387M.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=int, help=f"default: {default}")
+    return parser.parse_args()
+
+
+def make_runner(
+    arguments: argparse.Namespace, kernels: AttentionKernels, layers: LayerKernels
+) -> tuple[ModelRunner, int]:
+    """Return a runner with a full cache for the largest batch, and the bytes of weights that a step reads."""
+    dtype = DTYPES[arguments.dtype]
+    shape = {name: getattr(arguments, name) or default for name, default in base_shape(arguments).items()}
+    with tempfile.TemporaryDirectory() as folder:
+        config_json = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "rms_norm_eps": 1e-6}
+        config_json |= {"max_position_embeddings": 1 << 20, "tie_word_embeddings": True, **shape}
+        (Path(folder) / "config.json").write_text(json.dumps(config_json))
+        config = read_model_config(Path(folder))
+    weights = RandomWeights(dtype)
+    model = build_model(config, weights, layers)  # type: ignore[arg-type]
+    # Tied: the table is read as the head, whole, in its packed copy or itself.
+    num_bytes = weights.loaded_bytes - model._head.packed_bytes  # type: ignore[attr-defined]
+    spec = config.kv_spec(BLOCK_SIZE, arguments.dtype)
+    spec = replace(spec, k_axes=kernels.k_axes, v_axes=kernels.v_axes)
+    num_blocks = max(arguments.batch) * blocks_of_sequence(arguments.context)
+    kv_pool = torch.zeros((num_blocks, *spec.block_shape), dtype=dtype)
+    fill_cache(kernels, kv_pool, arguments)
+    return ModelRunner(model, kernels, kv_pool, spec), num_bytes
+
+
+def base_shape(arguments: argparse.Namespace) -> dict[str, int]:
+    return SMALL if arguments.small else QWEN2_387M
+
+
+def blocks_of_sequence(context: int) -> int:
+    return -(-context // BLOCK_SIZE)
+
+
+def table_of_sequence(seq: int, arguments: argparse.Namespace) -> tuple[int, ...]:
+    """Every sequence's blocks lie apart, as after some hours of service."""
+    return tuple(seq + max(arguments.batch) * i for i in range(blocks_of_sequence(arguments.context)))
+
+
+def fill_cache(kernels: AttentionKernels, kv_pool: Tensor, arguments: argparse.Namespace) -> None:
+    """Write random K and V for the context of every sequence. Mutates `kv_pool`."""
+    generator = torch.Generator().manual_seed(0)
+    _, num_layers, _, num_heads, _, head_dim = kv_pool.shape
+    for seq in range(max(arguments.batch)):
+        batch = AttentionBatch.build(
+            query_lens=[arguments.context],
+            context_lens=[arguments.context],
+            block_tables=[table_of_sequence(seq, arguments)],
+            block_size=BLOCK_SIZE,
+        )
+        k, v = torch.randn(2, arguments.context, num_heads, head_dim, generator=generator).to(kv_pool.dtype)
+        for layer in range(num_layers):
+            kernels.write(k, v, kv_pool, layer, batch)
+
+
+def make_step(tokens: Sequence[int], arguments: argparse.Namespace) -> StepPlan:
+    """A sequence for each of `tokens`, which is its last one."""
+    position = arguments.context
+    spec = SampleSpec(seed=0, position=position, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+    slices = tuple(
+        SequenceSlice(
+            seq_id=SeqId(f"sequence-{seq}", 0),
+            token_ids=(token,),
+            start=position - 1,
+            block_tables=(table_of_sequence(seq, arguments),),
+            samples=(spec,),
+        )
+        for seq, token in enumerate(tokens)
+    )
+    return StepPlan(step_id=0, slices=slices)
+
+
+def find_decided_tokens(runner: ModelRunner, arguments: argparse.Namespace) -> list[int]:
+    """Return a last token for each sequence whose successor is no near-tie: rounding must not decide it."""
+    tokens = [3 + 17 * seq for seq in range(max(arguments.batch))]
+    for _ in range(MAX_SEARCHES):
+        with patch.object(runner.model, "logits", wraps=runner.model.logits) as logits_of:
+            runner.execute(make_step(tokens, arguments))
+            (hidden,) = logits_of.call_args.args
+        with torch.inference_mode():
+            logits = runner.model.logits(hidden).float()
+        best, second = logits.topk(2).values.unbind(1)
+        is_tie = best - second < MIN_GAP[arguments.dtype] * logits.std(dim=1)
+        if not is_tie.any():
+            return tokens
+        tokens = [token + int(tie) for token, tie in zip(tokens, is_tie.tolist(), strict=True)]
+    sys.exit(f"no clear successors after {MAX_SEARCHES} searches; allowed: another shape or context")
+
+
+def measure_bandwidth() -> float:
+    """Return bytes per second of reading, the better of a sum and of a copy (read and written)."""
+    source = torch.ones(BANDWIDTH_BYTES // 4)
+    destination = torch.empty_like(source)
+
+    def shortest(work: Callable[[], object]) -> float:
+        times = []
+        for _ in range(8):
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    read, copied = shortest(source.sum), shortest(lambda: destination.copy_(source))
+    return max(source.nbytes / read, 2 * source.nbytes / copied)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One batch size's line of the table."""
+
+    num_seqs: int
+    num_bytes: float
+    engine: Contender
+    plain: Contender
+
+    def text(self, bandwidth: float) -> str:
+        limit_s = self.num_bytes / bandwidth
+        fastest, torch_fastest = min(self.engine.times_s), min(self.plain.times_s)
+        cells = (
+            f"{limit_s * 1e3:.1f}",
+            f"{fastest * 1e3:.1f}",
+            f"{statistics.median(self.engine.times_s) * 1e3:.1f}",
+            f"{limit_s / fastest:.0%}",
+            f"{torch_fastest * 1e3:.1f}",
+            f"{statistics.median(self.plain.times_s) * 1e3:.1f}",
+            f"{torch_fastest / fastest:.2f}",
+        )
+        return f"{self.num_seqs:5}" + "".join(
+            f"{cell:>{len(name) + 3}}" for name, cell in zip(COLUMNS, cells, strict=True)
+        )
+
+
+def never(_: Tensor) -> bool:
+    return False
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    torch.set_num_threads(arguments.threads)
+    kernels = select_kernels("cpu", DTYPES[arguments.dtype])
+    runner, weight_bytes = make_runner(arguments, kernels.attention, kernels.layers)
+    with patch.object(linear, "pays_packed", never), patch.object(linear, "is_emulated", never):
+        plain_runner, _ = make_runner(arguments, TorchAttention(), LayerKernels())
+    tokens = find_decided_tokens(runner, arguments)
+    bandwidth, rows = measure_bandwidth(), []
+    for num_seqs in arguments.batch:
+        engine, plain = Contender(runner), Contender(plain_runner)
+        plan = make_step(tokens[:num_seqs], arguments)
+        for _ in range(arguments.repeats):
+            engine.run(plan)
+            plain.run(plan)
+        if engine.tokens != plain.tokens:
+            sys.exit(f"the paths differ: {engine.tokens} and {plain.tokens}; allowed: the same tokens")
+        kv_bytes = num_seqs * arguments.context * runner.spec.block_bytes / BLOCK_SIZE
+        rows.append(Row(num_seqs=num_seqs, num_bytes=weight_bytes + kv_bytes, engine=engine, plain=plain))
+        bandwidth = max(bandwidth, measure_bandwidth())
+    print(
+        f"{arguments.dtype}, context {arguments.context}, {arguments.threads} threads, "
+        f"{bandwidth / 1e9:.1f} GB/s, {weight_bytes / 1e6:.0f} MB of weights; same tokens on both paths"
+    )
+    print("batch" + "".join(f"   {name}" for name in COLUMNS))
+    for row in rows:
+        print(row.text(bandwidth))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Compares every small model of the tests with Transformers, in every way a cluster can run it.
+
+Writes the result as a table into docs/models.md:
+
+    python -m tools.model_matrix
+
+Exits with 1 if any token differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import Final
+from unittest.mock import patch
+
+import torch
+import transformers
+
+from baton_core.router_events import FinishRequest
+from baton_core.router_messages import RequestSpec
+from baton_core.sampling_params import SamplingParams
+from baton_engine import loading
+from baton_kernels.cpu_selection import load_best, select_cpu_attention
+from baton_kernels.selection import select_kernels
+from baton_kernels.torch_attention import TorchAttention
+from tests.models import VARIANTS, make_model
+from tests.reference import Job, Reference
+from tests.sim.torch_cluster import Backend, Shape, TorchCluster
+
+DOCUMENT: Final = Path(__file__).parents[1] / "docs/models.md"
+BEGIN: Final = "<!-- written by tools/model_matrix.py: begin -->"
+END: Final = "<!-- written by tools/model_matrix.py: end -->"
+KERNELS: Final = ("torch", "C++")
+ARRANGEMENTS: Final[dict[str, Backend | None]] = {
+    "together": None,
+    "in process": "in_process",
+    "shared memory": "shared_memory",
+    "TCP": "tcp",
+}
+WHOLE: Final = Shape(num_blocks=96, max_num_batched_tokens=1024)
+CHUNKED: Final = replace(WHOLE, max_num_batched_tokens=96)
+PROMPT_LENS: Final = (33, 70, 200)
+NUM_TOKENS: Final = 24
+EQUAL: Final = "="
+DIFFERENT: Final = "≠"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model folder, and requests with Transformers' tokens."""
+
+    folder: Path
+    jobs: tuple[Job, ...]
+
+    @classmethod
+    def draw(cls, folder: Path, variant: str) -> Case:
+        reference = Reference(make_model(folder, variant, max_position_embeddings=1024))
+        params = SamplingParams(temperature=0.0, seed=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+        jobs = []
+        for length in PROMPT_LENS:
+            # A first token of its own: no prompt finds another's blocks in the cache.
+            prompt, tokens = reference.draw_greedy(length, NUM_TOKENS, prefix=(length,))
+            jobs.append(Job(RequestSpec(request_id="", prompt_token_ids=prompt, params=params), [tokens]))
+        return cls(folder, tuple(jobs))
+
+    def named(self, name: str) -> list[Job]:
+        """The requests under names of their own."""
+        return [
+            replace(job, spec=replace(job.spec, request_id=f"{name}-{index}"))
+            for index, job in enumerate(self.jobs)
+        ]
+
+
+def compare(case: Case, kernels: str, backend: Backend | None, shape: Shape) -> str:
+    """Serve the requests cold, then again from the cache; return a sign for each of the two passes.
+
+    Raises:
+        AssertionError: the run was not what the table says of it: chunked or whole, cached or cold.
+    """
+    with using_kernels(kernels), TorchCluster(case.folder, backend, shape) as cluster:
+        cold, num_cached_cold = _serve(cluster, case.named("cold"))
+        cached, num_cached = _serve(cluster, case.named("cached"))
+        prefiller = cluster.engines["p" if backend else "m"]
+        assert (prefiller.num_open_slices > 0) == (shape is CHUNKED), "prompts were not divided as said"
+        assert num_cached_cold == 0 < num_cached, "the cache was not used as said"
+        assert backend is None or cluster.engines["d"].num_pulled_blocks > 0, "nothing was transferred"
+    return cold + cached
+
+
+def _serve(cluster: TorchCluster, jobs: Sequence[Job]) -> tuple[str, int]:
+    """Return the sign of one pass and how many prompt tokens came from a cache."""
+    outcomes = cluster.serve([job.spec for job in jobs])
+    ends = [end for outcome in outcomes for end in outcome.ends if isinstance(end, FinishRequest)]
+    assert len(ends) == len(jobs), "a request did not finish"
+    is_equal = all(
+        outcome.tokens == dict(enumerate(job.expected)) for outcome, job in zip(outcomes, jobs, strict=True)
+    )
+    return EQUAL if is_equal else DIFFERENT, sum(end.num_cached_tokens for end in ends)
+
+
+@contextmanager
+def using_kernels(name: str) -> Iterator[None]:
+    """Let workers on the CPU that are loaded meanwhile attend with these kernels."""
+    attention = TorchAttention() if name == "torch" else select_cpu_attention(torch.float32)
+    if name != "torch" and isinstance(attention, TorchAttention):
+        raise SystemExit("the C++ kernels cannot be built here; allowed: a machine with a C++ compiler")
+    kernels = replace(select_kernels("cpu"), attention=attention)
+    with patch.object(loading, "select_kernels", lambda *_: kernels):
+        yield
+
+
+def table(cells: Mapping[tuple[str, str, str], str]) -> str:
+    """Return the table: `cells` are by variant, kernels and arrangement."""
+    columns = list(product(KERNELS, ARRANGEMENTS))
+    lines = [
+        "| model | " + " | ".join(f"{kernels}, {arrangement}" for kernels, arrangement in columns) + " |",
+        "|---" * (1 + len(columns)) + "|",
+    ]
+    for variant in dict.fromkeys(variant for variant, *_ in cells):
+        row = " | ".join(cells[variant, *column] for column in columns)
+        lines.append(f"| `{variant}` | {row} |")
+    return "\n".join(lines)
+
+
+def read_table(text: str) -> dict[tuple[str, str, str], str]:
+    """Return the cells of a document's table, as `table` takes them."""
+    _, _, rest = text.partition(BEGIN)
+    rows = [line.strip("| ").split(" | ") for line in rest.partition(END)[0].splitlines() if line[:1] == "|"]
+    columns = [heading.split(", ") for heading in rows[0][1:]]
+    return {
+        (row[0].strip("`"), kernels, arrangement): cell
+        for row in rows[2:]
+        for (kernels, arrangement), cell in zip(columns, row[1:], strict=True)
+    }
+
+
+def fill_document(text: str, generated: str) -> str:
+    """Return the document with what lies between the two marks replaced."""
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{generated}\n{END}{after}"
+
+
+def describe_run() -> str:
+    """Return the line that says when and with what the table was made."""
+    loaded = load_best()
+    cpp = loaded[0].name if loaded else "none"
+    return (
+        f"Made on {datetime.now(UTC):%Y-%m-%d} by `python -m tools.model_matrix`: Python "
+        f"{platform.python_version()}, torch {torch.__version__}, Transformers {transformers.__version__}, "
+        f"float32 on a CPU, C++ kernels `{cpp}`."
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the table of docs/models.md.")
+    parser.add_argument("--only", nargs="*", choices=tuple(VARIANTS), help="compare these and write nothing")
+    only = parser.parse_args().only
+    torch.set_num_threads(1)  # The models are too small for more.
+    cells: dict[tuple[str, str, str], str] = {}
+    with tempfile.TemporaryDirectory() as root:
+        for variant in only or VARIANTS:
+            case = Case.draw(Path(root) / variant, variant)
+            for kernels, (arrangement, backend) in product(KERNELS, ARRANGEMENTS.items()):
+                passes = [compare(case, kernels, backend, shape) for shape in (WHOLE, CHUNKED)]
+                cells[variant, kernels, arrangement] = " ".join("".join(passes))
+                print(variant, kernels, arrangement, *passes, flush=True)
+    if not only:
+        DOCUMENT.write_text(fill_document(DOCUMENT.read_text(), f"{describe_run()}\n\n{table(cells)}"))
+    return int(any(DIFFERENT in cell for cell in cells.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
