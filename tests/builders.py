@@ -44,7 +44,7 @@ def make_prompt(num_tokens: int, first: int = 1) -> tuple[int, ...]:
 
 
 def make_request(request_id: str = "r", *, prompt: int = 8, first: int = 1, **changes: Any) -> RequestSpec:
-    """A request of `prompt` tokens; `cache_salt`, `priority` and the fields of `SamplingParams` may be given."""
+    """A request of `prompt` tokens; `cache_salt`, `priority` and fields of `SamplingParams` may be given."""
     cache_salt, priority = changes.pop("cache_salt", ""), changes.pop("priority", 0)
     return RequestSpec(
         request_id=request_id,

@@ -13,8 +13,8 @@ import grpc
 import zmq.asyncio
 
 from baton import SamplingParams
-from baton.worker import Worker, WorkerParts
 from baton.pool_placement import PoolPlacement
+from baton.worker import Worker, WorkerParts
 from baton.worker_process import WorkerSettings, worker_config, worker_info
 from baton_core.request_flow import name_at_client
 from baton_core.router_messages import ToRouter
