@@ -72,7 +72,19 @@ FAMILIES: Final[dict[str, tuple[type, type]]] = {
 }
 SPECIAL_TOKENS: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 EOS_TOKEN_ID: Final = 2
-POSITION_TABLES: Final = ("wpe.weight", "embed_positions.weight")
+WIDTHS: Final = {
+    "wpe.weight": 4.0,
+    "attn.c_attn.weight": 4.5,
+    "attn.c_proj.weight": 2.0,
+    "mlp.c_proj.weight": 0.5,
+    "embed_positions.weight": 4.0,
+    "q_proj.weight": 3.0,
+    "k_proj.weight": 3.0,
+    "v_proj.weight": 2.0,
+    "out_proj.weight": 2.0,
+    "fc2.weight": 0.5,
+}
+"""Factors on what GPT-2 and OPT are drawn with: with 1.0 they continue every prompt alike."""
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -276,9 +288,9 @@ def _random_model(spec: ModelSpec) -> PreTrainedModel:
 def randomise(model: PreTrainedModel, seed: int) -> None:
     """Draw all weights so wide that each layer, bias and norm moves the logits by far more than rounding.
 
-    Biases are centred on 0: larger ones would drown the context. Learned positions are wider: beside them
-    a tied head would repeat its last token.
+    Biases are centred on 0: larger ones would drown the context.
     """
+    widths = WIDTHS if model.config.model_type in ("gpt2", "opt") else {}
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         drawn = torch.rand(parameter.shape, generator=generator)
@@ -287,8 +299,8 @@ def randomise(model: PreTrainedModel, seed: int) -> None:
         elif parameter.dim() == 1:
             parameter.copy_(drawn + 0.5)
         else:
-            width = 16.0 if name.endswith(POSITION_TABLES) else 4.0
-            parameter.copy_((drawn - 0.5) * (width / parameter.shape[-1] ** 0.5))
+            factor = next((widths[end] for end in widths if name.endswith(end)), 1.0)
+            parameter.copy_((drawn - 0.5) * (4.0 * factor / parameter.shape[-1] ** 0.5))
 
 
 def make_prompt(length: int, *, seed: int = 0, vocab_size: int = 512) -> list[int]:

@@ -104,6 +104,10 @@ class AutoConnector(KVConnector):
         self._tcp.close()
         self._shared_memory.close()
 
+    def transport_of(self, peer_id: str) -> str:
+        """Which way the blocks of a connected peer take."""
+        return self._chosen[peer_id].capabilities.name
+
     def _open(self, connector: KVConnector, peer_id: str, description: bytes, reason: str) -> None:
         connector.connect(peer_id, description)
         self._chosen[peer_id] = connector

@@ -134,7 +134,7 @@ class KVConnector(ABC):
 
     @abstractmethod
     def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
-        """Checksum local blocks for their pullers: xxh3_64 over all bytes of a block, in the layout it has here.
+        """Checksum local blocks for their pullers: xxh3_64 over all bytes of a block as it lies here.
 
         None for each block where pulls are verified by confirmation. The caller sees to it that every write
         to these blocks has finished, and that nothing writes to them until the last puller has released

@@ -37,6 +37,7 @@ from baton_kv.layouts import Blocks, convert_blocks
 from baton_kv.orders import RunningOrder, require_in_range, require_sound
 from baton_kv.pool_bytes import PoolBytes, as_pool, open_pool, require_blocks
 from baton_kv.pool_memory import reserve_memory
+from baton_kv.staging import Staging
 from baton_kv.tcp_holder import BlockServer
 from baton_kv.tcp_link import HolderLink
 from baton_kv.tcp_messages import MAX_GRANTED, MAX_MESSAGE_BYTES
@@ -143,9 +144,9 @@ class TcpConnector(KVConnector):
         return Offer(self.capabilities.name, self._pool.address)
 
     @property
-    def num_staging_bytes(self) -> int:
+    def staging(self) -> Staging:
         """Memory for chunks on their way out."""
-        return self._pool.server.staging.num_bytes
+        return self._pool.server.staging
 
     def describe(self) -> bytes:
         return describe_pool(self._spec, self._epoch, len(self._pool.pool), self.offer).encode()
@@ -232,7 +233,7 @@ class TcpConnector(KVConnector):
         if self._local is not None:
             self._local.server.socket.close(linger=0)
             self._local = None
-        self._context.term()
+        self._context.destroy(linger=0)
 
     # --- parts ---
 
@@ -326,7 +327,7 @@ class TcpConnector(KVConnector):
 
 
 def _bind(socket: zmq.Socket[bytes], listen: Listen) -> str:
-    """Bind; return the address for pullers.
+    """Bind, or close; return the address for pullers.
 
     Raises:
         InvalidConfigError: the address is not this machine's, or taken.
@@ -335,6 +336,7 @@ def _bind(socket: zmq.Socket[bytes], listen: Listen) -> str:
     try:
         socket.bind(address)
     except zmq.ZMQError as error:
+        socket.close(linger=0)
         raise InvalidConfigError(
             f"the address for KV blocks is {address!r}, which cannot be bound ({error.strerror}); "
             "allowed: an address of this machine and a port that is not in use"

@@ -211,11 +211,10 @@ class BlockServer:
         if not puller.fetches:
             self._pullers.pop(puller_id, None)
 
-    def _send(self, puller_id: bytes, message: ToPuller, payload: memoryview | None = None) -> None:
-        """Send without waiting: to a puller that is gone or does not read, what does not fit is lost."""
-        frames: list[bytes | memoryview] = [puller_id, encode(message), *([] if payload is None else [payload])]
+    def _send(self, puller_id: bytes, message: ToPuller, *payload: memoryview) -> None:
+        """Send without waiting; what a puller that is gone or does not read has no room for is lost."""
         try:
-            self.socket.send_multipart(frames, zmq.NOBLOCK, copy=False)
+            self.socket.send_multipart([puller_id, encode(message), *payload], zmq.NOBLOCK, copy=False)
         except zmq.Again:
             _log.debug("a puller does not read what it has asked for")
         except zmq.ZMQError as error:

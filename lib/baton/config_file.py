@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from baton.flags import Flag
+from baton.flags import Flag, shown
 from baton_core.errors import InvalidConfigError
 
 _ALLOWED: Final = "a YAML file of flags and their values"
@@ -26,34 +26,36 @@ def read_config(path: str, flags: Sequence[Flag]) -> dict[str, Any]:
     """
     by_field = {flag.field: flag for flag in flags}
     values: dict[str, Any] = {}
-    for key, value in _read_mapping(path).items():
-        field = str(key).lstrip("-").replace("-", "_")
+    for key, value in _read_pairs(path):
+        field = key.lstrip("-").replace("-", "_") if isinstance(key, str) else ""
         if field not in by_field:
             allowed = ", ".join(sorted(flag.name.removeprefix("--") for flag in flags))
-            raise InvalidConfigError(f"{path}: key is {key!r}; allowed: {allowed}")
+            raise InvalidConfigError(f"{path}: key is {shown(key)}; allowed: {allowed}")
         if field in values:
             raise InvalidConfigError(f"{path}: {key} is given twice; allowed: once")
         values[field] = _read_value(f"{path}: {key}", by_field[field], value)
     return values
 
 
-def _read_mapping(path: str) -> dict[Any, Any]:
+def _read_pairs(path: str) -> list[tuple[object, object]]:
+    """Keys and values as they are written, a repeated key as often as it is."""
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        loader = yaml.SafeLoader(Path(path).read_text(encoding="utf-8"))
+        root = loader.get_single_node()
+        if root is None:
+            return []
+        if isinstance(root, yaml.MappingNode):
+            return list(loader.construct_pairs(root, deep=True))
     except OSError as error:
         reason = f"cannot be read ({error.strerror})"
         raise InvalidConfigError(f"--config is {path!r}, which {reason}; allowed: {_ALLOWED}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    # Beside its own errors PyYAML raises whatever a value with a wrong tag makes it stumble over.
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
         where = " ".join(str(error).split())
         raise InvalidConfigError(
             f"--config is {path!r}, which is no YAML ({where}); allowed: {_ALLOWED}"
         ) from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise InvalidConfigError(f"--config is {path!r}, which holds a {kind}; allowed: {_ALLOWED}")
-    return content
+    raise InvalidConfigError(f"--config is {path!r}, which holds no flags; allowed: {_ALLOWED}")
 
 
 def _read_value(name: str, flag: Flag, value: object) -> Any:

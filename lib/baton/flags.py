@@ -12,6 +12,8 @@ from typing import Any, Final
 from baton_core.errors import InvalidConfigError
 
 _MAX_SHOWN: Final = 80
+_MAX_DECIMAL_BITS: Final = 4096
+"""Of an integer; Python refuses to write much longer ones in decimal."""
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 """What Python makes of bytes that are no UTF-8."""
 _KINDS: Final = {int: "an integer", float: "a finite number", str: "text in UTF-8", bool: "true or false"}
@@ -26,7 +28,7 @@ class Form:
 
 
 ADDRESS: Final = Form(r"[^\s:]+:\d{1,5}|\[[^\s\]]+\]:\d{1,5}", "host:port")
-MODEL: Final = Form(r"(?!.*[^/]{256})[^\x00-\x1f\x7f]{1,4000}", "a folder or a Hugging Face id")
+MODEL: Final = Form(r"(?!-)(?!.*[^/]{256})[^\x00-\x1f\x7f]{1,4000}", "a folder or a Hugging Face id")
 NAME: Final = Form(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 printable characters")
 
 
@@ -122,10 +124,19 @@ class Flag:
         return is_over and value <= self.high and (self.kind is not float or math.isfinite(value))
 
     def _refusal(self, name: str, value: object) -> InvalidConfigError:
-        shown = ascii(value)
-        if len(shown) > _MAX_SHOWN:
-            shown = shown[: _MAX_SHOWN - 3] + "..."
-        return InvalidConfigError(f"{name} is {shown}; allowed: {self.allowed}")
+        return InvalidConfigError(f"{name} is {shown(value)}; allowed: {self.allowed}")
+
+
+def shown(value: object) -> str:
+    """A value as errors show it: ASCII of bounded length, whatever its size."""
+    match value:
+        case list() | dict() | set():
+            return f"a {type(value).__name__}"
+        case int() if value.bit_length() > _MAX_DECIMAL_BITS:
+            text = hex(value)
+        case _:
+            text = ascii(value)
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
 
 
 class _Collect(argparse.Action):

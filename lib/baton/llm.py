@@ -158,13 +158,14 @@ class LLM:
         if len(priorities) != len(given):
             raise InvalidRequestError("priority", f"{len(priorities)} of them", str(len(given)))
         for value in priorities:
-            if not -(2**31) <= value < 2**31:
+            if not isinstance(value, int) or not -(2**31) <= value < 2**31:
                 raise InvalidRequestError("priority", value, f"integers from {-(2**31)} to {2**31 - 1}")
         builders: dict[str, _OutputBuilder] = {}
         for prompt, prompt_params, prompt_priority in zip(given, params, priorities, strict=True):
             builder = self._builder(prompt, prompt_params, prompt_priority)
             builders[builder.spec.request_id] = builder
-        specs = [builder.spec for builder in builders.values()]
+        # In order of priority: a cluster takes a part of them at a time.
+        specs = sorted((builder.spec for builder in builders.values()), key=lambda spec: spec.priority)
         with tqdm(total=len(specs), desc="prompts", disable=not use_tqdm, dynamic_ncols=True) as bar:
             num_tokens = 0
             for request_id, event in self._cluster.generate(specs):
@@ -252,12 +253,18 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 def _text_of(prompt: Prompt) -> str | None:
     text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-    return text if isinstance(text, str) else None
+    if not isinstance(text, str):
+        return None
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError("prompt", text, "text that UTF-8 can hold") from None
+    return text
 
 
 def _token_ids_of(prompt: Prompt) -> tuple[int, ...]:
     token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
-    if not isinstance(token_ids, Sequence):
+    if not isinstance(token_ids, Sequence) or not all(isinstance(token_id, int) for token_id in token_ids):
         allowed = "text, token ids, or a dictionary with `prompt` or `prompt_token_ids`"
         raise InvalidRequestError("prompt", prompt, allowed)
     return tuple(token_ids)

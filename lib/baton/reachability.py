@@ -41,9 +41,10 @@ def _host_towards(router: str) -> str:
         with socket.socket(family, kind) as probe:
             probe.connect(where)  # sends nothing
             found: str = probe.getsockname()[0]
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a host name"
         raise InvalidConfigError(
-            f"--advertise-host is not given, and no interface leads to router {router!r} ({error.strerror}); "
+            f"--advertise-host is not given, and no interface leads to router {router!r} ({reason}); "
             "allowed: a host under which other machines reach this one"
         ) from None
     return f"[{found}]" if family == socket.AF_INET6 else found

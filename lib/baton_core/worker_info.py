@@ -33,7 +33,7 @@ class ModelIdentity:
     """What two workers must agree on before blocks may move between them."""
 
     model: str
-    """Hash of the configuration and of the weights' headers and sizes."""
+    """Hash of the configuration, of the weights' headers, sizes and samples, and of how keys are rotated."""
     dtype: str
     block_size: int
     kv_layout: str

@@ -63,7 +63,7 @@ class ChatTemplate:
             )
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             roles = ", ".join(message.role for message in messages)
-            allowed = f"what the model's chat template takes ({error})"
+            allowed = f"what the model's chat template takes ({error!s:.200})"
             raise InvalidRequestError("chat", f"messages of {roles}", allowed) from error
 
 

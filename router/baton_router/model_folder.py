@@ -21,6 +21,7 @@ _LOG = logging.getLogger(__name__)
 _HUB_PATTERNS: Final = ("*.json", "*.jinja", MERGES)
 _LENGTH_KEYS: Final = ("max_position_embeddings", "n_positions")
 """The second is GPT-2's and its relatives'."""
+_MAX_INT: Final = 2**31 - 1
 _SAMPLING_FIELDS: Final = {
     "temperature": "temperature",
     "top_p": "top_p",
@@ -126,8 +127,10 @@ def _read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
 
 def _positive_int(folder: Path, config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidModelError(f"{folder / 'config.json'}: {key} is {value!r}; allowed: an integer from 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MAX_INT:
+        raise InvalidModelError(
+            f"{folder / 'config.json'}: {key} is {value!r:.200}; allowed: an integer from 1 to {_MAX_INT}"
+        )
     return value
 
 

@@ -90,10 +90,6 @@ class RequestValidator:
                 self._check_token_ids("token_ids", request.token_ids.ids)
                 return tuple(request.token_ids.ids)
             case "chat":
-                if self._model.chat_template is None:
-                    raise InvalidRequestError(
-                        "prompt", "a chat", "text or token_ids: the model has no chat template"
-                    )
                 return Conversation(messages=read_messages(request.chat))
             case _:
                 raise InvalidRequestError("prompt", None, "one of text, token_ids and chat")
@@ -166,11 +162,11 @@ def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> No
     """Refuse ids that the model has no token for.
 
     Raises:
-        InvalidRequestError: naming the largest such id.
+        InvalidRequestError: naming one such id.
     """
-    largest = max(token_ids, default=0)
-    if largest >= vocab_size:
-        raise InvalidRequestError(field, largest, f"token ids from 0 to {vocab_size - 1}")
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(field, token_id, f"token ids from 0 to {vocab_size - 1}")
 
 
 def _check_text(field: str, text: str, max_characters: int) -> None:

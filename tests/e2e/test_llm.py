@@ -87,6 +87,9 @@ def test_a_bad_prompt_or_parameter_is_refused_before_any_work(
         ([good, []], greedy(1), "prompt is '0 tokens'; allowed: 1 to"),
         ([good, [2**20]], greedy(1), "prompt is 1048576; allowed: token ids from 0"),
         ([good, [5] * 2**15], greedy(1), "prompt is '32768 tokens'; allowed: 1 to"),
+        ([good, [-1]], greedy(1), "prompt is -1; allowed: token ids from 0"),
+        ([good, ["a"]], greedy(1), "prompt is ['a']; allowed: text, token ids"),
+        ([good, "\ud800"], greedy(1), "prompt is '\\ud800'; allowed: text that UTF-8 can hold"),
         ([good, {"text": "a"}], greedy(1), "prompt is {'text': 'a'}; allowed: text, token ids"),
         ([good, good], [greedy(1)], "sampling_params is '1 of them'; allowed: 1 or 2"),
         ([good], greedy(1, stop_token_ids=(2**20,)), "stop_token_ids is 1048576"),
@@ -106,6 +109,7 @@ def test_a_priority_is_refused_where_the_workers_know_none(name: str, request: p
     for priority, said in (
         ([1], "priority is '1 of them'; allowed: 2"),
         ([0, 2**31], "priority is 2147483648"),
+        ([0, "1"], "priority is '1'; allowed: integers"),
     ):
         with pytest.raises(InvalidRequestError, match=said):
             llm.generate([TEXT, TEXT], greedy(2), priority=priority, use_tqdm=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -67,8 +68,17 @@ def case_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
     return make
 
 
-@pytest.mark.parametrize("backend", [None, "in_process", "shared_memory"])
-@pytest.mark.parametrize("variant", VARIANTS)
+OVER_TCP = ("llama", "gemma2")
+"""One KV group and two; the models of the other variants travel no differently."""
+
+
+@pytest.mark.parametrize(
+    ("variant", "backend"),
+    [
+        *product(VARIANTS, [None, "in_process", "shared_memory"]),
+        *product(OVER_TCP, ["tcp"]),
+    ],
+)
 def test_greedy_tokens_are_those_of_transformers(
     variant: str, backend: Backend | None, case_of: Callable[[str], Case]
 ) -> None:

@@ -25,8 +25,9 @@ from baton_engine.loading import EngineSettings, load_runner
 from baton_engine.runner import ModelRunner
 from baton_engine.sizing import KVCacheSettings
 from baton_kernels.selection import select_kernels
+from baton_kv.backends import BACKENDS
 from baton_kv.connector import KVConnector
-from baton_kv.shared_memory import SharedMemoryConnector
+from baton_kv.transport import Listen, Transport
 from baton_prefill.holder_endpoint import HolderEndpoint
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
@@ -103,6 +104,7 @@ async def made(
     wrap: Callable[[KVConnector], KVConnector] = lambda connector: connector,
     peer_address: str = "tcp://127.0.0.1:0",
     max_num_batched_tokens: int = 2048,
+    kv_transport: Transport = Transport.SHARED_MEMORY,
 ) -> AsyncIterator[tuple[Worker, str]]:
     """A worker for the router at `port`, named by its role if not otherwise, and its peer address."""
     settings = WorkerSettings(
@@ -118,7 +120,7 @@ async def made(
     )
     context = zmq.asyncio.Context()
     holder = HolderEndpoint(context, peer_address)
-    placement = PoolPlacement(lambda group: wrap(SharedMemoryConnector(group, epoch)))
+    placement = PoolPlacement(lambda spec: wrap(BACKENDS[kv_transport](spec, epoch, Listen())))
     engine = load_runner(settings.engine, placement.allocate)
     connector = placement.connector
     assert connector is not None

@@ -1,8 +1,8 @@
 """The feed-forward network as a mixture of experts: each token goes through a few of many.
 
 The (token, expert) pairs of a step are sorted by expert, so that each of the two linear layers is one grouped
-product over all experts. Every sum over a token's experts runs in the order of their weights: a token's
-result does not depend on which tokens share its step.
+product over all experts. Every sum over a token's experts runs in the order of their weights: but for the
+rounding of a product, a token's result does not depend on which tokens share its step.
 """
 
 from __future__ import annotations

@@ -111,7 +111,12 @@ def read_transformers_config(
 def _reason(error: Exception) -> str:
     if isinstance(error, UnsupportedError):
         return f"this one has {error}"
-    return f"this one fails with {type(error).__name__}: {str(error).strip().splitlines()[0]:.200}"
+    return f"this one fails with {type(error).__name__}: {first_line(error)}".rstrip(": ")
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, as far as it fits into another error's message; it may say nothing."""
+    return str(error).strip().partition("\n")[0][:200]
 
 
 def _load_config(folder: Path, architecture: str) -> Any:

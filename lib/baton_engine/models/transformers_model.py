@@ -18,7 +18,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from baton_core.errors import InvalidModelError
 from baton_engine.models.transformers_attention import ATTENTION, AttentionCall, plugged, register
-from baton_engine.models.transformers_config import TransformersConfig
+from baton_engine.models.transformers_config import TransformersConfig, first_line
 from baton_engine.step_attention import StepAttention
 from baton_engine.weights import WeightReader
 from baton_kernels.interface import LayerKernels
@@ -138,9 +138,8 @@ def _load(config: TransformersConfig, weights: WeightReader) -> Any:
             output_loading_info=True,
         )
     except (OSError, RuntimeError, ValueError) as error:
-        reason = str(error).splitlines()[0]
         raise InvalidModelError(
-            f"{config.folder}: {reason}; allowed: the weights of its config.json"
+            f"{config.folder}: {first_line(error)}; allowed: the weights of its config.json"
         ) from error
     for name in sorted(info["missing_keys"]):
         raise InvalidModelError(f"{config.folder}: tensor {name} is missing; allowed: weights that hold it")

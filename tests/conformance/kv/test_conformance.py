@@ -83,6 +83,37 @@ def test_a_pull_over_several_steps_brings_every_byte(site: Site) -> None:
     assert all(torch.equal(puller.bytes[local], holder.bytes[remote]) for local, remote in block_map.items())
 
 
+@pytest.mark.parametrize(("spec", "block_map"), [(SMALL, {0: 5, 1: 6, 9: 0, 8: 6}), (LARGE, {0: 0, 5: 1})])
+def test_blocks_arrive_in_the_layout_of_the_puller(
+    site: Site, spec: KVSpec, block_map: dict[int, int]
+) -> None:
+    """CPU kernels want V transposed inside each head; others keep the heads of a token together."""
+    holder = site.worker(replace(spec, k_axes="THD", v_axes="HTD"))
+    puller = site.worker(replace(spec, k_axes="HTD", v_axes="HDT"))
+    puller.connector.connect(HOLDER, holder.connector.describe())
+    before = puller.bytes.clone()
+    assert run_pull(puller, make_order(holder, block_map)).error is None
+    item = {2: torch.int16, 4: torch.int32}[holder.pool.element_size()]
+    num_layers, _, num_heads, num_tokens, head_dim = spec.block_shape
+    held, pulled = (worker.pool.view(item) for worker in (holder, puller))
+    for local, remote in block_map.items():
+        k = held[remote, :, 0].reshape(num_layers, num_tokens, num_heads, head_dim).transpose(1, 2)
+        v = pulled[local, :, 1].reshape(num_layers, num_heads, head_dim, num_tokens).transpose(2, 3)
+        assert torch.equal(pulled[local, :, 0], k)
+        assert torch.equal(v, held[remote, :, 1])
+    untouched = [block for block in range(16) if block not in block_map]
+    assert torch.equal(puller.bytes[untouched], before[untouched])
+
+
+def test_a_changed_block_is_found_before_it_is_converted(site: Site) -> None:
+    holder, puller = site.worker(), site.worker(replace(SMALL, v_axes="HDT"))
+    puller.connector.connect(HOLDER, holder.connector.describe())
+    order = make_order(holder, {4: 1, 5: 2})
+    holder.bytes[2, 0] ^= 1
+    is_found = puller.connector.capabilities.verifies_by is VerifiesBy.CHECKSUM
+    assert run_pull(puller, order).failed == ((5,) if is_found else ())
+
+
 def test_what_the_holder_writes_is_seen_without_connecting_again(site: Site) -> None:
     holder, puller = site.pair()
     holder.pool[3] = 2.5

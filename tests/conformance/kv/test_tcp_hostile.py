@@ -27,6 +27,8 @@ from tests.conformance.kv.pairs import (
     run_pull,
 )
 
+OpenSocket = Callable[[int], zmq.Socket[bytes]]
+"""Opens a socket that is closed after the test."""
 DEADLINE_S = 10.0
 EPOCH = 1
 
@@ -39,10 +41,16 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    with zmq.Context() as opened:
-        yield opened
-        opened.destroy(linger=0)
+def open_socket() -> Iterator[OpenSocket]:
+    sockets: list[zmq.Socket[bytes]] = []
+    with zmq.Context() as context:
+
+        def open_one(kind: int) -> zmq.Socket[bytes]:
+            sockets.append(context.socket(kind))
+            return sockets[-1]
+
+        yield open_one
+        context.destroy(linger=0)
 
 
 def serve_until(holder: Worker, condition: Callable[[], bool]) -> None:
@@ -61,9 +69,9 @@ def tcp(worker: Worker) -> TcpConnector:
 class Puller:
     """A puller that says what a test wants."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], holder: Worker) -> None:
+    def __init__(self, open_socket: OpenSocket, holder: Worker) -> None:
         self.holder = holder
-        self.socket = context.socket(zmq.DEALER)
+        self.socket = open_socket(zmq.DEALER)
         self.socket.setsockopt(zmq.RCVHWM, 1)
         self.socket.setsockopt(zmq.RCVBUF, 1 << 16)
         self.socket.connect(tcp(holder).offer.address)
@@ -93,9 +101,9 @@ BLOCKS = tuple(range(4))
     ],
 )
 def test_a_puller_that_asks_for_what_is_not_there_is_told_why(
-    site: Site, context: zmq.Context[zmq.Socket[bytes]], message: Fetch | Grant | Drop, reason: str
+    site: Site, open_socket: OpenSocket, message: Fetch | Grant | Drop, reason: str
 ) -> None:
-    puller = Puller(context, site.worker())
+    puller = Puller(open_socket, site.worker())
     puller.say(encode(message))
     assert puller.hear() == FetchEnded(1, reason)
 
@@ -116,9 +124,9 @@ def test_a_puller_that_asks_for_what_is_not_there_is_told_why(
     ],
 )
 def test_what_is_no_message_is_dropped_and_the_next_one_served(
-    site: Site, context: zmq.Context[zmq.Socket[bytes]], frames: tuple[bytes, ...]
+    site: Site, open_socket: OpenSocket, frames: tuple[bytes, ...]
 ) -> None:
-    puller = Puller(context, site.worker())
+    puller = Puller(open_socket, site.worker())
     before = puller.holder.bytes.clone()
     puller.say(*frames)
     puller.say(encode(Fetch(7, EPOCH, BLOCKS, 1)))
@@ -126,10 +134,8 @@ def test_what_is_no_message_is_dropped_and_the_next_one_served(
     assert torch.equal(puller.holder.bytes, before)
 
 
-def test_a_puller_gets_no_more_chunks_than_it_granted(
-    site: Site, context: zmq.Context[zmq.Socket[bytes]]
-) -> None:
-    puller = Puller(context, site.worker(LARGE))
+def test_a_puller_gets_no_more_chunks_than_it_granted(site: Site, open_socket: OpenSocket) -> None:
+    puller = Puller(open_socket, site.worker(LARGE))
     puller.say(encode(Fetch(1, EPOCH, tuple(range(16)), 1)))
     assert puller.hear() == ChunkSent(1, 0)
     assert puller.hear() == FetchEnded(1, "no chunk was taken for 0.2 s")
@@ -139,11 +145,11 @@ def test_a_puller_gets_no_more_chunks_than_it_granted(
 
 
 def test_pullers_that_do_not_read_cost_bounded_memory_and_hold_up_nobody(
-    site: Site, context: zmq.Context[zmq.Socket[bytes]]
+    site: Site, open_socket: OpenSocket
 ) -> None:
     holder, healthy = site.pair(LARGE, num_blocks=MANY)
-    staging = tcp(holder).server.staging
-    pullers = [Puller(context, holder) for _ in range(6)]
+    staging = tcp(holder).staging
+    pullers = [Puller(open_socket, holder) for _ in range(6)]
     most = 0
     for fetch_id in range(20):
         for puller in pullers:
@@ -168,8 +174,8 @@ def test_pullers_that_do_not_read_cost_bounded_memory_and_hold_up_nobody(
 class Holder:
     """A holder that says what a test wants."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], described: Worker) -> None:
-        self.socket = context.socket(zmq.ROUTER)
+    def __init__(self, open_socket: OpenSocket, described: Worker) -> None:
+        self.socket = open_socket(zmq.ROUTER)
         port = self.socket.bind_to_random_port("tcp://127.0.0.1")
         description = msgspec.msgpack.decode(described.connector.describe())
         description["offers"] = [{"transport": "tcp", "address": f"tcp://127.0.0.1:{port}"}]
@@ -195,11 +201,11 @@ CHUNK = bytes(2 * SMALL.block_bytes)
     ],
 )
 def test_a_holder_that_sends_what_was_not_asked_for_fails_the_order_and_writes_nothing(
-    site: Site, context: zmq.Context[zmq.Socket[bytes]], frames: tuple[bytes, ...], error: str
+    site: Site, open_socket: OpenSocket, frames: tuple[bytes, ...], error: str
 ) -> None:
     described, puller = site.worker(), site.worker()
     before = puller.bytes.clone()
-    holder = Holder(context, described)
+    holder = Holder(open_socket, described)
     puller.connector.connect(HOLDER, holder.description)
     puller.connector.pull(make_order(described, {3: 0, 4: 1}))
     assert holder.socket.poll(1000 * DEADLINE_S)
@@ -211,11 +217,9 @@ def test_a_holder_that_sends_what_was_not_asked_for_fails_the_order_and_writes_n
     assert torch.equal(puller.bytes, before)
 
 
-def test_a_holder_that_lies_about_its_bytes_is_found_out(
-    site: Site, context: zmq.Context[zmq.Socket[bytes]]
-) -> None:
+def test_a_holder_that_lies_about_its_bytes_is_found_out(site: Site, open_socket: OpenSocket) -> None:
     described, puller = site.worker(), site.worker()
-    holder = Holder(context, described)
+    holder = Holder(open_socket, described)
     puller.connector.connect(HOLDER, holder.description)
     puller.connector.pull(make_order(described, {3: 0, 4: 1}))
     assert holder.socket.poll(1000 * DEADLINE_S)

@@ -55,6 +55,15 @@ def test_a_worker_that_cannot_be_paired_is_refused_by_field(field: str, value: A
     assert len(fleet.workers()) == 1
 
 
+def test_one_transport_in_common_with_each_member_is_enough() -> None:
+    fleet = make_fleet()
+    for worker_id, transport in (("a", "shared_memory+tcp"), ("b", "tcp"), ("c", "shared_memory+tcp")):
+        fleet.join(make_worker_info(worker_id, identity=make_identity(transport=transport)))
+    stranger = make_worker_info("d", identity=make_identity(transport="shared_memory"))
+    with pytest.raises(IncompatibleWorkerError, match="transport is 'shared_memory'; allowed: 'tcp', as in"):
+        fleet.join(stranger)
+
+
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(IncompatibleWorkerError, match="worker_id is 'a'"):
         make_fleet("a", "a")

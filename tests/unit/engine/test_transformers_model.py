@@ -144,6 +144,18 @@ def test_what_cannot_work_is_refused_with_the_reason(
         read_model_config(tmp_path)
 
 
+def test_code_that_fails_without_a_word_is_refused_by_the_name_of_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise NotImplementedError
+
+    save_config(tmp_path, OlmoeConfig(**SMALL), "OlmoeForCausalLM")
+    monkeypatch.setattr(AutoConfig, "from_pretrained", fail)
+    with pytest.raises(InvalidModelError, match=r"this one fails with NotImplementedError$"):
+        read_model_config(tmp_path)
+
+
 def test_an_architecture_that_transformers_does_not_know_is_refused(tmp_path: Path) -> None:
     values = {
         "architectures": ["NobodysForCausalLM"],

@@ -83,6 +83,7 @@ def test_special_tokens_of_an_older_folder_are_read_from_their_own_file(tmp_path
     ("files", "message"),
     [
         ({"config": {"vocab_size": "400"}}, r"config\.json: vocab_size is '400'; allowed: an integer from 1"),
+        ({"config": {"vocab_size": 2**31}}, "vocab_size is 2147483648; allowed: an integer"),
         ({"config": {"max_position_embeddings": None}}, r"config\.json: max_position_embeddings is None"),
         ({"generation_config": {"top_p": 2}}, r"generation_config\.json: top_p is 2; allowed: .* to 1"),
         ({"generation_config": {"temperature": "hot"}}, r"generation_config\.json: temperature is 'hot'"),

@@ -147,12 +147,6 @@ def test_another_model_is_not_found(validator: RequestValidator) -> None:
     assert caught.value.code is ErrorCode.NOT_FOUND
 
 
-def test_a_chat_is_refused_where_the_model_has_no_template(tmp_path: Path) -> None:
-    chat = Chat(messages=[ChatMessage(role="user", content="a")])
-    with pytest.raises(InvalidRequestError, match="no chat template"):
-        make_validator(tmp_path, chat_template=None).validate(GenerateRequest(chat=chat))
-
-
 @pytest.mark.parametrize("num_tokens", [1, 127])
 def test_a_prompt_that_leaves_room_for_one_token_passes(num_tokens: int) -> None:
     check_prompt([399] * num_tokens, max_model_len=128, vocab_size=400)
@@ -164,6 +158,7 @@ def test_a_prompt_that_leaves_room_for_one_token_passes(num_tokens: int) -> None
         ([], "prompt is '0 tokens'; allowed: 1 to 127 tokens"),
         ([0] * 128, "prompt is '128 tokens'; allowed: 1 to 127 tokens"),
         ([0, 400], "prompt is 400; allowed: token ids from 0 to 399"),
+        ([0, -1], "prompt is -1; allowed: token ids from 0 to 399"),
     ],
 )
 def test_a_prompt_that_cannot_be_served_is_refused(token_ids: list[int], message: str) -> None:

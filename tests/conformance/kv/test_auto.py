@@ -1,0 +1,132 @@
+"""The choice of a way to each peer: shared memory where its nonce can be read, TCP elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import torch
+
+from baton_core.errors import IncompatibleWorkerError
+from baton_kv.auto import AutoConnector
+from baton_kv.backends import BACKENDS
+from baton_kv.connector import HolderUnreachableError, KVConnector
+from baton_kv.shared_memory import SharedMemoryConnector
+from baton_kv.tcp import TcpConnector
+from baton_kv.transport import Listen, Transport
+from tests.conformance.kv.pairs import HOLDER, SMALL, Site, Worker, make_order, open_site, run_pull
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with open_site("auto") as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "baton_kv")
+
+
+def pull_one(holder: Worker, puller: Worker) -> None:
+    """Pull a block and check it."""
+    assert run_pull(puller, make_order(holder, {3: 7})).error is None
+    assert torch.equal(puller.bytes[3], holder.bytes[7])
+
+
+def spoiled(holder: Worker, transport: str, address: str) -> bytes:
+    """The holder's description with another address for one transport."""
+    description = msgspec.msgpack.decode(holder.connector.describe())
+    for offer in description["offers"]:
+        if offer["transport"] == transport:
+            offer["address"] = address
+    return msgspec.msgpack.encode(description)
+
+
+def test_on_one_host_it_is_shared_memory(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    holder, puller = site.pair()
+    pull_one(holder, puller)
+    assert caplog.messages == [
+        "KV blocks of worker prefill-0 come over shared_memory: the nonce in its shared memory can be read"
+    ]
+
+
+def test_where_the_nonce_cannot_be_read_it_is_tcp(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    holder, puller = site.worker(), site.worker()
+    puller.connector.connect(HOLDER, spoiled(holder, "shared_memory", "baton-kv-elsewhere"))
+    pull_one(holder, puller)
+    (message,) = caplog.messages
+    assert message.startswith(
+        "KV blocks of worker prefill-0 come over tcp: the nonce in its shared memory cannot be read: "
+        "address is 'baton-kv-elsewhere'; allowed: a live holder on this host"
+    )
+
+
+def test_another_user_gets_the_blocks_by_tcp(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder, puller = site.worker(), site.worker()
+    monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
+    puller.connector.connect(HOLDER, holder.connector.describe())
+    monkeypatch.undo()
+    assert isinstance(puller.connector, AutoConnector)
+    assert puller.connector.transport_of(HOLDER) == "tcp"
+    pull_one(holder, puller)
+
+
+@pytest.mark.parametrize("kind", [SharedMemoryConnector, TcpConnector])
+def test_peers_with_one_transport_can_be_pulled_from_and_pull(
+    site: Site, kind: type[SharedMemoryConnector | TcpConnector]
+) -> None:
+    auto = site.worker()
+    site.make = lambda spec, epoch: kind(spec, epoch)
+    other = site.worker()
+    auto.connector.connect(HOLDER, other.connector.describe())
+    assert isinstance(auto.connector, AutoConnector)
+    assert auto.connector.transport_of(HOLDER) == kind.capabilities.name
+    pull_one(other, auto)
+    other.connector.connect(HOLDER, auto.connector.describe())
+    pull_one(auto, other)
+
+
+def test_peers_without_a_common_transport_are_refused(site: Site) -> None:
+    site.make = lambda spec, epoch: SharedMemoryConnector(spec, epoch)
+    holder = site.worker()
+    site.make = lambda spec, epoch: TcpConnector(spec, epoch)
+    with pytest.raises(IncompatibleWorkerError, match="is 'shared_memory'; allowed: 'tcp'"):
+        site.worker().connector.connect(HOLDER, holder.connector.describe())
+
+
+def test_without_a_second_way_the_first_ones_error_stands(site: Site) -> None:
+    puller = site.worker()
+    site.make = lambda spec, epoch: SharedMemoryConnector(spec, epoch)
+    holder = site.worker()
+    with pytest.raises(HolderUnreachableError, match="address is 'nobody'"):
+        puller.connector.connect(HOLDER, spoiled(holder, "shared_memory", "nobody"))
+
+
+def test_a_peer_may_change_its_way(site: Site) -> None:
+    holder, puller = site.pair()
+    puller.connector.pull(make_order(holder, {0: 1}))
+    puller.connector.connect(HOLDER, spoiled(holder, "shared_memory", "nobody"))
+    (outcome,) = puller.collect(1)
+    assert outcome.error == "peer 'prefill-0' was disconnected"
+    pull_one(holder, puller)
+    puller.connector.connect(HOLDER, holder.connector.describe())
+    pull_one(holder, puller)
+
+
+@pytest.mark.parametrize(
+    ("transport", "kind"),
+    [
+        (Transport.AUTO, AutoConnector),
+        (Transport.SHARED_MEMORY, SharedMemoryConnector),
+        (Transport.TCP, TcpConnector),
+    ],
+)
+def test_each_setting_makes_its_connector(transport: Transport, kind: type[KVConnector]) -> None:
+    connector = BACKENDS[transport](SMALL, 1, Listen())
+    connector.close()
+    assert type(connector) is kind
+    assert set(BACKENDS) == set(Transport)

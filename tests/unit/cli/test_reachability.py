@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from baton.reachability import bound_host, reachable_host, with_host
+from baton_core.errors import InvalidConfigError
+
+
+@pytest.mark.parametrize("router", ["a..b:80", f"{'x' * 70}:80"])
+def test_a_router_whose_name_is_none_leads_nowhere(router: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"no interface leads to router '{router}' .not a host name"):
+        reachable_host("tcp://0.0.0.0:7000", "", router)
+
+
+def test_the_advertised_host_comes_first_then_the_bound_one_then_that_of_the_interface() -> None:
+    assert reachable_host("tcp://0.0.0.0:7000", "worker-1", "127.0.0.1:80") == "worker-1"
+    assert reachable_host("tcp://10.0.0.5:7000", "", "127.0.0.1:80") == "10.0.0.5"
+    assert reachable_host("tcp://0.0.0.0:7000", "", "127.0.0.1:80") == "127.0.0.1"
+
+
+def test_a_host_is_read_from_and_put_into_tcp_addresses_alone() -> None:
+    assert bound_host("tcp://10.0.0.5:7000") == "10.0.0.5"
+    assert bound_host("tcp://[::1]:7000") == "[::1]"
+    assert bound_host("ipc:///run/peer") == "127.0.0.1"
+    assert with_host("tcp://0.0.0.0:7000", "worker-1") == "tcp://worker-1:7000"
+    assert with_host("ipc:///run/peer", "worker-1") == "ipc:///run/peer"
