@@ -51,6 +51,8 @@ def build(variant: CpuVariant, folder: Path | None = None, extra_flags: tuple[st
                 _compile(compiler, flags, library)
     except (OSError, RuntimeError) as error:
         raise BuildError(f"the cache folder of CPU kernels cannot be used: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise BuildError(f"{compiler} took more than {_TIMEOUT_S} s for the CPU kernels") from error
     return library
 
 
@@ -93,7 +95,5 @@ def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
             reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
             raise BuildError(f"{compiler} cannot build {library.name}: {reason}")
         Path(unfinished).replace(library)
-    except subprocess.TimeoutExpired as error:
-        raise BuildError(f"{compiler} took more than {_TIMEOUT_S} s for {library.name}") from error
     finally:
         Path(unfinished).unlink(missing_ok=True)

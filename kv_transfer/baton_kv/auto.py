@@ -17,12 +17,13 @@ from baton_kv.connector import (
 )
 from baton_kv.description import decode_description, describe_pool
 from baton_kv.shared_memory import SharedMemoryConnector
-from baton_kv.tcp import TcpConnector, TcpTimings
+from baton_kv.tcp import TcpConnector
 
 if TYPE_CHECKING:
     import torch
 
     from baton_core.kv_spec import KVSpec
+    from baton_kv.tcp_socket import TcpTimings
     from baton_kv.transport import Listen
 
 _log = logging.getLogger(__name__)
@@ -41,12 +42,12 @@ class AutoConnector(KVConnector):
     )
 
     def __init__(
-        self, spec: KVSpec, epoch: int, listen: Listen | None = None, timings: TcpTimings | None = None
+        self, spec: KVSpec, epoch: int, where: Listen | None = None, timings: TcpTimings | None = None
     ) -> None:
         self._spec = spec
         self._epoch = epoch
         self._shared_memory = SharedMemoryConnector(spec, epoch)
-        self._tcp = TcpConnector(spec, epoch, listen, timings)
+        self._tcp = TcpConnector(spec, epoch, where, timings)
         self._chosen: dict[str, KVConnector] = {}
 
     def allocate(self, num_blocks: int) -> torch.Tensor:
@@ -62,18 +63,17 @@ class AutoConnector(KVConnector):
     def connect(self, peer_id: str, description: bytes) -> None:
         self.disconnect(peer_id)
         offers = {offer.transport for offer in decode_description(description, self._spec).offers}
-        reason = "the nonce in its shared memory can be read"
-        if SharedMemoryConnector.capabilities.name in offers:
+        nonce = "the nonce in its shared memory"
+        if SharedMemoryConnector.capabilities.name not in offers:
+            reason = "it offers no shared memory"
+        else:
             try:
-                self._open(self._shared_memory, peer_id, description, reason)
+                self._open(self._shared_memory, peer_id, description, f"{nonce} can be read")
+                return
             except HolderUnreachableError as error:
                 if TcpConnector.capabilities.name not in offers:
                     raise
-                reason = f"the nonce in its shared memory cannot be read: {error}"
-            else:
-                return
-        else:
-            reason = "it offers no shared memory"
+                reason = f"{nonce} cannot be read: {error}"
         self._open(self._tcp, peer_id, description, reason)
 
     def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Final
+from typing import ClassVar
 
 import numpy as np
 import torch
 import zmq
 
-from baton_core.errors import InvalidConfigError
 from baton_core.kv_spec import KVSpec
-from baton_kv.chunks import CHUNK_BYTES
 from baton_kv.connector import (
     AbortResult,
     Capabilities,
@@ -38,35 +37,22 @@ from baton_kv.orders import RunningOrder, require_in_range, require_sound
 from baton_kv.pool_bytes import PoolBytes, as_pool, open_pool, require_blocks
 from baton_kv.pool_memory import reserve_memory
 from baton_kv.staging import Staging
-from baton_kv.tcp_holder import BlockServer
-from baton_kv.tcp_link import HolderLink
-from baton_kv.tcp_messages import MAX_GRANTED, MAX_MESSAGE_BYTES
+from baton_kv.tcp_holder import BlockServer, ServedPool
+from baton_kv.tcp_link import HolderAddress, HolderLink
+from baton_kv.tcp_socket import TcpTimings, connect, listen
 from baton_kv.transport import Listen
 from baton_kv.wakeup import Wakeup
-
-_MAX_QUEUED: Final = 64
-"""Messages to or from one puller; at most `MAX_GRANTED` of them are chunks."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TcpTimings:
-    """How long each end waits for the other."""
-
-    heartbeat_s: float = 0.5
-    lost_s: float = 2.0
-    """Without an answer to a heartbeat the connection is lost."""
-    silence_s: float = 5.0
-    """A puller gives up a holder that is connected but sends none of the chunks it may send; below the
-    deadline that the core has for a whole copy."""
-    idle_s: float = 30.0
-    """A holder gives up a fetch whose puller takes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    pool: PoolBytes
+    served: ServedPool
     server: BlockServer
     address: str
+
+    @property
+    def blocks(self) -> PoolBytes:
+        return self.served.blocks
 
 
 @dataclass(slots=True)
@@ -89,11 +75,11 @@ class TcpConnector(KVConnector):
     capabilities: ClassVar = Capabilities(name="tcp", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True)
 
     def __init__(
-        self, spec: KVSpec, epoch: int, listen: Listen | None = None, timings: TcpTimings | None = None
+        self, spec: KVSpec, epoch: int, where: Listen | None = None, timings: TcpTimings | None = None
     ) -> None:
         self._spec = spec
         self._epoch = epoch
-        self._listen = listen or Listen()
+        self._listen = where or Listen()
         self._timings = timings or TcpTimings()
         self._context = zmq.Context()
         self._wakeup = Wakeup()
@@ -122,25 +108,19 @@ class TcpConnector(KVConnector):
         """
         if self._local is not None:
             raise RuntimeError("the pool is already allocated")
-        socket = self._socket(zmq.ROUTER)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
-        socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        opened = open_pool(pool)
-        server = BlockServer(
-            socket,
-            opened,
+        socket, address = listen(self._context, self._listen, self._timings)
+        served = ServedPool(
+            blocks=open_pool(pool),
             block_bytes=self._spec.block_bytes,
             epoch=self._epoch,
-            idle_s=self._timings.idle_s,
-            on_return=self._wakeup.set,
+            token=secrets.token_hex(16),
         )
-        self._local = _Local(opened, server, _bind(socket, self._listen))
+        server = BlockServer(socket, served, idle_s=self._timings.idle_s, on_return=self._wakeup.set)
+        self._local = _Local(served, server, f"{address}/{served.token}")
 
     @property
     def offer(self) -> Offer:
-        """How a description names the local pool."""
+        """How a description names the local pool: `tcp://host:port/token`."""
         return Offer(self.capabilities.name, self._pool.address)
 
     @property
@@ -149,10 +129,10 @@ class TcpConnector(KVConnector):
         return self._pool.server.staging
 
     def describe(self) -> bytes:
-        return describe_pool(self._spec, self._epoch, len(self._pool.pool), self.offer).encode()
+        return describe_pool(self._spec, self._epoch, len(self._pool.blocks), self.offer).encode()
 
     def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
-        pool = self._pool.pool
+        pool = self._pool.blocks
         require_in_range("block_id", block_ids, len(pool))
         return tuple(pool.checksum(block_id) for block_id in block_ids)
 
@@ -255,49 +235,26 @@ class TcpConnector(KVConnector):
     def _open_links(self) -> list[HolderLink]:
         return [peer.link for peer in self._peers.values() if peer.link.is_open]
 
-    def _socket(self, kind: int) -> zmq.Socket[bytes]:
-        socket: zmq.Socket[bytes] = self._context.socket(kind)
-        timings = self._timings
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.SNDBUF, CHUNK_BYTES),
-            (zmq.RCVBUF, CHUNK_BYTES),
-            (zmq.HEARTBEAT_IVL, round(1000 * timings.heartbeat_s)),
-            (zmq.HEARTBEAT_TIMEOUT, round(1000 * timings.lost_s)),
-            (zmq.HANDSHAKE_IVL, round(1000 * timings.silence_s)),
-            (zmq.CONNECT_TIMEOUT, round(1000 * timings.silence_s)),
-            (zmq.TCP_MAXRT, round(1000 * timings.silence_s)),  # a frozen peer's closed window, too
-            (zmq.RECONNECT_IVL, -1),
-        ):
-            socket.setsockopt(option, value)
-        return socket
-
     def _make_link(self, peer_id: str, spec: KVSpec, address: str) -> HolderLink:
         """Begin to connect.
 
         Raises:
             HolderUnreachableError: that is no address.
         """
-        socket = self._socket(zmq.DEALER)
-        socket.setsockopt(zmq.RCVHWM, 2 * MAX_GRANTED)
-        socket.setsockopt(zmq.MAXMSGSIZE, CHUNK_BYTES)
-        link = HolderLink(
-            socket,
-            holder=f"holder {peer_id!r}",
-            address=address,
-            block_bytes=self._spec.block_bytes,
-            silence_s=self._timings.silence_s,
-            write=partial(self._write, spec),
-            on_end=self._on_end,
-        )
+        endpoint, _, token = address.rpartition("/")
         try:
-            if not address.startswith("tcp://"):
-                raise ValueError("another protocol")
-            socket.connect(address)
+            if not endpoint.startswith("tcp://"):
+                raise ValueError("another form")
+            return HolderLink(
+                connect(self._context, endpoint, self._timings),
+                HolderAddress(name=f"holder {peer_id!r}", endpoint=endpoint, token=token),
+                block_bytes=self._spec.block_bytes,
+                silence_s=self._timings.silence_s,
+                write=partial(self._write, spec),
+                on_end=self._on_end,
+            )
         except (zmq.ZMQError, ValueError) as error:
-            link.close("it was never connected")
-            raise HolderUnreachableError("address", address, f"tcp://host:port ({error})") from None
-        return link
+            raise HolderUnreachableError("address", address, f"tcp://host:port/token ({error})") from None
 
     def _require_sound(self, order: PullOrder) -> _Peer:
         peer = self._peers.get(order.source)
@@ -307,7 +264,7 @@ class TcpConnector(KVConnector):
             order,
             epoch=peer.epoch,
             num_remote_blocks=peer.num_blocks,
-            num_local_blocks=len(self._pool.pool),
+            num_local_blocks=len(self._pool.blocks),
         )
         return peer
 
@@ -319,27 +276,8 @@ class TcpConnector(KVConnector):
             converted = self._scratch[: len(rows)]
             convert_blocks(rows, spec, converted, self._spec)
             rows = converted
-        self._pool.pool.write(block_ids, rows)
+        self._pool.blocks.write(block_ids, rows)
 
     def _on_end(self, outcome: PullOutcome) -> None:
         del self._sources[outcome.pull_id]
         self._ended.append(outcome)
-
-
-def _bind(socket: zmq.Socket[bytes], listen: Listen) -> str:
-    """Bind, or close; return the address for pullers.
-
-    Raises:
-        InvalidConfigError: the address is not this machine's, or taken.
-    """
-    address = f"tcp://{listen.host}:{listen.port}"
-    try:
-        socket.bind(address)
-    except zmq.ZMQError as error:
-        socket.close(linger=0)
-        raise InvalidConfigError(
-            f"the address for KV blocks is {address!r}, which cannot be bound ({error.strerror}); "
-            "allowed: an address of this machine and a port that is not in use"
-        ) from None
-    port = socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
-    return f"tcp://{listen.advertised_host or listen.host}:{port}"

@@ -6,6 +6,7 @@ and memory stays bounded, by puller and over all.
 
 from __future__ import annotations
 
+import hmac
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -66,28 +67,29 @@ class _Puller:
         return next((name for name, serving in self.fetches.items() if serving.num_granted), None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedPool:
+    """A pool, and what a puller must name to read of it."""
+
+    blocks: PoolBytes
+    block_bytes: int
+    epoch: int
+    token: str
+
+
 class BlockServer:
-    """Serves the blocks of a pool under `epoch` to the pullers at `socket`; never waits for one of them.
+    """Serves the blocks of a pool to the pullers at `socket`.
 
     A fetch that makes no progress for `idle_s` is dropped. `on_return` is called, on any thread, when
     `can_send` may have changed.
     """
 
     def __init__(
-        self,
-        socket: zmq.Socket[bytes],
-        pool: PoolBytes,
-        *,
-        block_bytes: int,
-        epoch: int,
-        idle_s: float,
-        on_return: Callable[[], None],
+        self, socket: zmq.Socket[bytes], served: ServedPool, *, idle_s: float, on_return: Callable[[], None]
     ) -> None:
         self.socket = socket
-        self.staging = Staging(pool.make_buffer, on_return)
-        self._pool = pool
-        self._block_bytes = block_bytes
-        self._epoch = epoch
+        self.staging = Staging(served.blocks.make_buffer, on_return)
+        self._served = served
         self._idle_s = idle_s
         self._pullers: OrderedDict[bytes, _Puller] = OrderedDict()
 
@@ -130,7 +132,7 @@ class BlockServer:
         chunk = serving.plan[serving.next_chunk]
         payload = self.staging.lend(puller_id, chunk.num_bytes)
         rows = np.frombuffer(payload, np.uint8).reshape(chunk.shape)
-        self._pool.read(serving.block_ids[chunk.blocks], chunk.columns, rows)
+        self._served.blocks.read(serving.block_ids[chunk.blocks], chunk.columns, rows)
         header = ChunkSent(fetch_id, serving.next_chunk)
         serving.next_chunk += 1
         serving.num_granted -= 1
@@ -152,7 +154,7 @@ class BlockServer:
                 if (why := self._fault_of(puller_id, message)) is not None:
                     self._send(puller_id, FetchEnded(fetch_id, why))
                     return
-                plan = ChunkPlan(len(message.block_ids), self._block_bytes)
+                plan = ChunkPlan(len(message.block_ids), self._served.block_bytes)
                 serving = _Serving(message.block_ids, plan, message.num_chunks, now + self._idle_s)
                 self._pullers.setdefault(puller_id, _Puller()).fetches[fetch_id] = serving
             case Grant(fetch_id=fetch_id, num_chunks=num_chunks):
@@ -164,12 +166,14 @@ class BlockServer:
 
     def _fault_of(self, puller_id: bytes, fetch: Fetch) -> str | None:
         """Why a fetch is refused."""
-        if fetch.epoch != self._epoch:
-            return f"epoch is {fetch.epoch}; allowed: {self._epoch}, that of the worker which runs now"
-        if not 1 <= len(fetch.block_ids) <= len(self._pool):
-            return f"number of blocks is {len(fetch.block_ids)}; allowed: 1 to {len(self._pool)}"
+        if fetch.epoch != self._served.epoch:
+            return f"epoch is {fetch.epoch}; allowed: that of the worker which runs now"
+        if not hmac.compare_digest(fetch.token.encode(), self._served.token.encode()):
+            return "token is not that of this pool; allowed: the one in its description"
+        if not 1 <= len(fetch.block_ids) <= len(self._served.blocks):
+            return f"number of blocks is {len(fetch.block_ids)}; allowed: 1 to {len(self._served.blocks)}"
         try:
-            require_in_range("block_id", fetch.block_ids, len(self._pool))
+            require_in_range("block_id", fetch.block_ids, len(self._served.blocks))
         except InvalidBlocksError as error:
             return str(error)
         puller = self._pullers.get(puller_id, _Puller())

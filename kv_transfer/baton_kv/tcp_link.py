@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, assert_never
 
 import msgspec
@@ -30,17 +31,10 @@ from baton_kv.tcp_messages import (
     decode_to_puller,
     encode,
 )
+from baton_kv.tcp_socket import CONNECTION_LOST, close
 
 _MAX_MESSAGES: Final = 64
 """Taken in one step; a step ends earlier with a chunk."""
-_LOST: Final = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
-
 WriteBlocks = Callable[[list[int], Blocks], None]
 """Writes rows in the holder's layout over local blocks."""
 
@@ -56,8 +50,19 @@ class _Fetch(RunningOrder):
         self.is_dropped = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderAddress:
+    """The holder at the other end of a link."""
+
+    name: str
+    """For errors."""
+    endpoint: str
+    token: str
+    """What its description says to show with every fetch."""
+
+
 class HolderLink:
-    """Fetches blocks over a DEALER socket that is about to be connected to `address`.
+    """Fetches blocks over `sockets`, which `tcp_socket.connect` has opened.
 
     `write` puts verified and unverified blocks alike where they belong; `on_end` takes the outcomes. A
     holder from which nothing comes for `silence_s`, while chunks are awaited, is given up.
@@ -65,20 +70,17 @@ class HolderLink:
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+        holder: HolderAddress,
         *,
-        holder: str,
-        address: str,
         block_bytes: int,
         silence_s: float,
         write: WriteBlocks,
         on_end: Callable[[PullOutcome], None],
     ) -> None:
-        self.socket = socket
-        self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(_LOST | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self.socket, self.monitor = sockets
         self.is_open = True
         self._holder = holder
-        self._address = address
         self._block_bytes = block_bytes
         self._silence_s = silence_s
         self._write = write
@@ -149,7 +151,7 @@ class HolderLink:
                 self._send(Grant(fetch_id, more))
             else:
                 block_ids = tuple(copy.remote_block_id for copy in fetch.order.copies)
-                self._send(Fetch(fetch_id, fetch.order.epoch, block_ids, more))
+                self._send(Fetch(fetch_id, self._holder.token, fetch.order.epoch, block_ids, more))
                 fetch.start()
             fetch.num_granted += more
             num_awaited += more
@@ -207,7 +209,7 @@ class HolderLink:
     def _take_end(self, fetch_id: int, reason: str) -> None:
         fetch = self._fetches.pop(fetch_id, None)
         if fetch is not None:
-            self._end(fetch, f"{self._holder} refused: {reason}")
+            self._end(fetch, f"{self._holder.name} refused: {reason}")
 
     def _store(self, fetch: _Fetch, chunk: Chunk, rows: Blocks) -> None:
         """Verify and write the blocks that are complete with this chunk."""
@@ -229,24 +231,22 @@ class HolderLink:
         """Whether the connection has ended, or could not be made."""
         while self.monitor.poll(0):
             event = parse_monitor_message(self.monitor.recv_multipart())["event"]
-            if event & _LOST:
+            if event & CONNECTION_LOST:
                 return True
             self._is_connected = True
         return False
 
     def _give_up(self, why: str) -> None:
-        self._close(lambda fetch: f"{self._holder} {why}; waited for {self._awaited_of(fetch)}")
+        self._close(lambda fetch: f"{self._holder.name} {why}; waited for {self._awaited_of(fetch)}")
 
     def _awaited_of(self, fetch: _Fetch) -> str:
         if not self._is_connected:
-            return f"a connection to {self._address}"
-        return f"chunk {fetch.num_received + 1} of {len(fetch.plan)} from {self._address}"
+            return f"a connection to {self._holder.endpoint}"
+        return f"chunk {fetch.num_received + 1} of {len(fetch.plan)} from {self._holder.endpoint}"
 
     def _close(self, error_of: Callable[[_Fetch], str]) -> None:
         self.is_open = False
-        self.socket.disable_monitor()
-        self.monitor.close(linger=0)
-        self.socket.close(linger=0)
+        close(self.socket, self.monitor)
         fetches, self._fetches = self._fetches, OrderedDict()
         for fetch in fetches.values():
             self._end(fetch, error_of(fetch))

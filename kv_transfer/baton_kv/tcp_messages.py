@@ -25,6 +25,8 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
     fetch_id: _Number
     """Never used twice on a connection."""
+    token: str
+    """From the pool's description: who does not know it gets nothing."""
     epoch: int
     block_ids: tuple[int, ...]
     num_chunks: _Grant

@@ -14,13 +14,25 @@ from typing import Final
 
 from baton import PASSIVE_OPENMP
 from baton import cli_arguments as arguments
-from baton.process import die_with_parent, exit_code, name_process, report, run_until_signal
+from baton.process import (
+    die_with_parent,
+    exit_code,
+    name_process,
+    quiet_without_reader,
+    report,
+    run_until_signal,
+)
 from baton_core.errors import BatonError
 from baton_service.logs import configure_logging
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (2: a setting is wrong)."""
+    with quiet_without_reader():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         args = arguments.parse(argv)
     except BatonError as error:

@@ -14,7 +14,8 @@ from typing import Final
 
 import baton
 from baton.config_file import read_config
-from baton.flags import ADDRESS, MODEL, NAME, Flag
+from baton.flags import ADDRESS, MODEL, NAME, Flag, shown
+from baton_core.errors import InvalidConfigError
 from baton_kv.transport import Transport
 
 BUNDLED_MODEL: Final = str(Path(baton.__file__).parent / "bundled")
@@ -24,7 +25,7 @@ MODEL_FLAGS: Final = (
     Flag(
         "model",
         str,
-        BUNDLED_MODEL,
+        None,
         "a folder or a Hugging Face id; default: the bundled model",
         form=MODEL,
         metavar="MODEL",
@@ -197,6 +198,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         flags = next(command.flags for command in COMMANDS if command.name == args.command)
         parsers[args.command].set_defaults(**read_config(args.config, flags))
         args = root.parse_args(argv)
+    if "model" in args and args.model is None:
+        _refuse_model_among_names(getattr(args, "served_model_name", ()))
+        args.model = BUNDLED_MODEL
     return args
 
 
@@ -218,6 +222,16 @@ def worker_flags(args: argparse.Namespace, *, num_workers: int, num_cores: int) 
     num_threads = max(1, num_cores // max(num_workers, 1))
     shares = ("--num-workers", str(num_workers), "--num-threads", str(num_threads))
     return (args.model, *_given(args, (*ENGINE_FLAGS, *LOG_FLAGS)), *shares)
+
+
+def _refuse_model_among_names(served_names: Sequence[str]) -> None:
+    """The flag takes all that follows it: MODEL behind the names would be served as one more of them."""
+    for name in served_names[1:]:
+        if "/" in name or Path(name).is_dir():
+            raise InvalidConfigError(
+                f"--served-model-name is {shown(name)} and MODEL is left out; "
+                "allowed: MODEL before the names, or names without / that are no folders"
+            )
 
 
 def _given(args: argparse.Namespace, flags: Sequence[Flag]) -> tuple[str, ...]:

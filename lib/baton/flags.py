@@ -27,7 +27,8 @@ class Form:
     words: str
 
 
-ADDRESS: Final = Form(r"[^\s:]+:\d{1,5}|\[[^\s\]]+\]:\d{1,5}", "host:port")
+_PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+ADDRESS: Final = Form(rf"([^\s:]+|\[[^\s\]]+\]):{_PORT}", "host:port with a port from 1 to 65535")
 MODEL: Final = Form(r"(?!-)(?!.*[^/]{256})[^\x00-\x1f\x7f]{1,4000}", "a folder or a Hugging Face id")
 NAME: Final = Form(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 printable characters")
 

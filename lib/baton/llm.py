@@ -65,7 +65,7 @@ class LLM:
     """A model to generate with.
 
     With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own, which
-    end with it; without, everything happens in the calling thread. The tokens are the same.
+    end with it; without, everything happens in the calling thread, on the CPU. The tokens are the same.
 
     Raises:
         InvalidModelError: the model cannot be loaded.

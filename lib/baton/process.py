@@ -6,9 +6,11 @@ import asyncio
 import ctypes
 import json
 import os
+import select
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 from setproctitle import setproctitle
@@ -31,6 +33,32 @@ def die_with_parent(parent_pid: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def quiet_without_reader() -> Iterator[None]:
+    """End with exit code 1, and nothing said, once nobody reads standard output any more.
+
+    Source: the note on SIGPIPE in the documentation of Python's `signal`.
+    """
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout:  # None where it was closed before the start
+                sys.stdout.flush()
+    except BrokenPipeError:
+        file = sys.stdout.fileno()
+        if _has_reader(file):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file)  # the interpreter flushes once more
+        raise SystemExit(1) from None
+
+
+def _has_reader(file: int) -> bool:
+    poll = select.poll()
+    poll.register(file, 0)  # the error that a pipe's lost reader is gets reported without being asked for
+    return not poll.poll(0)
 
 
 def report(file_descriptor: int | None, **facts: object) -> None:

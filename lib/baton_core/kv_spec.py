@@ -73,15 +73,13 @@ class KVSpec:
 
     @property
     def layout(self) -> str:
-        """Name under which two workers compare their caches: equal names hold equal content.
+        """Name under which two workers compare their blocks: equal names hold equal content.
 
-        The order of axes in memory is no part of it: the puller converts.
+        The order of axes in memory is no part of it: the puller converts. Nor are the windows, which
+        `ModelIdentity.kv_windows` tells.
         """
         shape = "x".join(str(extent) for extent in self.block_shape)
-        groups = "|".join(
-            ",".join(map(str, group.layers)) + (f"@{group.window}" if group.window else "")
-            for group in self.groups
-        )
+        groups = "|".join(",".join(map(str, group.layers)) for group in self.groups)
         return f"LKHTD:{shape}:{self.dtype}:{groups}"
 
 

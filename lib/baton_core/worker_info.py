@@ -37,6 +37,7 @@ class ModelIdentity:
     dtype: str
     block_size: int
     kv_layout: str
+    """What a block holds, by `KVSpec.layout`."""
     transport: str
     """Names of the transports that the worker speaks, joined by `+`; one in common is enough."""
     kv_windows: tuple[int | None, ...] = (None,)

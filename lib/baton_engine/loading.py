@@ -89,7 +89,7 @@ def load_runner(settings: EngineSettings, allocate_pool: AllocatePool | None = N
     else:
         kv_pool = torch.zeros((plan.num_blocks, *spec.block_shape), dtype=dtype, device=device)
     runner = ModelRunner(model, kernels.attention, kv_pool, spec, kernels.sampling)
-    runner.warm_up()
+    runner.warm_up(plan.max_model_len)
     if kernels.attention.is_capturable(kv_pool) and not settings.enforce_eager:
         runner.capture_decodes(settings.max_num_seqs, plan.max_model_len)
     return LoadedEngine(runner=runner, config=config, kv_spec=spec, kv_cache=plan)

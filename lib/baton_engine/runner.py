@@ -64,13 +64,13 @@ class ModelRunner:
         sampled = self._run(plan.slices) if plan.slices else ()
         return StepResult(step_id=plan.step_id, sampled=sampled)
 
-    def warm_up(self) -> None:
+    def warm_up(self, max_model_len: int) -> None:
         """Run a prompt and a decode step, so that the first request does not pay for what starts lazily.
 
-        Mutates block 0: call it before the first sequence.
+        No longer than `max_model_len` tokens. Mutates block 0: call it before the first sequence.
         """
         spec = SampleSpec(seed=0, position=0, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        prompt_len = max(1, self.spec.block_size - 1)
+        prompt_len = max(1, min(self.spec.block_size, max_model_len) - 1)
         for step_id, (start, num_tokens) in enumerate(((0, prompt_len), (prompt_len - 1, 1))):
             piece = SequenceSlice(
                 seq_id=SeqId("warm-up", 0),

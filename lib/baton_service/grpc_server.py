@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -19,6 +19,9 @@ from baton_core.errors import STATUS, BatonError, ErrorCode, InvalidConfigError,
 from baton_service.grpc_options import SERVER_KEEPALIVE, Keepalive, server_options
 
 _log = logging.getLogger(__name__)
+
+_MAX_MESSAGE_BYTES: Final = 1000
+"""Of an error in UTF-8. It travels as metadata: clients take 8 KB, and what is not ASCII counts thrice."""
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
@@ -149,4 +152,11 @@ async def _abort(context: _Context, error: Exception, method: str) -> None:
         case _:
             _log.error("%s failed", method, exc_info=error)
             code, message = ErrorCode.INTERNAL, "internal error; the server's log has the cause"
-    await context.abort(grpc.StatusCode[STATUS[code].grpc], message)
+    await context.abort(grpc.StatusCode[STATUS[code].grpc], _cut(message))
+
+
+def _cut(message: str) -> str:
+    encoded = message.encode(errors="replace")
+    if len(encoded) <= _MAX_MESSAGE_BYTES:
+        return encoded.decode()
+    return encoded[: _MAX_MESSAGE_BYTES - 3].decode(errors="ignore") + "..."

@@ -68,6 +68,33 @@ def test_a_chat_that_fills_the_context_is_told_so(cluster: Cluster) -> None:
     assert re.search(error, ended.stderr)
 
 
+def test_output_that_nobody_reads_ends_a_command_quietly(cluster: Cluster) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONUNBUFFERED": "",
+    }  # argparse overlooks errors of what it writes at once
+    to_cluster = ("--address", cluster.address)
+    for arguments in (
+        ("--help",),
+        ("collect-env",),
+        ("complete", *to_cluster, "import os"),
+        ("chat", *to_cluster),
+    ):
+        unread, end = os.pipe()
+        os.close(unread)
+        ended = subprocess.run(
+            [*BATON, *arguments],
+            input=b"What is JSON?\n",
+            stdout=end,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+        os.close(end)
+        assert (ended.returncode, ended.stderr) == (1, b""), arguments
+    cluster.wait_until_idle()
+
+
 def test_a_configuration_file_stands_in_for_flags(cluster: Cluster, tmp_path: Path) -> None:
     config = tmp_path / "client.yaml"
     config.write_text(f"address: {cluster.address}\nmax-tokens: 3\ntemperature: 0\n")

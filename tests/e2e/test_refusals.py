@@ -113,6 +113,7 @@ def test_wrong_flags_of_a_worker() -> None:
         "--max-num-seqs 0": "--max-num-seqs is 0; allowed: an integer from 1",
         "--dtype int8": "--dtype is 'int8'; allowed: auto, float32, bfloat16",
         "--kv-cache-memory-bytes 1": "--kv-cache-memory-bytes is 1; allowed: at least ",
+        f"--kv-cache-memory-bytes {10**15}": f"--kv-cache-memory-bytes is {10**15}; allowed: at most ",
         "--max-model-len 999999": "--max-model-len is 999999; allowed: at most ",
         "--peer-address tcp://192.0.2.1:1": "--peer-address is 'tcp://192.0.2.1:1', which cannot be bound",
     }

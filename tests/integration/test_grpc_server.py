@@ -144,6 +144,22 @@ def test_an_unforeseen_error_is_logged_and_reveals_nothing(
     assert "secret path" in caplog.text
 
 
+@pytest.mark.parametrize("status_of", [unary_status, stream_status])
+@pytest.mark.parametrize("letter", ["a", "\u4e2d", "\U0001f600", "\ud800"])
+def test_a_long_message_is_cut_to_what_clients_take(
+    status_of: Callable[[grpc.aio.Channel], Awaitable[tuple[str, str]]], letter: str
+) -> None:
+    async def scenario() -> None:
+        async with connected(BatonError("the engine failed: " + letter * 20_000)) as (_, channel):
+            code, details = await status_of(channel)
+            assert code == "INTERNAL"
+            assert details.startswith("the engine failed: ")
+            assert details.endswith("...")
+            assert 990 < len(details.encode()) <= 1000
+
+    asyncio.run(scenario())
+
+
 def test_health_is_not_serving_until_told() -> None:
     async def scenario() -> None:
         async with connected() as (server, channel):

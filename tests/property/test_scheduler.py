@@ -78,7 +78,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def configure(
         self, paging: Paging, budget: int, max_num_seqs: int, num_partial: int, threshold: int
     ) -> None:
-        self.paging, self.budget, self.threshold = paging, budget, threshold
+        self.paging, self.budget = paging, budget
+        self.num_partial, self.threshold = num_partial, threshold
         self.pool = BlockPool(paging.max_blocks(MAX_TOKENS, budget) + 4)
         config = SchedulerConfig(
             max_num_seqs=max_num_seqs,
@@ -240,8 +241,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert not any(self.pool.cache.hash_of(block_id) for block_id in written)
 
     def _check_chunks(self, plan: StepPlan) -> None:
-        """A prompt with more tokens than the threshold gets no more than that."""
+        """A long prompt gets no more than the threshold, and no more are computed in part than allowed."""
         lengths = {piece.seq_id: piece.num_scheduled_tokens for piece in plan.slices}
+        left = [
+            seq.num_uncomputed_tokens
+            for seq in self.alive
+            if 0 < lengths.get(seq.seq_id, 0) < seq.num_uncomputed_tokens
+        ]
+        assert len(left) <= self.num_partial
+        assert sum(0 < self.threshold < num_tokens for num_tokens in left) <= 1, "long prompts"
         for seq in self.alive:
             if self.threshold and seq.num_uncomputed_tokens > self.threshold:
                 assert lengths.get(seq.seq_id, 0) <= self.threshold

@@ -4,7 +4,7 @@ Both spellings of Transformers are read: `rope_parameters`, and the older `rope_
 
 The frequencies of `dynamic` and `longrope` depend on a sequence's length. A cached key cannot change when its
 sequence grows, nor depend on who shares its step, so a loaded model has one set of them: that which
-Transformers uses for a sequence of `max_model_len` tokens.
+Transformers uses for a sequence of `RopeReader.served_len` tokens, however few the KV cache may hold.
 """
 
 from __future__ import annotations

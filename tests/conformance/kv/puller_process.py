@@ -14,7 +14,7 @@ import torch
 
 from baton_kv.auto import AutoConnector
 from baton_kv.connector import BlockCopy, PullOrder
-from baton_kv.tcp import TcpTimings
+from baton_kv.tcp_socket import TcpTimings
 from tests.conformance.kv.holder_process import pattern
 from tests.conformance.kv.pairs import HOLDER, LARGE, MANY, Worker
 

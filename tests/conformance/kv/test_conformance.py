@@ -255,7 +255,6 @@ def test_a_pool_that_does_not_fit_is_refused_by_name(site: Site, field: str, val
         replace(SMALL, dtype="float32"),
         replace(SMALL, block_size=8),
         replace(SMALL, num_kv_heads=4),
-        replace(SMALL, groups=(KVGroup(layers=(0, 1), window=8),)),
         replace(SMALL, groups=(KVGroup(layers=(0,)), KVGroup(layers=(1,)))),
     ],
 )

@@ -148,7 +148,7 @@ def test_memory_that_is_not_the_one_described_is_refused(site: Site, what: str) 
     before = open_resources()
     with pytest.raises(HolderUnreachableError, match=rf"the pool that was described \(.*{what}"):
         puller.connector.connect(HOLDER, description)
-    assert open_resources() == before
+    assert open_resources()["maps"] == before["maps"]
 
 
 def test_a_pool_larger_than_the_memory_is_refused_with_both_numbers(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator
 
@@ -13,8 +14,9 @@ import zmq
 
 from baton_kv.chunks import CHUNK_BYTES
 from baton_kv.staging import MAX_LENT, NUM_BUFFERS
-from baton_kv.tcp import TcpConnector, TcpTimings
+from baton_kv.tcp import TcpConnector
 from baton_kv.tcp_messages import ChunkSent, Drop, Fetch, FetchEnded, Grant, decode_to_puller, encode
+from baton_kv.tcp_socket import TcpTimings
 from tests.conformance.kv.pairs import (
     HOLDER,
     LARGE,
@@ -31,11 +33,13 @@ OpenSocket = Callable[[int], zmq.Socket[bytes]]
 """Opens a socket that is closed after the test."""
 DEADLINE_S = 10.0
 EPOCH = 1
+TOKEN = "ee" * 16
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     with open_site("tcp") as opened:
+        monkeypatch.setattr(secrets, "token_hex", lambda num_bytes: TOKEN)
         opened.make = lambda spec, epoch: TcpConnector(spec, epoch, timings=TcpTimings(idle_s=0.2))
         yield opened
 
@@ -74,7 +78,7 @@ class Puller:
         self.socket = open_socket(zmq.DEALER)
         self.socket.setsockopt(zmq.RCVHWM, 1)
         self.socket.setsockopt(zmq.RCVBUF, 1 << 16)
-        self.socket.connect(tcp(holder).offer.address)
+        self.socket.connect(tcp(holder).offer.address.rpartition("/")[0])
 
     def say(self, *frames: bytes) -> None:
         self.socket.send_multipart(frames)
@@ -90,12 +94,16 @@ BLOCKS = tuple(range(4))
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (Fetch(1, EPOCH + 1, BLOCKS, 1), "epoch is 2; allowed: 1, that of the worker which runs now"),
-        (Fetch(1, EPOCH, (0, 16), 1), "block_id is 16; allowed: 0 to 15"),
-        (Fetch(1, EPOCH, (-1,), 1), "block_id is -1; allowed: 0 to 15"),
-        (Fetch(1, EPOCH, (2**63,), 1), "block_id is 9223372036854775808; allowed: 0 to 15"),
-        (Fetch(1, EPOCH, (), 1), "number of blocks is 0; allowed: 1 to 16"),
-        (Fetch(1, EPOCH, (0,) * 17, 1), "number of blocks is 17; allowed: 1 to 16"),
+        (Fetch(1, TOKEN, EPOCH + 1, BLOCKS, 1), "epoch is 2; allowed: that of the worker which runs now"),
+        (Fetch(1, TOKEN, EPOCH, (0, 16), 1), "block_id is 16; allowed: 0 to 15"),
+        (Fetch(1, TOKEN, EPOCH, (-1,), 1), "block_id is -1; allowed: 0 to 15"),
+        (Fetch(1, TOKEN, EPOCH, (2**63,), 1), "block_id is 9223372036854775808; allowed: 0 to 15"),
+        (Fetch(1, TOKEN, EPOCH, (), 1), "number of blocks is 0; allowed: 1 to 16"),
+        (Fetch(1, TOKEN, EPOCH, (0,) * 17, 1), "number of blocks is 17; allowed: 1 to 16"),
+        (
+            Fetch(1, "guess", EPOCH, BLOCKS, 1),
+            "token is not that of this pool; allowed: the one in its description",
+        ),
         (Grant(1, 1), "it is not open"),
         (Drop(1), "dropped"),
     ],
@@ -114,13 +122,13 @@ def test_a_puller_that_asks_for_what_is_not_there_is_told_why(
         (b"",),
         (b"\xc1nonsense",),
         (b"\xff" * 1000,),
-        (encode(["Fetch", 1, EPOCH, [0], 0]),),
-        (encode(["Fetch", 1, EPOCH, [0], 5]),),
-        (encode(["Fetch", -1, EPOCH, [0], 1]),),
-        (encode(["Fetch", 1, EPOCH, ["a"], 1]),),
+        (encode(["Fetch", 1, TOKEN, EPOCH, [0], 0]),),
+        (encode(["Fetch", 1, TOKEN, EPOCH, [0], 5]),),
+        (encode(["Fetch", -1, TOKEN, EPOCH, [0], 1]),),
+        (encode(["Fetch", 1, TOKEN, EPOCH, ["a"], 1]),),
         (encode(["ChunkSent", 1, 0]),),
         (encode(["Ask", 1]),),
-        (encode(Fetch(1, EPOCH, BLOCKS, 1)), b"more"),
+        (encode(Fetch(1, TOKEN, EPOCH, BLOCKS, 1)), b"more"),
     ],
 )
 def test_what_is_no_message_is_dropped_and_the_next_one_served(
@@ -129,17 +137,17 @@ def test_what_is_no_message_is_dropped_and_the_next_one_served(
     puller = Puller(open_socket, site.worker())
     before = puller.holder.bytes.clone()
     puller.say(*frames)
-    puller.say(encode(Fetch(7, EPOCH, BLOCKS, 1)))
+    puller.say(encode(Fetch(7, TOKEN, EPOCH, BLOCKS, 1)))
     assert puller.hear() == ChunkSent(7, 0)
     assert torch.equal(puller.holder.bytes, before)
 
 
 def test_a_puller_gets_no_more_chunks_than_it_granted(site: Site, open_socket: OpenSocket) -> None:
     puller = Puller(open_socket, site.worker(LARGE))
-    puller.say(encode(Fetch(1, EPOCH, tuple(range(16)), 1)))
+    puller.say(encode(Fetch(1, TOKEN, EPOCH, tuple(range(16)), 1)))
     assert puller.hear() == ChunkSent(1, 0)
     assert puller.hear() == FetchEnded(1, "no chunk was taken for 0.2 s")
-    puller.say(encode(Fetch(2, EPOCH, tuple(range(16)), 1)))
+    puller.say(encode(Fetch(2, TOKEN, EPOCH, tuple(range(16)), 1)))
     puller.say(encode(Grant(2, 4)))
     assert puller.hear() == FetchEnded(2, "number of chunks granted is 5; allowed: at most 4 at a time")
 
@@ -153,7 +161,7 @@ def test_pullers_that_do_not_read_cost_bounded_memory_and_hold_up_nobody(
     most = 0
     for fetch_id in range(20):
         for puller in pullers:
-            puller.say(encode(Fetch(fetch_id, EPOCH, tuple(range(MANY)), 4)))
+            puller.say(encode(Fetch(fetch_id, TOKEN, EPOCH, tuple(range(MANY)), 4)))
         for _ in range(10):
             holder.connector.wait(0.005)
             assert holder.connector.poll() == []
@@ -178,7 +186,7 @@ class Holder:
         self.socket = open_socket(zmq.ROUTER)
         port = self.socket.bind_to_random_port("tcp://127.0.0.1")
         description = msgspec.msgpack.decode(described.connector.describe())
-        description["offers"] = [{"transport": "tcp", "address": f"tcp://127.0.0.1:{port}"}]
+        description["offers"] = [{"transport": "tcp", "address": f"tcp://127.0.0.1:{port}/{TOKEN}"}]
         self.description = msgspec.msgpack.encode(description)
 
 

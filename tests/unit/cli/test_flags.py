@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from baton.cli import main
-from baton.cli_arguments import COMMANDS, Command, as_flags, parse, router_flags, worker_flags
+from baton.cli_arguments import BUNDLED_MODEL, COMMANDS, Command, as_flags, parse, router_flags, worker_flags
 from baton.flags import Flag
 from baton_core.errors import InvalidConfigError
 
@@ -80,6 +82,7 @@ def test_hostile_values_are_refused_by_flag_value_and_what_is_allowed(
         ),
         ("router --split sometimes", "--split is 'sometimes'; allowed: auto, always, never"),
         ("mixed-worker --router nowhere", "--router is 'nowhere'; allowed: host:port"),
+        ("mixed-worker --router a:99999", "--router is 'a:99999'; allowed: host:port with a port from 1 to"),
         ("complete --top-k=-2 a", "--top-k is -2; allowed: an integer from -1 to 2147483647"),
         (
             "chat --seed 9223372036854775808",
@@ -121,6 +124,46 @@ def test_what_serve_hands_on_is_what_its_children_take() -> None:
     assert (router.model, router.served_model_name, router.port) == ("m", ("a", "b"), 0)
     assert (worker.model, worker.dtype, worker.num_workers, worker.num_threads) == ("m", "float32", 2, 4)
     assert worker.max_model_len is None
+
+
+@pytest.mark.parametrize(
+    "port", ["0", "00", "081", "65536", "99999", "100000", "-1", "\u0661\u0662", "1\n", ""]
+)
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_an_address_to_dial_has_a_port_that_exists(
+    host: str, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["chat", "--address", f"{host}:{port}"]) == 2
+    allowed = "host:port with a port from 1 to 65535"
+    assert capsys.readouterr().err == f"baton: --address is {f'{host}:{port}'!a}; allowed: {allowed}\n"
+
+
+@pytest.mark.parametrize("port", [1, 9, 10, 9999, 10000, 59999, 64999, 65499, 65529, 65535])
+def test_every_port_can_be_dialed(port: int) -> None:
+    assert parse(["chat", "--address", f"router:{port}"]).address == f"router:{port}"
+
+
+@pytest.mark.parametrize("model", ["./model", "/models/llama", "Qwen/Qwen3-0.6B", "folder"])
+@pytest.mark.parametrize("command", ["serve", "router"])
+def test_a_model_behind_the_served_names_is_not_taken_for_one(
+    command: str,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main([command, "--served-model-name", "a", model, "--port", "0"]) == 2
+    said = capsys.readouterr().err
+    assert f"--served-model-name is {model!r} and MODEL is left out; allowed: MODEL before the names" in said
+    args = parse([command, model, "--served-model-name", "a", "org/b"])
+    assert (args.model, args.served_model_name) == (model, ("a", "org/b"))
+
+
+def test_names_of_the_bundled_model_need_no_model() -> None:
+    args = parse(["serve", "--served-model-name", "org/a", "b"])
+    assert (args.model, args.served_model_name) == (BUNDLED_MODEL, ("org/a", "b"))
 
 
 def test_a_repeated_flag_gathers_its_values() -> None:

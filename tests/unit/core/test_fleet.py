@@ -42,6 +42,7 @@ def view(fleet: Fleet, spec: RequestSpec, worker_id: str = "w") -> WorkerView:
         ("dtype", "bfloat16", "float32"),
         ("kv_layout", "x", make_identity().kv_layout),
         ("block_size", 8, BLOCK_SIZE),
+        ("kv_windows", (None, 8), (None,)),
         ("transport", "tcp", "memory"),
         ("protocol_version", 2, 1),
     ],

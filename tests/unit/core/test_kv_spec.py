@@ -26,12 +26,18 @@ def test_the_layout_names_what_a_block_holds() -> None:
         replace(SPEC, dtype="float32"),
         replace(SPEC, block_size=4),
         replace(SPEC, num_kv_heads=4),
-        replace(SPEC, groups=(KVGroup(layers=(0, 1), window=8),)),
+        replace(SPEC, groups=(KVGroup(layers=(1, 0)),)),
         replace(SPEC, groups=(KVGroup(layers=(0, 1)), KVGroup(layers=(2, 3), window=8))),
     ],
 )
 def test_caches_that_differ_in_content_differ_in_name(other: KVSpec) -> None:
     assert other.layout != SPEC.layout
+
+
+def test_windows_are_told_beside_the_name() -> None:
+    windowed = replace(SPEC, groups=(KVGroup(layers=(0, 1), window=8),))
+    assert windowed.layout == SPEC.layout
+    assert (windowed.paging.windows, SPEC.paging.windows) == ((8,), (None,))
 
 
 def test_the_order_of_axes_is_no_part_of_the_name() -> None:

@@ -46,6 +46,13 @@ def test_a_dynamic_rope_stretches_a_model_up_to_its_factor(tmp_path: Path) -> No
         max_model_len(129)
 
 
+def test_a_block_may_hold_more_tokens_than_the_model_has_positions(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", "gpt2", max_position_embeddings=16)
+    cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
+    loaded = load_runner(EngineSettings(model=str(folder), block_size=64, kv_cache=cache))
+    assert loaded.kv_cache.max_model_len == 16
+
+
 def test_the_pool_lies_where_the_caller_allocates_it(model_folder: Callable[[str], Path]) -> None:
     pools: list[torch.Tensor] = []
 

@@ -96,6 +96,6 @@ def test_copies_happen_before_the_slices_write(runner: ModelRunner) -> None:
 
 def test_warm_up_touches_block_0_alone(model_folder: Callable[[str], Path]) -> None:
     runner = make_runner(model_folder("qwen3"))
-    runner.warm_up()
+    runner.warm_up(4 * BLOCK_SIZE)
     assert runner.kv_pool[1:].isnan().all()
     assert not runner.kv_pool[0, :, :, :, : BLOCK_SIZE - 1].isnan().any()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_kernels import cpu_selection
+from baton_kernels import cpu_build, cpu_selection
 from baton_kernels.cpu_attention import CpuAttention
 from baton_kernels.cpu_build import BuildError, build
 from baton_kernels.cpu_library import CpuLibrary
@@ -100,6 +100,17 @@ def test_a_compiler_that_fails_is_quoted(tmp_path: Path, monkeypatch: pytest.Mon
         build(PLAIN, tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.so"))
     assert not list((tmp_path / "cache").glob("*.unfinished"))
+
+
+@pytest.mark.parametrize("hangs_at", ["--version", "-std=*"])
+def test_a_compiler_that_hangs_is_given_up(
+    hangs_at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = f'case "$1" in {hangs_at}) exec sleep 60;; esac'
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, script)))
+    monkeypatch.setattr(cpu_build, "_TIMEOUT_S", 1)
+    with pytest.raises(BuildError, match="took more than 1 s"):
+        build(PLAIN, tmp_path / "cache")
 
 
 def test_a_cache_folder_that_cannot_be_made_or_trusted_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,109 @@
+"""The sockets of the TCP transport: what they wait for, and how much they may hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import zmq
+
+from baton_core.errors import InvalidConfigError
+from baton_kv.chunks import CHUNK_BYTES
+from baton_kv.tcp_messages import MAX_GRANTED, MAX_MESSAGE_BYTES
+from baton_kv.transport import Listen
+
+_MAX_QUEUED: Final = 64
+"""Messages to or from one puller; at most `MAX_GRANTED` of them are chunks."""
+
+
+CONNECTION_LOST: Final = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpTimings:
+    """How long each end waits for the other."""
+
+    heartbeat_s: float = 0.5
+    lost_s: float = 2.0
+    """Without an answer to a heartbeat the connection is lost."""
+    silence_s: float = 5.0
+    """A puller gives up a holder that is connected but sends none of the chunks it may send; below the
+    deadline that the core has for a whole copy."""
+    idle_s: float = 30.0
+    """A holder gives up a fetch whose puller takes nothing."""
+
+
+def listen(
+    context: zmq.Context[zmq.Socket[bytes]], where: Listen, timings: TcpTimings
+) -> tuple[zmq.Socket[bytes], str]:
+    """Open the holder's socket; return it and the endpoint that pullers connect to.
+
+    Raises:
+        InvalidConfigError: the address is not this machine's, or taken.
+    """
+    socket = _open(context, zmq.ROUTER, timings)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
+    socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+    endpoint = f"tcp://{where.host}:{where.port}"
+    try:
+        socket.bind(endpoint)
+    except zmq.ZMQError as error:
+        socket.close(linger=0)
+        raise InvalidConfigError(
+            f"the address for KV blocks is {endpoint!r}, which cannot be bound ({error.strerror}); "
+            "allowed: an address of this machine and a port that is not in use"
+        ) from None
+    port = socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
+    return socket, f"tcp://{where.advertised_host or where.host}:{port}"
+
+
+def connect(
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, timings: TcpTimings
+) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    """Open a puller's socket and begin to connect; return it and the one that tells of its connection.
+
+    Raises:
+        ZMQError: that is no endpoint.
+    """
+    socket = _open(context, zmq.DEALER, timings)
+    socket.setsockopt(zmq.RCVHWM, 2 * MAX_GRANTED)
+    socket.setsockopt(zmq.MAXMSGSIZE, CHUNK_BYTES)
+    monitor: zmq.Socket[bytes] = socket.get_monitor_socket(CONNECTION_LOST | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError:
+        close(socket, monitor)
+        raise
+    return socket, monitor
+
+
+def close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
+    """Close what `connect` opened."""
+    socket.disable_monitor()
+    monitor.close(linger=0)
+    socket.close(linger=0)
+
+
+def _open(context: zmq.Context[zmq.Socket[bytes]], kind: int, timings: TcpTimings) -> zmq.Socket[bytes]:
+    socket = context.socket(kind)
+    for option, value in (
+        (zmq.LINGER, 0),
+        (zmq.SNDBUF, CHUNK_BYTES),
+        (zmq.RCVBUF, CHUNK_BYTES),
+        (zmq.HEARTBEAT_IVL, round(1000 * timings.heartbeat_s)),
+        (zmq.HEARTBEAT_TIMEOUT, round(1000 * timings.lost_s)),
+        (zmq.HANDSHAKE_IVL, round(1000 * timings.silence_s)),
+        (zmq.CONNECT_TIMEOUT, round(1000 * timings.silence_s)),
+        (zmq.TCP_MAXRT, round(1000 * timings.silence_s)),  # a frozen peer's closed window, too
+        (zmq.RECONNECT_IVL, -1),
+    ):
+        socket.setsockopt(option, value)
+    return socket
