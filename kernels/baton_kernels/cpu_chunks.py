@@ -6,10 +6,14 @@ chunk causally, joined by their log-sum-exps.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from baton_kernels.torch_attention import attend_masked
+
+_MASKED_QUERIES: Final = 256
 
 
 def attend_chunk(
@@ -70,15 +74,22 @@ def _attend_together(
     scale: float,
     softcap: float | None,
 ) -> Tensor:
-    """Attention under a mask `[num_tokens, num_cached + num_tokens]`."""
+    """Attention under masks, for `_MASKED_QUERIES` at a time: all scores at once could exceed the memory."""
     k, v = (_repeat_heads(torch.cat(sides, dim=1), q.shape[1]) for sides in zip(cached, own, strict=True))
-    num_keys, num_tokens = k.shape[2], q.shape[2]
-    keys = torch.arange(num_keys)
-    queries = torch.arange(num_keys - num_tokens, num_keys)[:, None]
-    mask = keys <= queries
-    if window is not None:
-        mask &= keys > queries - window
-    return attend_masked(q, k, v, mask, scale, softcap)
+    num_cached, num_tokens = cached[0].shape[1], q.shape[2]
+    queries = torch.arange(num_cached, num_cached + num_tokens)[:, None]
+    pieces = []
+    for start in range(0, num_tokens, _MASKED_QUERIES):
+        rows = slice(start, min(start + _MASKED_QUERIES, num_tokens))
+        first = 0 if window is None else max(0, num_cached + start - window + 1)
+        seen = slice(first, num_cached + rows.stop)
+        keys = torch.arange(seen.start, seen.stop)
+        mask = keys <= queries[rows]
+        if window is not None:
+            mask &= keys > queries[rows] - window
+        piece = q[:, :, rows], k[:, :, seen], v[:, :, seen]
+        pieces.append(attend_masked(*piece, mask, scale, softcap))
+    return torch.cat(pieces, dim=2)
 
 
 def _repeat_heads(side: Tensor, group_size: int) -> Tensor:

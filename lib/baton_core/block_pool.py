@@ -106,6 +106,10 @@ class BlockPool:
         """How often the block has been given out."""
         return self._generations[block_id]
 
+    def num_references(self, block_id: int) -> int:
+        """Of sequences and of leases."""
+        return self._num_seq_refs[block_id] + self._num_lease_refs[block_id]
+
     def is_writable(self, block_id: int) -> bool:
         """Whether its one sequence may write it: nobody else reads it, now or through the cache."""
         is_only_reader = self._num_seq_refs[block_id] == 1 and self._num_lease_refs[block_id] == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from baton_core.block_pool import BlockPool
 from baton_core.paging import Paging
 from baton_core.sequence import Sequence
@@ -19,19 +22,24 @@ class BlockSupply:
         self._paging = paging
         self._max_chunk = max_chunk
 
+    def num_left(self, seq: Sequence) -> int:
+        """Tokens that a waiting sequence has to compute if it starts now, with what is cached of its prefix."""
+        if seq.tables:
+            return seq.num_uncomputed_tokens
+        return seq.num_tokens - self._cached_length(seq) * self._paging.block_size
+
     def use_prefix(self, seq: Sequence) -> None:
         """Share the cached blocks of its prefix; at least one token is left to compute."""
-        cache, paging = self._pool.cache, self._paging
-        hashes = [seq.hashes(group) for group in range(len(paging.windows))]
-        limit = (seq.num_tokens - 1) // paging.block_size
-        length = paging.longest_prefix(
-            limit, lambda group, index: cache.find(hashes[group][index]) is not None
-        )
-        seq.num_computed_tokens = length * paging.block_size
-        for group, addresses in enumerate(hashes):
-            first = paging.first_visible(group, seq.num_computed_tokens)
-            seq.tables.fill(group, first, cache.blocks(addresses[first:length]))
+        length = self._cached_length(seq)
+        seq.num_computed_tokens = length * self._paging.block_size
+        for group in range(len(self._paging.windows)):
+            first = self._paging.first_visible(group, seq.num_computed_tokens)
+            seq.tables.fill(group, first, self._pool.cache.blocks(seq.hashes(group)[first:length]))
         self._pool.share(seq.tables.held())
+
+    def num_needed(self, seq: Sequence, num_tokens: int) -> int:
+        """Available blocks that `take` takes."""
+        return seq.tables.num_missing(self._reach(seq, num_tokens)) + len(self._shared_tails(seq))
 
     def take(self, seq: Sequence, num_tokens: int) -> list[tuple[int, int]] | None:
         """Make the slots of the next `num_tokens` writable; None, with nothing taken, if it cannot be.
@@ -39,35 +47,19 @@ class BlockSupply:
         Returns (source, destination) of the blocks that have to be copied first; the sequence's references
         to the sources stay until `release_sources`.
         """
-        tail = seq.num_computed_tokens // self._paging.block_size
-        shared = [
-            table for table in seq.tables if tail < len(table) and not self._pool.is_writable(table[tail])
-        ]
-        reach = self._reach(seq, num_tokens)
-        taken = self._pool.allocate(seq.tables.num_missing(reach) + len(shared))
+        taken = self._pool.allocate(self.num_needed(seq, num_tokens))
         if taken is None:
             return None
+        tail, shared = seq.num_computed_tokens // self._paging.block_size, self._shared_tails(seq)
         copies = [(table[tail], block_id) for table, block_id in zip(shared, taken, strict=False)]
         for table, (_, destination) in zip(shared, copies, strict=True):
             table[tail] = destination
-        seq.tables.extend(reach, taken[len(shared) :])
+        seq.tables.extend(self._reach(seq, num_tokens), taken[len(shared) :])
         return copies
 
     def release_sources(self, copies: tuple[tuple[int, int], ...]) -> None:
         """The copies are made."""
         self._pool.release([source for source, _ in copies])
-
-    def num_needed(self, seq: Sequence, max_tokens: int) -> int:
-        """Available blocks that a waiting sequence takes for its next tokens, at most `max_tokens`."""
-        if seq.tables:
-            return seq.tables.num_missing(self._reach(seq, max_tokens))
-        num_available = self._pool.num_available
-        self.use_prefix(seq)
-        num_shared = num_available - self._pool.num_available
-        num_tokens = min(seq.num_uncomputed_tokens, max_tokens)
-        num_missing = seq.tables.num_missing(self._reach(seq, num_tokens))
-        self.drop(seq)
-        return num_shared + num_missing
 
     def advance(self, seq: Sequence, num_tokens: int) -> None:
         """Count computed tokens, make what became full findable, and give back what no token sees any more.
@@ -106,6 +98,26 @@ class BlockSupply:
         """Take back everything; what it computed stays findable until it is evicted."""
         self._pool.release(seq.tables.cut(0))
         seq.num_computed_tokens = 0
+
+    def num_freed(self, seqs: Iterable[Sequence]) -> int:
+        """Blocks that become available if all of these are dropped: those to which nobody else refers."""
+        counts = Counter(block_id for seq in seqs for block_id in seq.tables.held())
+        return sum(self._pool.num_references(block_id) == count for block_id, count in counts.items())
+
+    def _cached_length(self, seq: Sequence) -> int:
+        """Blocks of its prefix with which a sequence can start."""
+        cache, hashes = self._pool.cache, [seq.hashes(group) for group in range(len(self._paging.windows))]
+        limit = (seq.num_tokens - 1) // self._paging.block_size
+        return self._paging.longest_prefix(
+            limit, lambda group, index: cache.find(hashes[group][index]) is not None
+        )
+
+    def _shared_tails(self, seq: Sequence) -> list[list[int]]:
+        """The tables whose next slot lies in a block that others read: it is copied before it is written."""
+        tail = seq.num_computed_tokens // self._paging.block_size
+        return [
+            table for table in seq.tables if tail < len(table) and not self._pool.is_writable(table[tail])
+        ]
 
     def _reach(self, seq: Sequence, num_tokens: int) -> tuple[int, ...]:
         """Entries that its tables need for the next `num_tokens`, or for good if it is pinned."""

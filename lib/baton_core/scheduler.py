@@ -13,10 +13,12 @@ from collections import deque
 from baton_core.block_pool import BlockPool
 from baton_core.block_supply import BlockSupply
 from baton_core.paging import Paging
+from baton_core.plan_builder import PlanBuilder
 from baton_core.prefix_frontier import PrefixFrontier
+from baton_core.room import Room
 from baton_core.scheduler_config import SchedulerConfig
 from baton_core.sequence import Sequence, SequenceInput, SequenceState
-from baton_core.step_plan import SequenceSlice, StepPlan, StepResult
+from baton_core.step_plan import StepPlan, StepResult
 
 
 class Scheduler:
@@ -35,6 +37,8 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._in_flight: dict[Sequence, int] = {}
         self._copies: tuple[tuple[int, int], ...] = ()
+        self._frontier: PrefixFrontier | None = None
+        """Of those that run, while a step is planned; None where it has to be built anew."""
         self._step_id = 0
         self.num_preemptions = 0
 
@@ -78,13 +82,15 @@ class Scheduler:
         The blocks of the sequences in the plan stay theirs until `complete`, whatever happens meanwhile.
         """
         assert not self._in_flight, "a step is in flight"
-        plan = _PlanBuilder(self._config)
+        self._frontier = None
+        plan = PlanBuilder(self._config)
         self._make_way(now, plan)
         plan.num_preempted_before = self.num_preemptions
         for seq in sorted(self._running, key=lambda seq: (seq.num_uncomputed_tokens > 1, _order(seq))):
             if seq.num_uncomputed_tokens > 1:
                 self._admit(now, plan, before=seq.priority)
-            if seq.state is SequenceState.RUNNING and plan.budget:
+            has_place = plan.budget and plan.has_place_for(seq.num_uncomputed_tokens, plan.partial)
+            if has_place and seq.state is SequenceState.RUNNING:
                 self._schedule_one(now, seq, plan)
         self._admit(now, plan)
         if not plan.slices:
@@ -123,8 +129,8 @@ class Scheduler:
             self._supply.drop(seq)
         return alive
 
-    def _schedule_one(self, now: float, seq: Sequence, plan: _PlanBuilder) -> None:
-        num_tokens = plan.chunk(seq)
+    def _schedule_one(self, now: float, seq: Sequence, plan: PlanBuilder) -> None:
+        num_tokens = plan.chunk(seq.num_uncomputed_tokens)
         while (copies := self._supply.take(seq, num_tokens)) is None:
             victim = self._victim(seq, plan)
             self._preempt(now, victim)
@@ -132,29 +138,30 @@ class Scheduler:
                 return
         plan.add(seq, num_tokens, copies)
 
-    def _make_way(self, now: float, plan: _PlanBuilder) -> None:
+    def _make_way(self, now: float, plan: PlanBuilder) -> None:
         """Preempt for waiting sequences of higher priority what runs with a lower one, from the last on."""
-        num_promised = 0
-        num_free_seats = self._config.max_num_seqs - len(self._running)
+        if not self._waiting:
+            return
+        room = Room(
+            self._pool,
+            self._supply,
+            plan,
+            running=sorted(self._running, key=_order),
+            holders=sorted(self._holders(), key=_order),
+            num_free_seats=self._config.max_num_seqs - len(self._running),
+        )
         for seq in list(self._waiting):
-            victims = [one for one in self._holders() if one.priority > seq.priority]
-            if not victims:
-                return
-            rivals = [one for one in self._running if one.priority <= seq.priority and plan.cuts(one)]
-            if self._frontier().is_awaited_by(seq) or not plan.has_place_for(seq, rivals):
+            if not room.has_victims_for(seq):
+                break
+            if self._prefixes().is_awaited_by(seq) or not room.has_place_for(seq):
                 continue
-            num_promised += self._supply.num_needed(seq, plan.chunk(seq))
-            if num_promised > self._pool.num_available + sum(len(one.tables.held()) for one in victims):
-                return
-            for victim in sorted(victims, key=_order, reverse=True):
-                is_running = victim.state is SequenceState.RUNNING
-                lacks_blocks = num_promised > self._pool.num_available
-                if lacks_blocks or (num_free_seats < 1 and is_running):
-                    self._preempt(now, victim)
-                    num_free_seats += is_running
-            num_free_seats -= 1
+            if not room.promise(seq):
+                break
+            while (victim := room.next_victim()) is not None:
+                self._preempt(now, victim)
+        room.close()
 
-    def _admit(self, now: float, plan: _PlanBuilder, before: float = math.inf) -> None:
+    def _admit(self, now: float, plan: PlanBuilder, before: float = math.inf) -> None:
         """Admit in order those with a lower priority value than `before`; nobody in a step that preempts.
 
         Those that gain by waiting for a prefix are passed over, and prompts beyond the limits of long ones.
@@ -163,30 +170,28 @@ class Scheduler:
             return
         if plan.slices and self.num_preemptions > plan.num_preempted_before:
             return
-        frontier = self._frontier()
         for seq in list(self._waiting):
             if seq.priority >= before or not plan.budget or len(self._running) >= self._config.max_num_seqs:
                 return
-            if frontier.is_awaited_by(seq):
+            if self._prefixes().is_awaited_by(seq):
                 continue
-            has_blocks = bool(seq.tables)
-            if not has_blocks:
-                self._supply.use_prefix(seq)
-            has_place = plan.has_place_for(seq, plan.partial)
-            if has_place and self._start(now, seq, plan):
-                frontier.add(seq)
+            if not plan.has_place_for(self._supply.num_left(seq), plan.partial):
                 continue
-            if not has_blocks:
-                self._supply.drop(seq)
-            if has_place:
+            if not self._start(now, seq, plan):
                 return
+            self._prefixes().add(seq)
 
-    def _start(self, now: float, seq: Sequence, plan: _PlanBuilder) -> bool:
+    def _start(self, now: float, seq: Sequence, plan: PlanBuilder) -> bool:
         """False when the blocks do not suffice. If nothing runs, later ones that wait give theirs."""
-        num_tokens = plan.chunk(seq)
+        has_blocks = bool(seq.tables)
+        if not has_blocks:
+            self._supply.use_prefix(seq)
+        num_tokens = plan.chunk(seq.num_uncomputed_tokens)
         while (copies := self._supply.take(seq, num_tokens)) is None:
             victim = self._victim(seq, plan)
             if self._running or victim is seq:
+                if not has_blocks:
+                    self._supply.drop(seq)
                 return False
             self._preempt(now, victim)
         self._waiting.remove(seq)
@@ -197,13 +202,15 @@ class Scheduler:
         plan.add(seq, num_tokens, copies)
         return True
 
-    def _frontier(self) -> PrefixFrontier:
-        frontier = PrefixFrontier(self._supply, self._paging, self._pool.cache)
-        for seq in self._running:
-            frontier.add(seq)
-        return frontier
+    def _prefixes(self) -> PrefixFrontier:
+        """Which prefixes those that run compute."""
+        if self._frontier is None:
+            self._frontier = PrefixFrontier(self._supply, self._paging, self._pool.cache)
+            for seq in self._running:
+                self._frontier.add(seq)
+        return self._frontier
 
-    def _victim(self, seq: Sequence, plan: _PlanBuilder) -> Sequence:
+    def _victim(self, seq: Sequence, plan: PlanBuilder) -> Sequence:
         """Whoever comes last among `seq` and those that may be preempted and are not in this step."""
         return max([seq, *(one for one in self._holders() if one not in plan.num_tokens)], key=_order)
 
@@ -216,65 +223,12 @@ class Scheduler:
         self.num_preemptions += 1
         if seq in self._running:
             self._running.remove(seq)
+            self._frontier = None
             self._supply.drop(seq)
             seq.apply(now, SequenceInput.PREEMPT)
             self.add(seq)
         else:
             self._supply.drop(seq)
-
-
-class _PlanBuilder:
-    """The step being planned."""
-
-    def __init__(self, config: SchedulerConfig) -> None:
-        self._config = config
-        self.budget = config.max_num_batched_tokens
-        self.num_preempted_before = 0
-        self.num_tokens: dict[Sequence, int] = {}
-        self.slices: list[SequenceSlice] = []
-        self.copies: list[tuple[int, int]] = []
-        self.partial: list[Sequence] = []
-        """Those that the step leaves with more tokens to compute."""
-
-    def chunk(self, seq: Sequence) -> int:
-        """Tokens that a sequence may compute in this step."""
-        num_tokens = min(seq.num_uncomputed_tokens, self.budget)
-        return (
-            min(num_tokens, self._config.long_prefill_token_threshold) if self._is_long(seq) else num_tokens
-        )
-
-    def cuts(self, seq: Sequence) -> bool:
-        """Whether the step leaves a sequence with more tokens to compute."""
-        return self.chunk(seq) < seq.num_uncomputed_tokens
-
-    def has_place_for(self, seq: Sequence, partial: list[Sequence]) -> bool:
-        """Whether a sequence may start beside those that are computed in part."""
-        if not self.cuts(seq):
-            return True
-        num_long = sum(self._is_long(one) for one in partial)
-        is_one_too_many = self._is_long(seq) and num_long >= self._config.max_long_partial_prefills
-        return len(partial) < self._config.max_num_partial_prefills and not is_one_too_many
-
-    def add(self, seq: Sequence, num_tokens: int, copies: list[tuple[int, int]]) -> None:
-        start = seq.num_computed_tokens
-        end = start + num_tokens
-        self.budget -= num_tokens
-        self.num_tokens[seq] = num_tokens
-        self.copies += copies
-        if num_tokens < seq.num_uncomputed_tokens:
-            self.partial.append(seq)
-        self.slices.append(
-            SequenceSlice(
-                seq_id=seq.seq_id,
-                token_ids=tuple(seq.token_ids[start:end]),
-                start=start,
-                block_tables=seq.tables.upto(end),
-                samples=seq.sample_specs() if end == seq.num_tokens else (),
-            )
-        )
-
-    def _is_long(self, seq: Sequence) -> bool:
-        return 0 < self._config.long_prefill_token_threshold < seq.num_uncomputed_tokens
 
 
 def _order(seq: Sequence) -> tuple[int, float, str, int]:

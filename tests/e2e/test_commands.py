@@ -69,17 +69,11 @@ def test_a_chat_that_fills_the_context_is_told_so(cluster: Cluster) -> None:
 
 
 def test_output_that_nobody_reads_ends_a_command_quietly(cluster: Cluster) -> None:
-    environment = {
-        **os.environ,
-        "PYTHONUNBUFFERED": "",
-    }  # argparse overlooks errors of what it writes at once
+    # Unbuffered, argparse hides that its help could not be written.
+    environment = {**os.environ, "PYTHONUNBUFFERED": ""}
     to_cluster = ("--address", cluster.address)
-    for arguments in (
-        ("--help",),
-        ("collect-env",),
-        ("complete", *to_cluster, "import os"),
-        ("chat", *to_cluster),
-    ):
+    commands = (("--help",), ("collect-env",), ("complete", *to_cluster, "import os"), ("chat", *to_cluster))
+    for arguments in commands:
         unread, end = os.pipe()
         os.close(unread)
         ended = subprocess.run(
@@ -87,6 +81,7 @@ def test_output_that_nobody_reads_ends_a_command_quietly(cluster: Cluster) -> No
             input=b"What is JSON?\n",
             stdout=end,
             stderr=subprocess.PIPE,
+            env=environment,
             timeout=60,
             check=False,
         )
