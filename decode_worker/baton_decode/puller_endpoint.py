@@ -63,6 +63,7 @@ class PullerEndpoint:
         socket = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, self._name)
         socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))
         socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         socket.connect(address)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -22,10 +23,15 @@ SOURCES: Final = Path(__file__).parent / "cpu"
 _COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fno-strict-aliasing", "-Wno-psabi")
 _TIMEOUT_S: Final = 120
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 class BuildError(Exception):
     """The kernels cannot be built or used here; the message says why."""
+
+
+class BuildTimeoutError(BuildError):
+    """The compiler hangs, whatever it is asked to build."""
 
 
 def cache_folder() -> Path:
@@ -39,6 +45,7 @@ def build(variant: CpuVariant, folder: Path | None = None, extra_flags: tuple[st
 
     Raises:
         BuildError: there is no compiler, it fails, or the folder cannot be written or trusted.
+        BuildTimeoutError: the compiler does not end.
     """
     compiler = _find_compiler()
     flags = (*_FLAGS, *variant.compiler_flags, *extra_flags)
@@ -52,7 +59,7 @@ def build(variant: CpuVariant, folder: Path | None = None, extra_flags: tuple[st
     except (OSError, RuntimeError) as error:
         raise BuildError(f"the cache folder of CPU kernels cannot be used: {error}") from error
     except subprocess.TimeoutExpired as error:
-        raise BuildError(f"{compiler} took more than {_TIMEOUT_S} s for the CPU kernels") from error
+        raise BuildTimeoutError(f"{compiler} took more than {_TIMEOUT_S} s for the CPU kernels") from error
     return library
 
 
@@ -76,11 +83,21 @@ def _digest(compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _private_folder(folder: Path) -> Path:
-    """Make the folder. What lies in it is run, so nobody else may write there."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Make the folder. What lies in it is run, so nobody else may write there or put another in its place."""
+    for missing in [path for path in (folder, *folder.parents) if not path.exists()][::-1]:
+        missing.mkdir(mode=0o700, exist_ok=True)
+    folder = folder.resolve()
     status = folder.stat()
-    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_MAY_WRITE:
         raise PermissionError(f"{folder} is writable by others; allowed: a folder of this user alone")
+    for parent in folder.parents:
+        status = parent.stat()
+        is_open = status.st_mode & _OTHERS_MAY_WRITE and not status.st_mode & stat.S_ISVTX
+        if is_open or status.st_uid not in (0, os.geteuid()):
+            raise PermissionError(
+                f"{folder} lies in {parent}, where others may replace it; allowed: parents of this user or "
+                "of root that nobody else writes to, or that have the sticky bit"
+            )
     return folder
 
 

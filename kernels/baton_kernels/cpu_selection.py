@@ -8,7 +8,7 @@ from functools import cache
 import torch
 
 from baton_kernels.cpu_attention import DTYPES, CpuAttention
-from baton_kernels.cpu_build import BuildError, build
+from baton_kernels.cpu_build import BuildError, BuildTimeoutError, build
 from baton_kernels.cpu_library import CpuLibrary
 from baton_kernels.cpu_variants import CpuVariant, cpu_flags, usable_variants
 from baton_kernels.interface import AttentionKernels
@@ -33,6 +33,9 @@ def load_best() -> tuple[CpuVariant, CpuLibrary] | None:
     for variant in usable_variants(cpu_flags()):
         try:
             library = CpuLibrary(build(variant))
+        except BuildTimeoutError as error:
+            reasons.append(str(error))
+            break
         except BuildError as error:
             reasons.append(str(error))
             continue

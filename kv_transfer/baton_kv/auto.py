@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from baton_core.errors import InvalidConfigError
 from baton_kv.connector import (
     AbortResult,
     Capabilities,
@@ -52,7 +53,11 @@ class AutoConnector(KVConnector):
 
     def allocate(self, num_blocks: int) -> torch.Tensor:
         pool = self._shared_memory.allocate(num_blocks)
-        self._tcp.register(pool)
+        try:
+            self._tcp.register(pool)
+        except InvalidConfigError:
+            self.close()
+            raise
         return pool
 
     def describe(self) -> bytes:

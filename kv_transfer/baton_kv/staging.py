@@ -19,8 +19,9 @@ MAX_LENT: Final = 4
 class Staging:
     """Lends buffers of `CHUNK_BYTES` and takes them back when nobody refers to them any more.
 
-    A puller may have fewer buffers than are free, so however slow some are, another one finds a buffer.
-    For one thread; but the last reference to a buffer may end on any, where `on_return` is called.
+    A puller may have fewer buffers than are free, so while up to five return none, a sixth finds one; six
+    can hold them all, until their connections end. For one thread; but the last reference to a buffer may
+    end on any, where `on_return` is called.
     """
 
     def __init__(self, make_buffer: Callable[[int], Blocks], on_return: Callable[[], None]) -> None:

@@ -108,7 +108,7 @@ class TcpConnector(KVConnector):
         """
         if self._local is not None:
             raise RuntimeError("the pool is already allocated")
-        socket, address = listen(self._context, self._listen, self._timings)
+        socket, address = listen(self._context, self._listen, self._timings, len(pool))
         served = ServedPool(
             blocks=open_pool(pool),
             block_bytes=self._spec.block_bytes,

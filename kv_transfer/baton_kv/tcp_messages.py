@@ -13,8 +13,6 @@ import msgspec
 
 MAX_GRANTED: Final = 4
 """Chunks that a holder may have been granted by one puller and not have sent."""
-MAX_MESSAGE_BYTES: Final = 2**20
-"""Of a frame to a holder; room for the ids of 200,000 blocks."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 _Grant = Annotated[int, msgspec.Meta(ge=1, le=MAX_GRANTED)]
@@ -66,3 +64,8 @@ ToPuller = ChunkSent | FetchEnded
 encode = msgspec.msgpack.Encoder().encode
 decode_to_holder = msgspec.msgpack.Decoder(ToHolder).decode
 decode_to_puller = msgspec.msgpack.Decoder(ToPuller).decode
+
+
+def max_frame_bytes(num_blocks: int) -> int:
+    """Of a frame to a holder of so many blocks: room to fetch all of them, at 5 bytes to an id."""
+    return 1024 + 5 * num_blocks

@@ -9,7 +9,7 @@ import zmq
 
 from baton_core.errors import InvalidConfigError
 from baton_kv.chunks import CHUNK_BYTES
-from baton_kv.tcp_messages import MAX_GRANTED, MAX_MESSAGE_BYTES
+from baton_kv.tcp_messages import MAX_GRANTED, max_frame_bytes
 from baton_kv.transport import Listen
 
 _MAX_QUEUED: Final = 64
@@ -40,19 +40,19 @@ class TcpTimings:
 
 
 def listen(
-    context: zmq.Context[zmq.Socket[bytes]], where: Listen, timings: TcpTimings
+    context: zmq.Context[zmq.Socket[bytes]], where: Listen, timings: TcpTimings, num_blocks: int
 ) -> tuple[zmq.Socket[bytes], str]:
-    """Open the holder's socket; return it and the endpoint that pullers connect to.
+    """Open the socket of a holder of `num_blocks`; return it and the endpoint that pullers connect to.
 
     Raises:
         InvalidConfigError: the address is not this machine's, or taken.
     """
-    socket = _open(context, zmq.ROUTER, timings)
+    endpoint = f"tcp://{where.host}:{where.port}"
+    socket = _open(context, zmq.ROUTER, endpoint, timings)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
     socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
-    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-    endpoint = f"tcp://{where.host}:{where.port}"
+    socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes(num_blocks))
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
@@ -73,7 +73,7 @@ def connect(
     Raises:
         ZMQError: that is no endpoint.
     """
-    socket = _open(context, zmq.DEALER, timings)
+    socket = _open(context, zmq.DEALER, endpoint, timings)
     socket.setsockopt(zmq.RCVHWM, 2 * MAX_GRANTED)
     socket.setsockopt(zmq.MAXMSGSIZE, CHUNK_BYTES)
     monitor: zmq.Socket[bytes] = socket.get_monitor_socket(CONNECTION_LOST | zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -92,9 +92,12 @@ def close(socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes]) -> None:
     socket.close(linger=0)
 
 
-def _open(context: zmq.Context[zmq.Socket[bytes]], kind: int, timings: TcpTimings) -> zmq.Socket[bytes]:
+def _open(
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, endpoint: str, timings: TcpTimings
+) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
     for option, value in (
+        (zmq.IPV6, endpoint.startswith("tcp://[")),  # of an IPv4 address it would make another one
         (zmq.LINGER, 0),
         (zmq.SNDBUF, CHUNK_BYTES),
         (zmq.RCVBUF, CHUNK_BYTES),

@@ -18,7 +18,7 @@ from baton_kv.connector import AbortResult, KVConnector, PullOrder, PullOutcome
 MAX_BATCH: Final = 64
 """Commands taken between two steps of the connector."""
 _PAUSE_S: Final = 0.1
-"""After a fault of an idle connector, which may show again at once."""
+"""After a fault that may show again at once."""
 _log = logging.getLogger(__name__)
 
 
@@ -163,7 +163,7 @@ class TransferThread:
                 if results:
                     self._deliver(results)
                 if is_running and self._commands.empty():
-                    self._connector.wait()
+                    self._wait()
         finally:
             self._connector.close()
 
@@ -222,6 +222,13 @@ class TransferThread:
         for outcome in outcomes:
             self._forget(outcome.pull_id)
         return [*outcomes]
+
+    def _wait(self) -> None:
+        try:
+            self._connector.wait()
+        except Exception as error:
+            _log.error("the KV connector cannot wait", exc_info=error)
+            time.sleep(_PAUSE_S)
 
     def _give_up(self, order: PullOrder, error: Exception) -> TransferResult:
         """End an order whose connector broke down: as failed if that is safe to say, else as quarantined."""

@@ -18,7 +18,7 @@ class Listen:
     """Where the TCP transport waits for pullers."""
 
     host: str = "127.0.0.1"
-    """Address of an interface; `0.0.0.0` is all of them."""
+    """Address of an interface, one of IPv6 in brackets; `0.0.0.0` and `[::]` are all of them."""
     port: int = 0
     """0 takes any."""
     advertised_host: str = ""

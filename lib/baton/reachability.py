@@ -8,7 +8,8 @@ from typing import Final
 from baton_core.errors import InvalidConfigError
 
 _TCP: Final = "tcp://"
-_WILDCARDS: Final = ("0.0.0.0", "[::]")  # noqa: S104 (recognised, not bound)
+_WILDCARDS: Final = {"0.0.0.0": socket.AF_INET, "[::]": socket.AF_UNSPEC}  # noqa: S104 (not bound)
+"""All interfaces, and the family of the addresses under which a socket bound to them is reached."""
 
 
 def bound_host(address: str) -> str:
@@ -17,16 +18,17 @@ def bound_host(address: str) -> str:
 
 
 def reachable_host(address: str, advertised: str, router: str) -> str:
-    """Return `advertised`, or else the host of the bound `address`.
+    """Return the address of `advertised`, or else the host of the bound `address`.
 
     For one that is bound to all interfaces: that of the interface through which this machine reaches
-    `router` (`host:port`).
+    `router` (`host:port`). A name is looked up here, once, so that no peer ever waits for it.
 
     Raises:
-        InvalidConfigError: there is no way to the router.
+        InvalidConfigError: `advertised` does not resolve, or there is no way to the router.
     """
-    host = advertised or bound_host(address)
-    return _host_towards(router) if host in _WILDCARDS else host
+    bound = bound_host(address)
+    host = _resolve(advertised, bound) if advertised else bound
+    return _host_towards(router, _WILDCARDS[host]) if host in _WILDCARDS else host
 
 
 def with_host(address: str, host: str) -> str:
@@ -34,17 +36,37 @@ def with_host(address: str, host: str) -> str:
     return f"{_TCP}{host}:{address.rpartition(':')[2]}" if address.startswith(_TCP) else address
 
 
-def _host_towards(router: str) -> str:
+def _resolve(advertised: str, bound: str) -> str:
+    """An address of `advertised`, of the same family as the one that is bound if there is one."""
+    try:
+        found = socket.getaddrinfo(advertised.strip("[]"), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InvalidConfigError(
+            f"--advertise-host is {advertised!r}, which does not resolve ({_reason(error)}); "
+            "allowed: a name or an address under which other machines reach this one"
+        ) from None
+    addresses = [_in_url(family, str(where[0])) for family, _, _, _, where in found]
+    return next((one for one in addresses if one.startswith("[") == bound.startswith("[")), addresses[0])
+
+
+def _host_towards(router: str, family: socket.AddressFamily) -> str:
     host, _, port = router.rpartition(":")
     try:
-        family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
+        found = socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_DGRAM)
+        chosen, kind, _, _, where = found[0]
+        with socket.socket(chosen, kind) as probe:
             probe.connect(where)  # sends nothing
-            found: str = probe.getsockname()[0]
+            return _in_url(chosen, probe.getsockname()[0])
     except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a host name"
         raise InvalidConfigError(
-            f"--advertise-host is not given, and no interface leads to router {router!r} ({reason}); "
+            f"--advertise-host is not given, and no interface leads to router {router!r} ({_reason(error)}); "
             "allowed: a host under which other machines reach this one"
         ) from None
-    return f"[{found}]" if family == socket.AF_INET6 else found
+
+
+def _in_url(family: int, address: str) -> str:
+    return f"[{address}]" if family == socket.AF_INET6 else address
+
+
+def _reason(error: OSError | UnicodeError) -> str | None:
+    return error.strerror if isinstance(error, OSError) else "not a host name"

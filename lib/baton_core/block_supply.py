@@ -23,7 +23,7 @@ class BlockSupply:
         self._max_chunk = max_chunk
 
     def num_left(self, seq: Sequence) -> int:
-        """Tokens that a waiting sequence has to compute if it starts now, with what is cached of its prefix."""
+        """Tokens that a waiting sequence computes if it starts now, with what is cached of its prefix."""
         if seq.tables:
             return seq.num_uncomputed_tokens
         return seq.num_tokens - self._cached_length(seq) * self._paging.block_size
@@ -94,15 +94,15 @@ class BlockSupply:
                     indices.append(first)
         return min(indices)
 
-    def drop(self, seq: Sequence) -> None:
-        """Take back everything; what it computed stays findable until it is evicted."""
-        self._pool.release(seq.tables.cut(0))
-        seq.num_computed_tokens = 0
-
     def num_freed(self, seqs: Iterable[Sequence]) -> int:
         """Blocks that become available if all of these are dropped: those to which nobody else refers."""
         counts = Counter(block_id for seq in seqs for block_id in seq.tables.held())
         return sum(self._pool.num_references(block_id) == count for block_id, count in counts.items())
+
+    def drop(self, seq: Sequence) -> None:
+        """Take back everything; what it computed stays findable until it is evicted."""
+        self._pool.release(seq.tables.cut(0))
+        seq.num_computed_tokens = 0
 
     def _cached_length(self, seq: Sequence) -> int:
         """Blocks of its prefix with which a sequence can start."""

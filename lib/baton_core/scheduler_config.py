@@ -46,8 +46,8 @@ class SchedulerConfig:
     """Token budget of a step."""
     policy: SchedulingPolicy = SchedulingPolicy.FCFS
     max_num_partial_prefills: int = 1
-    """Prompts that are computed in part after a step. A prompt that would be one too many is passed by those
-    that can be computed whole."""
+    """Prompts that a step computes in part. One too many waits, or pauses if more important ones came; those
+    that can be computed whole pass it."""
     max_long_partial_prefills: int = 1
     """Long prompts among them."""
     long_prefill_token_threshold: int = 0

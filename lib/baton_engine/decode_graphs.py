@@ -48,6 +48,7 @@ class DecodeGraphs:
 
     Raises:
         InvalidConfigError: the model does something that cannot be captured.
+        torch.OutOfMemoryError: the device has no memory left for what a step computes.
     """
 
     def __init__(
@@ -93,6 +94,8 @@ class DecodeGraphs:
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, pool=memory):
                     hidden = self._model.forward(token_ids, attention)
+            except torch.OutOfMemoryError:
+                raise
             except RuntimeError as error:
                 raise InvalidConfigError(
                     f"enforce_eager is False, and decode steps of {size} sequences cannot be captured "

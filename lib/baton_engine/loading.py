@@ -91,5 +91,28 @@ def load_runner(settings: EngineSettings, allocate_pool: AllocatePool | None = N
     runner = ModelRunner(model, kernels.attention, kv_pool, spec, kernels.sampling)
     runner.warm_up(plan.max_model_len)
     if kernels.attention.is_capturable(kv_pool) and not settings.enforce_eager:
-        runner.capture_decodes(settings.max_num_seqs, plan.max_model_len)
+        _capture_decodes(runner, settings, plan)
     return LoadedEngine(runner=runner, config=config, kv_spec=spec, kv_cache=plan)
+
+
+def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCachePlan) -> None:
+    """Capture the decode steps of a model that allows it; captured steps need memory besides the pool's."""
+    if not runner.model.is_capturable:
+        logger.info(
+            "decode steps run eagerly: on this device the model in %s computes in part on the host",
+            runner.model.dtype,
+        )
+        return
+    try:
+        runner.capture_decodes(settings.max_num_seqs, plan.max_model_len)
+    except torch.OutOfMemoryError as error:
+        kv_bytes = settings.kv_cache.kv_cache_memory_bytes
+        name, value = (
+            ("memory_share", settings.kv_cache.memory_share)
+            if kv_bytes is None
+            else ("kv_cache_memory_bytes", kv_bytes)
+        )
+        raise InvalidConfigError(
+            f"{name} is {value} and leaves too little memory to capture decode steps ({error}); "
+            "allowed: less, fewer max_num_seqs, or enforce_eager True"
+        ) from error

@@ -51,6 +51,7 @@ class ModelRunner:
 
         Raises:
             InvalidConfigError: the model does something that cannot be captured.
+            torch.OutOfMemoryError: the device has no memory left for what a step computes.
         """
         max_num_seqs = min(max_num_seqs, MAX_CAPTURED_SEQS)
         inputs = DecodeInputs(self.spec, max_num_seqs, max_model_len, self.model.device)

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class HolderEndpoint:
-    """Binds `address` (`tcp://host:port`, port 0 for any) when made.
+    """Binds `address` (`tcp://host:port`, IPv6 in brackets, port 0 for any) when made.
 
     Raises:
         InvalidConfigError: the address cannot be bound.
@@ -42,6 +42,7 @@ class HolderEndpoint:
     def __init__(self, context: zmq.asyncio.Context, address: str) -> None:
         self._socket = context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))
         self._socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         try:

@@ -42,6 +42,7 @@ class Decoder:
         self._layers = [
             _DecoderLayer(config, weights, kernels, norms, layer) for layer in range(len(config.layers))
         ]
+        self.is_capturable = all(layer.is_capturable for layer in self._layers)
         self._norm = norms.load("model.norm", config.hidden_size)
         tied = config.tie_word_embeddings
         self._head = load_head(weights, "lm_head.weight", self._embedding, is_tied=tied)
@@ -87,6 +88,7 @@ class _DecoderLayer:
             prefix=f"{prefix}.self_attn",
         )
         self._feed_forward = _load_feed_forward(config, weights, kernels, layer)
+        self.is_capturable = self._feed_forward.is_capturable
         self._before_attention = norms.load(f"{prefix}.input_layernorm", size)
         self._after_attention: RMSNorm | None = None
         self._after_feed_forward: RMSNorm | None = None

@@ -16,6 +16,11 @@ from baton_kernels.interface import LayerKernels
 class FeedForward(Protocol):
     """What a decoder layer does to each token by itself."""
 
+    @property
+    def is_capturable(self) -> bool:
+        """As `Model.is_capturable`."""
+        ...
+
     def forward(self, hidden: Tensor) -> Tensor:
         """Map `[num_tokens, hidden_size]` to a new tensor of the same shape."""
         ...
@@ -38,6 +43,7 @@ class GatedFeedForward:
         prefix: str,
     ) -> None:
         inner, has_bias = config.intermediate_size, config.has_bias
+        self.is_capturable = True
         self._gate_up = load_projection(
             weights,
             prefix,

@@ -41,6 +41,7 @@ class LearnedPositionsDecoder:
         names, size = config.names, config.hidden_size
         self.dtype = weights.dtype
         self.device = weights.device
+        self.is_capturable = True
         self._offset = config.position_offset
         vocab_shape = (config.vocab_size, config.embedding_size)
         self._embedding = tensors.load(f"{names.embedding}.weight", vocab_shape)

@@ -20,6 +20,7 @@ from baton_kernels.interface import LayerKernels
 
 _GROUPED_ALIGNMENT_BYTES: Final = 16
 _MIN_CUDA_CAPABILITY: Final = (8, 0)
+_DEVICE_ONLY_CUDA_MAJORS: Final = (9, 10)
 
 
 class MixtureFeedForward:
@@ -39,6 +40,7 @@ class MixtureFeedForward:
         self._kernels = kernels
         self._router = Linear(weights.load(f"{prefix}.gate.weight", (config.num_experts, config.hidden_size)))
         self._gate_up, self._down = _load_experts(config, weights, f"{prefix}.experts")
+        self.is_capturable = all(map(is_device_only, (self._gate_up, self._down)))
         self._shared: _SharedExpert | None = None
         if config.shared_intermediate_size is not None:
             self._shared = _SharedExpert(config, config.shared_intermediate_size, weights, kernels, prefix)
@@ -64,7 +66,7 @@ class MixtureFeedForward:
         num_tokens, num_choices = experts.shape
         flat = experts.flatten()
         order = flat.argsort(stable=True)
-        # Counted by comparison: bincount would make the host wait for the device.
+        # Counted by comparison: bincount reads its largest value on the host, which no graph can hold.
         numbers = torch.arange(self._num_experts, device=flat.device)
         ends = (flat[:, None] == numbers).sum(dim=0).cumsum(dim=0).to(torch.int32)
         gate_up = grouped_linear(hidden[order // num_choices], self._gate_up, ends)
@@ -106,6 +108,22 @@ def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
             torch.mm(rows[start:end], weight[group].T, out=out[start:end])
         start = end
     return out
+
+
+def is_device_only(weight: Tensor) -> bool:
+    """Say whether `grouped_linear` takes `ends` from the device alone.
+
+    Torch does so for bfloat16 on CUDA devices 9.x and 10.x; elsewhere it reads them on the host, like the
+    loop.
+
+    Source: `_grouped_mm_cuda` and `_grouped_mm_fallback` of PyTorch's ATen.
+    """
+    return (
+        weight.device.type == "cuda"
+        and weight.dtype == torch.bfloat16
+        and _has_grouped_product(weight)
+        and torch.cuda.get_device_capability(weight.device)[0] in _DEVICE_ONLY_CUDA_MAJORS
+    )
 
 
 def _has_grouped_product(weight: Tensor) -> bool:

@@ -22,6 +22,11 @@ class Model(Protocol):
     @property
     def device(self) -> torch.device: ...
 
+    @property
+    def is_capturable(self) -> bool:
+        """Whether `forward` never makes the host wait for the device, so that a CUDA graph can hold it."""
+        ...
+
     def forward(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
         """Return the final hidden states `[num_tokens, hidden_size]` of `token_ids` `[num_tokens] int64`.
 

@@ -41,6 +41,7 @@ class TransformersModel:
         self._config = config
         self.dtype = weights.dtype
         self.device = weights.device
+        self.is_capturable = False  # nobody here knows what a family's own code does
         self._model = _load(config, weights)
         self._decoder: nn.Module = getattr(self._model, self._model.base_model_prefix)
         self._head = _head_of(self._model)

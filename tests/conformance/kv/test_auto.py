@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import threading
 from collections.abc import Iterator
 
 import msgspec
 import pytest
 import torch
 
-from baton_core.errors import IncompatibleWorkerError
+from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_kv.auto import AutoConnector
 from baton_kv.backends import BACKENDS
 from baton_kv.connector import HolderUnreachableError, KVConnector
@@ -104,6 +106,17 @@ def test_without_a_second_way_the_first_ones_error_stands(site: Site) -> None:
     holder = site.worker()
     with pytest.raises(HolderUnreachableError, match="address is 'nobody'"):
         puller.connector.connect(HOLDER, spoiled(holder, "shared_memory", "nobody"))
+
+
+def test_where_tcp_cannot_listen_the_shared_pool_is_withdrawn(site: Site) -> None:
+    files = set(os.listdir("/proc/self/fd"))
+    connector = AutoConnector(SMALL, 1, Listen(host="192.0.2.1"))
+    with pytest.raises(InvalidConfigError, match=r"'tcp://192.0.2.1:0', which cannot be bound"):
+        connector.allocate(2)
+    assert "kv-pool-listener" not in [thread.name for thread in threading.enumerate()]
+    del connector
+    gc.collect()
+    assert set(os.listdir("/proc/self/fd")) <= files
 
 
 def test_a_peer_may_change_its_way(site: Site) -> None:

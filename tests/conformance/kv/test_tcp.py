@@ -33,6 +33,7 @@ from tests.conformance.kv.pairs import (
     run_pull,
 )
 from tests.conformance.kv.processes import start_holder
+from tests.ipv6 import needs_ipv6
 
 TIMINGS = TcpTimings(heartbeat_s=0.1, lost_s=0.5, silence_s=0.7, idle_s=0.3)
 HUGE = KVSpec(num_layers=5, num_kv_heads=8, head_dim=64, block_size=512, dtype="float32")
@@ -157,6 +158,22 @@ def test_the_host_that_is_advertised_is_the_one_pullers_connect_to(site: Site) -
     puller = site.worker()
     puller.connector.connect(HOLDER, connector.describe())
     assert run_pull(puller, make_order(holder, {0: 1})).error is None
+
+
+@needs_ipv6
+@pytest.mark.parametrize(("host", "advertised"), [("[::1]", ""), ("[::]", "[::1]"), ("[::]", "127.0.0.1")])
+def test_blocks_travel_over_ipv6_and_all_interfaces_take_ipv4_too(
+    site: Site, host: str, advertised: str
+) -> None:
+    connector = TcpConnector(SMALL, 1, Listen(host=host, advertised_host=advertised))
+    site.exits.callback(connector.close)
+    holder = Worker(connector, connector.allocate(2), site.workers)
+    site.workers.append(holder)
+    assert address_of(holder).startswith(f"tcp://{advertised or host}:")
+    puller = site.worker()
+    puller.connector.connect(HOLDER, connector.describe())
+    assert run_pull(puller, make_order(holder, {0: 1})).error is None
+    assert torch.equal(puller.bytes[0], holder.bytes[1])
 
 
 # --- aborts ---

@@ -15,7 +15,16 @@ import zmq
 from baton_kv.chunks import CHUNK_BYTES
 from baton_kv.staging import MAX_LENT, NUM_BUFFERS
 from baton_kv.tcp import TcpConnector
-from baton_kv.tcp_messages import ChunkSent, Drop, Fetch, FetchEnded, Grant, decode_to_puller, encode
+from baton_kv.tcp_messages import (
+    ChunkSent,
+    Drop,
+    Fetch,
+    FetchEnded,
+    Grant,
+    decode_to_puller,
+    encode,
+    max_frame_bytes,
+)
 from baton_kv.tcp_socket import TcpTimings
 from tests.conformance.kv.pairs import (
     HOLDER,
@@ -140,6 +149,24 @@ def test_what_is_no_message_is_dropped_and_the_next_one_served(
     puller.say(encode(Fetch(7, TOKEN, EPOCH, BLOCKS, 1)))
     assert puller.hear() == ChunkSent(7, 0)
     assert torch.equal(puller.holder.bytes, before)
+
+
+def test_a_frame_larger_than_a_fetch_of_the_whole_pool_ends_the_connection(
+    site: Site, open_socket: OpenSocket
+) -> None:
+    holder = site.worker()
+    puller, other = Puller(open_socket, holder), Puller(open_socket, holder)
+    monitor = puller.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    whole = encode(Fetch(1, TOKEN, EPOCH, tuple(range(16)), 1))
+    assert len(whole) <= max_frame_bytes(16)
+    puller.say(whole)
+    assert puller.hear() == ChunkSent(1, 0)
+    puller.say(bytes(max_frame_bytes(16) + 1))
+    assert monitor.poll(1000 * DEADLINE_S)
+    puller.socket.disable_monitor()
+    monitor.close()
+    other.say(whole)
+    assert other.hear() == ChunkSent(1, 0)
 
 
 def test_a_puller_gets_no_more_chunks_than_it_granted(site: Site, open_socket: OpenSocket) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -178,6 +179,35 @@ def test_close_gives_up_on_a_stuck_thread_at_its_deadline() -> None:
         thread.close(0.05)
     connector.let_go.set()
     thread.close(TIMEOUT_S)
+
+
+class RestlessConnector(InProcessConnector):
+    """Cannot wait."""
+
+    def __init__(self) -> None:
+        super().__init__(SMALL, 1, InProcessRegistry())
+        self.num_waits = 0
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        self.num_waits += 1
+        raise OSError("the poller is lost")
+
+
+def test_a_connector_that_cannot_wait_answers_all_the_same_and_is_not_asked_too_often(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    connector = RestlessConnector()
+    connector.allocate(4)
+    inbox = Inbox()
+    thread = TransferThread(connector, inbox.batches.put)
+    started = time.monotonic()
+    thread.start()
+    for tag in range(3):
+        assert thread.seal(tag, (0,))
+        assert inbox.take(1) == [Sealed(tag=tag, checksums=connector.seal((0,)))]
+    thread.close(TIMEOUT_S)
+    assert 1 <= connector.num_waits <= 1 + (time.monotonic() - started) / 0.1
+    assert "the KV connector cannot wait" in caplog.text
 
 
 class BrokenConnector(InProcessConnector):

@@ -4,6 +4,7 @@ import pytest
 
 from baton.reachability import bound_host, reachable_host, with_host
 from baton_core.errors import InvalidConfigError
+from tests.ipv6 import needs_ipv6
 
 
 @pytest.mark.parametrize("router", ["a..b:80", f"{'x' * 70}:80"])
@@ -12,8 +13,32 @@ def test_a_router_whose_name_is_none_leads_nowhere(router: str) -> None:
         reachable_host("tcp://0.0.0.0:7000", "", router)
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"), [("a..b", "not a host name"), ("x" * 70, "not a host name"), ("1::2::3", "")]
+)
+def test_an_advertised_host_that_does_not_resolve_is_refused(name: str, reason: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"--advertise-host is '{name}', which does not .*{reason}"):
+        reachable_host("tcp://0.0.0.0:7000", name, "127.0.0.1:80")
+
+
+@pytest.mark.parametrize(
+    ("advertised", "host"),
+    [("localhost", "127.0.0.1"), ("10.0.0.9", "10.0.0.9"), ("fd00::9", "[fd00::9]"), ("[fd00::9]", "[fd00::9]")],
+)
+def test_the_advertised_host_becomes_an_address_once(advertised: str, host: str) -> None:
+    assert reachable_host("tcp://0.0.0.0:7000", advertised, "127.0.0.1:80") == host
+
+
+@needs_ipv6
+def test_only_a_socket_of_both_protocols_is_reached_as_a_router_of_ipv6_is() -> None:
+    assert reachable_host("tcp://[::]:7000", "", "[::1]:80") == "[::1]"
+    assert reachable_host("tcp://[::]:7000", "", "127.0.0.1:80") == "127.0.0.1"
+    with pytest.raises(InvalidConfigError, match=r"no interface leads to router '\[::1\]:80'"):
+        reachable_host("tcp://0.0.0.0:7000", "", "[::1]:80")
+
+
 def test_the_advertised_host_comes_first_then_the_bound_one_then_that_of_the_interface() -> None:
-    assert reachable_host("tcp://0.0.0.0:7000", "worker-1", "127.0.0.1:80") == "worker-1"
+    assert reachable_host("tcp://10.0.0.5:7000", "10.0.0.9", "127.0.0.1:80") == "10.0.0.9"
     assert reachable_host("tcp://10.0.0.5:7000", "", "127.0.0.1:80") == "10.0.0.5"
     assert reachable_host("tcp://0.0.0.0:7000", "", "127.0.0.1:80") == "127.0.0.1"
 

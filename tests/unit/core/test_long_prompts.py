@@ -139,64 +139,6 @@ def test_a_place_is_made_for_a_long_prompt_that_is_mostly_cached() -> None:
     assert shape(plan_step(scheduler)) == [("long", 8, 8), ("again", 32, 1)]
 
 
-def test_one_that_is_passed_over_does_not_keep_its_cached_prefix_from_eviction() -> None:
-    scheduler, pool = make_scheduler(16, long_prefill_token_threshold=8)
-    older, newer = (make_sequence(name, prompt=9, first=first) for name, first in (("a", 1), ("b", 100)))
-    for seq in (older, newer):
-        scheduler.add(seq)
-        run_steps(scheduler, 2)
-        scheduler.remove(0.0, seq)
-    scheduler.add(make_sequence("long", prompt=40, first=200))
-    scheduler.add(make_sequence("again", prompt=40, arrival_s=1.0))
-    assert shape(plan_step(scheduler)) == [("long", 0, 8)]
-    pool.allocate(pool.num_free + 2)
-    assert [pool.cache.find(block_hash) for block_hash in older.hashes()] == [None, None]
-    assert None not in [pool.cache.find(block_hash) for block_hash in newer.hashes()]
-
-
-# --- under priorities ---
-
-
-def test_a_less_important_long_prompt_pauses_for_a_more_important_one() -> None:
-    scheduler, _ = make_scheduler(64, long_prefill_token_threshold=8)
-    low = make_sequence("low", prompt=20, priority=9)
-    scheduler.add(low)
-    run_steps(scheduler, 1)
-    scheduler.add(make_sequence("high", prompt=20, first=100, arrival_s=1.0))
-    plans = []
-    for _ in range(4):
-        plan = plan_step(scheduler)
-        plans.append(shape(plan))
-        finish_step(scheduler, plan)
-    assert plans == [
-        [("high", 0, 8)],
-        [("high", 8, 8)],
-        [("high", 16, 4), ("low", 8, 8)],
-        [("high", 20, 1), ("low", 16, 4)],
-    ]
-
-
-def test_what_is_left_of_a_less_important_prompt_is_computed_whole_beside_a_long_one() -> None:
-    scheduler, _ = make_scheduler(64, long_prefill_token_threshold=8)
-    scheduler.add(make_sequence("low", prompt=12, priority=9))
-    run_steps(scheduler, 1)
-    scheduler.add(make_sequence("high", prompt=20, first=100, arrival_s=1.0))
-    assert shape(plan_step(scheduler)) == [("high", 0, 8), ("low", 8, 4)]
-
-
-def test_a_place_is_made_for_a_long_prompt_that_is_mostly_cached() -> None:
-    scheduler, _ = make_scheduler(64, max_num_seqs=2, long_prefill_token_threshold=8)
-    first = make_sequence("first", prompt=33)
-    scheduler.add(first)
-    run_steps(scheduler, 5)
-    scheduler.remove(0.0, first)
-    scheduler.add(make_sequence("low", prompt=3, first=300, arrival_s=1.0, priority=9))
-    scheduler.add(make_sequence("long", prompt=40, first=100, arrival_s=2.0))
-    run_steps(scheduler, 1)
-    scheduler.add(make_sequence("again", prompt=33, arrival_s=3.0))
-    assert shape(plan_step(scheduler)) == [("long", 8, 8), ("again", 32, 1)]
-
-
 # --- configuration ---
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.prefix_frontier import PrefixFrontier
-from baton_core.prefix_frontier import PrefixFrontier
 from baton_core.router_messages import Refused
 from baton_core.scheduler_config import SchedulerConfig, SchedulingPolicy
 from baton_core.sequence import Sequence, SequenceState
@@ -165,107 +164,6 @@ def test_making_room_looks_at_those_that_run_once_for_all_that_wait(monkeypatch:
 
     monkeypatch.setattr(PrefixFrontier, "add", count)
     assert shape(plan_step(scheduler)) == [("first", 16, 16)]
-    assert sorted(looked_at) == ["first", "low"]
-
-
-# --- nobody gives way in vain ---
-
-
-def test_blocks_that_others_share_are_counted_once() -> None:
-    scheduler, pool = make_scheduler(8)
-    leader = make_sequence("low", prompt=16, priority=9)
-    give_blocks(pool, leader, 4)
-    sibling = leader.fork(1)
-    sibling.token_ids.append(500)
-    pool.share(sibling.tables.held())
-    scheduler.add(leader)
-    scheduler.add(sibling)
-    run_steps(scheduler, 1)
-    pool.allocate(2)
-    scheduler.add(make_sequence("urgent", prompt=28, first=100, arrival_s=1.0))
-    assert [name for name, _, _ in shape(plan_step(scheduler))] == ["low", "low"]
-    assert scheduler.num_preemptions == 0
-
-
-def test_blocks_under_a_lease_are_not_counted() -> None:
-    scheduler, pool = make_scheduler(4)
-    low = make_sequence("low", prompt=6, priority=9)
-    scheduler.add(low)
-    run_steps(scheduler, 1)
-    pool.lease(low.tables.held())
-    scheduler.add(make_sequence("urgent", prompt=14, first=100, arrival_s=1.0))
-    assert shape(plan_step(scheduler)) == [("low", 6, 1)]
-    assert scheduler.num_preemptions == 0
-
-
-def test_blocks_of_the_prefix_in_common_are_not_counted() -> None:
-    scheduler, pool = make_scheduler(5)
-    scheduler.add(make_sequence("low", prompt=13, priority=9))
-    run_steps(scheduler, 1)
-    pool.allocate(1)
-    scheduler.add(make_sequence("urgent", prompt=20, arrival_s=1.0))
-    assert shape(plan_step(scheduler)) == [("low", 13, 1)]
-    assert scheduler.num_preemptions == 0
-
-
-def test_nobody_gives_up_blocks_for_a_request_without_a_place() -> None:
-    scheduler, pool = make_scheduler(6, max_num_seqs=1)
-    scheduler.add(make_sequence("important", prompt=6))
-    run_steps(scheduler, 1)
-    holder = make_sequence("holder", prompt=15, first=100, arrival_s=1.0, priority=9)
-    give_blocks(pool, holder, 4)
-    scheduler.add(holder)
-    scheduler.add(make_sequence("urgent", prompt=8, first=200, arrival_s=2.0))
-    assert shape(plan_step(scheduler)) == [("important", 6, 1)]
-    assert len(holder.tables[0]) == 4
-
-
-def test_room_is_made_for_one_of_two_long_prompts_where_one_may_be_computed() -> None:
-    scheduler, _ = make_scheduler(64, max_num_seqs=2, long_prefill_token_threshold=8)
-    for number, name in enumerate("ab"):
-        scheduler.add(make_sequence(name, prompt=3, first=100 * number, arrival_s=number, priority=9))
-    run_steps(scheduler, 1)
-    for number, name in enumerate("cd"):
-        scheduler.add(make_sequence(name, prompt=30, first=500 + 100 * number, arrival_s=5.0))
-    assert shape(plan_step(scheduler)) == [("a", 3, 1), ("c", 0, 8)]
-
-
-# --- relatives ---
-
-
-def test_siblings_get_the_blocks_into_which_they_copy_their_tail() -> None:
-    scheduler, pool = make_scheduler(4)
-    low = make_sequence("low", prompt=6, priority=9)
-    scheduler.add(low)
-    run_steps(scheduler, 1)
-    leader = make_sequence("urgent", prompt=6, first=100, arrival_s=1.0)
-    give_blocks(pool, leader, 2)
-    sibling = leader.fork(1)
-    pool.share(sibling.tables.held())
-    scheduler.add(leader)
-    scheduler.add(sibling)
-    plan = plan_step(scheduler)
-    assert shape(plan) == [("urgent", 6, 1), ("urgent", 6, 1)]
-    assert plan.block_copies == ((3, 1), (3, 0))
-    assert low.state is SequenceState.WAITING
-
-
-def test_making_room_looks_at_those_that_run_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    scheduler, _ = make_scheduler(64, budget=16)
-    scheduler.add(make_sequence("low", prompt=2, first=300, priority=9))
-    scheduler.add(make_sequence("first", prompt=60))
-    run_steps(scheduler, 1)
-    for number in range(20):
-        scheduler.add(make_sequence(f"{number:02}", prompt=60, arrival_s=1.0))
-    looked_at: list[str] = []
-    add = PrefixFrontier.add
-
-    def count(frontier: PrefixFrontier, seq: Sequence) -> None:
-        looked_at.append(seq.seq_id.request_id)
-        add(frontier, seq)
-
-    monkeypatch.setattr(PrefixFrontier, "add", count)
-    assert shape(plan_step(scheduler)) == [("low", 2, 1), ("first", 14, 15)]
     assert sorted(looked_at) == ["first", "low"]
 
 

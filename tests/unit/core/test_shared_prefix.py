@@ -135,19 +135,3 @@ def test_a_less_important_prompt_waits_for_the_prefix_of_a_more_important_one() 
     scheduler.add(make_sequence("low", prompt=40, priority=9))
     scheduler.add(make_sequence("high", prompt=40, arrival_s=1.0))
     assert shape(plan_step(scheduler)) == [("high", 0, 40)]
-
-
-def test_nobody_waits_for_a_prefix_that_a_less_important_prompt_computes() -> None:
-    scheduler, _ = make_scheduler(200, budget=8)
-    scheduler.add(make_sequence("low", prompt=40, priority=9))
-    run_steps(scheduler, 1)
-    scheduler.add(make_sequence("urgent", prompt=40, arrival_s=1.0))
-    scheduler.add(make_sequence("medium", prompt=8, first=300, arrival_s=2.0, priority=5))
-    assert shape(plan_step(scheduler)) == [("urgent", 8, 8)]
-
-
-def test_a_less_important_prompt_waits_for_the_prefix_of_a_more_important_one() -> None:
-    scheduler, _ = make_scheduler(200, budget=64)
-    scheduler.add(make_sequence("low", prompt=40, priority=9))
-    scheduler.add(make_sequence("high", prompt=40, arrival_s=1.0))
-    assert shape(plan_step(scheduler)) == [("high", 0, 40)]

@@ -17,6 +17,7 @@ from baton_engine.element_type import resolve_dtype
 from baton_engine.loading import EngineSettings, load_runner
 from baton_engine.model_folder import resolve_model
 from baton_engine.sizing import KVCacheSettings
+from baton_kernels.selection import select_kernels
 from tests.models import DYNAMIC_ROPE, greedy_reference, make_model, make_prompt
 from tests.unit.engine.steps import generate
 
@@ -65,6 +66,67 @@ def test_the_pool_lies_where_the_caller_allocates_it(model_folder: Callable[[str
     loaded = load_runner(settings, allocate)
     assert [pool.data_ptr() for pool in pools] == [loaded.runner.kv_pool.data_ptr()]
     assert loaded.runner.kv_pool.dtype is torch.bfloat16
+
+
+@pytest.fixture
+def _captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets decode steps be captured on the CPU, up to where a device is needed."""
+    kernels = type(select_kernels("cpu").attention)
+    monkeypatch.setattr(kernels, "is_capturable", lambda self, kv_pool: True)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+
+
+@pytest.mark.usefixtures("_captures")
+@pytest.mark.parametrize("variant", ["mixtral", "gpt-neox"])
+def test_a_model_that_computes_on_the_host_runs_eagerly_and_the_log_says_so_once(
+    variant: str, model_folder: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
+    with caplog.at_level("INFO", "baton_engine.loading"):
+        loaded = load_runner(EngineSettings(model=str(model_folder(variant)), kv_cache=cache))
+    assert [line for line in caplog.messages if "eagerly" in line] == [
+        "decode steps run eagerly: on this device the model in torch.float32 computes in part on the host"
+    ]
+    assert len(generate(loaded.runner, make_prompt(5), 3)) == 3
+
+
+@pytest.mark.usefixtures("_captures")
+@pytest.mark.parametrize("variant", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("error", "cache", "message"),
+    [
+        (
+            torch.OutOfMemoryError("full"),
+            KVCacheSettings(memory_share=0.01),
+            r"^memory_share is 0\.01 and leaves too little memory .*\(full\); allowed: less",
+        ),
+        (
+            torch.OutOfMemoryError("full"),
+            KVCacheSettings(kv_cache_memory_bytes=1 << 20),
+            r"^kv_cache_memory_bytes is 1048576 and leaves too little memory",
+        ),
+        (
+            RuntimeError("a read on the host"),
+            KVCacheSettings(kv_cache_memory_bytes=1 << 20),
+            r"^enforce_eager is False, and .* cannot be captured \(a read on the host\); allowed: True",
+        ),
+    ],
+    ids=["full by share", "full by bytes", "not capturable"],
+)
+def test_a_failed_capture_names_the_setting_at_fault(
+    error: RuntimeError,
+    cache: KVCacheSettings,
+    message: str,
+    variant: str,
+    model_folder: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "synchronize", fail)
+    with pytest.raises(InvalidConfigError, match=message):
+        load_runner(EngineSettings(model=str(model_folder(variant)), kv_cache=cache))
 
 
 def test_a_block_size_of_zero_is_refused() -> None:

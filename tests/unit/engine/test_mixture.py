@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from baton_core.errors import InvalidModelError
 from baton_engine.config_fields import ConfigFields
-from baton_engine.models.mixture import MixtureFeedForward, grouped_linear
+from baton_engine.models.mixture import MixtureFeedForward, grouped_linear, is_device_only
 from baton_engine.models.mixture_config import MixtureConfig, read_mixture_config
 from baton_engine.weights import WeightReader
 from baton_kernels.interface import LayerKernels
@@ -78,6 +79,31 @@ def test_every_row_is_multiplied_by_the_weight_of_its_group(
     got = grouped_linear(rows, weight, torch.tensor(sizes).cumsum(0).int())
     assert got.dtype == dtype
     torch.testing.assert_close(got.double(), expected, atol=ATOL[dtype], rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "in_features", "expected"),
+    [
+        ((9, 0), torch.bfloat16, 32, True),
+        ((10, 0), torch.bfloat16, 32, True),
+        ((9, 0), torch.bfloat16, 30, False),
+        ((9, 0), torch.float16, 32, False),
+        ((9, 0), torch.float32, 32, False),
+        ((8, 0), torch.bfloat16, 32, False),
+        ((12, 0), torch.bfloat16, 32, False),
+    ],
+)
+def test_a_product_stays_on_the_device_where_torch_has_a_kernel_for_it(
+    capability: tuple[int, int],
+    dtype: torch.dtype,
+    in_features: int,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    with FakeTensorMode():
+        weight = torch.empty(4, 24, in_features, dtype=dtype, device="cuda")
+    assert is_device_only(weight) is expected
 
 
 def test_dense_layers_are_those_that_the_configuration_names() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -122,6 +123,60 @@ def test_a_cache_folder_that_cannot_be_made_or_trusted_is_refused(tmp_path: Path
     shared.chmod(0o777)
     with pytest.raises(BuildError, match="writable by others"):
         build(PLAIN, shared)
+
+
+def test_a_cache_folder_that_others_may_replace_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, "exit 0")))
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    parent.chmod(0o777)
+    (tmp_path / "link").symlink_to(parent)
+    for path in (parent, tmp_path / "link"):
+        with pytest.raises(BuildError, match=f"lies in {parent}, where others may replace it; allowed"):
+            build(PLAIN, path / "baton" / "cache")
+    parent.chmod(0o1777)
+    assert build(PLAIN, parent / "baton" / "cache").is_file()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder to another user")
+def test_a_cache_folder_below_another_users_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, "exit 0")))
+    parent = tmp_path / "parent"
+    parent.mkdir(mode=0o700)
+    os.chown(parent, 12345, -1)
+    with pytest.raises(BuildError, match=f"lies in {parent}, where others may replace it; allowed"):
+        build(PLAIN, parent / "cache")
+
+
+def test_folders_made_on_the_way_are_this_users_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, "exit 0")))
+    before = os.umask(0)
+    try:
+        library = build(PLAIN, tmp_path / "baton" / "cache")
+    finally:
+        os.umask(before)
+    assert {folder.stat().st_mode & 0o777 for folder in library.parents[:2]} == {0o700}
+
+
+def test_after_a_compiler_that_hangs_no_other_variant_is_tried(
+    fresh_choice: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = fresh_choice.parents[1]
+    script = 'case "$1" in -std=*) echo build >>"$0.log"; exec sleep 60;; esac'
+    monkeypatch.setenv("CXX", str(make_compiler(folder, script)))
+    monkeypatch.setattr(cpu_build, "_TIMEOUT_S", 1)
+    monkeypatch.setattr(cpu_selection, "cpu_flags", lambda: AVX512.needs)
+    with caplog.at_level(logging.INFO):
+        assert type(select_kernels("cpu").attention) is TorchAttention
+    assert (folder / "compiler.log").read_text().split() == ["build"]
+    (message,) = caplog.messages
+    assert message.endswith("took more than 1 s for the CPU kernels")
 
 
 def test_workers_that_start_together_build_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,7 +56,21 @@ def test_one_puller_gets_a_few_and_leaves_the_rest_to_others(owner: Owner) -> No
     assert owner.staging.can_lend(b"other")
 
 
-def test_however_many_pullers_are_slow_the_next_one_gets_a_buffer(owner: Owner) -> None:
+def test_while_five_pullers_return_nothing_a_sixth_gets_a_buffer_and_then_a_seventh_none(
+    owner: Owner,
+) -> None:
+    views = []
+    for puller in (b"1", b"2", b"3", b"4", b"5", b"6"):
+        assert owner.staging.can_lend(puller)
+        while owner.staging.can_lend(puller):
+            views.append(owner.staging.lend(puller, 1))
+    assert len(views) == NUM_BUFFERS
+    assert not owner.staging.can_lend(b"7")
+    views.pop()
+    assert owner.staging.can_lend(b"7")
+
+
+def test_of_many_pullers_that_take_turns_the_last_one_gets_a_buffer(owner: Owner) -> None:
     views = []
     pullers = [bytes([number]) for number in range(NUM_BUFFERS - 1)]
     for _ in range(MAX_LENT):
