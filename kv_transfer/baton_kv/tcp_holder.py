@@ -1,9 +1,9 @@
 """The holder's end of the TCP transport: one ROUTER socket from which every puller fetches blocks.
 
 What comes over the network is checked, never trusted: whatever it says, only blocks of the pool are read.
-Chunks on their way out are bounded by puller and over all, open fetches over all, and every frame that
-comes in by itself. Of a message in many frames ZMQ keeps all that have come until the last one, or until
-the connection ends: their number has no bound.
+Chunks on their way out are bounded by puller and over all, open fetches over all, and each frame that comes
+in is bounded in size. The number of frames of one message is not: ZMQ keeps them until the last one has
+come, or the connection ends.
 """
 
 from __future__ import annotations

@@ -22,4 +22,5 @@ class Listen:
     port: int = 0
     """0 takes any."""
     advertised_host: str = ""
-    """What pullers connect to; empty stands for `host`."""
+    """What pullers connect to; empty stands for `host`. An address is better than a name, which ZMQ looks
+    up on the one thread that also keeps up a puller's other connections."""

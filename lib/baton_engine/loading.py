@@ -99,7 +99,7 @@ def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCach
     """Capture the decode steps of a model that allows it; captured steps need memory besides the pool's."""
     if not runner.model.is_capturable:
         logger.info(
-            "decode steps run eagerly: on this device the model in %s computes in part on the host",
+            "decode steps run eagerly: on this device the model in %s may need the host within a step",
             runner.model.dtype,
         )
         return
@@ -114,5 +114,5 @@ def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCach
         )
         raise InvalidConfigError(
             f"{name} is {value} and leaves too little memory to capture decode steps ({error}); "
-            "allowed: less, fewer max_num_seqs, or enforce_eager True"
+            "allowed: less, a smaller max_num_seqs, or enforce_eager True"
         ) from error

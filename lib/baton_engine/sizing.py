@@ -27,7 +27,8 @@ class KVCacheSettings:
     kv_cache_memory_bytes: int | None = None
     """Exact size; None takes a share of the free memory."""
     memory_share: float = 0.9
-    """Share of the free memory for weights and KV cache of all workers on this machine together."""
+    """Share of the free memory for weights and KV cache of all workers on this machine together; the rest is
+    for what a step computes and for captured steps."""
     num_workers: int = 1
     """Workers that share this device's memory."""
     max_model_len: int | None = None

@@ -19,25 +19,10 @@ from baton_engine.model_config import (
     read_eos_token_ids,
     refuse_quantized,
 )
+from baton_engine.models.model_trace import ModelTrace, UnsupportedError
 
 _LAYER_KEYS: Final = ("n_layer", "n_layers", "num_hidden_layers", "num_layers")
 _COMPANY_DEPENDENT_ROPE: Final = ("dynamic", "longrope")
-
-
-class UnsupportedError(Exception):
-    """A model that the engine cannot run; says what it has that stands in the way."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelTrace:
-    """What a forward pass without weights told of a model."""
-
-    num_kv_heads: int
-    head_dim: int
-    """The larger one of keys and values."""
-    layer_windows: tuple[int | None, ...]
-    vocab_size: int
-    """Width of the logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from baton_engine.models.model_trace import ModelTrace, UnsupportedError
 from baton_engine.models.transformers_attention import (
     TRACED,
     AttentionCall,
@@ -21,7 +22,6 @@ from baton_engine.models.transformers_attention import (
     plugged,
     register,
 )
-from baton_engine.models.transformers_config import ModelTrace, UnsupportedError
 
 _NUM_TOKENS: Final = 8
 _FAR: Final = 5000

@@ -23,14 +23,19 @@ def test_an_advertised_host_that_does_not_resolve_is_refused(name: str, reason: 
 
 @pytest.mark.parametrize(
     ("advertised", "host"),
-    [("localhost", "127.0.0.1"), ("10.0.0.9", "10.0.0.9"), ("fd00::9", "[fd00::9]"), ("[fd00::9]", "[fd00::9]")],
+    [
+        ("localhost", "127.0.0.1"),
+        ("10.0.0.9", "10.0.0.9"),
+        ("fd00::9", "[fd00::9]"),
+        ("[fd00::9]", "[fd00::9]"),
+    ],
 )
 def test_the_advertised_host_becomes_an_address_once(advertised: str, host: str) -> None:
     assert reachable_host("tcp://0.0.0.0:7000", advertised, "127.0.0.1:80") == host
 
 
 @needs_ipv6
-def test_only_a_socket_of_both_protocols_is_reached_as_a_router_of_ipv6_is() -> None:
+def test_a_worker_that_listens_to_ipv4_alone_advertises_no_ipv6_address() -> None:
     assert reachable_host("tcp://[::]:7000", "", "[::1]:80") == "[::1]"
     assert reachable_host("tcp://[::]:7000", "", "127.0.0.1:80") == "127.0.0.1"
     with pytest.raises(InvalidConfigError, match=r"no interface leads to router '\[::1\]:80'"):
