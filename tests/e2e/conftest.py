@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from baton import LLM
 from tests.e2e.processes import FLOAT32, SMALL, Cluster, serving
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts() -> None:
+    """Whoever starts the tests in the background may ignore SIGINT; they and their children take it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
