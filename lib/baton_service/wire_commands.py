@@ -122,7 +122,7 @@ def _encode_sampling(params: SamplingParams) -> pb.Sampling:
 
 
 def _decode_sampling(sampling: pb.Sampling) -> SamplingParams:
-    return SamplingParams(
+    params = SamplingParams(
         n=sampling.n,
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -133,6 +133,9 @@ def _decode_sampling(sampling: pb.Sampling) -> SamplingParams:
         ignore_eos=sampling.ignore_eos,
         max_tokens=sampling.max_tokens if sampling.HasField("max_tokens") else None,
     )
+    if params.seed is None:
+        raise InvalidRequestError("seed", sampling.seed, "an integer but -1 once the request is accepted")
+    return params
 
 
 def _encode_source(source: KVSource) -> pb.KVSource:

@@ -226,6 +226,13 @@ def test_a_request_without_a_seed_is_not_sent() -> None:
         encode_command(make_generate(params=SamplingParams()))
 
 
+def test_a_command_whose_seed_stands_for_none_is_refused() -> None:
+    data = encode_command(make_generate(params=SamplingParams(seed=1)))
+    data.generate.spec.sampling.seed = -1
+    with pytest.raises(InvalidRequestError, match="seed is -1"):
+        decode_command(data)
+
+
 def test_a_prompt_of_200_000_tokens_fits_in_a_message_of_1_mib() -> None:
     data = encode_command(make_generate(prompt_token_ids=(2**31 - 1,) * 200_000))
     assert pb.RouterFrame(data=data).ByteSize() <= 2**20

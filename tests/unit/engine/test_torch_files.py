@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import load_file
 
 from baton_core.errors import InvalidModelError
 from baton_engine.fingerprint import model_fingerprint
+from baton_engine.torch_files import read_torch_entries
 from baton_engine.weights import WeightReader
 from tests.models import make_prompt
 from tests.unit.engine.test_forward import native_logits
@@ -104,6 +106,24 @@ def test_a_truncated_file_is_refused(folder: Path, tensors: dict[str, torch.Tens
         WeightReader(folder, torch.float32)
     with pytest.raises(InvalidModelError, match=f"{path} cannot be read"):
         model_fingerprint(folder)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_random_damage_to_the_table_is_refused_or_harmless(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.bin"
+    torch.save({f"{number}.weight": torch.ones(4, 4) for number in range(4)}, path)
+    stored, random = path.read_bytes(), Random(1)
+    num_refused = 0
+    for _ in range(300):
+        damaged = bytearray(stored)
+        for _ in range(3):
+            damaged[random.randrange(stored.find(b"data.pkl") + 700)] = random.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read_torch_entries(path)
+        except InvalidModelError:
+            num_refused += 1
+    assert num_refused > 200, "damage to the table goes unnoticed"
 
 
 def test_the_fingerprint_tells_weights_apart(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
