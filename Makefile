@@ -1,5 +1,6 @@
 # make demo    install into .venv, start a cluster with the bundled model, stream some answers
-# make test    install into .venv, run every check and the whole test suite
+# make test    install into .venv, run every check and the whole test suite (alone: make check, make suite)
+# make soak    run simulated clusters with faults until one fails; SOAK=--first=N begins elsewhere
 # make stubs   generate the protobuf stubs again
 # EXTRA=gpu    takes torch's CUDA build and Triton instead of the CPU build
 
@@ -8,29 +9,57 @@ VENV ?= .venv
 EXTRA ?= cpu
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# pip takes minutes to settle this many pinned packages, uv seconds.
+INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable
 INSTALLED := $(VENV)/.installed-$(EXTRA)
 TORCH := $(shell grep '^torch==' constraints.txt)
 
-.PHONY: demo test check stubs clean redis
+# Compile each Python file once, not in every process that the tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test suite computing running check source kernels soak stubs clean programs
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)-demo
 	@$(BIN)/python examples/demo.py
 
-test: $(INSTALLED)-dev redis check
-	@echo "running the test suite (some minutes)"
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal --ignore tests/e2e
-	@echo "running the end-to-end tests, which start real clusters one after another"
-	@$(BIN)/python -m pytest -q tests/e2e
+# Tests that only compute. They and the checks take what the others, which wait for processes, timers and browsers,
+# leave of the machine.
+COMPUTING := tests/sim
 
-check: $(INSTALLED)-dev
-	@echo "checking style, types, import contracts, protobuf stubs"
+test: $(INSTALLED)-dev programs
+	@nice -n 19 $(MAKE) --no-print-directory -j 3 check computing ARCHS=90 & others=$$!; \
+	$(MAKE) --no-print-directory running; running=$$?; \
+	wait $$others && exit $$running
+
+suite: running computing
+
+computing: $(INSTALLED)-dev
+	@echo "running the tests that only compute: simulated clusters"
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 600 $(COMPUTING)
+
+running: $(INSTALLED)-dev programs
+	@echo "running the test suite (some minutes)"
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --ignore tests/e2e $(COMPUTING:%=--ignore %)
+	@echo "running the end-to-end tests, which start real clusters"
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/e2e
+
+check: source kernels
+
+source: $(INSTALLED)-dev
+	@echo "checking style, types, import contracts, protobuf stubs, compose files"
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 	@$(BIN)/python tools/generate_stubs.py --check
-	@echo "compiling every Triton kernel for sm_80, sm_90 and sm_100 (a minute or two)"
-	@$(BIN)/python -m baton_kernels.aot_check >$(VENV)/aot.log || (cat $(VENV)/aot.log; exit 1)
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose/compose*.yaml
+
+kernels: $(INSTALLED)-dev
+	@echo "compiling every Triton kernel for $(or $(ARCHS:%=sm_%),sm_80 sm_90 sm_100)"
+	@$(BIN)/python -m baton_kernels.aot_check $(if $(ARCHS),--arch $(ARCHS)) >$(VENV)/aot.log || (cat $(VENV)/aot.log; exit 1)
+
+soak: $(INSTALLED)-dev
+	@$(BIN)/baton simulate --seeds 0 $(SOAK)
 
 stubs: $(INSTALLED)-dev
 	@$(BIN)/python tools/generate_stubs.py
@@ -43,6 +72,7 @@ $(VENV)/bin/python:
 # torch first and alone: the CPU build has an index of its own, and pip must never choose another build.
 $(VENV)/.torch-$(EXTRA): constraints.txt | $(VENV)/bin/python
 	@echo "installing $(TORCH), $(EXTRA) build (a large download)"
+	@$(PIP) install --quiet --constraint constraints.txt uv
 ifeq ($(EXTRA),gpu)
 	@$(PIP) install --quiet $(TORCH)
 else
@@ -53,22 +83,25 @@ endif
 
 $(INSTALLED)-demo: pyproject.toml constraints.txt $(VENV)/.torch-$(EXTRA)
 	@echo "installing Baton and what it needs"
-	@$(PIP) install --quiet --constraint constraints.txt --editable ".[$(if $(filter gpu,$(EXTRA)),gpu,all)]"
+	@$(INSTALL) ".[$(if $(filter gpu,$(EXTRA)),gpu,all)]"
 	@touch $@
 
 $(INSTALLED)-dev: pyproject.toml constraints.txt $(VENV)/.torch-$(EXTRA)
 	@echo "installing Baton, what it needs, and what its tests need"
-	@$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	@$(INSTALL) ".[dev]"
 	@touch $@
 
-redis:
-	@command -v redis-server >/dev/null || { \
-		echo "installing redis-server"; \
+# What the tests start besides Baton; each Debian package has a program of its name.
+programs:
+	@for name in redis-server chromium; do \
+		command -v $$name >/dev/null && continue; \
+		echo "installing $$name"; \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-			apt-get update -qq >/dev/null && apt-get install -y -qq redis-server >/dev/null; \
+			apt-get update -qq >/dev/null && apt-get install -y -qq --no-install-recommends $$name >/dev/null; \
 		else \
-			echo "redis-server is needed: sudo apt-get install redis-server" >&2; exit 1; \
-		fi; }
+			echo "$$name is needed: sudo apt-get install $$name" >&2; exit 1; \
+		fi || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,10 +1,12 @@
 """Time of a decode step on this CPU, against the bytes that it has to read and against plain torch.
 
     python bench/cpu_step.py --dtype float32 --batch 1 8 32 --context 512
+    python bench/cpu_step.py --quantization int8
 
 Builds a random model, fills the KV cache, and runs one step over and over on two paths in turns: the
-engine's own, and `functional.linear` with gathered K and V. The limit is the time in which this machine reads
-the step's weights, K and V once, at the bandwidth measured in the same run with the same threads.
+engine's own, and `functional.linear` with gathered K and V, which have to draw the same tokens; with
+`--quantization`, the engine's own with and without it, which need not. The limit is the time in which this
+machine reads the step's weights, K and V once, at the bandwidth that the same threads reach in the same run.
 """
 
 from __future__ import annotations
@@ -29,11 +31,11 @@ os.environ.setdefault(*PASSIVE_OPENMP)
 import torch
 from torch import Tensor
 
-from baton_core.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_engine.models import linear
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.runner import ModelRunner
-from baton_kernels.interface import AttentionBatch, AttentionKernels, LayerKernels
+from baton_kernels.interface import AttentionBatch, AttentionKernels, Kernels, LayerKernels
 from baton_kernels.selection import select_kernels
 from baton_kernels.torch_attention import TorchAttention
 
@@ -42,7 +44,7 @@ BANDWIDTH_BYTES = 512 << 20
 MIN_GAP = {"float32": 0.01, "bfloat16": 0.3}  # in standard deviations of the logits
 MAX_SEARCHES = 40
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-COLUMNS = ("limit ms", "min ms", "median ms", "of limit", "torch min ms", "torch median ms", "speedup")
+COLUMNS = ("limit ms", "min ms", "median ms", "of limit", "other min ms", "other median ms", "speedup")
 QWEN2_387M = {
     "hidden_size": 896,
     "num_hidden_layers": 24,
@@ -59,26 +61,31 @@ class RandomWeights:
 
     device = torch.device("cpu")
 
-    def __init__(self, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype, *, is_quantized: bool = False) -> None:
         self.dtype = dtype
+        self.is_quantized = is_quantized
+        self.linear_dtype = torch.float32 if is_quantized else dtype
         self.loaded_bytes = 0
 
     def __contains__(self, name: str) -> bool:
         return True
 
-    def load(self, name: str, shape: Sequence[int]) -> Tensor:
-        return self.load_stacked([name], [shape])
+    def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        return self.load_stacked([name], [shape], dtype)
 
-    def load_stacked(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Tensor:
-        stacked = torch.cat([self._draw(name, shape) for name, shape in zip(names, shapes, strict=True)])
+    def load_stacked(
+        self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: torch.dtype | None = None
+    ) -> Tensor:
+        drawn = [self._draw(name, shape) for name, shape in zip(names, shapes, strict=True)]
+        stacked = torch.cat(drawn).to(dtype or self.dtype)
         self.loaded_bytes += stacked.nbytes
         return stacked
 
     def _draw(self, name: str, shape: Sequence[int]) -> Tensor:
         if name.endswith("norm.weight"):
-            return torch.ones(*shape, dtype=self.dtype)
+            return torch.ones(*shape)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        return (torch.randn(*shape, generator=generator) * 0.02).to(self.dtype)
+        return torch.randn(*shape, generator=generator) * 0.02
 
 
 @dataclass
@@ -100,6 +107,7 @@ def parse_arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--quantization", choices=("int8",), help="compare with the step without it")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=512, help="tokens of each sequence")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -111,7 +119,11 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def make_runner(
-    arguments: argparse.Namespace, kernels: AttentionKernels, layers: LayerKernels
+    arguments: argparse.Namespace,
+    kernels: AttentionKernels,
+    layers: LayerKernels,
+    *,
+    is_quantized: bool = False,
 ) -> tuple[ModelRunner, int]:
     """Return a runner with a full cache for the largest batch, and the bytes of weights that a step reads."""
     dtype = DTYPES[arguments.dtype]
@@ -121,10 +133,12 @@ def make_runner(
         config_json |= {"max_position_embeddings": 1 << 20, "tie_word_embeddings": True, **shape}
         (Path(folder) / "config.json").write_text(json.dumps(config_json))
         config = read_model_config(Path(folder))
-    weights = RandomWeights(dtype)
+    weights = RandomWeights(dtype, is_quantized=is_quantized)
     model = build_model(config, weights, layers)  # type: ignore[arg-type]
-    # Tied: the table is read as the head, whole, in its packed copy or itself.
-    num_bytes = weights.loaded_bytes - model._head.packed_bytes  # type: ignore[attr-defined]
+    num_bytes = weights.loaded_bytes
+    if model._head.packed_bytes:  # type: ignore[attr-defined]
+        # Tied: the head's packed copy is read whole, the table only for the rows of the tokens.
+        num_bytes -= model._embedding.nbytes  # type: ignore[attr-defined]
     spec = config.kv_spec(BLOCK_SIZE, arguments.dtype)
     spec = replace(spec, k_axes=kernels.k_axes, v_axes=kernels.v_axes)
     num_blocks = max(arguments.batch) * blocks_of_sequence(arguments.context)
@@ -179,9 +193,13 @@ def make_step(tokens: Sequence[int], arguments: argparse.Namespace) -> StepPlan:
     return StepPlan(step_id=0, slices=slices)
 
 
+def first_tokens(arguments: argparse.Namespace) -> list[int]:
+    return [3 + 17 * seq for seq in range(max(arguments.batch))]
+
+
 def find_decided_tokens(runner: ModelRunner, arguments: argparse.Namespace) -> list[int]:
     """Return a last token for each sequence whose successor is no near-tie: rounding must not decide it."""
-    tokens = [3 + 17 * seq for seq in range(max(arguments.batch))]
+    tokens = first_tokens(arguments)
     for _ in range(MAX_SEARCHES):
         with patch.object(runner.model, "logits", wraps=runner.model.logits) as logits_of:
             runner.execute(make_step(tokens, arguments))
@@ -196,9 +214,9 @@ def find_decided_tokens(runner: ModelRunner, arguments: argparse.Namespace) -> l
     sys.exit(f"no clear successors after {MAX_SEARCHES} searches; allowed: another shape or context")
 
 
-def measure_bandwidth() -> float:
-    """Return bytes per second of reading, the better of a sum and of a copy (read and written)."""
-    source = torch.ones(BANDWIDTH_BYTES // 4)
+def measure_bandwidth(num_bytes: int = BANDWIDTH_BYTES) -> float:
+    """Return bytes per second of reading so many, the better of a sum and of a copy (read and written)."""
+    source = torch.ones(num_bytes // 4)
     destination = torch.empty_like(source)
 
     def shortest(work: Callable[[], object]) -> float:
@@ -220,19 +238,19 @@ class Row:
     num_seqs: int
     num_bytes: float
     engine: Contender
-    plain: Contender
+    other: Contender
 
     def text(self, bandwidth: float) -> str:
         limit_s = self.num_bytes / bandwidth
-        fastest, torch_fastest = min(self.engine.times_s), min(self.plain.times_s)
+        fastest, other_fastest = min(self.engine.times_s), min(self.other.times_s)
         cells = (
             f"{limit_s * 1e3:.1f}",
             f"{fastest * 1e3:.1f}",
             f"{statistics.median(self.engine.times_s) * 1e3:.1f}",
             f"{limit_s / fastest:.0%}",
-            f"{torch_fastest * 1e3:.1f}",
-            f"{statistics.median(self.plain.times_s) * 1e3:.1f}",
-            f"{torch_fastest / fastest:.2f}",
+            f"{other_fastest * 1e3:.1f}",
+            f"{statistics.median(self.other.times_s) * 1e3:.1f}",
+            f"{other_fastest / fastest:.2f}",
         )
         return f"{self.num_seqs:5}" + "".join(
             f"{cell:>{len(name) + 3}}" for name, cell in zip(COLUMNS, cells, strict=True)
@@ -243,29 +261,41 @@ def never(_: Tensor) -> bool:
     return False
 
 
+def make_other_runner(arguments: argparse.Namespace, kernels: Kernels) -> ModelRunner:
+    """What the engine's step is compared with."""
+    if arguments.quantization:
+        return make_runner(arguments, kernels.attention, kernels.layers)[0]
+    with patch.object(linear, "pays_packed", never), patch.object(linear, "is_emulated", never):
+        return make_runner(arguments, TorchAttention(), LayerKernels())[0]
+
+
 def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
     kernels = select_kernels("cpu", DTYPES[arguments.dtype])
-    runner, weight_bytes = make_runner(arguments, kernels.attention, kernels.layers)
-    with patch.object(linear, "pays_packed", never), patch.object(linear, "is_emulated", never):
-        plain_runner, _ = make_runner(arguments, TorchAttention(), LayerKernels())
-    tokens = find_decided_tokens(runner, arguments)
+    runner, weight_bytes = make_runner(
+        arguments, kernels.attention, kernels.layers, is_quantized=bool(arguments.quantization)
+    )
+    other_runner = make_other_runner(arguments, kernels)
+    is_exact = arguments.quantization is None
+    tokens = find_decided_tokens(runner, arguments) if is_exact else first_tokens(arguments)
     bandwidth, rows = measure_bandwidth(), []
     for num_seqs in arguments.batch:
-        engine, plain = Contender(runner), Contender(plain_runner)
+        engine, other = Contender(runner), Contender(other_runner)
         plan = make_step(tokens[:num_seqs], arguments)
         for _ in range(arguments.repeats):
             engine.run(plan)
-            plain.run(plan)
-        if engine.tokens != plain.tokens:
-            sys.exit(f"the paths differ: {engine.tokens} and {plain.tokens}; allowed: the same tokens")
+            other.run(plan)
+        if is_exact and engine.tokens != other.tokens:
+            sys.exit(f"the paths differ: {engine.tokens} and {other.tokens}; allowed: the same tokens")
         kv_bytes = num_seqs * arguments.context * runner.spec.block_bytes / BLOCK_SIZE
-        rows.append(Row(num_seqs=num_seqs, num_bytes=weight_bytes + kv_bytes, engine=engine, plain=plain))
+        rows.append(Row(num_seqs=num_seqs, num_bytes=weight_bytes + kv_bytes, engine=engine, other=other))
         bandwidth = max(bandwidth, measure_bandwidth())
+    name = arguments.quantization or arguments.dtype
+    other_name = "plain torch, same tokens" if is_exact else f"without {arguments.quantization}"
     print(
-        f"{arguments.dtype}, context {arguments.context}, {arguments.threads} threads, "
-        f"{bandwidth / 1e9:.1f} GB/s, {weight_bytes / 1e6:.0f} MB of weights; same tokens on both paths"
+        f"{name}, context {arguments.context}, {arguments.threads} threads, {bandwidth / 1e9:.1f} GB/s, "
+        f"{weight_bytes / 1e6:.0f} MB of weights; other: {other_name}"
     )
     print("batch" + "".join(f"   {name}" for name in COLUMNS))
     for row in rows:

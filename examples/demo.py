@@ -21,7 +21,7 @@ QUESTIONS = (
 def cluster() -> Iterator[str]:
     """Run `baton serve`; every request is split, so that each one shows a transfer. Gives the address."""
     read_fd, write_fd = os.pipe()
-    command = [sys.executable, "-m", "baton", "serve", "--port", "0", "--split", "always"]
+    command = [sys.executable, "-m", "baton", "serve", "--port", "0", "--grpc-port", "0", "--split", "always"]
     command += ["--report-fd", str(write_fd), "--log-level", "error"]
     process = subprocess.Popen(command, pass_fds=(write_fd,))
     os.close(write_fd)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from baton_core.block_hash import root_hash
-from baton_core.kv_spec import KVGroup, KVSpec
-from baton_core.paging import Paging
-from baton_core.router_messages import KVSource, RequestSpec
-from baton_core.sampling_params import SamplingParams
-from baton_core.scheduler_config import SchedulerConfig
-from baton_core.sequence import Sequence, SequenceState
-from baton_core.step_plan import SeqId, StepPlan, StepResult
-from baton_core.worker_config import WorkerConfig
-from baton_core.worker_info import ModelIdentity, Role, WorkerInfo
+from baton_core.blocks.block_hash import root_hash
+from baton_core.blocks.kv_spec import KVGroup, KVSpec
+from baton_core.blocks.paging import Paging
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.sessions.router_messages import KVSource, RequestSpec
+from baton_core.sessions.worker_info import ModelIdentity, Role, WorkerInfo
+from baton_core.worker.scheduler_config import SchedulerConfig
+from baton_core.worker.sequence import Sequence, SequenceState
+from baton_core.worker.step_plan import SeqId, StepPlan, StepResult
+from baton_core.worker.worker_config import WorkerConfig
 
 BLOCK_SIZE = 4
 VOCAB_SIZE = 1000
@@ -44,14 +46,16 @@ def make_prompt(num_tokens: int, first: int = 1) -> tuple[int, ...]:
 
 
 def make_request(request_id: str = "r", *, prompt: int = 8, first: int = 1, **changes: Any) -> RequestSpec:
-    """A request of `prompt` tokens; `cache_salt`, `priority` and fields of `SamplingParams` may be given."""
-    cache_salt, priority = changes.pop("cache_salt", ""), changes.pop("priority", 0)
+    """A request of `prompt` tokens; other fields of it and of `SamplingParams` may be given."""
+    names = ("cache_salt", "priority", "thinking", "traceparent", "resumed")
+    own = {name: changes.pop(name) for name in names if name in changes}
+    if "bad_word_ids" in changes:
+        own["bad_words"] = changes.pop("bad_word_ids")
     return RequestSpec(
         request_id=request_id,
         prompt_token_ids=make_prompt(prompt, first),
         params=make_params(**changes),
-        cache_salt=cache_salt,
-        priority=priority,
+        **own,
     )
 
 
@@ -65,6 +69,7 @@ def make_sequence(
     priority: int = 0,
     is_pinned: bool = False,
     paging: Paging = ONE_GROUP,
+    max_chunk_tokens: int = sys.maxsize,
     **params: Any,
 ) -> Sequence:
     return Sequence(
@@ -77,6 +82,7 @@ def make_sequence(
         state=state,
         priority=priority,
         is_pinned=is_pinned,
+        max_chunk_tokens=max_chunk_tokens,
     )
 
 
@@ -130,7 +136,28 @@ def make_source(worker_id: str = "p", *, epoch: int = 1) -> KVSource:
     )
 
 
+def make_logprobs(token_id: int, position: int) -> PositionLogprobs:
+    """Made up: they name a token and its position."""
+    return PositionLogprobs(token_ids=(token_id,), logprobs=(-float(position),), ranks=(1,))
+
+
 def step_result(plan: StepPlan, token_id: int = 500) -> StepResult:
     """What an engine would return that draws `token_id` everywhere."""
-    sampled = tuple((token_id,) * len(piece.samples) for piece in plan.slices)
-    return StepResult(step_id=plan.step_id, sampled=sampled)
+    pieces = dict(enumerate(plan.slices))
+    return StepResult(
+        step_id=plan.step_id,
+        sampled=tuple((token_id,) * len(piece.samples) for piece in plan.slices),
+        logprobs={
+            number: tuple(make_logprobs(token_id, sample.position) for sample in piece.samples)
+            for number, piece in pieces.items()
+            if piece.samples and piece.samples[0].logprobs is not None
+        },
+        prompt_logprobs={
+            number: tuple(
+                make_logprobs(target, position)
+                for position, target in enumerate(piece.prompt_targets, start=piece.start + 1)
+            )
+            for number, piece in pieces.items()
+            if piece.prompt_logprobs is not None
+        },
+    )

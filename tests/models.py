@@ -83,8 +83,11 @@ WIDTHS: Final = {
     "v_proj.weight": 2.0,
     "out_proj.weight": 2.0,
     "fc2.weight": 0.5,
+    "query_key_value.weight": 3.0,
+    "attention.dense.weight": 2.0,
+    "dense_4h_to_h.weight": 0.5,
 }
-"""Factors on what GPT-2 and OPT are drawn with: with 1.0 they continue every prompt alike."""
+"""Factors on what GPT-2, OPT and GPT-NeoX are drawn with: with 1.0 they continue every prompt alike."""
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -290,7 +293,7 @@ def randomise(model: PreTrainedModel, seed: int) -> None:
 
     Biases are centred on 0: larger ones would drown the context.
     """
-    widths = WIDTHS if model.config.model_type in ("gpt2", "opt") else {}
+    widths = WIDTHS if model.config.model_type in ("gpt2", "opt", "gpt_neox") else {}
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         drawn = torch.rand(parameter.shape, generator=generator)

@@ -25,11 +25,11 @@ from unittest.mock import patch
 import torch
 import transformers
 
-from baton_core.router_events import FinishRequest
-from baton_core.router_messages import RequestSpec
-from baton_core.sampling_params import SamplingParams
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.routing.router_events import FinishRequest
+from baton_core.sessions.router_messages import RequestSpec
 from baton_engine import loading
-from baton_kernels.cpu_selection import load_best, select_cpu_attention
+from baton_kernels.cpu_selection import load_best
 from baton_kernels.selection import select_kernels
 from baton_kernels.torch_attention import TorchAttention
 from tests.models import VARIANTS, make_model
@@ -110,7 +110,7 @@ def _serve(cluster: TorchCluster, jobs: Sequence[Job]) -> tuple[str, int]:
 @contextmanager
 def using_kernels(name: str) -> Iterator[None]:
     """Let workers on the CPU that are loaded meanwhile attend with these kernels."""
-    attention = TorchAttention() if name == "torch" else select_cpu_attention(torch.float32)
+    attention = TorchAttention() if name == "torch" else select_kernels("cpu").attention
     if name != "torch" and isinstance(attention, TorchAttention):
         raise SystemExit("the C++ kernels cannot be built here; allowed: a machine with a C++ compiler")
     kernels = replace(select_kernels("cpu"), attention=attention)

@@ -15,7 +15,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from baton_core.peer_messages import (
+from baton_core.blocks.peer_messages import (
     BlocksReady,
     Confirmed,
     LeaseGone,
@@ -24,6 +24,7 @@ from baton_core.peer_messages import (
     decode_peer,
     encode_peer,
 )
+from baton_kv.curve import prepare_dial
 
 MAX_HOLDERS: Final = 1024
 """Sockets kept open; the one used longest ago is closed for a new one."""
@@ -44,7 +45,10 @@ class PullerEndpoint:
         self._holders: OrderedDict[str, tuple[zmq.asyncio.Socket, asyncio.Task[None]]] = OrderedDict()
 
     def send(self, address: str, message: ToHolder) -> None:
-        """Send without waiting to the holder that listens at `address`; without room it is lost."""
+        """Send without waiting to the holder that listens at `address`; without room it is lost.
+
+        Where the address carries a key, all is encrypted.
+        """
         if address not in self._holders:
             self._open(address)
         self._holders.move_to_end(address)
@@ -66,7 +70,7 @@ class PullerEndpoint:
         socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))
         socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        socket.connect(address)
+        socket.connect(prepare_dial(socket, address))
         self._holders[address] = (socket, asyncio.create_task(self._receive(socket)))
 
     def _shut(self, address: str) -> asyncio.Task[None]:
@@ -86,7 +90,7 @@ def _decode(frame: bytes) -> ToPuller | None:
     try:
         message = decode_peer(frame)
     except msgspec.MsgspecError as error:
-        _log.warning("dropped a malformed message on the peer channel: %s", error)
+        _log.warning("dropped a malformed message on the peer channel: %.200r", error)
         return None
     if isinstance(message, BlocksReady | Confirmed | LeaseGone):
         return message

@@ -35,6 +35,7 @@ KERNEL_MODULES: Final = (
     "baton_kernels.triton_prefill",
     "baton_kernels.triton_cache",
     "baton_kernels.triton_layers",
+    "baton_kernels.triton_product",
     "baton_kernels.triton_sampling",
 )
 
@@ -94,7 +95,7 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 
 def check(variants: Iterable[KernelVariant], archs: Sequence[int]) -> list[str]:
     """Compile and report all, a line each on stdout; return what is wrong, a line per kernel and figure."""
-    pairs = [pair for pair in itertools.product(variants, archs) if pair[0].min_arch <= pair[1]]
+    pairs = [pair for pair in itertools.product(variants, archs) if pair[0].is_for(pair[1])]
     wrong = []
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         usages = threads.map(lambda pair: compile_usage(*pair), pairs)

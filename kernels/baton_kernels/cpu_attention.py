@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.cpu_chunks import attend_chunk
-from baton_kernels.cpu_library import CpuLibrary, Decode, Layer, Read, Write
+from baton_kernels.cpu_library import CpuLibrary, Decode, Layer, Read, Rotate, Write
 from baton_kernels.interface import AttentionBatch, AttentionKernels
 
 DTYPES: Final = (torch.float32, torch.bfloat16)
@@ -47,18 +47,41 @@ class CpuAttention(AttentionKernels):
         self._decodes: WeakKeyDictionary[AttentionBatch, _Decodes] = WeakKeyDictionary()
 
     def write(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
-        k, v = (_dense_rows(side.to(kv_pool.dtype)) for side in (k, v))
-        step = Write(
-            layer=self._layer(kv_pool, layer),
+        k, v = (dense_rows(side.to(kv_pool.dtype)) for side in (k, v))
+        self._library.write(self._write_of(k, v, kv_pool, layer, batch))
+
+    def rotate_and_write(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+    ) -> tuple[Tensor, Tensor]:
+        if not q.dtype == k.dtype == v.dtype == cos.dtype == sin.dtype == kv_pool.dtype:
+            return super().rotate_and_write(q, k, v, cos, sin, kv_pool, layer, batch)
+        q, k, v = (dense_rows(side) for side in (q, k, v))
+        cos, sin = cos.contiguous(), sin.contiguous()
+        q_out, k_out = (torch.empty(side.shape, dtype=side.dtype) for side in (q, k))
+        step = Rotate(
+            write=self._write_of(k_out, v, kv_pool, layer, batch),
+            q=q.data_ptr(),
             k=k.data_ptr(),
-            v=v.data_ptr(),
-            slots=batch.slot_mapping.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            q_out=q_out.data_ptr(),
+            k_out=k_out.data_ptr(),
+            q_stride=q.stride(0),
             k_stride=k.stride(0),
-            v_stride=v.stride(0),
-            num_tokens=len(k),
-            num_threads=torch.get_num_threads(),
+            angle_stride=cos.stride(0),
+            num_q_heads=q.shape[1],
+            rotary_dim=cos.shape[-1],
         )
-        self._library.write(step)
+        self._library.rotate(step)
+        return q_out, k_out
 
     def attend(
         self,
@@ -71,7 +94,7 @@ class CpuAttention(AttentionKernels):
         scale: float,
         softcap: float | None = None,
     ) -> Tensor:
-        q = _dense_rows(q)
+        q = dense_rows(q)
         out = torch.empty(q.shape, dtype=q.dtype)
         self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap)
         start = 0
@@ -146,6 +169,19 @@ class CpuAttention(AttentionKernels):
         self._library.read(step)
         return k, v
 
+    def _write_of(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> Write:
+        """Of dense rows in the type of the pool."""
+        return Write(
+            layer=self._layer(kv_pool, layer),
+            k=k.data_ptr(),
+            v=v.data_ptr(),
+            slots=batch.slot_mapping.data_ptr(),
+            k_stride=k.stride(0),
+            v_stride=v.stride(0),
+            num_tokens=len(k),
+            num_threads=torch.get_num_threads(),
+        )
+
     def _layer(self, kv_pool: Tensor, layer: int) -> Layer:
         if kv_pool.dtype not in DTYPES:
             raise ValueError(f"dtype of the KV pool is {kv_pool.dtype}; allowed: float32, bfloat16")
@@ -164,6 +200,6 @@ class CpuAttention(AttentionKernels):
         )
 
 
-def _dense_rows(x: Tensor) -> Tensor:
+def dense_rows(x: Tensor) -> Tensor:
     """`x` `[num_tokens, num_heads, head_dim]` with each token's numbers back to back; copied if need be."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

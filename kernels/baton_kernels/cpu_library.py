@@ -1,5 +1,5 @@
-"""One build of the CPU kernels, as Python calls it. The structs mirror those of cpu/decode.h, cpu/rows.h
-and cpu/linear.h.
+"""One build of the CPU kernels, as Python calls it. The structs mirror those of cpu/decode.h, cpu/rows.h,
+cpu/rotate.h and cpu/linear.h.
 
 Calls return when their work is done, on `num_threads` threads, without the interpreter's lock. Arguments are
 addresses of CPU tensors, which the caller keeps alive and in the shapes that the structs state.
@@ -67,6 +67,25 @@ class Write(ctypes.Structure):
     )
 
 
+class Rotate(ctypes.Structure):
+    """Rotation of queries and keys, and new tokens put into their slots."""
+
+    _fields_ = (
+        ("write", Write),
+        ("q", c_void_p),
+        ("k", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("q_out", c_void_p),
+        ("k_out", c_void_p),
+        ("q_stride", c_int64),
+        ("k_stride", c_int64),
+        ("angle_stride", c_int64),
+        ("num_q_heads", c_int64),
+        ("rotary_dim", c_int64),
+    )
+
+
 class Read(ctypes.Structure):
     """Consecutive tokens of one sequence, copied out of the pool."""
 
@@ -112,11 +131,14 @@ class CpuLibrary:
             raise BuildError(f"{path} cannot be loaded: {error}") from error
         if library.baton_prepare() != 0:
             raise BuildError(f"{path.name}: the kernel refuses the tile registers")
+        self.loaded = library
+        self.name = path.stem
+        """The variant, and a hash of the sources, the flags and the compiler."""
         self._decode, self._linear = library.baton_decode, library.baton_linear
-        self._write, self._read = library.baton_write, library.baton_read
-        for function in (self._decode, self._linear, self._write, self._read):
+        self._write, self._read, self._rotate = library.baton_write, library.baton_read, library.baton_rotate
+        for function in (self._decode, self._linear, self._write, self._read, self._rotate):
             function.argtypes = (c_void_p,)
-        self._write.restype = self._read.restype = None
+        self._write.restype = self._read.restype = self._rotate.restype = None
 
     def decode(self, step: Decode) -> None:
         """Mutates the rows `tokens` of `out`.
@@ -132,6 +154,10 @@ class CpuLibrary:
     def write(self, step: Write) -> None:
         """Mutates the pool at `slots` of the layer."""
         self._write(ctypes.addressof(step))
+
+    def rotate(self, step: Rotate) -> None:
+        """Mutates `q_out`, `k_out`, and the pool at `slots` of the layer."""
+        self._rotate(ctypes.addressof(step))
 
     def read(self, step: Read) -> None:
         """Mutates `k` and `v`."""

@@ -9,21 +9,30 @@ import torch
 
 from baton_kernels.cpu_attention import DTYPES, CpuAttention
 from baton_kernels.cpu_build import BuildError, BuildTimeoutError, build
+from baton_kernels.cpu_layers import CpuLayers
 from baton_kernels.cpu_library import CpuLibrary
+from baton_kernels.cpu_sampling import CpuSampling
 from baton_kernels.cpu_variants import CpuVariant, cpu_flags, usable_variants
-from baton_kernels.interface import AttentionKernels
+from baton_kernels.interface import Kernels, LayerKernels
 from baton_kernels.torch_attention import TorchAttention
+from baton_kernels.torch_sampling import TorchSampling
 
 logger = logging.getLogger(__name__)
 
 
-def select_cpu_attention(dtype: torch.dtype) -> AttentionKernels:
-    """Return the kernels for a cache of `dtype`; the first call of a user's cache folder compiles them."""
+def select_cpu_kernels(dtype: torch.dtype) -> Kernels:
+    """Return the kernels for a model and a cache of `dtype`; the first call of a user compiles them."""
     loaded = load_best()
-    if loaded is None or dtype not in DTYPES:
-        return TorchAttention()
+    if loaded is None:
+        return Kernels(attention=TorchAttention(), layers=LayerKernels(), sampling=TorchSampling())
     variant, library = loaded
-    return CpuAttention(library, is_v_transposed=variant.has_tiles and dtype == torch.bfloat16)
+    if dtype not in DTYPES:
+        return Kernels(attention=TorchAttention(), layers=LayerKernels(), sampling=CpuSampling(library))
+    return Kernels(
+        attention=CpuAttention(library, is_v_transposed=variant.has_tiles and dtype == torch.bfloat16),
+        layers=CpuLayers(library),
+        sampling=CpuSampling(library),
+    )
 
 
 @cache

@@ -9,11 +9,15 @@ Called from the engine thread only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from baton_kernels.rotation import rotate
 from baton_kernels.sampling import SamplingKernels
@@ -200,6 +204,38 @@ class AttentionKernels(ABC):
         """
 
 
+class Function(IntEnum):
+    """Functions of one number; cpu/row_functions.h numbers them alike."""
+
+    SILU = 0
+    GELU = 1
+    GELU_TANH = 2
+    TANH = 3
+    COS = 4
+    SIN = 5
+
+
+_FUNCTIONS: Final[dict[Function, Callable[[Tensor], Tensor]]] = {
+    Function.SILU: functional.silu,
+    Function.GELU: functional.gelu,
+    Function.GELU_TANH: partial(functional.gelu, approximate="tanh"),
+    Function.TANH: torch.tanh,
+    Function.COS: torch.cos,
+    Function.SIN: torch.sin,
+}
+
+
+class Product(Protocol):
+    """`x @ weight.T + bias`: maps `[num_rows, in_features]` to a new `[num_rows, out_features]`."""
+
+    @property
+    def packed_bytes(self) -> int:
+        """Size of its own copy of the weight; 0 where it keeps the weight itself."""
+        ...
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
 class LayerKernels:
     """What the engine asks of a device between two matrix products; this class computes it with torch."""
 
@@ -218,10 +254,26 @@ class LayerKernels:
         total = x + residual
         return self.rms_norm(total, weight, eps), total
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """Return `silu(gate) * up` `[num_rows, n]` of both side by side `[num_rows, 2 * n]`."""
+    def layer_norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        """Bring the last axis to mean 0 and variance 1, then scale and shift it; same dtype as `x`."""
+        return functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+    def apply(self, function: Function, x: Tensor) -> Tensor:
+        """Return the function of each number of `x`, in a new tensor of the same shape and dtype."""
+        return _FUNCTIONS[function](x)
+
+    def apply_mul(self, function: Function, gate_up: Tensor) -> Tensor:
+        """Return `function(gate) * up` `[num_rows, n]` of both side by side `[num_rows, 2 * n]`."""
         gate, up = gate_up.chunk(2, dim=-1)
-        return torch.nn.functional.silu(gate) * up
+        return self.apply(function, gate) * up
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """`apply_mul` of SiLU, for which a device may have a kernel of its own."""
+        return self.apply_mul(Function.SILU, gate_up)
+
+    def product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
+        """A linear layer that these kernels want computed their way; None leaves it to the engine."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,3 +283,5 @@ class Kernels:
     attention: AttentionKernels
     layers: LayerKernels
     sampling: SamplingKernels
+    numerics: str = ""
+    """What the bits of batch-invariant results depend on; empty where they depend on the batch."""

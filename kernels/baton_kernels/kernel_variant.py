@@ -38,6 +38,8 @@ class KernelVariant:
     """The most per thread on sm_10x; not told, the assembler there may spill some to fit two programs."""
     min_arch: int = 80
     """The least compute capability, times ten, that has what the kernel needs."""
+    only_arch: int = 0
+    """The one that its configuration was measured for; 0 where it is for all."""
 
     @property
     def name(self) -> str:
@@ -55,6 +57,10 @@ class KernelVariant:
             return options
         return {**options, "maxnreg": self.blackwell_registers}
 
+    def is_for(self, arch: int) -> bool:
+        """Whether devices of `arch` may launch it."""
+        return self.min_arch <= arch and self.only_arch in (0, arch)
+
     def launch(self, grid: tuple[int, ...], *arguments: Any) -> None:
         """Start the kernel with its runtime arguments, in the order of `signature`."""
         self.kernel[grid](*arguments, **self.constexprs, **self.options(device_arch()))
@@ -67,3 +73,11 @@ def device_arch() -> int:
         return 0
     major, minor = torch.cuda.get_device_capability()
     return 10 * major + minor
+
+
+@cache
+def num_multiprocessors() -> int:
+    """Multiprocessors of this process's CUDA device; the interpreter counts as one."""
+    if not torch.cuda.is_available():
+        return 1
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count

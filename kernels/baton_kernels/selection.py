@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from baton_kernels.cpu_selection import select_cpu_attention
-from baton_kernels.interface import Kernels, LayerKernels
-from baton_kernels.torch_sampling import TorchSampling
+from baton_kernels.cpu_selection import select_cpu_kernels
+from baton_kernels.interface import Kernels
 
 
 def select_kernels(device: torch.device | str, dtype: torch.dtype = torch.float32) -> Kernels:
@@ -18,4 +17,4 @@ def select_kernels(device: torch.device | str, dtype: torch.dtype = torch.float3
         from baton_kernels.triton_sampling import TritonSampling
 
         return Kernels(attention=TritonAttention(), layers=TritonLayers(), sampling=TritonSampling())
-    return Kernels(attention=select_cpu_attention(dtype), layers=LayerKernels(), sampling=TorchSampling())
+    return select_cpu_kernels(dtype)

@@ -1,7 +1,9 @@
-"""Paged decode attention with grouped queries, in Triton.
+"""Paged decode attention with grouped queries, in Triton, split over the keys to fill the device.
 
-Each sequence's keys are cut into splits of fixed size, attended to in parallel and merged: a sequence's
-arithmetic depends on its own length alone, never on what else is in the batch.
+The keys of all sequences together are cut into about as many splits as the device has room for, each a whole
+number of tiles; what the splits give is merged by the log of their sums. Which split of which sequence is a
+program's own it finds out from the lengths on the device: a captured launch fits any lengths, and one long
+context among short ones is spread over the device.
 Imported only where Triton is wanted: `TRITON_INTERPRET` is read when a kernel is defined.
 """
 
@@ -12,6 +14,7 @@ Imported only where Triton is wanted: `TRITON_INTERPRET` is read when a kernel i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Final
 
@@ -21,16 +24,53 @@ import triton.language as tl
 from torch import Tensor
 
 from baton_kernels.interface import AttentionBatch
-from baton_kernels.kernel_variant import FP8_ARCH, TRITON_TYPES, KernelVariant
+from baton_kernels.kernel_configs import DEFAULT_ARCH, KernelConfig, kernel_config, tuned_archs
+from baton_kernels.kernel_variant import (
+    FP8_ARCH,
+    TRITON_TYPES,
+    KernelVariant,
+    device_arch,
+    num_multiprocessors,
+)
 from baton_kernels.triton_tiles import NO_WINDOW, PRECISION, _fold_tile, _rows_of_keys, _score_keys
 
-SPLIT: Final = 512
-"""Keys per split: long enough that merging reads a small part of what the splits read."""
-HEADS_PER_PROGRAM: Final = 16
-"""Query heads that share one read of a tile: the least that a matrix product takes."""
+MIN_SPLIT: Final = 128
+"""Keys of the shortest split: its partial result takes a small part of the bytes that it reads."""
+MIN_SEQS: Final = 256
+"""Sequences that every kernel has room for: as many as captured steps have, so that one serves them all."""
+MERGED_SPLITS: Final = 16
+"""Partial results that are merged together."""
 
 
-@triton.jit(do_not_specialize=["window", "stride_table", "num_splits"])
+@triton.jit
+def _cut(
+    seq_lens_ptr,
+    query_start_ptr,
+    window,
+    num_seqs,
+    num_wanted,
+    TILE: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    SEQS: tl.constexpr,
+):
+    """How many splits each sequence `[SEQS]` has, and how many tiles each split.
+
+    About `num_wanted` splits in all, and fewer than `num_wanted + num_seqs`. None for slices of several query
+    tokens and for padding. A sequence is cut from the tile of the first key that it sees.
+    """
+    seqs = tl.arange(0, SEQS)
+    is_seq = seqs < num_seqs
+    context_lens = tl.load(seq_lens_ptr + seqs, mask=is_seq, other=0)
+    query_starts = tl.load(query_start_ptr + seqs, mask=is_seq, other=0)
+    query_ends = tl.load(query_start_ptr + seqs + 1, mask=is_seq, other=0)
+    first_tiles = tl.maximum(context_lens - window, 0) // TILE
+    num_tiles = (context_lens + TILE - 1) // TILE - first_tiles
+    num_tiles = tl.where(query_ends - query_starts == 1, num_tiles, 0)
+    split_tiles = tl.maximum((tl.sum(num_tiles, 0) + num_wanted - 1) // num_wanted, MIN_TILES)
+    return (num_tiles + split_tiles - 1) // split_tiles, split_tiles
+
+
+@triton.jit(do_not_specialize=["window", "stride_table", "num_seqs", "num_wanted"])
 def attend_splits(
     q_ptr,
     k_ptr,
@@ -49,7 +89,8 @@ def attend_splits(
     stride_head,
     stride_slot,
     stride_table,
-    num_splits,
+    num_seqs,
+    num_wanted,
     GROUP: tl.constexpr,
     GROUP_TILES: tl.constexpr,
     HEADS: tl.constexpr,
@@ -57,28 +98,32 @@ def attend_splits(
     HEAD_PAD: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
-    SPLIT: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    SEQS: tl.constexpr,
     CAPPED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """Up to `HEADS` query heads of one KV head of one sequence, over one split.
 
-    Grid: (num_seqs, num_kv_heads * GROUP_TILES, num_splits). Writes the split's normalised output and the
-    base-2 log of its sum of exponentials: `partial [num_seqs, num_q_heads, num_splits, HEAD_DIM] f32`,
-    `lse [num_seqs, num_q_heads, num_splits] f32`. Slices of several query tokens, and splits past a context,
-    are left alone.
+    Grid: (num_splits, num_kv_heads * GROUP_TILES). Writes the split's normalised output and the base-2 log of
+    its sum of exponentials: `partial [num_splits, num_q_heads, HEAD_DIM] f32`, `lse [num_splits, num_q_heads]
+    f32`, sequence by sequence. Programs past the last split do nothing.
     """
-    seq = tl.program_id(0)
-    kv_head = tl.program_id(1) // GROUP_TILES
-    token = tl.load(query_start_ptr + seq)
-    if tl.load(query_start_ptr + seq + 1) - token != 1:
+    num_splits, split_tiles = _cut(
+        seq_lens_ptr, query_start_ptr, window, num_seqs, num_wanted, TILE, MIN_TILES, SEQS
+    )
+    place = tl.program_id(0)
+    seq = tl.sum((tl.cumsum(num_splits, 0) <= place).to(tl.int32), 0)
+    if seq >= num_seqs:
         return
+    split = place - tl.sum(tl.where(tl.arange(0, SEQS) < seq, num_splits, 0), 0)
+    token = tl.load(query_start_ptr + seq)
     context_len = tl.load(seq_lens_ptr + seq)
     first_key = tl.maximum(context_len - window, 0)
-    split_start = (first_key // SPLIT + tl.program_id(2)) * SPLIT
-    if split_start >= context_len:
-        return
+    start = (first_key // TILE + split * split_tiles) * TILE
+    stop = tl.minimum(start + split_tiles * TILE, context_len)
 
+    kv_head = tl.program_id(1) // GROUP_TILES
     heads = tl.program_id(1) % GROUP_TILES * HEADS + tl.arange(0, HEADS)
     dims = tl.arange(0, HEAD_PAD)
     is_dim = dims < HEAD_DIM
@@ -91,8 +136,6 @@ def attend_splits(
     total = tl.zeros([HEADS], tl.float32)
     acc = tl.zeros([HEADS, HEAD_PAD], tl.float32)
     table_ptr = tables_ptr + seq.to(tl.int64) * stride_table
-    start = tl.maximum(split_start, first_key // TILE * TILE)
-    stop = tl.minimum(split_start + SPLIT, context_len)
     for tile in range(start, stop, TILE):
         keys = tile + tl.arange(0, TILE)
         is_key = (keys >= first_key) & (keys < context_len)
@@ -107,12 +150,12 @@ def attend_splits(
         highest, total, acc = _fold_tile(highest, total, acc, scores, v, q.dtype, PRECISION)
 
     num_q_heads = tl.num_programs(1) // GROUP_TILES * GROUP
-    places = (seq.to(tl.int64) * num_q_heads + q_heads) * num_splits + tl.program_id(2)
+    places = place.to(tl.int64) * num_q_heads + q_heads
     tl.store(lse_ptr + places, highest + tl.log2(total), mask=heads < GROUP)
     tl.store(partial_ptr + places[:, None] * HEAD_DIM + dims[None, :], acc / total[:, None], mask=is_query)
 
 
-@triton.jit(do_not_specialize=["window", "num_splits"])
+@triton.jit(do_not_specialize=["window", "num_seqs", "num_wanted"])
 def merge_splits(
     out_ptr,
     partial_ptr,
@@ -120,52 +163,67 @@ def merge_splits(
     seq_lens_ptr,
     query_start_ptr,
     window,
-    num_splits,
+    num_seqs,
+    num_wanted,
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
-    SPLIT: tl.constexpr,
+    TILE: tl.constexpr,
+    MIN_TILES: tl.constexpr,
+    SEQS: tl.constexpr,
+    MERGED: tl.constexpr,
 ):
     """Weigh the splits of one query head of one sequence by their share of the sum of exponentials.
 
     Grid: (num_seqs, num_q_heads). Writes that head's row of `out [num_tokens, num_q_heads, HEAD_DIM]`: zeros
-    for a sequence without context.
+    for a sequence without context. Slices of several query tokens are left alone.
     """
     seq = tl.program_id(0)
     token = tl.load(query_start_ptr + seq)
     if tl.load(query_start_ptr + seq + 1) - token != 1:
         return
-    context_len = tl.load(seq_lens_ptr + seq)
-    first_split = tl.maximum(context_len - window, 0) // SPLIT
+    num_splits, _ = _cut(seq_lens_ptr, query_start_ptr, window, num_seqs, num_wanted, TILE, MIN_TILES, SEQS)
+    seqs = tl.arange(0, SEQS)
+    first = tl.sum(tl.where(seqs < seq, num_splits, 0), 0)
+    num_own = tl.sum(tl.where(seqs == seq, num_splits, 0), 0)
     dims = tl.arange(0, HEAD_PAD)
     is_dim = dims < HEAD_DIM
-    place = (seq.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)) * num_splits
 
-    highest = float("-inf")
-    total = 0.0
+    highest = tl.full([], float("-inf"), tl.float32)
+    total = tl.zeros([], tl.float32)
     acc = tl.zeros([HEAD_PAD], tl.float32)
-    for split in range(tl.cdiv(context_len, SPLIT) - first_split):
-        lse = tl.load(lse_ptr + place + split)
-        partial = tl.load(partial_ptr + (place + split) * HEAD_DIM + dims, mask=is_dim, other=0.0)
-        new_highest = tl.maximum(highest, lse)
+    for start in range(0, num_own, MERGED):
+        splits = start + tl.arange(0, MERGED)
+        is_split = splits < num_own
+        places = (first + splits).to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
+        lse = tl.load(lse_ptr + places, mask=is_split, other=float("-inf"))
+        is_loaded = is_split[:, None] & is_dim[None, :]
+        partial = tl.load(partial_ptr + places[:, None] * HEAD_DIM + dims[None, :], mask=is_loaded, other=0.0)
+        new_highest = tl.maximum(highest, tl.max(lse, 0))
         shrink = tl.exp2(highest - new_highest)
-        weight = tl.exp2(lse - new_highest)
-        total = total * shrink + weight
-        acc = acc * shrink + partial * weight
+        weights = tl.exp2(lse - new_highest)
+        total = total * shrink + tl.sum(weights, 0)
+        acc = acc * shrink + tl.sum(partial * weights[:, None], 0)
         highest = new_highest
 
-    total = tl.where(context_len > 0, total, 1.0)
+    total = tl.where(num_own > 0, total, 1.0)
     row = token.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
     tl.store(out_ptr + row * HEAD_DIM + dims, (acc / total).to(out_ptr.dtype.element_ty), mask=is_dim)
 
 
 @cache
 def split_variant(
-    dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int, group: int, block_size: int, is_capped: bool
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    head_dim: int,
+    group: int,
+    block_size: int,
+    is_capped: bool,
+    num_seqs: int,
+    config: KernelConfig,
 ) -> KernelVariant:
     """`attend_splits` for queries of `dtype`, a pool of `kv_dtype`, `group` query heads per KV head."""
     element, kv_element = f"*{TRITON_TYPES[dtype]}", f"*{TRITON_TYPES[kv_dtype]}"
     head_pad = max(16, triton.next_power_of_2(head_dim))
-    row_bytes = head_pad * dtype.itemsize
     pointers = {"q_ptr": element, "k_ptr": kv_element, "v_ptr": kv_element}
     pointers |= {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "query_start_ptr": "*i32"}
     pointers |= {"partial_ptr": "*fp32", "lse_ptr": "*fp32"}
@@ -178,55 +236,82 @@ def split_variant(
             "softcap": "fp32",
             "window": "i32",
             **dict.fromkeys(strides, "i32"),
-            "stride_table": "i32",
-            "num_splits": "i32",
+            **dict.fromkeys(("stride_table", "num_seqs", "num_wanted"), "i32"),
         },
         constexprs={
             "GROUP": group,
-            "GROUP_TILES": triton.cdiv(group, HEADS_PER_PROGRAM),
-            "HEADS": HEADS_PER_PROGRAM,
+            "GROUP_TILES": triton.cdiv(group, config.rows),
+            "HEADS": config.rows,
             "HEAD_DIM": head_dim,
             "HEAD_PAD": head_pad,
             "BLOCK_SIZE": block_size,
-            "TILE": min(64, 16_384 // row_bytes),
-            "SPLIT": SPLIT,
+            **_cut_constants(num_seqs, config),
             "CAPPED": is_capped,
             "PRECISION": PRECISION,
         },
         aligned=frozenset((*pointers, *strides)),
-        num_warps=4 if row_bytes <= 512 else 8,
-        num_stages=3 if row_bytes <= 256 else 2,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
         min_arch=FP8_ARCH if kv_dtype == torch.float8_e4m3fn else 80,
     )
 
 
 @cache
-def merge_variant(dtype: torch.dtype, head_dim: int) -> KernelVariant:
-    """`merge_splits` for an output of `dtype`."""
+def merge_variant(dtype: torch.dtype, head_dim: int, num_seqs: int, config: KernelConfig) -> KernelVariant:
+    """`merge_splits` for an output of `dtype`, beside an `attend_splits` of `config`."""
     pointers = {"out_ptr": f"*{TRITON_TYPES[dtype]}", "partial_ptr": "*fp32", "lse_ptr": "*fp32"}
     pointers |= {"seq_lens_ptr": "*i32", "query_start_ptr": "*i32"}
     return KernelVariant(
         kernel=merge_splits,
-        signature={**pointers, "window": "i32", "num_splits": "i32"},
-        constexprs={"HEAD_DIM": head_dim, "HEAD_PAD": triton.next_power_of_2(head_dim), "SPLIT": SPLIT},
+        signature={**pointers, **dict.fromkeys(("window", "num_seqs", "num_wanted"), "i32")},
+        constexprs={
+            "HEAD_DIM": head_dim,
+            "HEAD_PAD": triton.next_power_of_2(head_dim),
+            **_cut_constants(num_seqs, config),
+            "MERGED": MERGED_SPLITS,
+        },
         aligned=frozenset(pointers),
-        num_warps=1,
+        num_warps=2,
         num_stages=1,
     )
 
 
+def _cut_constants(num_seqs: int, config: KernelConfig) -> dict[str, int]:
+    return {
+        "TILE": config.tile,
+        "MIN_TILES": triton.cdiv(MIN_SPLIT, config.tile),
+        "SEQS": max(MIN_SEQS, triton.next_power_of_2(num_seqs)),
+    }
+
+
 def aot_variants() -> Iterator[KernelVariant]:
-    """Each power of two that a row is padded to, type, and cap once or more, groups of all kinds."""
+    """Each power of two that a row is padded to, type, cap, kinds of groups and of batches."""
     half, brain, single, e4m3 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
-    yield split_variant(brain, brain, 64, group=7, block_size=32, is_capped=False)
-    yield split_variant(half, half, 80, group=1, block_size=16, is_capped=False)
-    yield split_variant(brain, brain, 128, group=32, block_size=32, is_capped=False)
-    yield split_variant(brain, brain, 256, group=2, block_size=32, is_capped=True)
-    yield split_variant(brain, e4m3, 128, group=7, block_size=32, is_capped=True)
-    yield split_variant(brain, e4m3, 256, group=16, block_size=32, is_capped=False)
-    yield split_variant(single, single, 256, group=4, block_size=32, is_capped=True)
-    yield merge_variant(half, 80)
-    yield merge_variant(brain, 256)
+    yield from _tuned(brain, brain, 64, group=7, block_size=32, is_capped=False, num_seqs=32)
+    yield from _tuned(half, half, 80, group=1, block_size=16, is_capped=False, num_seqs=1)
+    yield from _tuned(brain, brain, 128, group=32, block_size=32, is_capped=False, num_seqs=2048)
+    yield from _tuned(brain, brain, 256, group=2, block_size=32, is_capped=True, num_seqs=1)
+    yield from _tuned(brain, e4m3, 128, group=7, block_size=32, is_capped=True, num_seqs=32)
+    yield from _tuned(brain, e4m3, 256, group=16, block_size=32, is_capped=False, num_seqs=1024)
+    yield from _tuned(single, single, 256, group=4, block_size=32, is_capped=True, num_seqs=32)
+    yield merge_variant(half, 80, 1, kernel_config("attend_splits", half, 80, DEFAULT_ARCH))
+    yield merge_variant(brain, 256, 1024, kernel_config("attend_splits", brain, 256, DEFAULT_ARCH))
+
+
+def _tuned(
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    head_dim: int,
+    group: int,
+    block_size: int,
+    is_capped: bool,
+    num_seqs: int,
+) -> Iterator[KernelVariant]:
+    """One shape by the default and by what is measured for an architecture."""
+    for arch in tuned_archs():
+        config = kernel_config("attend_splits", dtype, head_dim, arch)
+        variant = split_variant(dtype, kv_dtype, head_dim, group, block_size, is_capped, num_seqs, config)
+        yield replace(variant, only_arch=arch)
 
 
 def decode(
@@ -237,24 +322,32 @@ def decode(
     batch: AttentionBatch,
     scale: float,
     softcap: float | None,
+    config: KernelConfig | None = None,
 ) -> None:
     """Attend with the one-token slices of `batch`. Mutates their rows of `out`, which is contiguous.
 
     The rows of all arguments are contiguous along `head_dim`. Of the lengths on the host only the longest
-    matters, as the most that the grid and the memory for partial results are made for.
+    matters, as a bound for the grid and the memory for partial results. `config` is the device's unless it is
+    given.
     """
     _, _, _, num_kv_heads, block_size, head_dim = kv_pool.shape
     num_seqs, num_q_heads = len(batch.query_lens), q.shape[1]
-    window = NO_WINDOW if batch.window is None else batch.window
-    # A window that starts inside a split touches one split more than its length fills.
-    num_splits = min(triton.cdiv(max(batch.context_lens), SPLIT), triton.cdiv(window, SPLIT) + 1)
-    partial = q.new_empty((num_seqs, num_q_heads, num_splits, head_dim), dtype=torch.float32)
-    lse = q.new_empty((num_seqs, num_q_heads, num_splits), dtype=torch.float32)
-    k, v, tables = kv_pool[:, layer, 0], kv_pool[:, layer, 1], batch.block_tables
     group = num_q_heads // num_kv_heads
-    splits = split_variant(q.dtype, kv_pool.dtype, head_dim, group, block_size, softcap is not None)
+    if config is None:
+        config = kernel_config("attend_splits", q.dtype, head_dim, device_arch())
+    splits = split_variant(
+        q.dtype, kv_pool.dtype, head_dim, group, block_size, softcap is not None, num_seqs, config
+    )
+    num_programs = num_kv_heads * splits.constexprs["GROUP_TILES"]
+    num_wanted = max(1, num_multiprocessors() * config.programs_per_sm // num_programs)
+    longest = triton.cdiv(max(batch.context_lens), config.tile * splits.constexprs["MIN_TILES"])
+    num_splits = min(num_wanted + num_seqs, num_seqs * longest)
+    partial = q.new_empty((num_splits, num_q_heads, head_dim), dtype=torch.float32)
+    lse = q.new_empty((num_splits, num_q_heads), dtype=torch.float32)
+    k, v, tables = kv_pool[:, layer, 0], kv_pool[:, layer, 1], batch.block_tables
+    window = NO_WINDOW if batch.window is None else batch.window
     splits.launch(
-        (num_seqs, num_kv_heads * splits.constexprs["GROUP_TILES"], num_splits),
+        (num_splits, num_programs),
         q,
         k,
         v,
@@ -269,8 +362,9 @@ def decode(
         *q.stride()[:2],
         *k.stride()[:3],
         tables.stride(0),
-        num_splits,
+        num_seqs,
+        num_wanted,
     )
-    merge_variant(out.dtype, head_dim).launch(
-        (num_seqs, num_q_heads), out, partial, lse, batch.seq_lens, batch.query_start, window, num_splits
-    )
+    merge = merge_variant(out.dtype, head_dim, num_seqs, config)
+    lengths = (batch.seq_lens, batch.query_start)
+    merge.launch((num_seqs, num_q_heads), out, partial, lse, *lengths, window, num_seqs, num_wanted)

@@ -13,6 +13,7 @@ Imported only where Triton is wanted: `TRITON_INTERPRET` is read when a kernel i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -21,7 +22,8 @@ import triton.language as tl
 from torch import Tensor
 
 from baton_kernels.interface import AttentionBatch
-from baton_kernels.kernel_variant import FP8_ARCH, TRITON_TYPES, KernelVariant
+from baton_kernels.kernel_configs import DEFAULT_ARCH, KernelConfig, kernel_config, tuned_archs
+from baton_kernels.kernel_variant import FP8_ARCH, TRITON_TYPES, KernelVariant, device_arch
 from baton_kernels.triton_tiles import NO_WINDOW, PRECISION, _fold_tile, _rows_of_keys, _score_keys
 
 
@@ -71,12 +73,14 @@ def attend_chunks(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     CAPPED: tl.constexpr,
+    MIN_QUERIES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """`TOKENS` query tokens of one slice with `HEADS` query heads of one KV head: a row for each pair.
 
     Grid: (num_tokens // TOKENS + num_seqs, num_kv_heads * GROUP_TILES). Writes those rows of
-    `out [num_tokens, num_q_heads, HEAD_DIM]`. Slices of one query token are left alone.
+    `out [num_tokens, num_q_heads, HEAD_DIM]`: zeros for a sequence without context. Slices of fewer than
+    `MIN_QUERIES` query tokens are left alone.
     """
     # The last tiles of a chunk see the most keys: they start first.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
@@ -84,7 +88,7 @@ def attend_chunks(
     slice_start = tl.load(query_start_ptr + seq)
     query_len = tl.load(query_start_ptr + seq + 1) - slice_start
     first_query = (tile - slice_start // TOKENS - seq) * TOKENS
-    if (query_len == 1) | (first_query >= query_len):
+    if (query_len < MIN_QUERIES) | (first_query >= query_len):
         return
 
     rows = tl.arange(0, ROWS)
@@ -128,20 +132,21 @@ def attend_chunks(
     num_q_heads = tl.num_programs(1) // GROUP_TILES * GROUP
     out_ptr += (first_token * num_q_heads + first_q_head) * HEAD_DIM
     out_rows = (rows // HEADS * num_q_heads + rows % HEADS) * HEAD_DIM
+    total = tl.where(total > 0, total, 1.0)
     attended = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + (out_rows[:, None] + dims[None, :]), attended, mask=is_query)
 
 
-def _tile_shape(dtype: torch.dtype, head_pad: int) -> tuple[int, int, int]:
-    """Rows, keys and warps of a program: as much as no architecture spills registers for."""
-    if dtype.itemsize == 2:
-        return (128, 64, 8) if head_pad <= 128 else (64, 32, 8)
-    return (16, 32, 4) if head_pad <= 128 else (16, 16, 8)
-
-
 @cache
 def chunk_variant(
-    dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int, group: int, block_size: int, is_capped: bool
+    dtype: torch.dtype,
+    kv_dtype: torch.dtype,
+    head_dim: int,
+    group: int,
+    block_size: int,
+    is_capped: bool,
+    config: KernelConfig,
+    min_queries: int = 2,
 ) -> KernelVariant:
     """`attend_chunks` for queries of `dtype`, a pool of `kv_dtype`, `group` query heads per KV head."""
     element, kv_element = f"*{TRITON_TYPES[dtype]}", f"*{TRITON_TYPES[kv_dtype]}"
@@ -149,8 +154,7 @@ def chunk_variant(
     pointers |= {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "query_start_ptr": "*i32"}
     strides = ("stride_q_token", "stride_q_head", "stride_block", "stride_head", "stride_slot")
     head_pad = max(16, triton.next_power_of_2(head_dim))
-    rows, tile, num_warps = _tile_shape(dtype, head_pad)
-    heads = min(group, rows)
+    heads = min(group, config.rows)
     return KernelVariant(
         kernel=attend_chunks,
         signature={
@@ -166,18 +170,19 @@ def chunk_variant(
             "GROUP": group,
             "GROUP_TILES": triton.cdiv(group, heads),
             "HEADS": heads,
-            "TOKENS": rows // heads,
-            "ROWS": rows,
+            "TOKENS": config.rows // heads,
+            "ROWS": config.rows,
             "HEAD_DIM": head_dim,
             "HEAD_PAD": head_pad,
             "BLOCK_SIZE": block_size,
-            "TILE": tile,
+            "TILE": config.tile,
             "CAPPED": is_capped,
+            "MIN_QUERIES": min_queries,
             "PRECISION": PRECISION,
         },
         aligned=frozenset((*pointers, *strides)),
-        num_warps=num_warps,
-        num_stages=2,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
         blackwell_registers=255,
         min_arch=FP8_ARCH if kv_dtype == torch.float8_e4m3fn else 80,
     )
@@ -186,13 +191,25 @@ def chunk_variant(
 def aot_variants() -> Iterator[KernelVariant]:
     """Each power of two that a row is padded to, type, and cap once or more, groups of all kinds."""
     half, brain, single, e4m3 = torch.float16, torch.bfloat16, torch.float32, torch.float8_e4m3fn
-    yield chunk_variant(brain, brain, 64, group=7, block_size=32, is_capped=False)
-    yield chunk_variant(half, half, 80, group=1, block_size=16, is_capped=False)
-    yield chunk_variant(brain, brain, 128, group=7, block_size=32, is_capped=False)
-    yield chunk_variant(brain, brain, 256, group=2, block_size=32, is_capped=True)
-    yield chunk_variant(brain, e4m3, 128, group=7, block_size=32, is_capped=True)
-    yield chunk_variant(brain, e4m3, 256, group=16, block_size=32, is_capped=False)
-    yield chunk_variant(single, single, 256, group=4, block_size=32, is_capped=True)
+    yield from _tuned(brain, brain, 64, group=7, block_size=32, is_capped=False)
+    yield from _tuned(half, half, 80, group=1, block_size=16, is_capped=False)
+    yield from _tuned(brain, brain, 128, group=7, block_size=32, is_capped=False)
+    yield from _tuned(brain, brain, 256, group=2, block_size=32, is_capped=True)
+    yield from _tuned(brain, e4m3, 128, group=7, block_size=32, is_capped=True)
+    yield from _tuned(brain, e4m3, 256, group=16, block_size=32, is_capped=False)
+    yield from _tuned(single, single, 256, group=4, block_size=32, is_capped=True)
+    default = kernel_config("attend_chunks", brain, 128, DEFAULT_ARCH)
+    yield chunk_variant(brain, brain, 128, 7, 32, is_capped=False, config=default, min_queries=1)
+
+
+def _tuned(
+    dtype: torch.dtype, kv_dtype: torch.dtype, head_dim: int, group: int, block_size: int, is_capped: bool
+) -> Iterator[KernelVariant]:
+    """One shape by the default and by what is measured for an architecture."""
+    for arch in tuned_archs():
+        config = kernel_config("attend_chunks", dtype, head_dim, arch)
+        variant = chunk_variant(dtype, kv_dtype, head_dim, group, block_size, is_capped, config)
+        yield replace(variant, only_arch=arch)
 
 
 def prefill(
@@ -203,15 +220,22 @@ def prefill(
     batch: AttentionBatch,
     scale: float,
     softcap: float | None,
+    min_queries: int = 2,
+    config: KernelConfig | None = None,
 ) -> None:
-    """Attend with the slices of several tokens of `batch`. Mutates their rows of `out`, which is contiguous.
+    """Attend with the slices of at least `min_queries` tokens. Mutates their rows of the contiguous `out`.
 
-    The rows of all arguments are contiguous along `head_dim`.
+    The rows of all arguments are contiguous along `head_dim`. `config` is the device's unless it is given.
     """
     _, _, _, num_kv_heads, block_size, head_dim = kv_pool.shape
     k, v, tables = kv_pool[:, layer, 0], kv_pool[:, layer, 1], batch.block_tables
     num_seqs, group = len(batch.query_lens), q.shape[1] // num_kv_heads
-    variant = chunk_variant(q.dtype, kv_pool.dtype, head_dim, group, block_size, softcap is not None)
+    if config is None:
+        config = kernel_config("attend_chunks", q.dtype, head_dim, device_arch())
+    is_capped = softcap is not None
+    variant = chunk_variant(
+        q.dtype, kv_pool.dtype, head_dim, group, block_size, is_capped, config, min_queries
+    )
     constants = variant.constexprs
     variant.launch(
         (len(q) // constants["TOKENS"] + num_seqs, num_kv_heads * constants["GROUP_TILES"]),

@@ -23,7 +23,7 @@ from baton_kv.tcp import TcpConnector
 if TYPE_CHECKING:
     import torch
 
-    from baton_core.kv_spec import KVSpec
+    from baton_core.blocks.kv_spec import KVSpec
     from baton_kv.tcp_socket import TcpTimings
     from baton_kv.transport import Listen
 
@@ -110,7 +110,6 @@ class AutoConnector(KVConnector):
         self._shared_memory.close()
 
     def transport_of(self, peer_id: str) -> str:
-        """Which way the blocks of a connected peer take."""
         return self._chosen[peer_id].capabilities.name
 
     def _open(self, connector: KVConnector, peer_id: str, description: bytes, reason: str) -> None:

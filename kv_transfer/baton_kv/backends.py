@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from baton_core.kv_spec import KVSpec
+from baton_core.blocks.kv_spec import KVSpec
 from baton_kv.auto import AutoConnector
 from baton_kv.connector import KVConnector
+from baton_kv.nixl import NixlConnector
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 from baton_kv.transport import Listen, Transport
@@ -16,5 +17,6 @@ BACKENDS: Final[dict[Transport, Callable[[KVSpec, int, Listen], KVConnector]]] =
     Transport.AUTO: AutoConnector,
     Transport.SHARED_MEMORY: lambda spec, epoch, listen: SharedMemoryConnector(spec, epoch),
     Transport.TCP: TcpConnector,
+    Transport.NIXL: NixlConnector,
 }
 """Each makes the connector of a worker from its spec, its epoch, and where it may listen."""

@@ -42,6 +42,8 @@ class Capabilities:
     verifies_by: VerifiesBy
     has_safe_abort: bool
     """Whether `abort` always answers `FENCED`."""
+    pins_pool: bool = False
+    """Whether the pool's memory is known to devices by its address: it cannot be given back until `close`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,6 +181,10 @@ class KVConnector(ABC):
     @abstractmethod
     def abort(self, pull_id: int) -> AbortResult:
         """Give up an order. When fenced, or ended already, no outcome of it follows."""
+
+    def transport_of(self, peer_id: str) -> str:
+        """Which way the blocks of a connected peer take."""
+        return self.capabilities.name
 
     @abstractmethod
     def disconnect(self, peer_id: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
+from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import IncompatibleWorkerError
-from baton_core.kv_spec import KVSpec
+from baton_core.msgpack import decoder_of
 
 VERSION: Final = 2
 
@@ -57,6 +59,9 @@ class PoolDescription(msgspec.Struct, frozen=True, kw_only=True):
         return replace(local, k_axes=self.k_axes, v_axes=self.v_axes)
 
 
+_decode: Final[Callable[[bytes], PoolDescription]] = decoder_of(PoolDescription)
+
+
 def describe_pool(spec: KVSpec, epoch: int, num_blocks: int, *offers: Offer) -> PoolDescription:
     return PoolDescription(
         layout=spec.layout,
@@ -75,7 +80,7 @@ def decode_description(data: bytes, spec: KVSpec) -> PoolDescription:
         IncompatibleWorkerError: unreadable, another version, or a cache with other content.
     """
     try:
-        description = msgspec.msgpack.decode(data, type=PoolDescription)
+        description = _decode(data)
     except msgspec.DecodeError as error:
         raise IncompatibleWorkerError(
             f"description is {data[:40]!r}; allowed: a pool description ({error})"

@@ -16,7 +16,7 @@ from baton_kv.layouts import Blocks
 from baton_kv.mapped import MappedConnector
 
 if TYPE_CHECKING:
-    from baton_core.kv_spec import KVSpec
+    from baton_core.blocks.kv_spec import KVSpec
 
 
 class InProcessRegistry:

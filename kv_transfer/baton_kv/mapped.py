@@ -16,8 +16,8 @@ import numpy as np
 import torch
 import xxhash
 
-from baton_core.kv_spec import KVSpec
-from baton_kv.block_runs import BlockRun, merge_runs
+from baton_core.blocks.kv_spec import KVSpec
+from baton_kv.block_runs import merge_runs
 from baton_kv.connector import (
     AbortResult,
     InvalidBlocksError,
@@ -55,6 +55,8 @@ class _Peer:
     epoch: int
     spec: KVSpec
     """Of the peer's pool: how its blocks are laid out."""
+    is_converted: bool
+    """Whether that is not how they lie here."""
     pool: MappedPool
 
 
@@ -63,7 +65,8 @@ class _Pull(RunningOrder):
 
     def __init__(self, order: PullOrder, max_blocks: int) -> None:
         super().__init__(order)
-        self.runs: Iterator[BlockRun] = merge_runs(order.copies, max_blocks)
+        self.runs: Iterator[tuple[slice, slice]] = iter(merge_runs(order.copies, max_blocks))
+        self.num_copied = 0
 
 
 class MappedConnector(KVConnector):
@@ -119,7 +122,8 @@ class MappedConnector(KVConnector):
         self.disconnect(peer_id)
         described = decode_description(description, self._spec)
         pool = self._open(described.address(self.capabilities.name), described.num_blocks)
-        self._peers[peer_id] = _Peer(described.epoch, described.spec(self._spec), pool)
+        spec = described.spec(self._spec)
+        self._peers[peer_id] = _Peer(described.epoch, spec, spec != self._spec, pool)
 
     def disconnect(self, peer_id: str) -> None:
         peer = self._peers.pop(peer_id, None)
@@ -138,14 +142,12 @@ class MappedConnector(KVConnector):
     def pull(self, order: PullOrder) -> None:
         if order.pull_id in self._pulls:
             raise ValueError(f"pull_id is {order.pull_id}; allowed: one that is not in flight")
-        max_blocks = max(1, STEP_BYTES // self._spec.block_bytes)
-        pull = _Pull(order, max_blocks)
         try:
             self._require_sound(order)
         except InvalidBlocksError as error:
-            self._ended.append(pull.end(str(error)))
+            self._ended.append(RunningOrder(order).end(str(error)))
         else:
-            self._pulls[order.pull_id] = pull
+            self._pulls[order.pull_id] = _Pull(order, max(1, STEP_BYTES // self._spec.block_bytes))
 
     def poll(self) -> list[PullOutcome]:
         for pull in self._pulls.values():
@@ -200,22 +202,24 @@ class MappedConnector(KVConnector):
             self._end(pull, f"holder {pull.order.source!r} is gone")
             return
         step_end = pull.num_bytes + STEP_BYTES
-        for run in pull.runs:
-            self._copy(pull, run, peer)
-            pull.num_bytes += len(run.copies) * self._spec.block_bytes
+        block_bytes = self._spec.block_bytes
+        for remote, local in pull.runs:
+            self._copy(pull, remote, local, peer)
+            pull.num_bytes += (local.stop - local.start) * block_bytes
             if pull.num_bytes >= step_end:
                 return
         self._end(pull, None)
 
-    def _copy(self, pull: _Pull, run: BlockRun, peer: _Peer) -> None:
+    def _copy(self, pull: _Pull, remote: slice, local: slice, peer: _Peer) -> None:
         """Bring over one run; what is checked is a copy, which the holder can no longer change."""
-        is_converted = peer.spec != self._spec
-        copied = self._rows(len(run.copies)) if is_converted else self.blocks[run.local]
-        copied[:] = peer.pool.blocks[run.remote]
+        num_blocks = local.stop - local.start
+        copied = self._rows(num_blocks) if peer.is_converted else self.blocks[local]
+        copied[:] = peer.pool.blocks[remote]
         if self.capabilities.verifies_by is VerifiesBy.CHECKSUM:
-            pull.verify(run.copies, copied)
-        if is_converted:
-            convert_blocks(copied, peer.spec, self.blocks[run.local], self._spec)
+            pull.verify(pull.order.copies[pull.num_copied : pull.num_copied + num_blocks], copied)
+        if peer.is_converted:
+            convert_blocks(copied, peer.spec, self.blocks[local], self._spec)
+        pull.num_copied += num_blocks
 
     def _rows(self, num_blocks: int) -> Blocks:
         """Memory for blocks in a layout that is not the local one; valid until the next call."""

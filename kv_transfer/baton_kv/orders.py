@@ -25,7 +25,7 @@ class RunningOrder:
         if self._started is None:
             self._started = time.monotonic()
 
-    def verify(self, copies: Sequence[BlockCopy], blocks: Blocks) -> None:
+    def verify(self, copies: Sequence[BlockCopy], blocks: Blocks | Sequence[memoryview]) -> None:
         """Compare blocks as they came, one row per copy, with what the holder sealed.
 
         A block that was never sealed is a wrong one.

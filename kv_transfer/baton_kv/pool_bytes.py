@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 import xxhash
 from torch import Tensor
 
+from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_spec import KVSpec
 from baton_kv.layouts import Blocks
 
 
@@ -44,6 +45,9 @@ def open_pool(pool: Tensor) -> PoolBytes:
 class PoolBytes(ABC):
     """Reads and writes whole blocks, or the same `columns` (a range of bytes) of each."""
 
+    is_in_place: ClassVar[bool]
+    """Whether `view` shows the pool itself, to be read and written."""
+
     @abstractmethod
     def __len__(self) -> int:
         """Number of blocks."""
@@ -51,6 +55,10 @@ class PoolBytes(ABC):
     @abstractmethod
     def read(self, block_ids: Sequence[int], columns: slice, out: Blocks) -> None:
         """Gather blocks into the rows of `out`; returns when they are there."""
+
+    @abstractmethod
+    def view(self, block_ids: Sequence[int], columns: slice) -> list[memoryview]:
+        """The bytes of blocks, one after the other: in place, or a copy."""
 
     @abstractmethod
     def write(self, block_ids: Sequence[int], rows: Blocks) -> None:
@@ -68,6 +76,8 @@ class PoolBytes(ABC):
 class HostPool(PoolBytes):
     """A pool in host memory, given as `[num_blocks, block_bytes] uint8`."""
 
+    is_in_place = True
+
     def __init__(self, rows: Tensor) -> None:
         self._blocks: Blocks = rows.numpy()
 
@@ -77,6 +87,9 @@ class HostPool(PoolBytes):
     def read(self, block_ids: Sequence[int], columns: slice, out: Blocks) -> None:
         for row, block_id in zip(out, block_ids, strict=True):
             row[:] = self._blocks[block_id, columns]
+
+    def view(self, block_ids: Sequence[int], columns: slice) -> list[memoryview]:
+        return [self._blocks[block_id, columns].data for block_id in block_ids]
 
     def write(self, block_ids: Sequence[int], rows: Blocks) -> None:
         for row, block_id in zip(rows, block_ids, strict=True):
@@ -96,6 +109,8 @@ class DevicePool(PoolBytes):
     blocks has waited for them before.
     """
 
+    is_in_place = False
+
     def __init__(self, rows: Tensor) -> None:
         self._block_bytes = rows.shape[1]
         self._item_bytes = 8 if self._block_bytes % 8 == 0 else 1
@@ -109,6 +124,12 @@ class DevicePool(PoolBytes):
         words = slice(columns.start // self._item_bytes, columns.stop // self._item_bytes)
         gathered = self._rows[:, words].index_select(0, self._index(block_ids))
         torch.from_numpy(out).view(self._rows.dtype).copy_(gathered)
+
+    def view(self, block_ids: Sequence[int], columns: slice) -> list[memoryview]:
+        num_bytes = columns.stop - columns.start
+        copy = self.make_buffer(len(block_ids) * num_bytes).reshape(-1, num_bytes)
+        self.read(block_ids, columns, copy)
+        return [copy.reshape(-1).data]
 
     def write(self, block_ids: Sequence[int], rows: Blocks) -> None:
         if len(self._staging) < len(rows):

@@ -1,7 +1,11 @@
-"""The memory of a pool that other processes may read: an anonymous file that dies with its last user."""
+"""The memory of a pool that other processes may read: an anonymous file that dies with its last user.
+
+Its pages can be given back to the system and taken back, in place: readers keep what they have mapped.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -11,14 +15,17 @@ from typing import Final
 from baton_core.errors import InvalidConfigError
 from baton_kv.host_memory import available_bytes
 
-_F_SEAL_FUTURE_WRITE: Final = 0x10  # linux/fcntl.h; the fcntl module names it from Python 3.13 on
-_SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | _F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
+_SEALS: Final = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+"""None against writing: it would keep the pages from being given back."""
+_OWNER_READS: Final = 0o400
+_MADV_POPULATE_WRITE: Final = 23  # linux/mman.h, from Linux 5.14 on; the mmap module does not name it
 
 
 def reserve_memory(num_bytes: int) -> tuple[mmap.mmap, int]:
     """Reserve zeroed memory; return its only writable mapping and a read-only descriptor to pass on.
 
-    The caller closes the descriptor. From now on the size is fixed and no other writable mapping can be made.
+    The caller closes the descriptor. From now on the size is fixed, and nobody but root can open the memory
+    for writing.
 
     Raises:
         InvalidConfigError: the host or the cgroup does not have the memory.
@@ -31,6 +38,7 @@ def reserve_memory(num_bytes: int) -> tuple[mmap.mmap, int]:
         os.posix_fallocate(file, 0, num_bytes)
         memory = mmap.mmap(file, num_bytes)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
+        os.fchmod(file, _OWNER_READS)
         return memory, os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.ENOMEM):
@@ -53,6 +61,43 @@ def map_read_only(file: int, num_bytes: int) -> mmap.mmap:
     if not seals & fcntl.F_SEAL_SHRINK:
         raise ValueError(f"seals are {seals:#x}; allowed: at least {fcntl.F_SEAL_SHRINK:#x} (shrink)")
     return mmap.mmap(file, num_bytes, prot=mmap.PROT_READ)
+
+
+def give_back(address: int, num_bytes: int) -> None:
+    """Give the whole pages of reserved memory back to the system; they are zeros from now on.
+
+    For every process that has mapped them: nobody may need what they hold.
+    """
+    _advise(address, num_bytes, mmap.MADV_REMOVE)
+
+
+def take_back(address: int, num_bytes: int) -> None:
+    """Reserve again what was given back.
+
+    Raises:
+        InvalidConfigError: the host or the cgroup does not have the memory.
+    """
+    available = available_bytes()
+    if num_bytes > available:
+        raise _too_large(num_bytes, available)
+    try:
+        _advise(address, num_bytes, _MADV_POPULATE_WRITE)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return  # an older kernel: each page comes with its first use
+        raise _too_large(num_bytes, available) from error
+
+
+def _advise(address: int, num_bytes: int, advice: int) -> None:
+    """Tell the system about the pages that lie wholly in this memory."""
+    start = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (address + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if start >= end:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), advice):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _too_large(num_bytes: int, available: int) -> InvalidConfigError:

@@ -23,7 +23,7 @@ from baton_kv.pool_memory import map_read_only, reserve_memory
 from baton_kv.pool_socket import PoolListener, ask_holder, is_open
 
 if TYPE_CHECKING:
-    from baton_core.kv_spec import KVSpec
+    from baton_core.blocks.kv_spec import KVSpec
 
 
 class _SharedPool:

@@ -1,8 +1,7 @@
-"""Backend for workers anywhere: blocks travel over TCP, by ZMQ, with nothing else installed.
+"""Backend for workers anywhere: blocks travel over TCP with nothing else installed.
 
-The connector's sockets, both ends, are used by the one thread that owns it. A chunk is gathered into reused
-memory, sent from there, verified where it arrived and only then written to the local pool; ZMQ never writes
-to a pool, so an order that `abort` has dropped changes no byte any more: its late chunks are thrown away.
+The connector's sockets, both ends, are used by the one thread that owns it, and nothing else writes what
+arrives: so an order that `abort` has dropped changes no byte any more, and its late chunks are thrown away.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 from typing import ClassVar
 
-import numpy as np
 import torch
 import zmq
 
-from baton_core.kv_spec import KVSpec
+from baton_core.blocks.kv_spec import KVSpec
 from baton_kv.connector import (
     AbortResult,
     Capabilities,
@@ -31,15 +29,18 @@ from baton_kv.connector import (
     PullOutcome,
     VerifiesBy,
 )
+from baton_kv.curve import has_key
 from baton_kv.description import Offer, decode_description, describe_pool
-from baton_kv.layouts import Blocks, convert_blocks
+from baton_kv.landing import Landing
 from baton_kv.orders import RunningOrder, require_in_range, require_sound
 from baton_kv.pool_bytes import PoolBytes, as_pool, open_pool, require_blocks
 from baton_kv.pool_memory import reserve_memory
-from baton_kv.staging import Staging
+from baton_kv.tcp_encrypted import EncryptedHolderWire, EncryptedPullerWires
 from baton_kv.tcp_holder import BlockServer, ServedPool
 from baton_kv.tcp_link import HolderAddress, HolderLink
-from baton_kv.tcp_socket import TcpTimings, connect, listen
+from baton_kv.tcp_plain import PlainHolderWire, PlainPullerWires
+from baton_kv.tcp_socket import TcpTimings
+from baton_kv.tcp_wire import HolderWire, PullerWires
 from baton_kv.transport import Listen
 from baton_kv.wakeup import Wakeup
 
@@ -88,7 +89,6 @@ class TcpConnector(KVConnector):
         self._sources: dict[int, str] = {}
         """Peer of each order in flight."""
         self._ended: list[PullOutcome] = []
-        self._scratch: Blocks | None = None
 
     # --- the local pool ---
 
@@ -108,25 +108,26 @@ class TcpConnector(KVConnector):
         """
         if self._local is not None:
             raise RuntimeError("the pool is already allocated")
-        socket, address = listen(self._context, self._listen, self._timings, len(pool))
+        blocks = open_pool(pool)
+        wires = self._listen_for_pullers(blocks)
         served = ServedPool(
-            blocks=open_pool(pool),
+            blocks=blocks,
             block_bytes=self._spec.block_bytes,
             epoch=self._epoch,
             token=secrets.token_hex(16),
         )
-        server = BlockServer(socket, served, idle_s=self._timings.idle_s, on_return=self._wakeup.set)
-        self._local = _Local(served, server, f"{address}/{served.token}")
+        server = BlockServer(wires, served, idle_s=self._timings.idle_s)
+        self._local = _Local(served, server, f"{wires.address}/{served.token}")
 
     @property
     def offer(self) -> Offer:
-        """How a description names the local pool: `tcp://host:port/token`."""
+        """How a description names the local pool: `tcp://host:port/token`, with a key `tcp://host:port#KEY/token`."""
         return Offer(self.capabilities.name, self._pool.address)
 
     @property
-    def staging(self) -> Staging:
-        """Memory for chunks on their way out."""
-        return self._pool.server.staging
+    def wires(self) -> PullerWires:
+        """The connections to those who pull from the local pool."""
+        return self._pool.server.wires
 
     def describe(self) -> bytes:
         return describe_pool(self._spec, self._epoch, len(self._pool.blocks), self.offer).encode()
@@ -167,7 +168,11 @@ class TcpConnector(KVConnector):
             self._ended.append(RunningOrder(order).end())
             return
         if not peer.link.is_open:
-            peer.link = self._make_link(order.source, peer.spec, peer.address)
+            try:
+                peer.link = self._make_link(order.source, peer.spec, peer.address)
+            except HolderUnreachableError as error:
+                self._ended.append(RunningOrder(order).end(str(error)))
+                return
         self._sources[order.pull_id] = order.source
         peer.link.add(time.monotonic(), order)
 
@@ -192,11 +197,11 @@ class TcpConnector(KVConnector):
     def wait(self, timeout_s: float | None = None) -> None:
         poller = zmq.Poller()
         poller.register(self._wakeup.file, zmq.POLLIN)
+        ends = [link.files for link in self._open_links()]
         if self._local is not None:
-            poller.register(self._local.server.socket, zmq.POLLIN)
-        for link in self._open_links():
-            poller.register(link.socket, zmq.POLLIN)
-            poller.register(link.monitor, zmq.POLLIN)
+            ends.append(self._local.server.wires.files)
+        for file, events in chain.from_iterable(ends):
+            poller.register(file, events)
         waits = [*self._waits(time.monotonic()), *([] if timeout_s is None else [timeout_s])]
         timeout_ms = math.ceil(1000 * max(0.0, min(waits))) if waits else None
         if (self._wakeup.file, zmq.POLLIN) in poller.poll(timeout_ms):
@@ -211,7 +216,7 @@ class TcpConnector(KVConnector):
         self._ended.clear()
         self._sources.clear()
         if self._local is not None:
-            self._local.server.socket.close(linger=0)
+            self._local.server.wires.close()
             self._local = None
         self._context.destroy(linger=0)
 
@@ -245,16 +250,25 @@ class TcpConnector(KVConnector):
         try:
             if not endpoint.startswith("tcp://"):
                 raise ValueError("another form")
-            return HolderLink(
-                connect(self._context, endpoint, self._timings),
-                HolderAddress(name=f"holder {peer_id!r}", endpoint=endpoint, token=token),
-                block_bytes=self._spec.block_bytes,
-                silence_s=self._timings.silence_s,
-                write=partial(self._write, spec),
-                on_end=self._on_end,
+            wire: HolderWire = (
+                EncryptedHolderWire(self._context, endpoint, self._timings)
+                if has_key(endpoint)
+                else PlainHolderWire(endpoint, self._timings)
             )
-        except (zmq.ZMQError, ValueError) as error:
+        except (zmq.ZMQError, OSError, ValueError) as error:
             raise HolderUnreachableError("address", address, f"tcp://host:port/token ({error})") from None
+        return HolderLink(
+            wire,
+            HolderAddress(name=f"holder {peer_id!r}", endpoint=endpoint.partition("#")[0], token=token),
+            Landing(self._pool.blocks, self._spec, spec),
+            silence_s=self._timings.silence_s,
+            on_end=self._on_end,
+        )
+
+    def _listen_for_pullers(self, blocks: PoolBytes) -> PlainPullerWires | EncryptedPullerWires:
+        if self._listen.curve is None:
+            return PlainPullerWires(self._listen, self._timings, blocks)
+        return EncryptedPullerWires(self._context, self._listen, self._timings, blocks, self._wakeup.set)
 
     def _require_sound(self, order: PullOrder) -> _Peer:
         peer = self._peers.get(order.source)
@@ -267,16 +281,6 @@ class TcpConnector(KVConnector):
             num_local_blocks=len(self._pool.blocks),
         )
         return peer
-
-    def _write(self, spec: KVSpec, block_ids: Sequence[int], rows: Blocks) -> None:
-        """Write blocks in the layout of `spec` over local ones."""
-        if spec != self._spec:
-            if self._scratch is None or len(self._scratch) < len(rows):
-                self._scratch = np.empty_like(rows)
-            converted = self._scratch[: len(rows)]
-            convert_blocks(rows, spec, converted, self._spec)
-            rows = converted
-        self._pool.blocks.write(block_ids, rows)
 
     def _on_end(self, outcome: PullOutcome) -> None:
         del self._sources[outcome.pull_id]

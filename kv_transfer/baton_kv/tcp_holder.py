@@ -1,29 +1,20 @@
-"""The holder's end of the TCP transport: one ROUTER socket from which every puller fetches blocks.
+"""The holder's end of the TCP transport: every puller fetches blocks from here.
 
 What comes over the network is checked, never trusted: whatever it says, only blocks of the pool are read.
-Chunks on their way out are bounded by puller and over all, open fetches over all, and each frame that comes
-in is bounded in size. The number of frames of one message is not: ZMQ keeps them until the last one has
-come, or the connection ends.
+Chunks on their way out are bounded by puller, open fetches over all.
 """
 
 from __future__ import annotations
 
 import hmac
-import logging
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, assert_never
-
-import msgspec
-import numpy as np
-import zmq
 
 from baton_kv.chunks import ChunkPlan
 from baton_kv.connector import InvalidBlocksError
 from baton_kv.orders import require_in_range
 from baton_kv.pool_bytes import PoolBytes
-from baton_kv.staging import Staging
 from baton_kv.tcp_messages import (
     MAX_GRANTED,
     ChunkSent,
@@ -32,16 +23,11 @@ from baton_kv.tcp_messages import (
     FetchEnded,
     Grant,
     ToHolder,
-    ToPuller,
-    decode_to_holder,
-    encode,
 )
+from baton_kv.tcp_wire import PullerWires
 
 MAX_FETCHES: Final = 1024
 """Open at a time, over all pullers."""
-_MAX_MESSAGES: Final = 64
-"""Taken between two chunks."""
-_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -80,17 +66,13 @@ class ServedPool:
 
 
 class BlockServer:
-    """Serves the blocks of a pool to the pullers at `socket`.
+    """Serves the blocks of a pool to the pullers at the other ends of `wires`.
 
-    A fetch that makes no progress for `idle_s` is dropped. `on_return` is called, on any thread, when
-    `can_send` may have changed.
+    A fetch that makes no progress for `idle_s` is dropped.
     """
 
-    def __init__(
-        self, socket: zmq.Socket[bytes], served: ServedPool, *, idle_s: float, on_return: Callable[[], None]
-    ) -> None:
-        self.socket = socket
-        self.staging = Staging(served.blocks.make_buffer, on_return)
+    def __init__(self, wires: PullerWires, served: ServedPool, *, idle_s: float) -> None:
+        self.wires = wires
         self._served = served
         self._idle_s = idle_s
         self._pullers: OrderedDict[bytes, _Puller] = OrderedDict()
@@ -101,7 +83,7 @@ class BlockServer:
         return self._next() is not None
 
     def next_deadline(self) -> float | None:
-        """When `advance` is due, whatever the socket says."""
+        """When `advance` is due, whatever the wires say."""
         return min((s.deadline for p in self._pullers.values() for s in p.fetches.values()), default=None)
 
     def advance(self, now: float) -> None:
@@ -111,16 +93,9 @@ class BlockServer:
         self._drop_idle(now)
 
     def _take_messages(self, now: float) -> None:
-        for _ in range(_MAX_MESSAGES):
-            try:
-                puller_id, *frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            try:
-                (frame,) = frames
-                message = decode_to_holder(frame)
-            except (ValueError, msgspec.MsgspecError) as error:
-                _log.warning("dropped a malformed message of a puller: %s", error)
+        for puller_id, message in self.wires.receive():
+            if message is None:
+                self._pullers.pop(puller_id, None)
             else:
                 self._take(now, puller_id, message)
 
@@ -132,16 +107,14 @@ class BlockServer:
         self._pullers.move_to_end(puller_id)
         serving = self._pullers[puller_id].fetches[fetch_id]
         chunk = serving.plan[serving.next_chunk]
-        payload = self.staging.lend(puller_id, chunk.num_bytes)
-        rows = np.frombuffer(payload, np.uint8).reshape(chunk.shape)
-        self._served.blocks.read(serving.block_ids[chunk.blocks], chunk.columns, rows)
-        header = ChunkSent(fetch_id, serving.next_chunk)
+        message = ChunkSent(fetch_id, serving.next_chunk)
         serving.next_chunk += 1
         serving.num_granted -= 1
         serving.deadline = now + self._idle_s
         if serving.next_chunk == len(serving.plan):
             self._forget(puller_id, fetch_id)
-        self._send(puller_id, header, payload)
+        if not self.wires.send_chunk(puller_id, message, serving.block_ids[chunk.blocks], chunk.columns):
+            self._pullers.pop(puller_id, None)
 
     def _drop_idle(self, now: float) -> None:
         """End the fetches whose pullers have been silent for too long."""
@@ -203,7 +176,7 @@ class BlockServer:
         """The puller whose turn it is, and its fetch."""
         for puller_id, puller in self._pullers.items():
             fetch_id = puller.next_fetch()
-            if fetch_id is not None and self.staging.can_lend(puller_id):
+            if fetch_id is not None and self.wires.can_take(puller_id):
                 return puller_id, fetch_id
         return None
 
@@ -217,15 +190,8 @@ class BlockServer:
         if not puller.fetches:
             self._pullers.pop(puller_id, None)
 
-    def _send(self, puller_id: bytes, message: ToPuller, *payload: memoryview) -> None:
-        """Send without waiting; what a puller that is gone or does not read has no room for is lost."""
-        try:
-            self.socket.send_multipart([puller_id, encode(message), *payload], zmq.NOBLOCK, copy=False)
-        except zmq.Again:
-            _log.debug("a puller does not read what it has asked for")
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
+    def _send(self, puller_id: bytes, message: FetchEnded) -> None:
+        if not self.wires.send(puller_id, message):
             self._pullers.pop(puller_id, None)
 
 

@@ -7,18 +7,15 @@ next order makes a new one. So a chunk can only belong to an order of the connec
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import assert_never
 
 import msgspec
-import numpy as np
-import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from baton_kv.chunks import Chunk, ChunkPlan
 from baton_kv.connector import BlockCopy, PullOrder, PullOutcome
-from baton_kv.layouts import Blocks
+from baton_kv.landing import Landing
 from baton_kv.orders import RunningOrder
 from baton_kv.tcp_messages import (
     MAX_GRANTED,
@@ -27,16 +24,9 @@ from baton_kv.tcp_messages import (
     Fetch,
     FetchEnded,
     Grant,
-    ToHolder,
-    decode_to_puller,
-    encode,
+    ToPuller,
 )
-from baton_kv.tcp_socket import CONNECTION_LOST, close
-
-_MAX_MESSAGES: Final = 64
-"""Taken in one step; a step ends earlier with a chunk."""
-WriteBlocks = Callable[[list[int], Blocks], None]
-"""Writes rows in the holder's layout over local blocks."""
+from baton_kv.tcp_wire import MAX_MESSAGES, File, HolderWire
 
 
 class _Fetch(RunningOrder):
@@ -48,6 +38,9 @@ class _Fetch(RunningOrder):
         self.num_granted = 0
         self.num_received = 0
         self.is_dropped = False
+
+    def local_ids(self, chunk: Chunk) -> list[int]:
+        return [copy.local_block_id for copy in self.order.copies[chunk.blocks]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,34 +55,38 @@ class HolderAddress:
 
 
 class HolderLink:
-    """Fetches blocks over `sockets`, which `tcp_socket.connect` has opened.
+    """Fetches blocks over `wire`.
 
-    `write` puts verified and unverified blocks alike where they belong; `on_end` takes the outcomes. A
+    `landing` puts verified and unverified blocks alike where they belong; `on_end` takes the outcomes. A
     holder from which nothing comes for `silence_s`, while chunks are awaited, is given up.
     """
 
     def __init__(
         self,
-        sockets: tuple[zmq.Socket[bytes], zmq.Socket[bytes]],
+        wire: HolderWire,
         holder: HolderAddress,
+        landing: Landing,
         *,
-        block_bytes: int,
         silence_s: float,
-        write: WriteBlocks,
         on_end: Callable[[PullOutcome], None],
     ) -> None:
-        self.socket, self.monitor = sockets
         self.is_open = True
+        self._wire = wire
         self._holder = holder
-        self._block_bytes = block_bytes
+        self._landing = landing
+        self._block_bytes = landing.block_bytes
         self._silence_s = silence_s
-        self._write = write
         self._on_end = on_end
-        self._is_connected = False
         self._fetches: OrderedDict[int, _Fetch] = OrderedDict()
         self._num_fetches = 0
+        self._arriving: int | None = None
+        """The fetch whose chunk is being written to its place."""
         self._heard_at = 0.0
-        self._partial: Blocks | None = None
+
+    @property
+    def files(self) -> Sequence[tuple[File, int]]:
+        """What to wait for."""
+        return self._wire.files
 
     def add(self, now: float, order: PullOrder) -> None:
         """Fetch the blocks of an order that names at least one, after those added before."""
@@ -102,14 +99,16 @@ class HolderLink:
         for fetch_id, fetch in self._fetches.items():
             if fetch.order.pull_id == pull_id and not fetch.is_dropped:
                 fetch.is_dropped = True
+                if fetch_id == self._arriving:
+                    self._wire.discard()
                 if fetch.num_granted:
-                    self._send(Drop(fetch_id))
+                    self._wire.send(Drop(fetch_id))
                 else:
                     del self._fetches[fetch_id]
                 return
 
     def next_deadline(self) -> float | None:
-        """When `advance` is due, whatever the sockets say."""
+        """When `advance` is due, whatever the wire says."""
         return self._heard_at + self._silence_s if self._num_awaited else None
 
     def advance(self, now: float) -> None:
@@ -117,9 +116,7 @@ class HolderLink:
         self._take_messages(now)
         if not self.is_open:
             return
-        if self._is_lost():
-            self._give_up("is gone")
-        elif (deadline := self.next_deadline()) is not None and deadline <= now:
+        if (deadline := self.next_deadline()) is not None and deadline <= now:
             self._give_up(f"has sent nothing for {self._silence_s:g} s")
         else:
             self._grant(now)
@@ -148,60 +145,69 @@ class HolderLink:
             if not num_awaited:
                 self._heard_at = now
             if fetch.num_granted:
-                self._send(Grant(fetch_id, more))
+                self._wire.send(Grant(fetch_id, more))
             else:
                 block_ids = tuple(copy.remote_block_id for copy in fetch.order.copies)
-                self._send(Fetch(fetch_id, self._holder.token, fetch.order.epoch, block_ids, more))
+                self._wire.send(Fetch(fetch_id, self._holder.token, fetch.order.epoch, block_ids, more))
                 fetch.start()
             fetch.num_granted += more
             num_awaited += more
 
-    def _send(self, message: ToHolder) -> None:
-        """Send without waiting. What finds no room is missed by the deadline."""
-        try:
-            self.socket.send(encode(message), zmq.NOBLOCK)
-        except zmq.Again:
-            return
-
     # --- what comes ---
 
     def _take_messages(self, now: float) -> None:
-        for _ in range(_MAX_MESSAGES):
+        for _ in range(MAX_MESSAGES):
             try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK, copy=False)
-            except zmq.Again:
-                return
-            self._heard_at = now
-            try:
-                message = decode_to_puller(frames[0].buffer)
+                message = self._wire.receive(self._place)
+                if message is None:
+                    return
+                self._heard_at = now
                 match message:
                     case ChunkSent():
-                        (payload,) = frames[1:]
-                        self._take_chunk(message, np.frombuffer(payload.buffer, np.uint8))
+                        self._take_chunk(message)
                         return
                     case FetchEnded(fetch_id=fetch_id, reason=reason):
                         self._take_end(fetch_id, reason)
                     case _:
                         assert_never(message)
+            except OSError:
+                self._give_up("is gone")
+                return
             except (ValueError, msgspec.MsgspecError) as error:
                 self._give_up(f"does not keep to the protocol ({error})")
                 return
 
-    def _take_chunk(self, message: ChunkSent, payload: Blocks) -> None:
-        """Take the next chunk of a fetch.
+    def _place(self, message: ToPuller, num_bytes: int) -> Iterable[memoryview]:
+        """Where the next chunk of a fetch goes.
 
         Raises:
             ValueError: it is another, or has another size.
         """
+        if isinstance(message, FetchEnded):
+            _require_size(message, num_bytes, 0)
+            return ()
         fetch = self._fetches.get(message.fetch_id)
         if fetch is None or message.number != fetch.num_received or message.number == fetch.num_granted:
             raise ValueError(f"{message} was not asked for")
         chunk = fetch.plan[message.number]
-        if len(payload) != chunk.num_bytes:
-            raise ValueError(f"{message} has {len(payload)} bytes; allowed: {chunk.num_bytes}")
+        _require_size(message, num_bytes, chunk.num_bytes)
+        if fetch.is_dropped:
+            return ()
+        self._arriving = message.fetch_id
+        return self._landing.place(fetch.local_ids(chunk), chunk.columns)
+
+    def _take_chunk(self, message: ChunkSent) -> None:
+        """Take a chunk that lies in its place."""
+        fetch = self._fetches[message.fetch_id]
+        self._arriving = None
+        chunk = fetch.plan[message.number]
         fetch.num_received += 1
         if not fetch.is_dropped:
-            self._store(fetch, chunk, payload.reshape(chunk.shape))
+            fetch.num_bytes += chunk.num_bytes
+            if chunk.columns.stop == self._block_bytes:
+                copies: tuple[BlockCopy, ...] = fetch.order.copies[chunk.blocks]
+                fetch.verify(copies, self._landing.rows(fetch.local_ids(chunk)))
+                self._landing.land(fetch.local_ids(chunk))
         if fetch.num_received == len(fetch.plan):
             del self._fetches[message.fetch_id]
             self._end(fetch)
@@ -211,46 +217,29 @@ class HolderLink:
         if fetch is not None:
             self._end(fetch, f"{self._holder.name} refused: {reason}")
 
-    def _store(self, fetch: _Fetch, chunk: Chunk, rows: Blocks) -> None:
-        """Verify and write the blocks that are complete with this chunk."""
-        fetch.num_bytes += rows.size
-        if fetch.plan.chunks_per_block > 1:
-            if self._partial is None:
-                self._partial = np.empty((1, self._block_bytes), np.uint8)
-            self._partial[:, chunk.columns] = rows
-            if chunk.columns.stop < self._block_bytes:
-                return
-            rows = self._partial
-        copies: tuple[BlockCopy, ...] = fetch.order.copies[chunk.blocks]
-        fetch.verify(copies, rows)
-        self._write([copy.local_block_id for copy in copies], rows)
-
     # --- ends ---
-
-    def _is_lost(self) -> bool:
-        """Whether the connection has ended, or could not be made."""
-        while self.monitor.poll(0):
-            event = parse_monitor_message(self.monitor.recv_multipart())["event"]
-            if event & CONNECTION_LOST:
-                return True
-            self._is_connected = True
-        return False
 
     def _give_up(self, why: str) -> None:
         self._close(lambda fetch: f"{self._holder.name} {why}; waited for {self._awaited_of(fetch)}")
 
     def _awaited_of(self, fetch: _Fetch) -> str:
-        if not self._is_connected:
+        if not self._wire.is_connected:
             return f"a connection to {self._holder.endpoint}"
         return f"chunk {fetch.num_received + 1} of {len(fetch.plan)} from {self._holder.endpoint}"
 
     def _close(self, error_of: Callable[[_Fetch], str]) -> None:
+        ends = [(fetch, error_of(fetch)) for fetch in self._fetches.values()]
         self.is_open = False
-        close(self.socket, self.monitor)
-        fetches, self._fetches = self._fetches, OrderedDict()
-        for fetch in fetches.values():
-            self._end(fetch, error_of(fetch))
+        self._wire.close()
+        self._fetches.clear()
+        for fetch, error in ends:
+            self._end(fetch, error)
 
     def _end(self, fetch: _Fetch, error: str | None = None) -> None:
         if not fetch.is_dropped:
             self._on_end(fetch.end(error))
+
+
+def _require_size(message: ToPuller, num_bytes: int, num_allowed: int) -> None:
+    if num_bytes != num_allowed:
+        raise ValueError(f"{message} has {num_bytes} bytes; allowed: {num_allowed}")

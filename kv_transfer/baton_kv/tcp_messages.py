@@ -7,9 +7,12 @@ its last chunk or with `FetchEnded`, whichever comes first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import msgspec
+
+from baton_core.msgpack import decoder_of
 
 MAX_GRANTED: Final = 4
 """Chunks that a holder may have been granted by one puller and not have sent."""
@@ -62,8 +65,8 @@ ToHolder = Fetch | Grant | Drop
 ToPuller = ChunkSent | FetchEnded
 
 encode = msgspec.msgpack.Encoder().encode
-decode_to_holder = msgspec.msgpack.Decoder(ToHolder).decode
-decode_to_puller = msgspec.msgpack.Decoder(ToPuller).decode
+decode_to_holder: Callable[[bytes | memoryview], ToHolder] = decoder_of(ToHolder)
+decode_to_puller: Callable[[bytes | memoryview], ToPuller] = decoder_of(ToPuller)
 
 
 def max_frame_bytes(num_blocks: int) -> int:

@@ -1,4 +1,4 @@
-"""The sockets of the TCP transport: what they wait for, and how much they may hold."""
+"""What the TCP transport waits for, and ZMQ's sockets for where it is encrypted: how much they may hold."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import zmq
 
 from baton_core.errors import InvalidConfigError
 from baton_kv.chunks import CHUNK_BYTES
+from baton_kv.curve import OVERHEAD_BYTES, has_key, prepare_dial, protect
 from baton_kv.tcp_messages import MAX_GRANTED, max_frame_bytes
 from baton_kv.transport import Listen
 
@@ -31,7 +32,7 @@ class TcpTimings:
 
     heartbeat_s: float = 0.5
     lost_s: float = 2.0
-    """Without an answer to a heartbeat the connection is lost."""
+    """Without an answer to a heartbeat the connection is lost. Plain connections count in whole seconds."""
     silence_s: float = 5.0
     """A puller gives up a holder that is connected but sends none of the chunks it may send; below the
     deadline that the core has for a whole copy."""
@@ -42,7 +43,7 @@ class TcpTimings:
 def listen(
     context: zmq.Context[zmq.Socket[bytes]], where: Listen, timings: TcpTimings, num_blocks: int
 ) -> tuple[zmq.Socket[bytes], str]:
-    """Open the socket of a holder of `num_blocks`; return it and the endpoint that pullers connect to.
+    """Open the socket of a holder of `num_blocks`; return it and the address that pullers connect to.
 
     Raises:
         InvalidConfigError: the address is not this machine's, or taken.
@@ -53,6 +54,7 @@ def listen(
     socket.setsockopt(zmq.SNDHWM, _MAX_QUEUED)
     socket.setsockopt(zmq.RCVHWM, _MAX_QUEUED)
     socket.setsockopt(zmq.MAXMSGSIZE, max_frame_bytes(num_blocks))
+    protect(socket, where.curve)
     try:
         socket.bind(endpoint)
     except zmq.ZMQError as error:
@@ -62,24 +64,26 @@ def listen(
             "allowed: an address of this machine and a port that is not in use"
         ) from None
     port = socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
-    return socket, f"tcp://{where.advertised_host or where.host}:{port}"
+    advertised = f"tcp://{where.advertised_host or where.host}:{port}"
+    return socket, where.curve.address(advertised) if where.curve else advertised
 
 
 def connect(
-    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, timings: TcpTimings
+    context: zmq.Context[zmq.Socket[bytes]], address: str, timings: TcpTimings
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
     """Open a puller's socket and begin to connect; return it and the one that tells of its connection.
 
     Raises:
         ZMQError: that is no endpoint.
+        ValueError: the key in the address is none.
     """
-    socket = _open(context, zmq.DEALER, endpoint, timings)
+    socket = _open(context, zmq.DEALER, address, timings)
     socket.setsockopt(zmq.RCVHWM, 2 * MAX_GRANTED)
-    socket.setsockopt(zmq.MAXMSGSIZE, CHUNK_BYTES)
+    socket.setsockopt(zmq.MAXMSGSIZE, CHUNK_BYTES + (OVERHEAD_BYTES if has_key(address) else 0))
     monitor: zmq.Socket[bytes] = socket.get_monitor_socket(CONNECTION_LOST | zmq.EVENT_HANDSHAKE_SUCCEEDED)
     try:
-        socket.connect(endpoint)
-    except zmq.ZMQError:
+        socket.connect(prepare_dial(socket, address))
+    except (zmq.ZMQError, ValueError):
         close(socket, monitor)
         raise
     return socket, monitor

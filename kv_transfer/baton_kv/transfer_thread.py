@@ -27,6 +27,8 @@ class Connected:
     """The end of a `connect`; with an error the peer is not connected."""
 
     peer_id: str
+    transport: str = ""
+    """Which way its blocks take."""
     error: str | None = None
 
 
@@ -194,7 +196,7 @@ class TransferThread:
         match command:
             case _Connect(peer_id, description):
                 self._connector.connect(peer_id, description)
-                return Connected(peer_id=peer_id)
+                return Connected(peer_id=peer_id, transport=self._connector.transport_of(peer_id))
             case _Seal(tag, block_ids):
                 return Sealed(tag=tag, checksums=self._connector.seal(block_ids))
             case PullOrder():

@@ -5,28 +5,64 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from baton.llm import LLM, TextPrompt, TokensPrompt
-    from baton.outputs import CompletionOutput, RequestOutput
-    from baton_core.sampling_params import SamplingParams
+    from baton.api.async_llm_engine import AsyncLLMEngine
+    from baton.api.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+    from baton.api.llm import LLM
+    from baton.api.llm_engine import LLMEngine
+    from baton.api.logprobs import FlatLogprobs, Logprob
+    from baton.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
+    from baton.api.prompts import TextPrompt, TokensPrompt
+    from baton.config.engine_args import AsyncEngineArgs, EngineArgs
+    from baton_core.requests.repetition import RepetitionDetectionParams
+    from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams, derived_seed
+    from baton_core.requests.structured_outputs import StructuredOutputsParams
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "TextPrompt", "TokensPrompt"]
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLMEngine",
+    "BeamSearchOutput",
+    "BeamSearchParams",
+    "BeamSearchSequence",
+    "CompletionOutput",
+    "EngineArgs",
+    "FlatLogprobs",
+    "LLMEngine",
+    "Logprob",
+    "RepetitionDetectionParams",
+    "RequestMetrics",
+    "RequestOutput",
+    "RequestOutputKind",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "derived_seed",
+]
 
 _HOMES = {
-    "LLM": "baton.llm",
-    "TextPrompt": "baton.llm",
-    "TokensPrompt": "baton.llm",
-    "CompletionOutput": "baton.outputs",
-    "RequestOutput": "baton.outputs",
-    "SamplingParams": "baton_core.sampling_params",
+    "baton.api.async_llm_engine": ("AsyncLLMEngine",),
+    "baton.api.beam_search": ("BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence"),
+    "baton.config.engine_args": ("AsyncEngineArgs", "EngineArgs"),
+    "baton.api.llm": ("LLM",),
+    "baton.api.llm_engine": ("LLMEngine",),
+    "baton.api.logprobs": ("FlatLogprobs", "Logprob"),
+    "baton.api.outputs": ("CompletionOutput", "RequestMetrics", "RequestOutput"),
+    "baton.api.prompts": ("TextPrompt", "TokensPrompt"),
+    "baton_core.requests.repetition": ("RepetitionDetectionParams",),
+    "baton_core.requests.sampling_params": ("RequestOutputKind", "SamplingParams", "derived_seed"),
+    "baton_core.requests.structured_outputs": ("StructuredOutputsParams",),
 }
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_COMPUTING = ("LLM", "LLMEngine", "AsyncLLMEngine")
 
 PASSIVE_OPENMP = ("OMP_WAIT_POLICY", "passive")
 """Read when torch is loaded: idle threads sleep instead of spinning on cores that others need."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'baton' has no attribute {name!r}")
-    if name == "LLM":
+    if name in _COMPUTING:
         os.environ.setdefault(*PASSIVE_OPENMP)
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_HOME_OF[name]), name)

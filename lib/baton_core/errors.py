@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -46,12 +47,16 @@ STATUS: Final[dict[ErrorCode, Status]] = {
     ErrorCode.INVALID_CONFIG: Status("INVALID_ARGUMENT", 500, False),
     ErrorCode.INTERNAL: Status("INTERNAL", 500, False),
 }
+_COME_AGAIN: Final = frozenset({429, 503})
+"""HTTP statuses that say when."""
 
 
 class BatonError(Exception):
     """Base of all errors with a meaning for the user."""
 
     code: ErrorCode = ErrorCode.INTERNAL
+    retry_after_s: float | None = None
+    """When it is worth to come again; None where that is not known."""
 
 
 class InvalidRequestError(BatonError, ValueError):
@@ -65,6 +70,24 @@ class InvalidRequestError(BatonError, ValueError):
             shown = shown[:77] + "..."
         super().__init__(f"{field} is {shown}; allowed: {allowed}")
         self.field = field
+
+
+class UnprocessableRequestError(InvalidRequestError):
+    """A request whose fields are all well-formed, but whose content cannot be processed."""
+
+
+class ContextLengthError(InvalidRequestError):
+    """A prompt that the model's context does not hold."""
+
+
+class OverloadedError(BatonError):
+    """A request that cannot be taken right now."""
+
+    code = ErrorCode.OVERLOADED
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class InvalidModelError(BatonError):
@@ -88,6 +111,14 @@ class IncompatibleWorkerError(BatonError):
 class RequestError(BatonError):
     """The terminal error of an accepted request, as it reaches the caller."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.retry_after_s = retry_after_s
+
+
+def retry_after(error: BatonError) -> int | None:
+    """Whole seconds, at least 1, that a client is told to wait; None where trying again is no use."""
+    if STATUS[error.code].http not in _COME_AGAIN:
+        return None
+    return max(1, math.ceil(error.retry_after_s or 0.0))

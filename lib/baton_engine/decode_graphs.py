@@ -15,9 +15,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_spec import KVSpec
-from baton_core.step_plan import SequenceSlice
+from baton_core.worker.step_plan import SequenceSlice
 from baton_engine.decode_inputs import DecodeInputs
 from baton_engine.models.model import Model
 from baton_engine.step_attention import StepAttention
@@ -69,13 +69,14 @@ class DecodeGraphs:
             piece.num_scheduled_tokens == 1 for piece in slices
         )
 
-    def forward(self, slices: Sequence[SequenceSlice]) -> Tensor:
+    def forward(self, slices: Sequence[SequenceSlice], drawn: Tensor | None = None) -> Tensor:
         """Return the final hidden states `[num_seqs, hidden_size]`, valid until the next step.
 
-        Writes K and V of every token to the pool; padding writes nothing.
+        Writes K and V of every token to the pool; padding writes nothing. `drawn` is that of
+        `DecodeInputs.fill`.
         """
         size = min(size for size in self._captured if size >= len(slices))
-        self._inputs.fill(slices, size)
+        self._inputs.fill(slices, size, drawn)
         captured = self._captured[size]
         captured.graph.replay()
         return captured.hidden[: len(slices)]

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from baton_core.kv_spec import KVSpec
-from baton_core.step_plan import SequenceSlice
+from baton_core.blocks.kv_spec import KVSpec
+from baton_core.worker.step_plan import SequenceSlice
 from baton_kernels.interface import AttentionBatch
 from baton_kernels.step_layout import StepLayout, table_array
 
@@ -64,14 +64,17 @@ class DecodeInputs:
             for index, group in enumerate(self._spec.groups)
         ]
 
-    def fill(self, slices: Sequence[SequenceSlice], size: int) -> None:
+    def fill(self, slices: Sequence[SequenceSlice], size: int, drawn: Tensor | None = None) -> None:
         """Put slices of one token each into the first places, and padding behind them up to `size`.
 
-        One copy from pinned memory, in stream order; the host memory stays alive until it is done.
+        One copy from pinned memory, in stream order; the host memory stays alive until it is done. Where
+        the slices' tokens are not known yet, `drawn` `[num_slices] int64` holds them on the device.
         """
         host = torch.zeros(self._num_bytes(size), dtype=torch.uint8, pin_memory=self._buffer.is_cuda)
         self._pack(host.numpy(), slices)
         self._buffer[: len(host)].copy_(host, non_blocking=True)
+        if drawn is not None:
+            self.token_ids[: len(drawn)] = drawn
 
     def _pack(self, host: NDArray[np.uint8], slices: Sequence[SequenceSlice]) -> None:
         num_seqs = len(slices)

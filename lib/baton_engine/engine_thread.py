@@ -1,7 +1,7 @@
 """The crossing between the loop thread, which plans, and the engine thread, which computes.
 
-One step is in flight at a time. A plan goes in through a queue of one; its result, or the error it ended
-with, comes back through the callable that is handed in.
+One job is in flight at a time: to go on with steps, or a task. It goes in through a queue of one; a step's
+result, or the error it ended with, comes back through the callable that is handed in.
 """
 
 from __future__ import annotations
@@ -10,44 +10,53 @@ import queue
 import threading
 from collections.abc import Callable
 
-from baton_core.step_plan import StepPlan, StepResult
+from baton_core.worker.step_plan import StepPlan, StepResult
+from baton_engine.step_pipeline import Launched, StepPipeline
 
 
 class EngineThread:
-    """Runs `execute` on a thread of its own.
+    """Runs `launch`, and what it returns, on a thread of its own.
 
     `deliver` is called on that thread with each result or error and must neither block nor raise.
     """
 
     def __init__(
         self,
-        execute: Callable[[StepPlan], StepResult],
+        launch: Callable[[StepPlan], Launched],
         deliver: Callable[[StepResult | Exception], None],
     ) -> None:
-        self._execute = execute
+        self._steps = StepPipeline(launch)
         self._deliver = deliver
-        self._plans: queue.Queue[StepPlan | None] = queue.Queue(maxsize=1)
+        self._jobs: queue.Queue[tuple[StepPlan, ...] | Callable[[], None] | None] = queue.Queue(maxsize=1)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, plan: StepPlan) -> None:
-        """Hand over the next step.
+    def submit(self, *plans: StepPlan) -> None:
+        """Have these steps launched, if any, and the first one that is not back delivered.
 
         Raises:
-            queue.Full: a step is waiting already.
+            queue.Full: a job is waiting already.
         """
-        self._plans.put_nowait(plan)
+        self._jobs.put_nowait(plans)
+
+    def run(self, task: Callable[[], None]) -> None:
+        """Hand over something else to do, which must not raise and tells of its end itself.
+
+        Raises:
+            queue.Full: a job is waiting already.
+        """
+        self._jobs.put_nowait(task)
 
     def close(self, timeout_s: float) -> None:
-        """End after the step in flight.
+        """End after the steps in flight.
 
         Raises:
-            TimeoutError: it is still running after `timeout_s`.
+            TimeoutError: one is still running after `timeout_s`.
         """
         try:
-            self._plans.put(None, timeout=timeout_s)
+            self._jobs.put(None, timeout=timeout_s)
         except queue.Full:
             raise TimeoutError(f"the engine took no plan for {timeout_s} s") from None
         self._thread.join(timeout_s)
@@ -55,9 +64,15 @@ class EngineThread:
             raise TimeoutError(f"a step is still running after {timeout_s} s")
 
     def _run(self) -> None:
-        while (plan := self._plans.get()) is not None:
-            try:
-                result: StepResult | Exception = self._execute(plan)
-            except Exception as error:
-                result = error
-            self._deliver(result)
+        while (job := self._jobs.get()) is not None:
+            if isinstance(job, tuple):
+                self._deliver(self._go_on(job))
+            else:
+                job()
+        self._steps.close()
+
+    def _go_on(self, plans: tuple[StepPlan, ...]) -> StepResult | Exception:
+        outcome = self._steps.go_on(*plans)
+        if isinstance(outcome, StepResult | Exception):
+            return outcome
+        return RuntimeError(f"{type(outcome).__name__}: {outcome}")

@@ -14,10 +14,11 @@ _NUM_SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 4096
 
 
-def model_fingerprint(folder: Path, kv_variant: str = "") -> str:
+def model_fingerprint(folder: Path, kv_variant: str = "", quantization: str = "") -> str:
     """Return a 64-digit hex hash of config.json and, for each weight file, its header, size and samples.
 
-    `kv_variant` is hashed as well: see `ModelConfig`.
+    What else makes the same tokens' keys and values differ is hashed as well: `kv_variant`, see
+    `ModelConfig`, and `quantization`, the flag's value or nothing.
 
     A fine-tuned model has its base model's headers and sizes: the samples, 4 KiB at 16 evenly spaced
     places of each file, tell them apart without reading all weights.
@@ -29,6 +30,7 @@ def model_fingerprint(folder: Path, kv_variant: str = "") -> str:
     config = read_json_object(folder / "config.json")
     _add(digest, json.dumps(config, sort_keys=True, separators=(",", ":")).encode())
     _add(digest, kv_variant.encode())
+    _add(digest, quantization.encode())
     for path in find_weight_files(folder):
         _add(digest, path.name.encode())
         _add(digest, read_header_bytes(path))

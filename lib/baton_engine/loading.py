@@ -9,17 +9,26 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_spec import KVSpec
+from baton_engine.batch_invariance import invariant_kernels
 from baton_engine.device import resolve_device
+from baton_engine.draw_state import DrawStates, Forms
 from baton_engine.element_type import resolve_dtype
+from baton_engine.logits_processors import LogitsProcessors
+from baton_engine.logits_rules import LogitsRules
+from baton_engine.logprobs import LogprobsMode
 from baton_engine.memory import free_device_bytes
 from baton_engine.model_config import ModelConfig
 from baton_engine.model_folder import resolve_model
+from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.quantization import Quantization, require_quantizable
 from baton_engine.runner import ModelRunner
+from baton_engine.sampler import Sampler
 from baton_engine.sizing import KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
 from baton_engine.weights import WeightReader
+from baton_kernels.interface import Kernels
 from baton_kernels.selection import select_kernels
 
 logger = logging.getLogger(__name__)
@@ -35,6 +44,8 @@ class EngineSettings:
     model: str
     """A local folder or a Hugging Face id."""
     dtype: str = "auto"
+    quantization: Quantization | None = None
+    """Of the linear layers."""
     device: str = "cpu"
     """One of `device.ALLOWED`."""
     block_size: int = 32
@@ -43,6 +54,13 @@ class EngineSettings:
     """Sequences of the largest decode step that is captured."""
     enforce_eager: bool = False
     """Capture no decode steps; only GPUs do."""
+    logits_processors: tuple[str, ...] = ()
+    """Functions that requests may name, as `package.module:function`."""
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
+    batch_invariant: bool = False
+    """Compute each token alike whatever shares its steps; slower."""
+    async_scheduling: bool | None = None
+    """Plan a step while the one before it runs; None: on a GPU."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs"):
@@ -50,6 +68,10 @@ class EngineSettings:
                 raise InvalidConfigError(
                     f"{name} is {getattr(self, name)}; allowed: an integer of at least 1"
                 )
+
+    def plans_ahead(self, device: torch.device) -> bool:
+        """Whether steps on this device are planned while others run."""
+        return device.type == "cuda" if self.async_scheduling is None else self.async_scheduling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,39 +82,98 @@ class LoadedEngine:
     config: ModelConfig
     kv_spec: KVSpec
     kv_cache: KVCachePlan
+    numerics: str = ""
+    """`Kernels.numerics`."""
 
 
-def load_runner(settings: EngineSettings, allocate_pool: AllocatePool | None = None) -> LoadedEngine:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """Weights and kernels in memory, and the plan of a KV pool that is not there yet."""
+
+    model: Model
+    kernels: Kernels
+    config: ModelConfig
+    kv_spec: KVSpec
+    kv_cache: KVCachePlan
+    settings: EngineSettings
+    processors: LogitsProcessors
+
+    def start(self, allocate_pool: AllocatePool | None = None, forms: Forms | None = None) -> LoadedEngine:
+        """Allocate the KV pool and warm a runner up. Without `forms` it refuses structured outputs.
+
+        Raises:
+            InvalidConfigError: there is too little memory to capture decode steps.
+        """
+        spec, plan, settings = self.kv_spec, self.kv_cache, self.settings
+        if allocate_pool is not None:
+            kv_pool = allocate_pool(spec, plan.num_blocks)
+        else:
+            shape, dtype = (plan.num_blocks, *spec.block_shape), getattr(torch, spec.dtype)
+            kv_pool = torch.zeros(shape, dtype=dtype, device=self.model.device)
+        attention = self.kernels.attention
+        rules = LogitsRules(DrawStates(self.processors, forms))
+        sampler = Sampler(self.kernels.sampling, rules, settings.logprobs_mode)
+        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler)
+        runner.warm_up(plan.max_model_len)
+        if attention.is_capturable(kv_pool) and not settings.enforce_eager:
+            _capture_decodes(runner, settings, plan)
+        return LoadedEngine(
+            runner=runner,
+            config=self.config,
+            kv_spec=spec,
+            kv_cache=plan,
+            numerics=self.kernels.numerics,
+        )
+
+
+def load_runner(
+    settings: EngineSettings, allocate_pool: AllocatePool | None = None, forms: Forms | None = None
+) -> LoadedEngine:
     """Load the weights, size and allocate the KV pool, and warm the runner up.
 
-    Peak memory is the weights and a small staging buffer, then the weights and the pool.
+    Peak memory is the weights and a small staging buffer, with `quantization` also the largest layer in
+    float32 and half of that again; then the weights and the pool.
+
+    Raises:
+        InvalidModelError: the model cannot be found or loaded.
+        InvalidConfigError: a setting cannot hold for this model and this machine.
+    """
+    return load_model(settings).start(allocate_pool, forms)
+
+
+def load_model(settings: EngineSettings, plan: KVCachePlan | None = None) -> LoadedModel:
+    """Load the weights and size the KV pool, unless its `plan` is given.
 
     Raises:
         InvalidModelError: the model cannot be found or loaded.
         InvalidConfigError: a setting cannot hold for this model and this machine.
     """
     device = resolve_device(settings.device)
+    processors = LogitsProcessors.load(settings.logits_processors)
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
+    require_quantizable(settings.quantization, config, device)
     free_bytes = free_device_bytes(device)
-    weights = WeightReader(folder, dtype, device)
-    kernels = select_kernels(device, dtype)
+    weights = WeightReader(folder, dtype, device, is_quantized=settings.quantization is not None)
+    invariant = settings.batch_invariant
+    kernels = invariant_kernels(config, device, dtype) if invariant else select_kernels(device, dtype)
     model = build_model(config, weights, kernels.layers)
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
     spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
     spec = replace(spec, k_axes=kernels.attention.k_axes, v_axes=kernels.attention.v_axes)
-    plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
-    logger.info("%s", memory_table(spec, plan, memory))
-    if allocate_pool is not None:
-        kv_pool = allocate_pool(spec, plan.num_blocks)
-    else:
-        kv_pool = torch.zeros((plan.num_blocks, *spec.block_shape), dtype=dtype, device=device)
-    runner = ModelRunner(model, kernels.attention, kv_pool, spec, kernels.sampling)
-    runner.warm_up(plan.max_model_len)
-    if kernels.attention.is_capturable(kv_pool) and not settings.enforce_eager:
-        _capture_decodes(runner, settings, plan)
-    return LoadedEngine(runner=runner, config=config, kv_spec=spec, kv_cache=plan)
+    if plan is None:
+        plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
+        logger.info("%s", memory_table(spec, plan, memory))
+    return LoadedModel(
+        model=model,
+        kernels=kernels,
+        config=config,
+        kv_spec=spec,
+        kv_cache=plan,
+        settings=settings,
+        processors=processors,
+    )
 
 
 def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCachePlan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Protocol
 
-from baton_core.kv_spec import KVSpec
+from baton_core.blocks.kv_spec import KVSpec
 from baton_engine.config_fields import ConfigFields, read_json_object
 
 _DTYPES: Final = ("float32", "bfloat16", "float16")

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Final
-
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError
 
 from baton_core.errors import InvalidModelError
 
@@ -16,18 +14,23 @@ _TORCH_PATTERNS: Final = ["pytorch_model*.bin"]
 _ALLOWED: Final = "a local model folder, or a Hugging Face id that is cached or whose hub can be reached"
 
 
-def resolve_model(model: str) -> Path:
-    """Return the local folder of `model`; an id is downloaded where it is not cached.
+def resolve_model(model: str, *, revision: str | None = None, cache_dir: str | None = None) -> Path:
+    """Return the local folder of `model`; an id is downloaded where it is not in the cache, or `cache_dir`.
 
     Raises:
         InvalidModelError: there is no such folder, and the hub does not have it or cannot be reached.
     """
     if Path(model).is_dir():
         return Path(model)
+    # Slow to load: whoever is given a folder never needs the Hub's client.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
     try:
-        folder = Path(snapshot_download(model, allow_patterns=_PATTERNS))
+        fetch = partial(snapshot_download, model, revision=revision, cache_dir=cache_dir)
+        folder = Path(fetch(allow_patterns=_PATTERNS))
         if not list(folder.glob("*.safetensors")):
-            folder = Path(snapshot_download(model, allow_patterns=_PATTERNS + _TORCH_PATTERNS))
+            folder = Path(fetch(allow_patterns=_PATTERNS + _TORCH_PATTERNS))
         return folder
     except (OSError, ValueError, HfHubHTTPError) as error:
         reason = str(error).strip().splitlines()[0]

@@ -12,16 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baton_core.kv_spec import KVSpec
-from baton_core.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan, StepResult
+from baton_core.blocks.kv_spec import KVSpec
+from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan, StepResult
 from baton_engine.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
 from baton_engine.decode_inputs import DecodeInputs
+from baton_engine.download import begin_download
 from baton_engine.models.model import Model
-from baton_engine.sampler import sample
+from baton_engine.prompt_logprobs import prompt_logprobs
+from baton_engine.sampler import Drawn, Sampler
 from baton_engine.step_attention import StepAttention
+from baton_engine.step_pipeline import Launched
+from baton_engine.step_results import step_result
 from baton_kernels.interface import AttentionBatch, AttentionKernels
-from baton_kernels.sampling import SamplingKernels
-from baton_kernels.torch_sampling import TorchSampling
 from baton_kernels.upload import upload
 
 
@@ -37,14 +39,16 @@ class ModelRunner:
         kernels: AttentionKernels,
         kv_pool: Tensor,
         spec: KVSpec,
-        sampling: SamplingKernels | None = None,
+        sampler: Sampler | None = None,
     ) -> None:
         self.model = model
         self.kv_pool = kv_pool
         self._kernels = kernels
-        self._sampling = sampling or TorchSampling()
+        self._sampler = sampler or Sampler()
         self.spec = spec
         self._graphs: DecodeGraphs | None = None
+        self._last: tuple[int, Tensor] | None = None
+        """Number of the step before, and the tokens that it drew, `[num_draws] int64` on the device."""
 
     def capture_decodes(self, max_num_seqs: int, max_model_len: int) -> None:
         """Capture the decode steps of up to `max_num_seqs` sequences; from now on they are replayed.
@@ -57,13 +61,26 @@ class ModelRunner:
         inputs = DecodeInputs(self.spec, max_num_seqs, max_model_len, self.model.device)
         self._graphs = DecodeGraphs(self.model, self._kernels, self.kv_pool, self.spec, inputs)
 
-    @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. Mutates `kv_pool` at the copied blocks and the slices' slots."""
+        return self.launch(plan)()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Launched:
+        """Begin one step, behind those begun before; what is returned waits for it.
+
+        A GPU goes on with it alone, unless the step has to look at its tokens for log-probabilities or rules.
+        """
         if plan.block_copies:
             self._kernels.copy_blocks(self.kv_pool, plan.block_copies)
-        sampled = self._run(plan.slices) if plan.slices else ()
-        return StepResult(step_id=plan.step_id, sampled=sampled)
+        if not plan.slices:
+            return lambda: StepResult(step_id=plan.step_id, sampled=())
+        hidden = self._forward(plan.slices, self._drawn_before(plan))
+        drawn = self._draw(hidden, plan.slices)
+        token_ids = begin_download(drawn.token_ids)
+        prompts = prompt_logprobs(self.model, hidden, plan.slices, self._sampler.mode)
+        self._last = plan.step_id, drawn.token_ids
+        return lambda: step_result(plan, drawn, token_ids(), prompts)
 
     def warm_up(self, max_model_len: int) -> None:
         """Run a prompt and a decode step, so that the first request does not pay for what starts lazily.
@@ -82,13 +99,34 @@ class ModelRunner:
             )
             self.execute(StepPlan(step_id=step_id, slices=(piece,)))
 
-    def _run(self, slices: tuple[SequenceSlice, ...]) -> tuple[tuple[int, ...], ...]:
+    def _drawn_before(self, plan: StepPlan) -> Tensor | None:
+        """Return `[num_slices] int64`, what the step before drew for each slice; None if all is known.
+
+        Raises:
+            RuntimeError: that step drew nothing.
+        """
+        if plan.follows is None:
+            return None
+        if self._last is None or self._last[0] != plan.follows.step_id:
+            raise RuntimeError(f"step {plan.follows.step_id} failed, and step {plan.step_id} follows it")
+        token_ids, rows = self._last[1], plan.follows.rows
+        if len(rows) == len(token_ids):
+            return token_ids
+        (index,) = upload((np.array(rows, np.int64),), self.model.device)
+        return token_ids[index]
+
+    def _forward(self, slices: tuple[SequenceSlice, ...], drawn: Tensor | None) -> Tensor:
+        """Return the final hidden states `[num_tokens, hidden_size]`, valid until the next step.
+
+        `drawn` has the tokens of slices that do not know theirs.
+        """
         if self._graphs is not None and self._graphs.takes(slices):
-            return self._sample(self._graphs.forward(slices), slices)
-        token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
+            return self._graphs.forward(slices, drawn)
         attention = StepAttention(self._kernels, self.kv_pool, self.spec, self._batches(slices))
-        (on_device,) = upload((token_ids,), self.model.device)
-        return self._sample(self.model.forward(on_device, attention), slices)
+        if drawn is None:
+            token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
+            (drawn,) = upload((token_ids,), self.model.device)
+        return self.model.forward(drawn, attention)
 
     def _batches(self, slices: tuple[SequenceSlice, ...]) -> list[AttentionBatch]:
         """Where the slices stand, for each KV group."""
@@ -101,7 +139,7 @@ class ModelRunner:
             device=self.model.device,
         )
 
-    def _sample(self, hidden: Tensor, slices: tuple[SequenceSlice, ...]) -> tuple[tuple[int, ...], ...]:
+    def _draw(self, hidden: Tensor, slices: tuple[SequenceSlice, ...]) -> Drawn:
         """Draw every slice's samples from the logits of its last token, computed once per slice."""
         last_rows: list[int] = []
         logits_row_of_sample: list[int] = []
@@ -114,9 +152,8 @@ class ModelRunner:
                 last_rows.append(num_tokens - 1)
                 specs += piece.samples
         if not specs:
-            return ((),) * len(slices)
+            return Drawn()
         logits = self.model.logits(hidden if len(last_rows) == len(hidden) else hidden[last_rows])
         if len(specs) > len(last_rows):
             logits = logits[logits_row_of_sample]
-        drawn = iter(sample(logits, specs, self._sampling).tolist())
-        return tuple(tuple(next(drawn) for _ in piece.samples) for piece in slices)
+        return self._sampler.draw(logits, specs)

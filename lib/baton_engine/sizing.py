@@ -6,8 +6,8 @@ import logging
 from dataclasses import dataclass
 from typing import Final
 
+from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_spec import KVSpec
 
 logger = logging.getLogger(__name__)
 

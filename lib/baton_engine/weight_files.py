@@ -106,7 +106,8 @@ def _read_json_header(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
-            header = file.read(length) if 0 < length <= _MAX_HEADER_BYTES else b""
+            is_possible = 0 < length <= min(_MAX_HEADER_BYTES, path.stat().st_size)
+            header = file.read(length) if is_possible else b""
     except OSError as error:
         raise InvalidModelError(
             f"{path} cannot be read ({error.strerror}); allowed: a readable file"

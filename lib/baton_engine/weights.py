@@ -25,15 +25,28 @@ _STAGING_BYTES: Final = 16 << 20
 class WeightReader:
     """The tensors of one model folder by name, as `dtype` on `device`.
 
+    With `is_quantized`, linear layers are to be made of codes: then they are read in float32, so that codes
+    come from the values of the file.
+
     Raises:
         InvalidModelError: a weight file is missing, truncated or damaged.
     """
 
-    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        *,
+        is_quantized: bool = False,
+    ) -> None:
         self.dtype = dtype
         self.device = torch.device(device)
+        self.is_quantized = is_quantized
+        self.linear_dtype = torch.float32 if is_quantized else dtype
+        """In which weights and biases of linear layers are wanted."""
         self.loaded_bytes = 0
-        """Size of all tensors handed out so far."""
+        """Size of all tensors handed out so far, as those who got them keep them."""
         self._folder = folder
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
         self._entries: dict[str, TensorEntry] = {}
@@ -48,23 +61,26 @@ class WeightReader:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
-    def load(self, name: str, shape: Sequence[int]) -> Tensor:
-        """Return the tensor `name`, newly allocated.
+    def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """Return the tensor `name`, newly allocated, as `dtype` or else the reader's.
 
         Raises:
             InvalidModelError: it is missing, or its shape or element type is not what the model needs.
         """
-        return self.load_stacked([name], [shape])
+        return self.load_stacked([name], [shape], dtype)
 
-    def load_stacked(self, names: Sequence[str], shapes: Sequence[Sequence[int]]) -> Tensor:
-        """Return the tensors `names` concatenated along their first axis, newly allocated.
+    def load_stacked(
+        self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Return the tensors `names` concatenated along their first axis, newly allocated, as `load` does.
 
         Raises:
             InvalidModelError: as `load`.
         """
         entries = [self._find(name, tuple(shape)) for name, shape in zip(names, shapes, strict=True)]
         num_rows = sum(entry.shape[0] for entry in entries)
-        stacked = torch.empty((num_rows, *entries[0].shape[1:]), dtype=self.dtype, device=self.device)
+        shape = (num_rows, *entries[0].shape[1:])
+        stacked = torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
         start = 0
         for entry in entries:
             self._read_into(entry, stacked[start : start + entry.shape[0]])

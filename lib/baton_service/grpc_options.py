@@ -14,6 +14,14 @@ MESSAGE_OPTIONS: Final[Options] = (
     ("grpc.max_receive_message_length", MAX_GRPC_BYTES),
     ("grpc.max_send_message_length", MAX_GRPC_BYTES),
 )
+MAX_METADATA_BYTES: Final = 16 * 2**10
+"""Of one call; over half of it some calls are refused already."""
+MAX_STREAMS: Final = 4096
+"""Calls of one connection at a time; more wait at the client."""
+IDLE_MS: Final = 600_000
+"""That a connection without a call stays open; clients connect again by themselves."""
+HANDSHAKE_MS: Final = 20_000
+"""Within which a connection has to show that it speaks the protocol."""
 _MIN_PING_INTERVAL_MS: Final = 5_000
 _IDENTITY_ONLY: Final = 1
 
@@ -47,6 +55,11 @@ def server_options(keepalive: Keepalive) -> Options:
         *keepalive.options,
         # gRPC measures a message after decompressing it, and 4 MiB of gzip may hold 4 GiB.
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES // 2),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.max_connection_idle_ms", IDLE_MS),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
         ("grpc.so_reuseport", 0),  # two processes on one port would share its connections unnoticed
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),

@@ -15,8 +15,17 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from baton_core.errors import STATUS, BatonError, ErrorCode, InvalidConfigError, InvalidRequestError
+from baton_core.errors import (
+    STATUS,
+    BatonError,
+    ErrorCode,
+    InvalidConfigError,
+    InvalidRequestError,
+    retry_after,
+)
+from baton_service.grpc_keys import KeyInterceptor
 from baton_service.grpc_options import SERVER_KEEPALIVE, Keepalive, server_options
+from baton_service.keys import Keys
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +40,23 @@ class GrpcServer:
 
     Make it on the loop that serves; add services to `server` before `start`. Messages go out uncompressed;
     compressed ones are refused with UNIMPLEMENTED.
+
+    Args:
+        keys: what all calls need, but those of health and of the services `keyless` (full names).
+        credentials: of TLS; None: plain text.
     """
 
-    def __init__(self, keepalive: Keepalive = SERVER_KEEPALIVE) -> None:
-        options = server_options(keepalive)
-        self.server = grpc.aio.server(interceptors=(_ErrorInterceptor(),), options=options)
+    def __init__(
+        self,
+        keepalive: Keepalive = SERVER_KEEPALIVE,
+        *,
+        keys: Keys | None = None,
+        keyless: Sequence[str] = (),
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
+        interceptors = (_ErrorInterceptor(), KeyInterceptor(keys or Keys(), keyless))
+        self._credentials = credentials
+        self.server = grpc.aio.server(interceptors=interceptors, options=server_options(keepalive))
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
@@ -47,7 +68,9 @@ class GrpcServer:
         """
         if _names_a_port(address):
             with suppress(RuntimeError):
-                return int(self.server.add_insecure_port(address))
+                if self._credentials is None:
+                    return int(self.server.add_insecure_port(address))
+                return int(self.server.add_secure_port(address, self._credentials))
         raise InvalidConfigError(
             f"{flag} is {address!r}, which cannot be bound; "
             "allowed: host:port with an address of this machine and a port that is not in use"
@@ -143,16 +166,22 @@ def _guarded_stream(
 
 
 async def _abort(context: _Context, error: Exception, method: str) -> None:
-    """End the call; an abort that the service itself made passes through."""
+    """End the call; an abort that the service itself made passes through.
+
+    Where coming again is of use, `retry-after` in the trailing metadata says in how many seconds.
+    """
+    metadata: tuple[tuple[str, str], ...] = ()
     match error:
         case grpc.aio.AbortError():
             raise error
         case BatonError():
             code, message = error.code, str(error)
+            if (wait_s := retry_after(error)) is not None:
+                metadata = (("retry-after", str(wait_s)),)
         case _:
             _log.error("%s failed", method, exc_info=error)
             code, message = ErrorCode.INTERNAL, "internal error; the server's log has the cause"
-    await context.abort(grpc.StatusCode[STATUS[code].grpc], _cut(message))
+    await context.abort(grpc.StatusCode[STATUS[code].grpc], _cut(message), metadata)
 
 
 def _cut(message: str) -> str:

@@ -12,13 +12,14 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from baton_core.errors import IncompatibleWorkerError, InvalidRequestError
-from baton_core.router_messages import ToRouter, ToWorker
-from baton_core.session import DEFAULT_TIMINGS, Heartbeat, SessionTimings
-from baton_core.session_outbox import Data
-from baton_core.worker_info import WorkerInfo, WorkerLoad
+from baton_core.sessions.router_messages import ToRouter, ToWorker
+from baton_core.sessions.session import DEFAULT_TIMINGS, Heartbeat, SessionTimings
+from baton_core.sessions.session_outbox import Data
+from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_proto.v1.session_pb2_grpc import SessionsStub
 from baton_service.grpc_options import MESSAGE_OPTIONS
+from baton_service.router_access import RouterAccess
 from baton_service.sessions import LoopSession, StreamBrokenError
 from baton_service.wire import (
     decode_command,
@@ -48,7 +49,8 @@ class RouterCallbacks:
     A router's id names one session with it, so a router that restarts has a new one.
     """
 
-    on_joined: Callable[[str], None]
+    on_joined: Callable[[str, bool], None]
+    """Router, and whether it hears of cached blocks from elsewhere than the session."""
     on_message: Callable[[str, ToWorker], None]
     on_lost: Callable[[str], None]
     """Exactly once after each `on_joined`: what that router asked for is to be cancelled."""
@@ -66,6 +68,7 @@ class SessionClient:
 
     Args:
         load: gives what each heartbeat reports.
+        access: how routers let this worker in; without it, in plain text and without a key.
     """
 
     def __init__(
@@ -75,8 +78,10 @@ class SessionClient:
         load: Callable[[], WorkerLoad],
         callbacks: RouterCallbacks,
         timings: SessionTimings = DEFAULT_TIMINGS,
+        access: RouterAccess | None = None,
     ) -> None:
         self._address = address
+        self._access = access or RouterAccess()
         self._info = info
         self._load = load
         self._callbacks = callbacks
@@ -86,6 +91,17 @@ class SessionClient:
         self._is_closing = False
         self._is_on_stream = False
         self._is_reachable = True
+        self._router_name = ""
+
+    @property
+    def router_name(self) -> str:
+        """What the router called itself last; empty before the first session."""
+        return self._router_name
+
+    @property
+    def has_session(self) -> bool:
+        """Whether there is one that is not over; its stream may be broken."""
+        return self._session is not None
 
     async def run(self) -> None:
         """Keep a session with the router until `close`.
@@ -116,8 +132,15 @@ class SessionClient:
                 session.loop_session.send(encode_report(part))
 
     async def close(self, within_s: float = 2.0) -> None:
-        """Say farewell, so that the router need not wait, and let `run` return; cut off after `within_s`."""
+        """Say the rest, and farewell, so that the router need not wait, and let `run` return.
+
+        Cut off after `within_s`.
+        """
         self._is_closing = True
+        if self._session is not None and self._is_on_stream:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FAREWELL_WITHIN_S):
+                    await self._session.loop_session.flush()
         self._end("the worker shuts down")
         if self._dialing is None:
             return
@@ -146,8 +169,8 @@ class SessionClient:
         offered = self._session
         epoch, received = (0, 0) if offered is None else (offered.epoch, offered.loop_session.received)
         hello = encode_hello(self._info, router_epoch=epoch, received=received)
-        async with grpc.aio.insecure_channel(self._address, options=_CHANNEL_OPTIONS) as channel:
-            call = SessionsStub(channel).Connect()  # type: ignore[no-untyped-call]
+        async with self._access.open_async_channel(self._address, _CHANNEL_OPTIONS) as channel:
+            call = SessionsStub(channel).Connect(metadata=self._access.metadata)  # type: ignore[no-untyped-call]
             frame = await self._greet(call, pb.WorkerFrame(hello=hello))
             if frame is None:
                 return
@@ -162,7 +185,7 @@ class SessionClient:
                 await call.write(hello)
                 frame = await call.read()
         except (TimeoutError, *_STREAM_ERRORS) as error:
-            self._note_unreachable(error)
+            self._note_unreachable(await _status(call), error)
             return None
         if frame is grpc.aio.EOF:
             return None
@@ -174,10 +197,13 @@ class SessionClient:
         self._is_reachable = True
         return frame if frame.HasField("welcome") else None
 
-    def _note_unreachable(self, error: Exception) -> None:
+    def _note_unreachable(self, status: grpc.StatusCode | None, error: Exception) -> None:
         """Log the first failure in a row."""
         if self._is_reachable:
-            _log.warning("router %s cannot be reached, trying on: %s", self._address, _detail(error))
+            is_refused = status is grpc.StatusCode.UNAUTHENTICATED
+            what = "refuses this worker" if is_refused else "cannot be reached"
+            advice = self._access.advice(status, _detail(error))
+            _log.warning("router %s %s, trying on: %s%s", self._address, what, _detail(error), advice)
         self._is_reachable = False
 
     def _attach(self, welcome: pb.Welcome, offered: _Session | None) -> tuple[_Session, int] | None:
@@ -188,8 +214,9 @@ class SessionClient:
                 return offered, stream
         if self._is_closing or (offered is not None and offered.epoch == welcome.epoch):
             return None
+        self._router_name = welcome.router_id
         session = self._session = self._new_session(welcome)
-        self._callbacks.on_joined(session.router_id)
+        self._callbacks.on_joined(session.router_id, welcome.has_locality)
         return session, session.loop_session.attach(welcome.epoch, welcome.received)
 
     def _new_session(self, welcome: pb.Welcome) -> _Session:
@@ -207,6 +234,7 @@ class SessionClient:
             on_message=lambda message: self._callbacks.on_message(router_id, message),
             on_over=on_over,
             merge=merge_reports,
+            size=pb.WorkerData.ByteSize,
         )
         return _Session(router_id, welcome.epoch, loop_session)
 
@@ -248,6 +276,11 @@ async def _decode(call: _Call) -> AsyncGenerator[Data[ToWorker] | Heartbeat, Non
                     raise InvalidRequestError("frame", other, "data or heartbeat after the welcome")
     except _STREAM_ERRORS as error:
         raise StreamBrokenError(_detail(error)) from None
+
+
+async def _status(call: _Call) -> grpc.StatusCode | None:
+    """How a call has ended; None if it has not."""
+    return await call.code() if call.done() else None
 
 
 def _detail(error: Exception) -> str:

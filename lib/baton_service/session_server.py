@@ -15,10 +15,10 @@ from typing import Any, Final
 import grpc
 
 from baton_core.errors import BatonError, IncompatibleWorkerError, InvalidRequestError
-from baton_core.router_messages import ToRouter, ToWorker
-from baton_core.session import DEFAULT_TIMINGS, Heartbeat, SessionTimings
-from baton_core.session_outbox import Data
-from baton_core.worker_info import WorkerInfo, WorkerLoad
+from baton_core.sessions.router_messages import ToRouter, ToWorker
+from baton_core.sessions.session import DEFAULT_TIMINGS, Heartbeat, SessionTimings
+from baton_core.sessions.session_outbox import Data
+from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_proto.v1 import session_pb2_grpc
 from baton_service.sessions import LoopSession
@@ -53,6 +53,7 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
     Args:
         router_id: name that workers see.
         epoch: differs at every start of the router and leaves room to count up, such as a time in ns.
+        has_locality: whether workers need not say over the session what they have cached.
     """
 
     def __init__(
@@ -61,8 +62,11 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         epoch: int,
         callbacks: WorkerCallbacks,
         timings: SessionTimings = DEFAULT_TIMINGS,
+        *,
+        has_locality: bool = False,
     ) -> None:
         self._router_id = router_id
+        self._has_locality = has_locality
         self._next_epoch = epoch
         self._callbacks = callbacks
         self._timings = timings
@@ -94,7 +98,7 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         except BatonError as error:
             _log.warning("a worker was refused: %s", error)
             rejected = pb.Rejected(code=error.code, message=str(error))
-            await context.write(pb.RouterFrame(rejected=rejected))
+            await self._write_first(context, pb.RouterFrame(rejected=rejected))
             return
         await self._serve(session, stream, hello.worker_id, request_iterator, context)
 
@@ -107,6 +111,18 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         if not frame.HasField("hello"):
             raise InvalidRequestError("frame", frame.WhichOneof("frame"), "a hello first")
         return frame.hello
+
+    async def _write_first(self, context: grpc.aio.ServicerContext[Any, Any], frame: pb.RouterFrame) -> bool:
+        """Answer a hello; False if the worker does not take it in time."""
+        try:
+            async with asyncio.timeout(self._timings.dead_after_s):
+                await context.write(frame)
+        except TimeoutError:
+            _log.warning(
+                "a worker did not take the answer to its hello within %g s", self._timings.dead_after_s
+            )
+            return False
+        return True
 
     def _attach(self, hello: pb.Hello, info: WorkerInfo) -> tuple[_Session, int]:
         """Resume the worker's session with this stream, or end it and begin another."""
@@ -144,6 +160,7 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
             self._timings,
             on_message=lambda message: self._callbacks.on_message(worker_id, message),
             on_over=on_over,
+            size=pb.RouterData.ByteSize,
         )
         return _Session(epoch, loop_session)
 
@@ -159,9 +176,15 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
             await context.write(_encode_frame(frame))
 
         loop_session = session.loop_session
-        welcome = pb.Welcome(router_id=self._router_id, epoch=session.epoch, received=loop_session.received)
+        welcome = pb.Welcome(
+            router_id=self._router_id,
+            epoch=session.epoch,
+            received=loop_session.received,
+            has_locality=self._has_locality,
+        )
         try:
-            await context.write(pb.RouterFrame(welcome=welcome))
+            if not await self._write_first(context, pb.RouterFrame(welcome=welcome)):
+                return
             await loop_session.run_stream(stream, self._decode(session, worker_id, frames), write, _end_call)
         finally:
             loop_session.detach(stream)

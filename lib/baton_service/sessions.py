@@ -13,8 +13,8 @@ from contextlib import aclosing
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from baton_core.errors import InvalidRequestError
-from baton_core.session import Heartbeat, SessionMachine, SessionTimings
-from baton_core.session_outbox import Data
+from baton_core.sessions.session import Heartbeat, SessionMachine, SessionTimings
+from baton_core.sessions.session_outbox import Data
 
 Sent = TypeVar("Sent")
 Received = TypeVar("Received")
@@ -35,7 +35,7 @@ class LoopSession(Generic[Sent, Received]):
         peer: how reasons name the other end.
         on_message: gets each message once, in order.
         on_over: gets the reason, once; never called from inside `send`.
-        merge: as of `SessionMachine`.
+        merge, size: as of `SessionMachine`.
     """
 
     def __init__(
@@ -46,14 +46,17 @@ class LoopSession(Generic[Sent, Received]):
         on_message: Callable[[Received], None],
         on_over: Callable[[str], None],
         merge: Callable[[Sent, Sent], Sent | None] = lambda earlier, later: None,
+        size: Callable[[Sent], int] = lambda message: 0,
     ) -> None:
-        self._machine: SessionMachine[Sent, Received] = SessionMachine(peer, timings, merge)
+        self._machine: SessionMachine[Sent, Received] = SessionMachine(peer, timings, merge, size)
         self._peer = peer
         self._write_within_s = timings.dead_after_s
         self._on_message = on_message
         self._on_over = on_over
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
+        self._is_written = asyncio.Event()
+        self._is_written.set()
         self._stream = 0  # number of the stream in use; frames and writers of earlier ones are stale
         self._timer: asyncio.TimerHandle | None = None
         self._is_announced = False
@@ -75,10 +78,15 @@ class LoopSession(Generic[Sent, Received]):
     def send(self, message: Sent) -> None:
         """Queue `message`; nothing once the session is over."""
         self._machine.send(message)
+        self._is_written.clear()
         if self._machine.is_over:
             self._loop.call_soon(self._settle)
         else:
             self._wake.set()
+
+    async def flush(self) -> None:
+        """Wait until all that was sent is written, or the session over; while its stream is broken, on."""
+        await self._is_written.wait()
 
     def close(self, reason: str) -> None:
         """End the session; nothing once it is over."""
@@ -153,6 +161,7 @@ class LoopSession(Generic[Sent, Received]):
                         await write(frame)
                 if not frames:
                     self._wake.clear()
+                    self._is_written.set()
                     await self._wake.wait()
         except Exception as error:
             _log.info("the stream to %s cannot be written: %r", self._peer, error)
@@ -179,6 +188,7 @@ class LoopSession(Generic[Sent, Received]):
     def _announce(self) -> None:
         self._cancel_timer()
         self._wake.set()
+        self._is_written.set()
         if not self._is_announced:
             self._is_announced = True
             self._on_over(self._machine.reason)

@@ -10,21 +10,24 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from baton_core.errors import InvalidRequestError
-from baton_core.sampling_params import MAX_N
+from baton_core.requests.sampling_checks import MAX_N
+from baton_service.grpc_options import MAX_GRPC_BYTES
 
-MAX_DATA_BYTES: Final = 2**20 - 64
+MAX_COMMAND_BYTES: Final = 2**20 - 64
 """Of a message without its number and frame, with which it stays within 1 MiB."""
+MAX_REPORT_BYTES: Final = MAX_GRPC_BYTES - 64
+"""Log-probabilities of a whole vocabulary are larger than any command."""
 _TOKEN_ID_LIMIT: Final = 2**31
 
 Code = TypeVar("Code", bound=StrEnum)
 Encoded = TypeVar("Encoded", bound=Message)
 
 
-def within_limit(message: Encoded) -> Encoded:
+def within_limit(message: Encoded, limit: int) -> Encoded:
     """Return `message` unless it is too large to send."""
     size = message.ByteSize()
-    if size > MAX_DATA_BYTES:
-        raise InvalidRequestError("message", f"{size} bytes", f"at most {MAX_DATA_BYTES} bytes")
+    if size > limit:
+        raise InvalidRequestError("message", f"{size} bytes", f"at most {limit} bytes")
     return message
 
 
@@ -62,7 +65,8 @@ def checked_count(field: str, value: int) -> int:
     return value
 
 
-def checked_seconds(field: str, value: float) -> float:
+def checked_number(field: str, value: float) -> float:
+    """Refuse what is not finite, or below zero."""
     if not (math.isfinite(value) and value >= 0):
         raise InvalidRequestError(field, value, "a finite number from 0")
     return value

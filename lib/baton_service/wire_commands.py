@@ -1,27 +1,28 @@
-"""What a router tells a worker, as protobuf.
-
-Text stays at the router: stop strings and how text is shown are not sent.
-"""
+"""What a router tells a worker, as protobuf."""
 
 from __future__ import annotations
 
-from typing import Final, assert_never
+from collections.abc import Iterable
+from typing import assert_never
 
 from baton_core.errors import InvalidRequestError
-from baton_core.router_messages import (
+from baton_core.requests.draw_rules import ThinkingBudget
+from baton_core.sessions.control_messages import Control
+from baton_core.sessions.router_messages import (
     Cancel,
     FirstTokenOf,
     Generate,
     KVSource,
+    OutputSoFar,
     Prefill,
     RequestSpec,
     Reserve,
     Start,
     ToWorker,
 )
-from baton_core.sampling_params import SamplingParams
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire_checks import (
+    MAX_COMMAND_BYTES,
     checked_count,
     checked_index,
     checked_name,
@@ -30,15 +31,15 @@ from baton_service.wire_checks import (
     require_set,
     within_limit,
 )
-
-_MAX_TOP_K: Final = 2**31 - 1
+from baton_service.wire_controls import decode_control, encode_control
+from baton_service.wire_sampling import decode_sampling, encode_sampling
 
 
 def encode_command(message: ToWorker) -> pb.RouterData:
     """Write a command; the session gives it its number.
 
     Raises:
-        InvalidRequestError: it is over 1 MiB, or its request has no seed.
+        InvalidRequestError: it is over 1 MiB, its request has no seed, or it would call a function.
     """
     match message:
         case Generate():
@@ -52,9 +53,11 @@ def encode_command(message: ToWorker) -> pb.RouterData:
             data = pb.RouterData(start=_encode_start(message))
         case Cancel():
             data = pb.RouterData(cancel=pb.Cancel(request_id=message.request_id, indices=message.indices))
+        case Control():
+            data = pb.RouterData(control=encode_control(message))
         case _:
             assert_never(message)
-    return within_limit(data)
+    return within_limit(data, MAX_COMMAND_BYTES)
 
 
 def decode_command(data: pb.RouterData) -> ToWorker:
@@ -72,6 +75,8 @@ def decode_command(data: pb.RouterData) -> ToWorker:
             return Reserve(spec=_decode_spec(data.reserve), source=_decode_source(data.reserve))
         case "start":
             return _decode_start(data.start)
+        case "control":
+            return decode_control(data.control)
         case _:
             return Cancel(
                 request_id=checked_name("request_id", data.cancel.request_id),
@@ -83,9 +88,13 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
     return pb.RequestSpec(
         request_id=spec.request_id,
         prompt_token_ids=spec.prompt_token_ids,
-        sampling=_encode_sampling(spec.params),
+        sampling=encode_sampling(spec.params),
         cache_salt=spec.cache_salt,
         priority=spec.priority,
+        bad_words=[pb.Tokens(ids=word) for word in spec.bad_words],
+        thinking=_encode_thinking(spec.thinking),
+        traceparent=spec.traceparent,
+        resumed=[pb.OutputSoFar(index=one.index, token_ids=one.token_ids) for one in spec.resumed],
     )
 
 
@@ -93,49 +102,57 @@ def _decode_spec(message: pb.Generate | pb.Prefill | pb.Reserve) -> RequestSpec:
     require_set(message, "spec")
     spec = message.spec
     require_set(spec, "sampling")
-    prompt = checked_token_ids("prompt_token_ids", spec.prompt_token_ids)
-    if not prompt:
-        raise InvalidRequestError("prompt_token_ids", [], "at least one token")
+    params = decode_sampling(spec.sampling)
     return RequestSpec(
         request_id=checked_name("request_id", spec.request_id),
-        prompt_token_ids=prompt,
-        params=_decode_sampling(spec.sampling),
+        prompt_token_ids=_checked_some("prompt_token_ids", spec.prompt_token_ids),
+        params=params,
         cache_salt=spec.cache_salt,
         priority=spec.priority,
+        bad_words=tuple(_checked_some("bad_words", word.ids) for word in spec.bad_words),
+        thinking=_decode_thinking(spec.thinking) if spec.HasField("thinking") else None,
+        traceparent=spec.traceparent,
+        resumed=_decode_resumed(spec.resumed, params.n),
     )
 
 
-def _encode_sampling(params: SamplingParams) -> pb.Sampling:
-    if params.seed is None:
-        raise InvalidRequestError("seed", None, "an integer once the request is accepted")
-    return pb.Sampling(
-        n=params.n,
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=min(params.top_k, _MAX_TOP_K),  # no vocabulary is larger
-        min_p=params.min_p,
-        seed=params.seed,
-        stop_token_ids=params.stop_token_ids,
-        ignore_eos=params.ignore_eos,
-        max_tokens=params.max_tokens,
+def _decode_resumed(resumed: Iterable[pb.OutputSoFar], n: int) -> tuple[OutputSoFar, ...]:
+    indices: list[int] = []
+    outputs = []
+    for one in resumed:
+        if one.index >= n or one.index in indices:
+            raise InvalidRequestError("resumed.index", one.index, f"each of 0 to {n - 1} once")
+        indices.append(one.index)
+        outputs.append(
+            OutputSoFar(index=one.index, token_ids=_checked_some("resumed.token_ids", one.token_ids))
+        )
+    return tuple(outputs)
+
+
+def _encode_thinking(thinking: ThinkingBudget | None) -> pb.Thinking | None:
+    if thinking is None:
+        return None
+    return pb.Thinking(
+        num_tokens=thinking.num_tokens,
+        start_token_ids=thinking.start_token_ids,
+        end_token_ids=thinking.end_token_ids,
     )
 
 
-def _decode_sampling(sampling: pb.Sampling) -> SamplingParams:
-    params = SamplingParams(
-        n=sampling.n,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        seed=sampling.seed,
-        stop_token_ids=tuple(sampling.stop_token_ids),
-        ignore_eos=sampling.ignore_eos,
-        max_tokens=sampling.max_tokens if sampling.HasField("max_tokens") else None,
+def _decode_thinking(thinking: pb.Thinking) -> ThinkingBudget:
+    return ThinkingBudget(
+        num_tokens=thinking.num_tokens,
+        start_token_ids=checked_token_ids("thinking.start_token_ids", thinking.start_token_ids),
+        end_token_ids=_checked_some("thinking.end_token_ids", thinking.end_token_ids),
     )
-    if params.seed is None:
-        raise InvalidRequestError("seed", sampling.seed, "an integer but -1 once the request is accepted")
-    return params
+
+
+def _checked_some(field: str, values: Iterable[int]) -> tuple[int, ...]:
+    """Refuse none, too."""
+    token_ids = checked_token_ids(field, values)
+    if not token_ids:
+        raise InvalidRequestError(field, [], "at least one token")
+    return token_ids
 
 
 def _encode_source(source: KVSource) -> pb.KVSource:

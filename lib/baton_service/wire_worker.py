@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from baton_core.errors import InvalidRequestError
-from baton_core.worker_info import ModelIdentity, Role, WorkerInfo, WorkerLoad
+from baton_core.sessions.worker_info import ModelIdentity, Role, WorkerInfo, WorkerLoad, WorkerRates
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire_checks import (
     checked_code,
     checked_count,
     checked_name,
-    checked_seconds,
+    checked_number,
     require_set,
 )
 
@@ -29,6 +29,7 @@ def encode_hello(info: WorkerInfo, *, router_epoch: int = 0, received: int = 0) 
             transport=identity.transport,
             kv_windows=[window or 0 for window in identity.kv_windows],
             protocol_version=identity.protocol_version,
+            numerics=identity.numerics,
         ),
         max_model_len=info.max_model_len,
         vocab_size=info.vocab_size,
@@ -38,6 +39,8 @@ def encode_hello(info: WorkerInfo, *, router_epoch: int = 0, received: int = 0) 
         kv_description=info.kv_description,
         router_epoch=router_epoch,
         received=received,
+        block_bytes=info.block_bytes,
+        metrics_address=info.metrics_address,
     )
 
 
@@ -59,6 +62,8 @@ def decode_hello(hello: pb.Hello) -> WorkerInfo:
         max_num_seqs=checked_count("max_num_seqs", hello.max_num_seqs),
         peer_address=hello.peer_address,
         kv_description=hello.kv_description,
+        block_bytes=checked_count("block_bytes", hello.block_bytes),
+        metrics_address=hello.metrics_address and checked_name("metrics_address", hello.metrics_address),
     )
 
 
@@ -71,6 +76,7 @@ def _decode_identity(identity: pb.Identity) -> ModelIdentity:
         transport=checked_name("identity.transport", identity.transport),
         kv_windows=_decode_windows(identity),
         protocol_version=checked_count("identity.protocol_version", identity.protocol_version),
+        numerics=identity.numerics,
     )
 
 
@@ -87,6 +93,16 @@ def encode_load(load: WorkerLoad) -> pb.Load:
         num_queued_tokens=load.num_queued_tokens,
         num_available_blocks=load.num_available_blocks,
         step_age_s=load.step_age_s,
+        is_asleep=load.is_asleep,
+        role=load.role or "",
+        is_draining=load.is_draining,
+        is_role_fixed=load.is_role_fixed,
+        fault=load.fault,
+        rates=pb.Rates(
+            prefill_tokens_per_s=load.rates.prefill_tokens_per_s,
+            decode_step_s=load.rates.decode_step_s,
+            pull_bytes_per_s=load.rates.pull_bytes_per_s,
+        ),
     )
 
 
@@ -94,12 +110,22 @@ def decode_load(load: pb.Load) -> WorkerLoad:
     """Read a heartbeat's load.
 
     Raises:
-        InvalidRequestError: `step_age_s` is no duration.
+        InvalidRequestError: `step_age_s` is no duration, a rate no finite number from 0, or the role unknown.
     """
     return WorkerLoad(
         num_running=load.num_running,
         num_waiting=load.num_waiting,
         num_queued_tokens=load.num_queued_tokens,
         num_available_blocks=load.num_available_blocks,
-        step_age_s=checked_seconds("step_age_s", load.step_age_s),
+        step_age_s=checked_number("step_age_s", load.step_age_s),
+        is_asleep=load.is_asleep,
+        role=checked_code("role", load.role, Role) if load.role else None,
+        is_draining=load.is_draining,
+        is_role_fixed=load.is_role_fixed,
+        fault=load.fault,
+        rates=WorkerRates(
+            prefill_tokens_per_s=checked_number("prefill_tokens_per_s", load.rates.prefill_tokens_per_s),
+            decode_step_s=checked_number("decode_step_s", load.rates.decode_step_s),
+            pull_bytes_per_s=checked_number("pull_bytes_per_s", load.rates.pull_bytes_per_s),
+        ),
     )

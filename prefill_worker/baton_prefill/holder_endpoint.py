@@ -14,8 +14,7 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from baton_core.errors import InvalidConfigError
-from baton_core.peer_messages import (
+from baton_core.blocks.peer_messages import (
     Confirm,
     LeaseRenew,
     Release,
@@ -25,6 +24,8 @@ from baton_core.peer_messages import (
     decode_peer,
     encode_peer,
 )
+from baton_core.errors import InvalidConfigError
+from baton_kv.curve import CurveKeys, protect
 
 MAX_QUEUED_MESSAGES: Final = 10_000
 """Per puller; beyond it messages are dropped."""
@@ -35,16 +36,19 @@ _log = logging.getLogger(__name__)
 class HolderEndpoint:
     """Binds `address` (`tcp://host:port`, IPv6 in brackets, port 0 for any) when made.
 
+    With `curve` all is encrypted, and only pullers that know its public key are heard.
+
     Raises:
         InvalidConfigError: the address cannot be bound.
     """
 
-    def __init__(self, context: zmq.asyncio.Context, address: str) -> None:
+    def __init__(self, context: zmq.asyncio.Context, address: str, curve: CurveKeys | None = None) -> None:
         self._socket = context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))
         self._socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
         self._socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        protect(self._socket, curve)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
@@ -76,7 +80,7 @@ def _decode(frames: list[bytes]) -> ToHolder | None:
     try:
         message = decode_peer(frames[1])
     except (IndexError, msgspec.MsgspecError) as error:
-        _log.warning("dropped a malformed message on the peer channel: %s", error)
+        _log.warning("dropped a malformed message on the peer channel: %.200r", error)
         return None
     if isinstance(message, Subscribe | LeaseRenew | Confirm | Release):
         return message

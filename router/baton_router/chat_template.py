@@ -1,35 +1,47 @@
-"""Renders a conversation with the model's own Jinja template, as Transformers does.
+"""Renders a conversation with a Jinja template, as Transformers does.
 
 Called in the tokenizing threads: a rendering changes nothing in its template.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError
 
-from baton_core.errors import InvalidModelError, InvalidRequestError
+from baton_core.errors import InvalidModelError, InvalidRequestError, UnprocessableRequestError
+from baton_router.chat_messages import ContentForms, Message, read_messages
+from baton_router.template_sandbox import make_environment, render_bounded
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatMessage:
-    role: str
-    content: str
+MAX_TEMPLATE_CHARACTERS: Final = 2**18
+_CONTINUED: Final = "\ue000\ue001 "
+"""Marks in a rendering where the last message ends; the space shows whether the template strips it."""
+_RESERVED: Final = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+    | {"chat_template", "tokenize", "return_dict"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A prompt that the model's chat template turns into text."""
+    """A prompt that a chat template turns into text."""
 
-    messages: tuple[ChatMessage, ...]
+    messages: tuple[Mapping[str, Any], ...]
+    """Each with a `role` and what the template knows: `content`, `tool_calls` and so on."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    documents: tuple[Mapping[str, Any], ...] = ()
+    add_generation_prompt: bool = True
+    """End where the assistant's answer begins."""
+    continue_final_message: bool = False
+    """End within the last message, which the answer goes on with."""
+    template: str | None = None
+    """Jinja source to use instead of the model's."""
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of the template."""
+    content_forms: ContentForms | None = None
+    """In which forms the template gets contents; None reads off the template which ones it takes."""
 
 
 class ChatTemplate:
@@ -39,71 +51,87 @@ class ChatTemplate:
         """Compile `source`.
 
         Raises:
-            InvalidModelError: it is not a Jinja template.
+            InvalidModelError: it is not a Jinja template, or too long for one.
         """
+        if len(source) > MAX_TEMPLATE_CHARACTERS:
+            allowed = f"at most {MAX_TEMPLATE_CHARACTERS}"
+            raise InvalidModelError(f"chat_template is of {len(source)} characters; allowed: {allowed}")
         self._special_tokens = dict(special_tokens)
+        self._knows_developers = "developer" in source
+        environment = make_environment()
         try:
-            self._template = _environment().from_string(source)
-        except TemplateError as error:
+            self._forms = ContentForms.of(environment.parse(source))
+            self._template = environment.from_string(source)
+        except Exception as error:  # Jinja compiles to Python, whose own limits raise various errors
             raise InvalidModelError(f"chat_template is no template ({error}); allowed: Jinja") from error
 
-    def render(self, messages: Sequence[ChatMessage], *, add_generation_prompt: bool = True) -> str:
-        """Return the conversation as text that ends, if told so, where the assistant's answer begins.
+    def render(self, conversation: Conversation) -> str:
+        """Return the conversation as text.
 
         Raises:
-            InvalidRequestError: the template refuses these messages.
+            InvalidRequestError: the template refuses these messages, or they are out of form.
         """
+        _check(conversation)
+        messages = read_messages(conversation.messages, conversation.content_forms or self._forms)
+        if not self._knows_developers:
+            _rename_developers(messages)
+        final_text = _mark(messages) if conversation.continue_final_message else None
+        variables = {
+            **self._special_tokens,
+            **conversation.template_arguments,
+            "messages": messages,
+            "tools": [dict(tool) for tool in conversation.tools] or None,
+            "documents": [dict(document) for document in conversation.documents] or None,
+            "add_generation_prompt": conversation.add_generation_prompt,
+        }
         try:
-            return self._template.render(
-                messages=[asdict(message) for message in messages],
-                tools=None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
-            )
-        except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-            roles = ", ".join(message.role for message in messages)
-            allowed = f"what the model's chat template takes ({error!s:.200})"
-            raise InvalidRequestError("chat", f"messages of {roles}", allowed) from error
+            text = render_bounded(self._template, variables)
+        except Exception as error:  # a template is code: it may raise anything
+            roles = ", ".join(message["role"] for message in messages)
+            reason = str(error) if isinstance(error, TemplateError) else f"{type(error).__name__}: {error}"
+            allowed = f"what the model's chat template takes ({reason:.200})"
+            raise UnprocessableRequestError("chat", f"messages of {roles}", allowed) from error
+        return text if final_text is None else _cut(text, final_text)
 
 
-class _GenerationBlock(Extension):
-    """`{% generation %}`: marks the assistant's words for training; renders as its body."""
-
-    tags = {"generation"}  # noqa: RUF012  (Jinja declares it so)
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(body).set_lineno(line)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
+def _check(conversation: Conversation) -> None:
+    if not conversation.messages:
+        raise InvalidRequestError("messages", [], "at least one message")
+    if conversation.continue_final_message and conversation.add_generation_prompt:
+        allowed = "true for one of continue_final_message and add_generation_prompt alone"
+        raise InvalidRequestError("continue_final_message", True, allowed)
+    for name in conversation.template_arguments:
+        if not isinstance(name, str) or name in _RESERVED:
+            allowed = f"names but {', '.join(sorted(_RESERVED))}"
+            raise InvalidRequestError("chat_template_kwargs", name, allowed)
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Jinja's own filter escapes for HTML; models were trained on plain JSON."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+def _rename_developers(messages: list[Message]) -> None:
+    """To such templates the role is known by its older name."""
+    for message in messages:
+        if message["role"] == "developer":
+            message["role"] = "system"
 
 
-def _raise_exception(message: str) -> NoReturn:
-    raise TemplateError(message)
+def _mark(messages: list[Message]) -> str:
+    """Append the mark to the last message's text; return that text."""
+    last = messages[-1]
+    match last.get("content"):
+        case str() as text:
+            last["content"] = text + _CONTINUED
+            return text
+        case [*_, part]:
+            text = str(part["text"])
+            part["text"] = text + _CONTINUED
+            return text
+        case content:
+            raise InvalidRequestError("continue_final_message", True, f"false after a content of {content!r}")
 
 
-def _strftime_now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)
+def _cut(text: str, final_text: str) -> str:
+    """Return what comes before the mark, without the space that the template strips there."""
+    end = text.rfind(_CONTINUED.rstrip())
+    if end < 0 or not text[:end].rstrip().endswith(final_text.strip()):
+        allowed = "false: the chat template does not write the last message as it is"
+        raise InvalidRequestError("continue_final_message", True, allowed)
+    return text[:end] if text.startswith(_CONTINUED, end) else text[:end].rstrip()

@@ -7,59 +7,142 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from baton_core.errors import ErrorCode, RequestError
-from baton_core.router_events import FinishRequest
-from baton_core.router_messages import RequestSpec, SequenceOutput
-from baton_proto.v1 import baton_pb2 as pb
+from baton_core.requests.request_context import RequestContext
+from baton_core.routing.router_events import FinishRequest
+from baton_core.sessions.router_messages import PromptLogprobs, RequestSpec, SequenceOutput
+from baton_router.generation import GenerationEvent, PromptDelta, ReceivedSequence
+from baton_router.received_tokens import ReceivedTokens, over_already
 from baton_router.request_text import RequestText
 from baton_router.tokenization import Tokenizer
 
+NO_CONTEXT: Final = RequestContext()
 MAX_WAITING_EVENTS: Final = 1024
 """Events per sequence that may wait for a client."""
 
 
 class ClientStream:
-    """A bounded buffer of one request's events."""
+    """A bounded buffer of one request's events.
+
+    Args:
+        resume_token: with which the client goes on elsewhere.
+        num_received: tokens of each sequence that the client has already; none is none of any.
+        is_resumed: whether the client came with that token.
+    """
 
     def __init__(
-        self, spec: RequestSpec, tokenizer: Tokenizer, *, max_waiting_events: int = MAX_WAITING_EVENTS
+        self,
+        spec: RequestSpec,
+        tokenizer: Tokenizer,
+        *,
+        context: RequestContext = NO_CONTEXT,
+        is_chat: bool = False,
+        resume_token: str = "",
+        num_received: tuple[int, ...] = (),
+        is_resumed: bool = False,
+        max_waiting_events: int = MAX_WAITING_EVENTS,
     ) -> None:
-        self._text = RequestText(spec, tokenizer)
+        self.context = context
+        self.is_chat = is_chat
+        """Whether the prompt is a conversation."""
+        self.resume_token = resume_token
+        self.is_resumed = is_resumed
+        self.text = RequestText(spec, tokenizer)
+        """What was sent; to be read only."""
+        self._received = ReceivedTokens(num_received or (0,) * spec.params.n)
         self._max_waiting = max_waiting_events * spec.params.n
-        self._events: deque[pb.GenerateEvent] = deque()
+        self._events: deque[GenerationEvent] = deque()
         self._error: RequestError | None = None
         self._is_complete = False
+        self.num_counted_tokens = 0
+        """Those of `num_sent_tokens` that metrics have."""
+        self.heard_s: dict[int, float] = {}
+        """When the last tokens of each sequence came."""
         self._wake = asyncio.Event()
 
     @property
     def spec(self) -> RequestSpec:
-        return self._text.spec
+        return self.text.spec
 
     @property
     def request_id(self) -> str:
-        return self._text.spec.request_id
+        return self.text.spec.request_id
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Why the sequences that have ended did, in the order of their ends."""
+        return self.text.finish_reasons
+
+    @property
+    def has_begun_before(self) -> bool:
+        """Whether the client has the beginning of the answer already."""
+        return any(self._received.counts)
 
     @property
     def num_sent_tokens(self) -> int:
         """Tokens in all events there ever were."""
-        return self._text.num_tokens
+        return self.text.num_tokens
+
+    @property
+    def num_cut_tokens(self) -> int:
+        """Tokens that came together with a stop string, behind it."""
+        return self.text.num_cut_tokens
+
+    def continues(self, other: ClientStream) -> bool:
+        """Whether this one's client came with the token of the other's."""
+        return self.is_resumed and self.resume_token == other.resume_token
+
+    def skip(self, received: Sequence[ReceivedSequence]) -> None:
+        """Take what the client has of each sequence, before anything else.
+
+        Raises:
+            InvalidRequestError: a sequence that is said to go on ends in these tokens.
+        """
+        for index, one in enumerate(received):
+            said = SequenceOutput(request_id=self.request_id, index=index, token_ids=one.token_ids)
+            event, _ = self.text.push(said)
+            assert event is not None, "nothing has ended before it began"
+            if event.finish_reason is not None and not one.is_finished:
+                raise over_already(len(one.token_ids))
+            self._received.note(event)
+        self.num_counted_tokens = self.num_sent_tokens
 
     def push(self, output: SequenceOutput) -> bool:
         """Queue new tokens; True if a stop string ends the sequence here while its worker goes on.
 
         Raises:
             RequestError: OVERLOADED, the client leaves too many events unread; they are dropped.
+            InvalidRequestError: the client says to have more tokens than there are.
         """
-        event, is_stopped = self._text.push(output)
-        if event is not None:
-            self._queue(pb.GenerateEvent(tokens=event))
+        is_stopped = False
+        for part, is_received in self._received.split(output):
+            event, is_stopped_here = self.text.push(part)
+            is_stopped |= is_stopped_here
+            if event is not None:
+                self._received.note(event)
+                self._queue(replace(event, is_received=True) if is_received else event)
         return is_stopped
+
+    def push_prompt(self, prompt_logprobs: PromptLogprobs) -> None:
+        """Queue log-probabilities of the next prompt tokens.
+
+        Raises:
+            RequestError: OVERLOADED, as `push`.
+        """
+        event = PromptDelta(
+            start=prompt_logprobs.start,
+            logprobs=prompt_logprobs.entries,
+            is_received=self.has_begun_before,
+        )
+        self._queue(event)
 
     def finish(self, finished: FinishRequest) -> None:
         """Queue the last event."""
-        self._append(pb.GenerateEvent(finished=self._text.finish(finished)))
+        self._append(self.text.finish(finished))
         self._is_complete = True
 
     def fail(self, error: RequestError) -> None:
@@ -67,7 +150,7 @@ class ClientStream:
         self._error = error
         self._wake.set()
 
-    async def next_event(self) -> pb.GenerateEvent | None:
+    async def next_event(self) -> GenerationEvent | None:
         """Wait for the next event; None after the last.
 
         Raises:
@@ -82,13 +165,13 @@ class ClientStream:
             await self._wake.wait()
         return self._events.popleft()
 
-    def _queue(self, event: pb.GenerateEvent) -> None:
+    def _queue(self, event: GenerationEvent) -> None:
         if len(self._events) >= self._max_waiting:
             self._events.clear()
             text = f"the client reads too slowly: {self._max_waiting} events wait for it, the maximum"
             raise RequestError(ErrorCode.OVERLOADED, text)
         self._append(event)
 
-    def _append(self, event: pb.GenerateEvent) -> None:
+    def _append(self, event: GenerationEvent) -> None:
         self._events.append(event)
         self._wake.set()

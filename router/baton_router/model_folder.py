@@ -6,27 +6,26 @@ Read once when the router starts; no weights, no torch.
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from baton_core.errors import InvalidModelError, InvalidRequestError
-from baton_core.sampling_params import SamplingParams
+from baton_core.errors import InvalidConfigError, InvalidModelError, InvalidRequestError
+from baton_core.requests.sampling_params import SamplingParams
 from baton_router.byte_level_bpe import MERGES, VOCABULARY, ByteLevelBpe
 
-_LOG = logging.getLogger(__name__)
 _HUB_PATTERNS: Final = ("*.json", "*.jinja", MERGES)
 _LENGTH_KEYS: Final = ("max_position_embeddings", "n_positions")
 """The second is GPT-2's and its relatives'."""
 _MAX_INT: Final = 2**31 - 1
-_SAMPLING_FIELDS: Final = {
+SAMPLING_FIELDS: Final = {
     "temperature": "temperature",
     "top_p": "top_p",
     "top_k": "top_k",
     "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
 
@@ -36,6 +35,8 @@ class ModelFolder:
     """A model as the router sees it."""
 
     path: Path
+    tokenizer_path: Path
+    """The folder of its tokenizer: mostly the same."""
     vocab_size: int
     max_position_embeddings: int
     sampling_defaults: SamplingParams
@@ -45,12 +46,14 @@ class ModelFolder:
     extra_special_tokens: tuple[str, ...]
     chat_template: str | None
     """Jinja source; None where the model has no default template."""
+    tool_chat_template: str | None = None
+    """That for conversations with tools, where the model has one of its own for them: `tool_use`."""
     byte_level_bpe: ByteLevelBpe | None = None
     """The tokenizer of a folder without tokenizer.json."""
 
     @property
     def tokenizer_file(self) -> Path:
-        return self.path / ("tokenizer.json" if self.byte_level_bpe is None else VOCABULARY)
+        return self.tokenizer_path / ("tokenizer.json" if self.byte_level_bpe is None else VOCABULARY)
 
 
 def find_model_folder(model: str, *, revision: str | None = None) -> Path:
@@ -76,40 +79,67 @@ def find_model_folder(model: str, *, revision: str | None = None) -> Path:
         raise InvalidModelError(f"model is {model!r}; allowed: {allowed} ({error})") from error
 
 
-def read_model_folder(path: Path) -> ModelFolder:
-    """Read and check the folder's configuration files.
+def read_model_folder(path: Path, tokenizer: Path | None = None) -> ModelFolder:
+    """Read and check the folder's configuration files; those of the tokenizer from `tokenizer`, if given.
 
     Raises:
         InvalidModelError: folder or file missing, broken JSON, or a value of the wrong kind.
     """
+    tokenizer = tokenizer or path
     if not path.is_dir():
         raise InvalidModelError(f"model folder is {str(path)!r}; allowed: a folder that exists")
-    config = _read_json(path / "config.json")
-    generation = _read_json(path / "generation_config.json", is_optional=True)
-    tokenizer_config = _read_json(path / "tokenizer_config.json", is_optional=True)
+    config = read_json(path / "config.json")
+    generation = read_json(path / "generation_config.json", is_optional=True)
+    tokenizer_config = read_json(tokenizer / "tokenizer_config.json", is_optional=True)
+    templates = _chat_templates(tokenizer, tokenizer_config)
     byte_level_bpe = None
-    if not (path / "tokenizer.json").is_file():
-        byte_level_bpe = ByteLevelBpe.find(path, tokenizer_config)
+    if not (tokenizer / "tokenizer.json").is_file():
+        byte_level_bpe = ByteLevelBpe.find(tokenizer, tokenizer_config)
         if byte_level_bpe is None:
             raise InvalidModelError(
-                f"{path / 'tokenizer.json'} is missing; allowed: a model folder that holds it, "
+                f"{tokenizer / 'tokenizer.json'} is missing; allowed: a model folder that holds it, "
                 f"or {VOCABULARY} and {MERGES} of a GPT2Tokenizer"
             )
     return ModelFolder(
         path=path,
+        tokenizer_path=tokenizer,
         vocab_size=_positive_int(path, config, "vocab_size"),
         max_position_embeddings=_positive_int(
             path, config, next((key for key in _LENGTH_KEYS if key in config), _LENGTH_KEYS[0])
         ),
-        sampling_defaults=_sampling_defaults(path / "generation_config.json", generation),
-        special_tokens=_special_tokens(path, tokenizer_config),
+        sampling_defaults=read_sampling_defaults(path / "generation_config.json", generation),
+        special_tokens=_special_tokens(tokenizer, tokenizer_config),
         extra_special_tokens=_extra_special_tokens(tokenizer_config),
-        chat_template=_chat_template(path, tokenizer_config),
+        chat_template=templates.get("default"),
+        tool_chat_template=templates.get("tool_use"),
         byte_level_bpe=byte_level_bpe,
     )
 
 
-def _read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
+def read_chat_template(value: str) -> str:
+    """Return the Jinja source that `--chat-template` names: a file's, or `value` itself.
+
+    Raises:
+        InvalidConfigError: it is neither.
+    """
+    try:
+        if os.path.isfile(value):
+            return Path(value).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        allowed = f"a file of UTF-8 text ({error})"
+        raise InvalidConfigError(f"--chat-template is {value!r}; allowed: {allowed}") from error
+    if "{" not in value:
+        allowed = "a file that exists, or Jinja source"
+        raise InvalidConfigError(f"--chat-template is {value!r}; allowed: {allowed}")
+    return value
+
+
+def read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
+    """Return the object in a file; an optional file that is missing holds an empty one.
+
+    Raises:
+        InvalidModelError: the file cannot be read or holds something else.
+    """
     if is_optional and not path.exists():
         return {}
     if path.exists() and not path.is_file():
@@ -134,11 +164,14 @@ def _positive_int(folder: Path, config: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _sampling_defaults(path: Path, generation: Mapping[str, Any]) -> SamplingParams:
-    if generation.get("repetition_penalty") not in (None, 1, 1.0):
-        _LOG.warning("%s: repetition_penalty is ignored: Baton has no such parameter", path)
+def read_sampling_defaults(path: Path, generation: Mapping[str, Any]) -> SamplingParams:
+    """Return Baton's defaults under those of a generation_config, which `path` names in errors.
+
+    Raises:
+        InvalidModelError: a value is out of range.
+    """
     values = {
-        name: generation[key] for key, name in _SAMPLING_FIELDS.items() if generation.get(key) is not None
+        name: generation[key] for key, name in SAMPLING_FIELDS.items() if generation.get(key) is not None
     }
     try:
         return SamplingParams(**values)
@@ -151,7 +184,7 @@ def _special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(config.get("extra_special_tokens"), dict):
         named |= _named_tokens(config["extra_special_tokens"], suffix="")
     if "added_tokens_decoder" not in config:  # older folders name them in a file of their own
-        named |= _named_tokens(_read_json(folder / "special_tokens_map.json", is_optional=True))
+        named |= _named_tokens(read_json(folder / "special_tokens_map.json", is_optional=True))
     return named
 
 
@@ -172,20 +205,26 @@ def _content(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
-def _chat_template(folder: Path, config: Mapping[str, Any]) -> str | None:
-    path = folder / "chat_template.jinja"
-    if path.is_file():
-        try:
-            return path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidModelError(f"{path} cannot be read ({error}); allowed: UTF-8 text") from error
+def _chat_templates(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Jinja sources by name: files come before the tokenizer's configuration."""
     value = config.get("chat_template")
     if isinstance(value, list):
-        named = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
-        value = named.get("default")
-    if value is not None and not isinstance(value, str):
+        value = {entry.get("name"): entry.get("template") for entry in value if isinstance(entry, dict)}
+    elif value is None or isinstance(value, str):
+        value = {} if value is None else {"default": value}
+    texts = [text for pair in value.items() for text in pair] if isinstance(value, dict) else [None]
+    if not all(isinstance(text, str) for text in texts):
         raise InvalidModelError(
-            f"{folder / 'tokenizer_config.json'}: chat_template is {type(value).__name__}; "
+            f"{folder / 'tokenizer_config.json'}: chat_template is {type(config['chat_template']).__name__}; "
             "allowed: a string, or a list of objects with name and template"
         )
-    return value
+    paths = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    paths["default"] = folder / "chat_template.jinja"
+    return value | {name: _read_template(path) for name, path in paths.items() if path.is_file()}
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidModelError(f"{path} cannot be read ({error}); allowed: UTF-8 text") from error

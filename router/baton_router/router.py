@@ -12,17 +12,26 @@ from collections.abc import Callable
 from typing import Final, assert_never
 
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
-from baton_core.fleet import Fleet
-from baton_core.request_flow import name_at_client
-from baton_core.router_core import RouterConfig, RouterCore
-from baton_core.router_events import (
+from baton_core.requests.phases import Phase
+from baton_core.routing.fleet import Fleet
+from baton_core.routing.placement import SplitMode
+from baton_core.routing.readiness import why_not_ready
+from baton_core.routing.request_log import name_at_client
+from baton_core.routing.role_balance import RoleBalance
+from baton_core.routing.router_core import RouterConfig, RouterCore
+from baton_core.routing.router_events import (
     ClientGone,
+    EmitPromptLogprobs,
     EmitTokens,
     FailRequest,
     FinishRequest,
+    LocalityTold,
+    OthersGave,
+    RequestEffect,
     RouterEffect,
     RouterEvent,
     SendToWorker,
+    SetRole,
     StopMatched,
     Submit,
     WorkerJoined,
@@ -30,11 +39,18 @@ from baton_core.router_events import (
     WorkerReported,
     WorkerSaid,
 )
-from baton_core.router_messages import Cancel, Start
-from baton_core.session import DEFAULT_TIMINGS, SessionTimings
-from baton_core.worker_info import WorkerInfo
+from baton_core.sessions.control_messages import ControlResult
+from baton_core.sessions.router_messages import Cancel, Start, ToRouter
+from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
+from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_router.client_stream import ClientStream
+from baton_router.metrics.request_metrics import RequestMetrics
+from baton_router.operations import Operations
+from baton_router.request_spans import RequestSpans
+from baton_router.role_shifts import RoleShifts
+from baton_router.transfer_checks import TransferChecks
 from baton_service.session_server import SessionServer, WorkerCallbacks
+from baton_service.shared_state.shares import NothingSharedByRouter, RouterSharing
 
 _MIN_TIMER_S: Final = 0.001
 """Between two looks at the deadlines, so that one which is never met cannot keep the loop busy."""
@@ -47,6 +63,10 @@ class Router:
     Args:
         epoch: as of `SessionServer`.
         on_ready_changed: called whenever `is_ready` has changed.
+        requests: told of tokens as they come, and of requests that are over.
+        spans: told of requests that are over.
+        checks_transfers: whether each pair of workers is tried when both are there.
+        share: told what the rest of the cluster has to know; what it hears is for `tell`.
     """
 
     def __init__(
@@ -56,6 +76,10 @@ class Router:
         router_id: str,
         epoch: int,
         on_ready_changed: Callable[[], None],
+        requests: RequestMetrics | None = None,
+        spans: RequestSpans | None = None,
+        share: RouterSharing | None = None,
+        checks_transfers: bool = False,
         timings: SessionTimings = DEFAULT_TIMINGS,
     ) -> None:
         self._core = RouterCore(config)
@@ -63,14 +87,23 @@ class Router:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._on_ready_changed = on_ready_changed
+        self._requests = requests or RequestMetrics()
+        self._spans = spans or RequestSpans()
+        self._share = share or NothingSharedByRouter()
         self._was_ready = False
         callbacks = WorkerCallbacks(
             on_joined=self._on_joined,
-            on_message=lambda name, message: self._take(WorkerSaid(worker_id=name, message=message)),
-            on_load=lambda name, load: self._take(WorkerReported(worker_id=name, load=load)),
+            on_message=self._on_message,
+            on_load=self._on_load,
             on_left=self._on_left,
         )
-        self.sessions = SessionServer(router_id, epoch, callbacks, timings)
+        self.sessions = SessionServer(
+            router_id, epoch, callbacks, timings, has_locality=self._share.has_locality
+        )
+        must_split = config.limits.placement.split is SplitMode.ALWAYS
+        self.operations = Operations(self.fleet.workers, self.sessions.send, must_split=must_split)
+        self._shifts = RoleShifts(self.operations)
+        self.transfers = TransferChecks(f"{epoch:x}", self.fleet, self.sessions.send, is_on=checks_transfers)
 
     @property
     def fleet(self) -> Fleet:
@@ -78,22 +111,38 @@ class Router:
         return self._core.fleet
 
     @property
+    def roles(self) -> RoleBalance:
+        """What shifts roles, if anything does."""
+        return self._core.roles
+
+    @property
+    def core(self) -> RouterCore:
+        """What it knows; to be read only."""
+        return self._core
+
+    @property
     def is_ready(self) -> bool:
         """Whether a prompt can be served now."""
         return self.fleet.is_ready
 
-    def submit(self, stream: ClientStream, timeout_s: float) -> None:
-        """Start a request; from here on its stream gets exactly one end.
+    def submit(self, stream: ClientStream, timeout_s: float, phases: tuple[Phase, ...] = ()) -> None:
+        """Start a request, after these phases; from here on its stream gets exactly one end.
+
+        A client that goes on with its request here ends the call that it has left.
 
         Raises:
             InvalidRequestError: a running request has its name.
         """
-        if stream.request_id in self._streams:
-            allowed = "a name that no running request has"
-            raise InvalidRequestError("request_id", stream.request_id, allowed)
+        if (running := self._streams.get(stream.request_id)) is not None:
+            if not stream.continues(running):
+                allowed = "a name that no running request has"
+                raise InvalidRequestError("request_id", stream.request_id, allowed)
+            error = RequestError(ErrorCode.CANCELLED, "its client goes on in another call")
+            self._take(self._give_up(stream.request_id, error))
         self._streams[stream.request_id] = stream
         try:
-            self._take(Submit(spec=stream.spec, timeout_s=timeout_s))
+            context = stream.context
+            self._take(Submit(spec=stream.spec, timeout_s=timeout_s, context=context, phases=phases))
         except Exception as error:
             self._take(self._give_up(stream.request_id, error))
 
@@ -102,11 +151,17 @@ class Router:
         if self._streams.get(stream.request_id) is stream:
             self._take(ClientGone(request_id=stream.request_id))
 
+    def tell(self, event: LocalityTold | OthersGave) -> None:
+        """Take what was heard from the rest of the cluster."""
+        self._take(event)
+
     def close(self, reason: str) -> None:
         """End all requests as UNAVAILABLE and all sessions."""
         for request_id in list(self._streams):
             error = RequestError(ErrorCode.UNAVAILABLE, reason)
             self._take(self._give_up(request_id, error))
+        self._shifts.close()
+        self.transfers.close()
         self.sessions.close()
         if self._timer is not None:
             self._timer.cancel()
@@ -115,20 +170,39 @@ class Router:
 
     def _on_joined(self, info: WorkerInfo) -> None:
         self._take(WorkerJoined(info=info))
+        self._share.on_joined(info)
         _log.info(
             "worker %s joined: role %s, %d blocks of %d tokens, at most %d tokens a sequence",
             *(info.worker_id, info.role, info.num_blocks, info.identity.block_size, info.max_model_len),
         )
         self._note_ready()
+        self.transfers.on_joined(info)
+
+    def _on_message(self, worker_id: str, message: ToRouter) -> None:
+        if self.transfers.take(worker_id, message):
+            return
+        self._requests.on_message(worker_id, message)
+        self._take(WorkerSaid(worker_id=worker_id, message=message))
+        if isinstance(message, ControlResult):
+            self._note_ready()
+            self.operations.on_result(worker_id, message)
+
+    def _on_load(self, worker_id: str, load: WorkerLoad) -> None:
+        self.roles.is_balancer = self._share.is_first
+        self._take(WorkerReported(worker_id=worker_id, load=load))
+        self._note_ready()
 
     def _on_left(self, worker_id: str, reason: str) -> None:
+        self._share.on_left(worker_id)
         self._take(WorkerLeft(worker_id=worker_id, reason=reason))
         self._note_ready()
+        self.transfers.on_left(worker_id)
+        self.operations.on_left(worker_id, reason)
 
     def _note_ready(self) -> None:
         if self.is_ready != self._was_ready:
             self._was_ready = self.is_ready
-            _log.info("ready" if self.is_ready else "not ready: a worker for prefill or decode is missing")
+            _log.info("ready" if self.is_ready else f"not ready: {why_not_ready(self.fleet.workers())}")
             self._on_ready_changed()
 
     # --- events and effects ---
@@ -136,6 +210,7 @@ class Router:
     def _take(self, event: RouterEvent) -> None:
         self._perform(self._core.on_event(self._loop.time(), event))
         self._arm()
+        self._share.on_charged()
 
     def _perform(self, effects: list[RouterEffect]) -> None:
         """Do what the core asks, then tell it what came of that."""
@@ -143,12 +218,18 @@ class Router:
             self._perform(self._core.on_event(self._loop.time(), event))
 
     def _perform_one(self, effect: RouterEffect) -> RouterEvent | None:
+        if isinstance(effect, SetRole):
+            self._shifts.begin(effect)
+            return None
         try:
             match effect:
                 case SendToWorker(worker_id=worker_id, message=message):
                     self.sessions.send(worker_id, message)
                 case EmitTokens():
                     return self._emit(effect)
+                case EmitPromptLogprobs(prompt_logprobs=prompt_logprobs):
+                    if (stream := self._streams.get(prompt_logprobs.request_id)) is not None:
+                        stream.push_prompt(prompt_logprobs)
                 case FinishRequest():
                     self._finish(effect)
                 case FailRequest():
@@ -160,21 +241,32 @@ class Router:
         return None
 
     def _emit(self, effect: EmitTokens) -> StopMatched | None:
-        output = effect.output
-        stream = self._streams.get(output.request_id)
-        is_stopped = stream is not None and stream.push(output)
-        return StopMatched(request_id=output.request_id, index=output.index) if is_stopped else None
+        stream = self._streams.get(effect.request_id)
+        if stream is None:
+            return None
+        is_stopped = stream.push(effect.output)
+        self._requests.on_tokens(self._loop.time(), stream, effect.output)
+        if not is_stopped:
+            return None
+        return StopMatched(request_id=effect.request_id, index=effect.output.index)
 
     def _finish(self, effect: FinishRequest) -> None:
         if (stream := self._streams.get(effect.request_id)) is not None:
             stream.finish(effect)
             del self._streams[effect.request_id]
+            self._note_ended(stream, effect)
             _log_finished(effect, stream.num_sent_tokens)
 
     def _fail(self, effect: FailRequest) -> None:
         if (stream := self._streams.pop(effect.request_id, None)) is not None:
-            stream.fail(RequestError(effect.code, effect.message))
+            stream.fail(RequestError(effect.code, effect.message, effect.retry_after_s))
+            self._note_ended(stream, effect)
             _log_failed(effect.request_id, effect.code, effect.message)
+
+    def _note_ended(self, stream: ClientStream, end: FinishRequest | FailRequest) -> None:
+        record = self._core.log.get(end.request_id)
+        self._requests.on_ended(stream, end, record)
+        self._spans.on_ended(self._loop.time(), stream.text, end, record, is_chat=stream.is_chat)
 
     def _give_up(self, request_id: str, error: Exception) -> ClientGone:
         """End a request that this shell cannot go on with; the core lets its workers know."""
@@ -185,19 +277,19 @@ class Router:
                 _log.error("cannot go on", exc_info=error, extra={"request_id": request_id})
                 code, message = ErrorCode.INTERNAL, "internal error; the router's log has the cause"
         self._fail(FailRequest(request_id=request_id, code=code, message=message))
-        return ClientGone(request_id=request_id)
+        return ClientGone(request_id=request_id, code=code, message=message)
 
-    def _request_of(self, effect: RouterEffect) -> str:
+    def _request_of(self, effect: RequestEffect) -> str:
         match effect:
-            case EmitTokens(output=output):
-                return output.request_id
+            case EmitPromptLogprobs(prompt_logprobs=prompt_logprobs):
+                return prompt_logprobs.request_id
             case SendToWorker(message=message):
                 attempt_id = (
                     message.request_id if isinstance(message, Start | Cancel) else message.spec.request_id
                 )
                 return name_at_client(attempt_id)
-            case FinishRequest(request_id=request_id) | FailRequest(request_id=request_id):
-                return request_id
+            case EmitTokens() | FinishRequest() | FailRequest():
+                return effect.request_id
         assert_never(effect)
 
     # --- time ---
@@ -217,6 +309,7 @@ class Router:
             self._perform(self._core.on_deadline(self._loop.time()))
         finally:
             self._arm()
+            self._share.on_charged()
 
 
 def _log_finished(finished: FinishRequest, num_sent_tokens: int) -> None:
@@ -238,4 +331,6 @@ def _log_finished(finished: FinishRequest, num_sent_tokens: int) -> None:
 
 
 def _log_failed(request_id: str, code: ErrorCode, message: str) -> None:
+    if code is ErrorCode.INVALID_REQUEST:  # the value, which is the client's text, stays out of logs
+        message = f"{message.partition(' is ')[0]:.100} is not as it may be"
     _log.info("ended as %s: %s", code, message, extra={"request_id": request_id})

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from baton_core.errors import InvalidConfigError
-from baton_core.placement import SplitMode
+from baton_core.routing.placement import SplitMode
+from baton_core.routing.routing_policies import RoutingPolicy
+from baton_core.sessions.session import DEFAULT_TIMINGS
+from baton_router.admission_settings import AdmissionSettings
+from baton_router.generation_defaults import MODELS_OWN
+from baton_router.http.http_settings import HttpSettings
+from baton_router.request_limits import RequestLimits
 from baton_service.logs import FORMATS, LEVELS
+from baton_service.shared_state.settings import RedisSettings
+from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
+from baton_service.tls import ServerTls
+from baton_service.tracing import TracingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,18 +32,47 @@ class RouterSettings:
 
     model: str
     """A model folder, or a Hugging Face Hub id."""
+    tokenizer: str | None = None
+    """The same of the tokenizer; None is the model's own."""
     served_model_names: tuple[str, ...] = ()
     """Names that clients use, the first one first; none means `model` as it is written."""
     host: str = "127.0.0.1"
-    port: int = 8100
-    """0 lets the system choose."""
+    port: int = 8000
+    """Of HTTP; 0 lets the system choose."""
+    grpc_port: int = 8100
+    """For gRPC clients and workers; 0 lets the system choose."""
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    """Where this router meets the other routers, and hears what workers have cached."""
+    advertise_host: str = ""
+    """Where workers reach this router; found out when empty."""
+    routing_policy: RoutingPolicy = RoutingPolicy.COST
     split: SplitMode = SplitMode.AUTO
-    min_split_tokens: int = 256
+    min_split_tokens: int = 32
     """Uncached prompt tokens from which `auto` splits."""
+    adaptive_roles: bool = False
+    """Whether the router changes the roles of workers where prefill, or decode, is short of them."""
+    check_transfers: bool = False
+    """Whether each pair of workers is tried when both are there."""
     request_timeout_s: float = 600.0
     """For calls without a deadline of their own."""
-    shutdown_timeout_s: float = 10.0
+    move_timeout_s: float = 15.0
+    session_timeout_s: float = DEFAULT_TIMINGS.dead_after_s
+    """How long a request whose worker is lost looks for another one."""
+    shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
     """How long running requests may take to end once the router is told to stop."""
+    chat_template: str = ""
+    """A file of Jinja source, or the source, to use instead of the model's own."""
+    generation_config: str = MODELS_OWN
+    """Where sampling defaults come from, as `with_generation_config` reads it."""
+    override_generation_config: Mapping[str, Any] = field(default_factory=dict)
+    resume_secret: str = ""
+    """What resume tokens are signed with, the same at every router of a fleet; empty is nothing secret."""
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    tls: ServerTls = field(default_factory=ServerTls)
+    """Of both ports."""
+    tracing: TracingSettings = field(default_factory=TracingSettings)
     log_format: str = "text"
     log_level: str = "info"
 
@@ -42,13 +83,22 @@ class RouterSettings:
         _check("--served-model-name", names, are_names, "printable names, each once")
         is_host = bool(self.host) and not any(character.isspace() for character in self.host)
         _check("--host", self.host, is_host, "an address of this machine, such as 127.0.0.1 or 0.0.0.0")
-        _check("--port", self.port, _is_int(self.port, 0, 65_535), "an integer from 0 to 65535")
+        for flag, port in (("--port", self.port), ("--grpc-port", self.grpc_port)):
+            _check(flag, port, _is_int(port, 0, 65_535), "an integer from 0 to 65535")
+        is_twice = self.port == self.grpc_port != 0
+        _check("--grpc-port", self.grpc_port, not is_twice, "another one than --port")
+        policies = list(RoutingPolicy)
+        _check("--routing-policy", self.routing_policy, self.routing_policy in policies, ", ".join(policies))
+        object.__setattr__(self, "routing_policy", RoutingPolicy(self.routing_policy))
         _check("--split", self.split, self.split in list(SplitMode), ", ".join(SplitMode))
         object.__setattr__(self, "split", SplitMode(self.split))
+        is_idle = self.adaptive_roles and self.split is SplitMode.NEVER
+        _check("--adaptive-roles", self.adaptive_roles, not is_idle, "with --split auto or always")
         is_count = _is_int(self.min_split_tokens, 1, 2**31 - 1)
         _check("--min-split-tokens", self.min_split_tokens, is_count, "an integer from 1")
         is_timeout = _is_seconds(self.request_timeout_s) and self.request_timeout_s > 0
         _check("--request-timeout", self.request_timeout_s, is_timeout, "seconds, over 0")
+        _check("--move-timeout", self.move_timeout_s, _is_seconds(self.move_timeout_s), "seconds")
         _check("--shutdown-timeout", self.shutdown_timeout_s, _is_seconds(self.shutdown_timeout_s), "seconds")
         _check("--log-format", self.log_format, self.log_format in FORMATS, ", ".join(FORMATS))
         _check("--log-level", self.log_level, self.log_level in LEVELS, ", ".join(LEVELS))
@@ -59,9 +109,14 @@ class RouterSettings:
         return self.served_model_names or (self.model,)
 
     @property
-    def address(self) -> str:
+    def grpc_address(self) -> str:
         """`host:port`, an IPv6 host in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return f"{self.shown_host}:{self.grpc_port}"
+
+    @property
+    def shown_host(self) -> str:
+        """The host as addresses have it: IPv6 in brackets."""
+        return f"[{self.host}]" if ":" in self.host else self.host
 
 
 def _check(flag: str, value: object, is_allowed: bool, allowed: str) -> None:

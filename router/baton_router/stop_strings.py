@@ -16,26 +16,32 @@ class StopMatcher:
 
     def __init__(self, stop: Sequence[str], *, include_stop: bool) -> None:
         self._patterns = [_Pattern(text) for text in stop]
+        self._first_characters = frozenset(text[0] for text in stop)
+        self._is_idle = True
+        """Whether no stop string has begun."""
         self._include_stop = include_stop
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, str | None]:
+    def push(self, text: str, *, can_stop: bool = True) -> tuple[str, str | None]:
         """Take more text; return what can be shown now, and the stop string that the text completed.
 
         What could be the beginning of a stop string is held back, unless stop strings are shown anyway.
-        After a match the matcher is spent: what follows the stop string is dropped.
+        Without `can_stop` none ends here, but one may begin. After a match the matcher is spent: what
+        follows the stop string is dropped.
         """
+        if self._is_idle and self._first_characters.isdisjoint(text):
+            return text, None
         num_held = len(self._held)
         self._held += text
         for end, character in enumerate(text, start=num_held + 1):
             matched = self._advance(character)
-            if matched:
+            if matched and can_stop:
                 shown = self._held[: end if self._include_stop else end - len(matched)]
                 self._held = ""
                 return shown, matched
-        num_shown = len(self._held)
-        if not self._include_stop:
-            num_shown -= max((pattern.num_matched for pattern in self._patterns), default=0)
+        num_begun = max((pattern.num_matched for pattern in self._patterns), default=0)
+        self._is_idle = not num_begun
+        num_shown = len(self._held) - (0 if self._include_stop else num_begun)
         shown, self._held = self._held[:num_shown], self._held[num_shown:]
         return shown, None
 
@@ -61,7 +67,10 @@ class _Pattern:
         while self.num_matched and self.text[self.num_matched] != character:
             self.num_matched = self._fallback[self.num_matched - 1]
         self.num_matched += self.text[self.num_matched] == character
-        return self.num_matched == len(self.text)
+        if self.num_matched < len(self.text):
+            return False
+        self.num_matched = self._fallback[-1]
+        return True
 
 
 @lru_cache(maxsize=256)

@@ -1,110 +1,14 @@
-"""From a client's message to a request that can be served, or to the error that says why not.
-
-Pure; runs in the tokenizing threads before any work is done for the request. `check_prompt` follows once the
-prompt's tokens are known.
-"""
+"""Checks of what clients send, whichever protocol they speak, before any work is done for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from collections.abc import Sequence
 
-from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
-from baton_core.sampling_params import SamplingParams
-from baton_proto.v1 import baton_pb2
-from baton_router.chat_template import ChatMessage, Conversation
-from baton_router.model_folder import ModelFolder
-from baton_router.tokenization import Prompt
-
-MAX_REQUEST_ID_CHARACTERS: Final = 128
-MAX_CACHE_SALT_CHARACTERS: Final = 128
-MAX_MESSAGES: Final = 4096
-ROLES: Final = ("system", "user", "assistant")
-
-_OPTIONAL_FIELDS: Final = (
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "ignore_eos",
-    "max_tokens",
-    "include_stop_str_in_output",
-    "skip_special_tokens",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidRequest:
-    """A client's request with every field in range and every default applied."""
-
-    request_id: str
-    prompt: Prompt
-    params: SamplingParams
-    """With a seed."""
-    cache_salt: str
-
-
-class RequestValidator:
-    """Checks requests for one served model."""
-
-    def __init__(
-        self,
-        model_names: Sequence[str],
-        model: ModelFolder,
-        *,
-        choose_seed: Callable[[], int],
-        choose_request_id: Callable[[], str],
-    ) -> None:
-        self._model_names = model_names
-        self._model = model
-        self._choose_seed = choose_seed
-        self._choose_request_id = choose_request_id
-
-    def validate(self, request: baton_pb2.GenerateRequest) -> ValidRequest:
-        """Check every field, and fill in what the client left out.
-
-        Raises:
-            InvalidRequestError: a field is out of range; the message names it, its value and what is allowed.
-            RequestError: NOT_FOUND, another model is asked for.
-        """
-        check_model(request.model, self._model_names)
-        _check_text("request_id", request.request_id, MAX_REQUEST_ID_CHARACTERS)
-        _check_text("cache_salt", request.cache_salt, MAX_CACHE_SALT_CHARACTERS)
-        return ValidRequest(
-            prompt=self._read_prompt(request),
-            params=self._read_params(request.sampling_params),
-            request_id=request.request_id or self._choose_request_id(),
-            cache_salt=request.cache_salt,
-        )
-
-    def _read_prompt(self, request: baton_pb2.GenerateRequest) -> Prompt:
-        match request.WhichOneof("prompt"):
-            case "text":
-                return read_text(request.text)
-            case "token_ids":
-                if not request.token_ids.ids:
-                    raise InvalidRequestError("token_ids", [], "at least one token id")
-                self._check_token_ids("token_ids", request.token_ids.ids)
-                return tuple(request.token_ids.ids)
-            case "chat":
-                return Conversation(messages=read_messages(request.chat))
-            case _:
-                raise InvalidRequestError("prompt", None, "one of text, token_ids and chat")
-
-    def _read_params(self, message: baton_pb2.SamplingParams) -> SamplingParams:
-        given: dict[str, Any] = {
-            name: getattr(message, name) for name in _OPTIONAL_FIELDS if message.HasField(name)
-        }
-        given |= {"stop": tuple(message.stop), "stop_token_ids": tuple(message.stop_token_ids)}
-        params = replace(self._model.sampling_defaults, **given)
-        self._check_token_ids("stop_token_ids", params.stop_token_ids)
-        return params if params.seed is not None else replace(params, seed=self._choose_seed())
-
-    def _check_token_ids(self, field: str, token_ids: Sequence[int]) -> None:
-        check_token_ids(field, token_ids, self._model.vocab_size)
+from baton_core.errors import ContextLengthError, ErrorCode, InvalidRequestError, RequestError
+from baton_core.requests.sampling_params import SamplingParams
+from baton_router.chat_template import Conversation
+from baton_router.generation import Prompt
+from baton_router.request_limits import RequestLimits
 
 
 def check_model(name: str, model_names: Sequence[str]) -> None:
@@ -118,44 +22,54 @@ def check_model(name: str, model_names: Sequence[str]) -> None:
         raise RequestError(ErrorCode.NOT_FOUND, str(error))
 
 
-def read_text(text: str) -> str:
-    """Return a prompt's text.
+def check_name(field: str, text: str, max_characters: int) -> None:
+    """Refuse a name that is too long or cannot be printed.
 
     Raises:
-        InvalidRequestError: it is empty.
+        InvalidRequestError: naming the field.
     """
-    if not text:
-        raise InvalidRequestError("text", text, "at least one character")
-    return text
+    if not isinstance(text, str) or len(text) > max_characters or not text.isprintable():
+        raise InvalidRequestError(field, text, f"at most {max_characters} characters, all printable")
 
 
-def read_messages(chat: baton_pb2.Chat) -> tuple[ChatMessage, ...]:
-    """Return a conversation's messages.
+def read_priority(value: object) -> int:
+    """Return a priority.
 
     Raises:
-        InvalidRequestError: there are none or too many of them, or one has an unknown role.
+        InvalidRequestError: it is no integer of 32 bits.
     """
-    if not chat.messages:
-        raise InvalidRequestError("chat", [], "at least one message")
-    if len(chat.messages) > MAX_MESSAGES:
-        raise InvalidRequestError("chat", f"{len(chat.messages)} messages", f"at most {MAX_MESSAGES}")
-    for message in chat.messages:
-        if message.role not in ROLES:
-            raise InvalidRequestError("role", message.role, ", ".join(ROLES))
-    return tuple(ChatMessage(role=message.role, content=message.content) for message in chat.messages)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**31) <= value < 2**31:
+        raise InvalidRequestError("priority", value, f"an integer from {-(2**31)} to {2**31 - 1}")
+    return value
 
 
-def check_prompt(token_ids: Sequence[int], *, max_model_len: int, vocab_size: int) -> None:
+def check_template_trust(prompt: Prompt, limits: RequestLimits) -> None:
+    """Refuse a conversation that brings its own template where the operator does not trust such.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    is_own = isinstance(prompt, Conversation) and prompt.template is not None
+    if is_own and not limits.trust_request_chat_template:
+        allowed = "none: this router runs without --trust-request-chat-template"
+        raise InvalidRequestError("chat_template", "a template", allowed)
+
+
+def check_prompt(
+    token_ids: Sequence[int], *, max_model_len: int, vocab_size: int, field: str = "prompt"
+) -> None:
     """Check a prompt's tokens, however they came about, against what the workers can hold.
 
     A `max_tokens` that does not fit beside the prompt is no error: the sequence ends at `max_model_len`.
 
     Raises:
-        InvalidRequestError: the prompt is empty, leaves no room for a token, or has one the model lacks.
+        ContextLengthError: the prompt leaves no room for a token.
+        InvalidRequestError: it is empty, or has a token that the model lacks.
     """
     if not 1 <= len(token_ids) < max_model_len:
-        raise InvalidRequestError("prompt", f"{len(token_ids)} tokens", f"1 to {max_model_len - 1} tokens")
-    check_token_ids("prompt", token_ids, vocab_size)
+        kind = ContextLengthError if token_ids else InvalidRequestError
+        raise kind(field, f"{len(token_ids)} tokens", f"1 to {max_model_len - 1} tokens")
+    check_token_ids(field, token_ids, vocab_size)
 
 
 def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
@@ -169,6 +83,48 @@ def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> No
             raise InvalidRequestError(field, token_id, f"token ids from 0 to {vocab_size - 1}")
 
 
-def _check_text(field: str, text: str, max_characters: int) -> None:
-    if len(text) > max_characters or not text.isprintable():
-        raise InvalidRequestError(field, text, f"at most {max_characters} characters, all printable")
+def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> None:
+    """Refuse a `min_tokens` that does not fit beside the prompt.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    room = max_model_len - num_prompt_tokens
+    if params.min_tokens > room:
+        allowed = f"at most {room}, the room that the prompt leaves of {max_model_len} tokens"
+        raise InvalidRequestError("min_tokens", params.min_tokens, allowed)
+
+
+def check_params(params: SamplingParams, limits: RequestLimits, vocab_size: int) -> None:
+    """Check what depends on the model and on the operator; ranges are checked already.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
+    check_token_ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
+    check_token_ids("logprob_token_ids", params.logprob_token_ids or (), vocab_size)
+    check_token_ids("logit_bias", tuple(params.logit_bias or ()), vocab_size)
+    _check_logprobs("logprobs", params.logprobs, limits, vocab_size)
+    _check_logprobs("prompt_logprobs", params.prompt_logprobs, limits, vocab_size)
+    _check_processors(params, limits)
+
+
+def _check_logprobs(field: str, value: int | None, limits: RequestLimits, vocab_size: int) -> None:
+    most = limits.most_logprobs(vocab_size)
+    wanted = vocab_size if value == -1 else value or 0
+    if wanted > most:
+        lowest = -1 if most == vocab_size else 0
+        raise InvalidRequestError(field, value, f"{lowest} to {most}, of which --max-logprobs decides")
+
+
+def _check_processors(params: SamplingParams, limits: RequestLimits) -> None:
+    if limits.is_in_process:
+        return
+    for processor in params.logits_processors:
+        if not isinstance(processor, str):
+            allowed = "names; functions can be called in process alone"
+            raise InvalidRequestError("logits_processors", processor, allowed)
+        if processor not in limits.logits_processors:
+            allowed = ", ".join(limits.logits_processors) or "none: --logits-processors names them"
+            raise InvalidRequestError("logits_processors", processor, allowed)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from random import Random
 
 from baton import CompletionOutput, SamplingParams
+from baton.clusters.request_encoder import encode_params
 from baton_proto.v1 import baton_pb2 as pb
 
 
@@ -21,8 +21,7 @@ def greedy(max_tokens: int, **params: object) -> SamplingParams:
 
 
 def ask(prompt: str | Sequence[int], params: SamplingParams) -> pb.GenerateRequest:
-    given = {name: value for name, value in asdict(params).items() if value is not None}
-    request = pb.GenerateRequest(sampling_params=pb.SamplingParams(**given))
+    request = pb.GenerateRequest(sampling_params=encode_params(params))
     if isinstance(prompt, str):
         request.text = prompt
     else:
@@ -30,7 +29,7 @@ def ask(prompt: str | Sequence[int], params: SamplingParams) -> pb.GenerateReque
     return request
 
 
-def answer(events: Iterable[pb.GenerateEvent]) -> tuple[tuple[CompletionOutput, ...], pb.FinishedEvent]:
+def answer(events: Iterable[pb.GenerateEvent]) -> tuple[list[CompletionOutput], pb.FinishedEvent]:
     """Put a whole stream together: its sequences in order, and its one end."""
     *tokens, last = events
     assert all(event.HasField("tokens") for event in tokens)
@@ -39,7 +38,7 @@ def answer(events: Iterable[pb.GenerateEvent]) -> tuple[tuple[CompletionOutput, 
     for event in tokens:
         streams.setdefault(event.tokens.index, []).append(event.tokens)
     assert sorted(streams) == list(range(len(streams)))
-    return tuple(_completion(index, streams[index]) for index in sorted(streams)), last.finished
+    return [_completion(index, streams[index]) for index in sorted(streams)], last.finished
 
 
 def _completion(index: int, events: Sequence[pb.TokensEvent]) -> CompletionOutput:
@@ -48,7 +47,7 @@ def _completion(index: int, events: Sequence[pb.TokensEvent]) -> CompletionOutpu
     return CompletionOutput(
         index=index,
         text="".join(event.text for event in events),
-        token_ids=tuple(token_id for event in events for token_id in event.token_ids),
+        token_ids=[token_id for event in events for token_id in event.token_ids],
         finish_reason=events[-1].finish_reason,
         stop_reason=getattr(events[-1], which) if which else None,
     )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Iterator
 
@@ -24,5 +25,8 @@ def llm() -> LLM:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A prefill worker and a decode worker, for tests that leave them as they were."""
-    with serving(tmp_path_factory.mktemp("cluster"), *SMALL, *FLOAT32) as running:
+    folder = tmp_path_factory.mktemp("cluster")
+    events = {"endpoint": f"ipc://{folder}/events", "replay_endpoint": f"ipc://{folder}/replay"}
+    config = json.dumps({"enable_kv_cache_events": True, **events})
+    with serving(folder, *SMALL, *FLOAT32, "--kv-events-config", config, "--metrics-port", "0") as running:
         yield running

@@ -18,14 +18,18 @@ from typing import Final
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from baton_core.session import DEFAULT_TIMINGS
+from baton_core.sessions.session import DEFAULT_TIMINGS
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_service.router_access import RouterAccess
 
 BATON: Final = (sys.executable, "-m", "baton")
 KV_CACHE_BYTES: Final = 64 * 2**20
 SMALL: Final = ("--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--split", "always")
 ONE_MIXED: Final = ("--prefill-workers", "0", "--decode-workers", "0", "--mixed", "1")
+PATIENT: Final = ("--session-timeout", "10")
+BRISK: Final = ("--session-timeout", "3")
+"""How soon a silent worker is given up."""
 FLOAT32: Final = ("--dtype", "float32")
 """In bfloat16 the shape of a batch decides between tokens that are almost as likely."""
 READY_WITHIN_S: Final = 90.0
@@ -48,6 +52,8 @@ class Cluster:
 
     process: subprocess.Popen[bytes]
     address: str
+    """Of gRPC."""
+    http_address: str
     log: Path
     channel: grpc.Channel
 
@@ -92,15 +98,19 @@ class Cluster:
 
 
 @contextmanager
-def starting(folder: Path, *flags: str, stdin: int = subprocess.DEVNULL) -> Iterator[Cluster]:
+def starting(
+    folder: Path, *flags: str, stdin: int = subprocess.DEVNULL, access: RouterAccess | None = None
+) -> Iterator[Cluster]:
     """Run `baton serve` until the block is left; its workers may still be loading.
 
-    It runs in `folder/cwd`, with `folder/tmp` for temporary files, and logs to `folder/log`.
+    It runs in `folder/cwd`, with `folder/tmp` for temporary files, and logs to `folder/log`. Without `access`
+    the client shows the key among the flags, if there is one.
     """
     (folder / "cwd").mkdir(parents=True)
     (folder / "tmp").mkdir()
     read_fd, write_fd = os.pipe()
-    command = (*BATON, "serve", "--port", "0", "--report-fd", str(write_fd), *flags)
+    ports = ("--port", "0", "--grpc-port", "0", "--report-fd", str(write_fd))
+    command = (*BATON, "serve", *ports, *PATIENT, *flags)
     with ExitStack() as stack:
         log = stack.enter_context((folder / "log").open("wb"))
         process = subprocess.Popen(
@@ -114,15 +124,17 @@ def starting(folder: Path, *flags: str, stdin: int = subprocess.DEVNULL) -> Iter
         stack.callback(stop, process)
         os.close(write_fd)
         with os.fdopen(read_fd) as pipe:
-            address = json.loads(pipe.readline())["address"]
-        channel = stack.enter_context(grpc.insecure_channel(address))
-        yield Cluster(process, address, folder / "log", channel)
+            said = json.loads(pipe.readline())
+        address = said["address"]
+        key = flags[flags.index("--api-key") + 1] if "--api-key" in flags else ""
+        channel = stack.enter_context((access or RouterAccess(key=key)).open_channel(address))
+        yield Cluster(process, address, said["http_address"], folder / "log", channel)
 
 
 @contextmanager
-def serving(folder: Path, *flags: str) -> Iterator[Cluster]:
+def serving(folder: Path, *flags: str, access: RouterAccess | None = None) -> Iterator[Cluster]:
     """As `starting`, and wait until a prompt can be served."""
-    with starting(folder, *flags) as cluster:
+    with starting(folder, *flags, access=access) as cluster:
         cluster.wait_until_ready()
         yield cluster
 
@@ -190,6 +202,13 @@ class Family:
             poll.register(fd, select.POLLIN)
         ended = {fd for fd, _ in poll.poll(0)}
         return [pid for pid, fd in self._fds.items() if fd not in ended]
+
+
+def listening_ports(pid: int) -> list[int]:
+    """TCP ports at which a process listens over IPv4."""
+    sockets = _sockets_of(pid)
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return [int(row[1].rpartition(":")[2], 16) for row in rows if row[9] in sockets and row[3] == "0A"]
 
 
 def _sockets_of(pid: int) -> set[str]:

@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 from baton import LLM
-from baton_router.chat_template import ChatMessage, Conversation
+from baton.commands.cli_arguments import BUNDLED_MODEL
+from baton_router.chat_template import Conversation
 from baton_router.model_folder import read_model_folder
 from baton_router.tokenization import Tokenizer
 from tests.e2e.calls import greedy
@@ -23,14 +24,14 @@ def test_a_scripted_chat_answers_with_its_history(cluster: Cluster, llm: LLM) ->
     command = [*BATON, "chat", "--address", cluster.address, "--temperature", "0", "--max-tokens", "24"]
     script = "".join(f"{question}\n" for question in QUESTIONS)
     ended = subprocess.run(command, input=script, capture_output=True, text=True, timeout=60, check=True)
-    tokenizer = Tokenizer(read_model_folder(Path(llm.model)))
-    messages: tuple[ChatMessage, ...] = ()
+    tokenizer = Tokenizer(read_model_folder(Path(BUNDLED_MODEL)))
+    messages: tuple[dict[str, str], ...] = ()
     expected = []
     for question in QUESTIONS:
-        messages += (ChatMessage(role="user", content=question),)
+        messages += ({"role": "user", "content": question},)
         prompt = tokenizer.encode_prompt(Conversation(messages=messages))
         (output,) = llm.generate(prompt, greedy(24, ignore_eos=False), use_tqdm=False)
-        messages += (ChatMessage(role="assistant", content=output.outputs[0].text),)
+        messages += ({"role": "assistant", "content": output.outputs[0].text},)
         expected += [f"> {question}", *output.outputs[0].text.split("\n"), "[timing]"]
     assert re.sub(TIMING, "[timing]", ended.stdout).split("\n") == [*expected, ""]
     cluster.wait_until_idle()

@@ -17,11 +17,12 @@ from typing import Any
 import grpc
 import pytest
 
-from baton import LLM, CompletionOutput, SamplingParams
+from baton import LLM, CompletionOutput, SamplingParams, StructuredOutputsParams
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
 from tests.e2e.processes import (
+    BRISK,
     FLOAT32,
     ONE_MIXED,
     SMALL,
@@ -36,17 +37,26 @@ from tests.e2e.processes import (
     until,
 )
 
-TOLD_WITHIN_S = 2.0
-"""From the death of a worker to the error at the client."""
+GOES_ON_WITHIN_S = 50.0
+"""From the death of a worker to the end of the last stream, on a busy machine."""
 RESTARTED_WITHIN_S = 40.0
 CHUNK = 32
+
+
+KINDS = (
+    greedy(120),
+    greedy(120, temperature=0.8, seed=3, n=2, repetition_penalty=1.2, stop=["?!?"]),
+    greedy(120, temperature=0.8, seed=4, min_tokens=100, bad_words=["a"], presence_penalty=0.5),
+    greedy(120, temperature=0.8, seed=5, structured_outputs=StructuredOutputsParams(regex="[a-z ]*")),
+)
+"""What draws depend on, and what the router remembers of a text."""
 
 
 @pytest.fixture(scope="module")
 def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One prefill worker that computes long prompts in many steps, and two decode workers."""
     flags = ("--decode-workers", "2", "--max-num-batched-tokens", str(CHUNK))
-    with serving(tmp_path_factory.mktemp("trio"), *SMALL, *FLOAT32, *flags) as cluster:
+    with serving(tmp_path_factory.mktemp("trio"), *SMALL, *FLOAT32, *BRISK, *flags) as cluster:
         yield cluster
         assert stop(cluster.process) == 0
 
@@ -55,7 +65,7 @@ def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 class End:
     """How a request ended: with an answer, or with an error at `ended_s` of the monotonic clock."""
 
-    outputs: tuple[CompletionOutput, ...] = ()
+    outputs: Sequence[CompletionOutput] = ()
     decode_worker: str = ""
     error: str = ""
     ended_s: float
@@ -94,52 +104,41 @@ async def disturb(
         return await asyncio.gather(*ends), disturbed_s
 
 
-def check_ends(
-    ends: Sequence[End], since_s: float, expected: Sequence[tuple[CompletionOutput, ...]]
-) -> tuple[set[str], set[str]]:
-    """Every request has the undisturbed answer or was told in time; returns their workers and the errors."""
-    workers, errors = set(), set()
+def check_ends(ends: Sequence[End], since_s: float, expected: Sequence[list[CompletionOutput]]) -> set[str]:
+    """Every request has the undisturbed answer, and in time; returns who ended those that had not before."""
     for end, outputs in zip(ends, expected, strict=True):
-        if end.error:
-            assert end.ended_s - since_s < TOLD_WITHIN_S
-            errors.add(end.error)
-        else:
-            assert end.outputs == outputs
-            workers.add(end.decode_worker)
-    return workers, errors
+        assert not end.error
+        assert end.outputs == outputs
+        assert end.ended_s - since_s < GOES_ON_WITHIN_S
+    return {end.decode_worker for end in ends if end.ended_s > since_s}
 
 
-def expect(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[tuple[CompletionOutput, ...]]:
+def expect(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[list[CompletionOutput]]:
     return [output.outputs for output in llm.generate(prompts, params, use_tqdm=False)]
 
 
-def test_a_prefill_worker_that_dies_fails_the_prompts_it_has_and_is_started_again(
-    trio: Cluster, llm: LLM
-) -> None:
+def test_the_prompts_of_a_prefill_worker_that_dies_are_computed_elsewhere(trio: Cluster, llm: LLM) -> None:
     prompts, params = [draw_prompt(1900, seed=number) for number in range(5)], greedy(4)
     requests = [ask(prompt, params) for prompt in prompts]
     expected = expect(llm, prompts, params)
     (pid,) = trio.pids_of("baton prefill-worker")
     ends, killed_s = asyncio.run(disturb(trio.address, requests, pid, signal.SIGKILL, any))
-    _, (error,) = check_ends(ends, killed_s, expected)
-    assert error.startswith("UNAVAILABLE: worker prefill-0 was lost: ")
-    assert 0 < sum(not end.error for end in ends) <= 2, "one prompt was complete, the next one on its way"
+    check_ends(ends, killed_s, expected)
     wait_for_successor(trio, "prefill-worker", pid)
     outputs, finished = answer(trio.stub.Generate(requests[-1]))
     assert (outputs, finished.timings.prefill_worker) == (expected[-1], "prefill-0")
 
 
-def test_a_decode_worker_that_dies_fails_its_streams_and_no_other(trio: Cluster, llm: LLM) -> None:
-    prompts, params = [draw_prompt(20, seed=10 + number) for number in range(4)], greedy(120)
-    requests = [ask(prompt, params) for prompt in prompts]
-    expected = expect(llm, prompts, params)
+def test_the_streams_of_a_decode_worker_that_dies_go_on_at_the_other(trio: Cluster, llm: LLM) -> None:
+    prompts = [draw_prompt(20, seed=10 + number) for number in range(len(KINDS))]
+    requests = [ask(prompt, params) for prompt, params in zip(prompts, KINDS, strict=True)]
+    expected = [expect(llm, [prompt], params)[0] for prompt, params in zip(prompts, KINDS, strict=True)]
     pid = trio.pids_of("baton decode-worker")[0]
+    answer(trio.stub.Generate(requests[-1]))  # Its grammar is compiled: all of them run at the same time.
     ends, killed_s = asyncio.run(
         disturb(trio.address, requests, pid, signal.SIGKILL, lambda counts: min(counts) >= 3)
     )
-    (survivor,), (error,) = check_ends(ends, killed_s, expected)
-    (dead,) = {"decode-1", "decode-2"} - {survivor}
-    assert error.startswith(f"UNAVAILABLE: worker {dead} was lost: ")
+    assert len(check_ends(ends, killed_s, expected)) == 1
     wait_for_successor(trio, "decode-worker", pid)
     assert answer(trio.stub.Generate(requests[0]))[0] == expected[0]
 
@@ -154,8 +153,7 @@ def test_a_worker_that_freezes_is_given_up_and_comes_back(trio: Cluster, llm: LL
         ends, frozen_s = asyncio.run(
             disturb(trio.address, requests, pid, signal.SIGSTOP, lambda counts: min(counts) >= 3)
         )
-        _, (error,) = check_ends(ends, frozen_s, expected)
-        assert error.startswith("UNAVAILABLE: worker decode-")
+        assert len(check_ends(ends, frozen_s, expected)) == 1
     finally:
         os.kill(pid, signal.SIGCONT)
     until(lambda: len(trio.info().workers) == 3, RESTARTED_WITHIN_S, "the worker again")
@@ -196,7 +194,8 @@ for number, event in enumerate(stub.Generate(request)):
 
 
 def test_a_cluster_that_is_told_to_stop_ends_streams_and_leaves_nothing(tmp_path: Path) -> None:
-    with serving(tmp_path, *SMALL) as cluster, Family(family_of(cluster.process.pid)) as family:
+    flags = (*SMALL, "--shutdown-timeout", "0.5")
+    with serving(tmp_path, *flags) as cluster, Family(family_of(cluster.process.pid)) as family:
         assert family.num_sockets > 0
         stream = cluster.stub.Generate(ask("a b c", greedy(1900)))
         for _ in range(3):
@@ -236,11 +235,9 @@ def test_a_cluster_stops_in_good_order_when_its_standard_input_ends(tmp_path: Pa
             pipe.close()
             assert cluster.process.wait(STOP_WITHIN_S) == 0
             family.wait_until_gone(within_s=1.0)
-        farewell, _, rest = cluster.log.read_text().partition(
-            "worker mixed-0 left: worker mixed-0 ended the session"
-        )
-        assert "router stopping" not in farewell
-        assert "router stopping" in rest
+        steps = ("router stopping", "worker mixed-0 left: the router shuts down", "mixed-worker leaving")
+        places = [cluster.log.read_text().find(step) for step in steps]
+        assert -1 < places[0] < places[1] < places[2]
 
 
 def test_a_launcher_ends_with_its_router(tmp_path: Path) -> None:

@@ -29,6 +29,23 @@ DOUBLES: Final = (0.0, -0.0, 1.0, 0.5, 1e-300, 1e308, -1.0, 2.0, math.nan, math.
 INTS: Final = (-(2**31), -2, -1, 0, 1, 50, 2**31 - 1)
 LONGS: Final = (-(2**63), -1, 0, 1, 2**63 - 1)
 TEXTS: Final = ("", "a", "\0", "\ufeff", "\U0010ffff", "e\u0301" * 50, "The os module " * 2000, "<s>" * 300)
+FORMS: Final[tuple[dict[str, Any], ...]] = (
+    *({}, {"json_object": True}, {"json_object": False}, {"disable_any_whitespace": True}),
+    *(
+        {"json": text}
+        for text in ("{}", "", "{", "[]", '{"type": "integer"}', '{"type": "robot"}', "[" * 60_000)
+    ),
+    *({"regex": text} for text in ("[0-9]+", "(", "(?=a)", "(a{1,999}){1,999}", "", "a" * 70_000)),
+    *({"grammar": text} for text in ('root ::= "a"', "root ::= root", "start: /a+/", "root ::=", "(" * 500)),
+    *(
+        {"structural_tag": text}
+        for text in ("{}", "[]", '{"format": {"type": "any_text"}}', '{"triggers": [""]}')
+    ),
+    *(
+        {"choice": pb.StructuredOutputs.Choices(choices=texts)}
+        for texts in ([], [""], ["a", "b"], ["x"] * 5000)
+    ),
+)
 NAMES: Final = ("", "other", "\n", "x" * 10_000)
 
 
@@ -41,6 +58,10 @@ def draw_generate(random: Random) -> pb.GenerateRequest:
         request.priority = pick(INTS)
     if random.random() < 0.2:
         request.cache_salt = pick(REQUEST_IDS)
+    if random.random() < 0.1:
+        request.truncate_prompt_tokens = pick(INTS)
+    if random.random() < 0.1:
+        request.add_special_tokens = pick((False, True))
     match random.randrange(5):
         case 0:
             request.text = pick(TEXTS)
@@ -68,8 +89,30 @@ def draw_params(random: Random) -> pb.SamplingParams:
         "max_tokens": lambda: random.choice(UINTS),
         "include_stop_str_in_output": lambda: True,
         "skip_special_tokens": lambda: False,
+        "presence_penalty": lambda: random.choice(DOUBLES),
+        "frequency_penalty": lambda: random.choice(DOUBLES),
+        "repetition_penalty": lambda: random.choice(DOUBLES),
+        "min_tokens": lambda: random.choice(UINTS),
+        "logprobs": lambda: random.choice(INTS),
+        "prompt_logprobs": lambda: random.choice(INTS),
+        "logprob_token_ids": lambda: draw_ids(random),
+        "detokenize": lambda: False,
+        "spaces_between_special_tokens": lambda: False,
+        "logit_bias": lambda: {token_id: random.choice(DOUBLES) for token_id in draw_ids(random)},
+        "allowed_token_ids": lambda: draw_ids(random),
+        "bad_words": lambda: random.choice(([""], [" "], ["\0"], ["the"], ["a b c " * 100], ["e"] * 257)),
+        "structured_outputs": lambda: pb.StructuredOutputs(**random.choice(FORMS)),
+        "repetition_detection": lambda: pb.RepetitionDetection(
+            max_pattern_size=random.choice(UINTS),
+            min_pattern_size=random.choice((0, 1, 2)),
+            min_count=random.choice(UINTS),
+        ),
+        "thinking_token_budget": lambda: random.choice(UINTS),
+        "logits_processors": lambda: random.choice((["os:system"], ["a"], ["a:b"] * 17, [""])),
+        "extra_args_json": lambda: random.choice(("{}", "[]", "{", "NaN", "[" * 5000, '{"a": 1}', "")),
+        "skip_reading_prefix_cache": lambda: random.random() < 0.5,
     }
-    names = random.sample(sorted(drawn), k=random.randrange(4))
+    names = random.sample(sorted(drawn), k=random.randrange(5))
     return pb.SamplingParams(**{name: drawn[name]() for name in names})
 
 
@@ -155,7 +198,11 @@ async def attack(address: str, neighbour: pb.GenerateRequest) -> tuple[list[pb.G
                 code, details = await status_of(channel, method, message)
                 assert code in CLEAN, (code, details, method, message)
                 if code == "INVALID_ARGUMENT":
-                    assert re.match(r"\w+ is .*; allowed: ", details, re.DOTALL), (details, method, message)
+                    assert re.match(r"[\w.\[\]-]+ is .*; allowed: ", details, re.DOTALL), (
+                        details,
+                        method,
+                        message,
+                    )
                 statuses.append(code)
 
         async def listen() -> list[pb.GenerateEvent]:

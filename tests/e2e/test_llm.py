@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,14 +18,17 @@ from pathlib import Path
 import pytest
 
 from baton import LLM, RequestOutput, SamplingParams
-from baton.cli_arguments import BUNDLED_MODEL
+from baton.api.logprobs import PromptLogprobs
+from baton.commands.cli_arguments import BUNDLED_MODEL
 from baton_core.errors import InvalidConfigError, InvalidRequestError, RequestError
 from tests.e2e.calls import draw_prompt, greedy
+from tests.e2e.every_parameter import EVERY, PROCESSOR
 from tests.e2e.processes import STOP_WITHIN_S, Family, children_of, family_of
 
 INTERRUPTED_WITHIN_S = 4.0
 """What is interrupted would take many times as long."""
 TEXT = "import json\n\n# Read the file\n"
+ARGUMENTS = {"dtype": "float32", "logits_processors": [PROCESSOR], "reasoning_parser": "qwen3"}
 DRAWN = SamplingParams(seed=5, temperature=0.9, top_k=50, max_tokens=20, ignore_eos=True)
 
 
@@ -31,7 +36,7 @@ DRAWN = SamplingParams(seed=5, temperature=0.9, top_k=50, max_tokens=20, ignore_
 def spawned() -> Iterator[LLM]:
     """With a prefill and a decode worker of its own, which end with `close`."""
     before = set(children_of(os.getpid()))
-    llm = LLM(dtype="float32", prefill_workers=1, decode_workers=1)
+    llm = LLM(prefill_workers=1, decode_workers=1, split="always", **ARGUMENTS)
     (launcher,) = set(children_of(os.getpid())) - before
     pids = family_of(launcher)
     assert len(pids) == 4, "launcher, router and two workers"
@@ -42,8 +47,9 @@ def spawned() -> Iterator[LLM]:
 
 
 def without_names(outputs: list[RequestOutput]) -> list[RequestOutput]:
-    """What must be equal: names count the requests of an object, hits depend on what it has served."""
-    return [replace(output, request_id="", num_cached_tokens=0) for output in outputs]
+    """What must be equal: names count the requests of an object, the rest depends on what it has served."""
+    own = {"request_id": "", "num_cached_tokens": 0, "metrics": None, "kv_transfer_params": None}
+    return [replace(output, **own) for output in outputs]
 
 
 def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> None:
@@ -56,13 +62,70 @@ def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> 
     assert [output.prompt for output in outputs] == [TEXT, None, TEXT, None, None, TEXT, TEXT]
     assert [len(output.prompt_token_ids) for output in outputs[1::2][:2]] == [600, 300]
     assert [output.outputs[0].finish_reason for output in outputs] == ["length"] * 5 + ["stop"] * 2
-    assert len({completion.token_ids for completion in outputs[2].outputs}) == 3
+    assert len({tuple(completion.token_ids) for completion in outputs[2].outputs}) == 3
 
 
 def stop_string(llm: LLM) -> str:
     (output,) = llm.generate(TEXT, greedy(30), use_tqdm=False)
     text = output.outputs[0].text
     return text[len(text) // 2 :][:3]
+
+
+@pytest.fixture(scope="module")
+def every_output(spawned: LLM) -> dict[str, tuple[RequestOutput, RequestOutput]]:
+    """Of each request in one process, and handed over from one worker to another."""
+    prompts = [draw_prompt(300, seed=1000 + number) for number in range(len(EVERY))]
+    split = spawned.generate(prompts, list(EVERY.values()), use_tqdm=False)
+    with LLM(**ARGUMENTS) as together:
+        outputs = together.generate(prompts, list(EVERY.values()), use_tqdm=False)
+    return dict(zip(EVERY, zip(outputs, split, strict=True), strict=True))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_parameter_gives_the_same_tokens_where_prompts_are_handed_over(
+    name: str, every_output: dict[str, tuple[RequestOutput, RequestOutput]]
+) -> None:
+    together, split = every_output[name]
+    assert together.kv_transfer_params is None
+    assert split.kv_transfer_params is not None, "the prompt was not handed over"
+    assert split.kv_transfer_params["remote_engine_id"] == "prefill-0"
+    for one, other in zip(together.outputs, split.outputs, strict=True):
+        assert replace(other, logprobs=None, cumulative_logprob=None) == replace(
+            one, logprobs=None, cumulative_logprob=None
+        )
+        assert other.cumulative_logprob == pytest.approx(one.cumulative_logprob, abs=1e-3)
+        assert_close(one.logprobs, other.logprobs)
+    assert_close(together.prompt_logprobs, split.prompt_logprobs)
+
+
+def assert_close(one: PromptLogprobs | None, other: PromptLogprobs | None) -> None:
+    """The same tokens at every position, with the same log-probabilities up to rounding."""
+    assert type(one) is type(other)
+    for entries, others in zip(one or [], other or [], strict=True):
+        assert (entries or {}).keys() == (others or {}).keys()
+        for token_id, entry in (entries or {}).items():
+            found = (others or {})[token_id]
+            assert found.logprob == pytest.approx(entry.logprob, abs=1e-4)
+            assert found.decoded_token == entry.decoded_token
+
+
+def test_every_parameter_does_something(every_output: dict[str, tuple[RequestOutput, RequestOutput]]) -> None:
+    outputs = {name: together.outputs[0] for name, (together, _) in every_output.items()}
+    assert len({tuple(one.token_ids) for one in every_output["n"][0].outputs}) == 4
+    assert outputs["stop"].text.endswith(("e", " "))
+    assert outputs["stop_token_ids"].stop_reason == outputs["stop_token_ids"].token_ids[-1]
+    assert len(outputs["min_tokens"].token_ids) >= 12
+    assert set(outputs["allowed_token_ids"].token_ids) <= set(range(60, 90))
+    assert outputs["detokenize"].text == ""
+    assert json.loads(outputs["json"].text)["name"] in ("a", "bc")
+    assert re.fullmatch("[ab]{2,6}c", outputs["regex"].text)
+    assert outputs["choice"].text in ("left", "right", "up")
+    assert re.fullmatch("[xyz]{3,9}!", outputs["grammar"].text)
+    assert outputs["json_object"].text.startswith("{")
+    assert re.fullmatch(r"\[a\][xy]{3}\[b\]", outputs["structural_tag"].text)
+    assert outputs["repetition_detection"].finish_reason == "repetition"
+    assert outputs["unlimited"].finish_reason == "stop"
+    assert len(outputs["logits_processors"].token_ids) == 16
 
 
 @pytest.mark.parametrize("name", ["llm", "spawned"])
@@ -107,9 +170,9 @@ def test_a_priority_is_refused_where_the_workers_know_none(name: str, request: p
     with pytest.raises(RequestError, match="priority is 3; allowed: 0, under the scheduling policy fcfs"):
         llm.generate([TEXT, TEXT], greedy(2), priority=[0, 3], use_tqdm=False)
     for priority, said in (
-        ([1], "priority is '1 of them'; allowed: 2"),
+        ([1], "priority is '1 of them'; allowed: 1 or 2"),
         ([0, 2**31], "priority is 2147483648"),
-        ([0, "1"], "priority is '1'; allowed: integers"),
+        ([0, "1"], "priority is '1'; allowed: an integer from"),
     ):
         with pytest.raises(InvalidRequestError, match=said):
             llm.generate([TEXT, TEXT], greedy(2), priority=priority, use_tqdm=False)

@@ -12,10 +12,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton import LLM, SamplingParams
-from baton.cli_arguments import BUNDLED_MODEL
+from baton.commands.cli_arguments import BUNDLED_MODEL
 from baton_engine.models.registry import read_model_config
 from baton_proto.v1 import baton_pb2 as pb
-from baton_router.chat_template import ChatMessage, Conversation
+from baton_router.chat_template import Conversation
 from baton_router.model_folder import read_model_folder
 from baton_router.tokenization import Tokenizer
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
@@ -76,12 +76,12 @@ def test_a_stop_string_cuts_the_text(cluster: Cluster, llm: LLM) -> None:
 
 def test_a_conversation_is_rendered_with_the_models_template(cluster: Cluster, llm: LLM) -> None:
     messages = (
-        ChatMessage(role="system", content="Answer shortly."),
-        ChatMessage(role="user", content="What is JSON?"),
+        {"role": "system", "content": "Answer shortly."},
+        {"role": "user", "content": "What is JSON?"},
     )
     prompt = Tokenizer(read_model_folder(Path(BUNDLED_MODEL))).encode_prompt(Conversation(messages=messages))
     request = ask("", greedy(24))
-    request.chat.messages.extend(pb.ChatMessage(role=m.role, content=m.content) for m in messages)
+    request.chat.messages.extend(pb.ChatMessage(**message) for message in messages)
     outputs, finished = answer(cluster.stub.Generate(request))
     assert outputs == llm.generate(prompt, greedy(24), use_tqdm=False)[0].outputs
     assert finished.usage.prompt_tokens == len(prompt)
@@ -109,7 +109,7 @@ def bad_requests(info: pb.ModelInfo) -> dict[str, pb.GenerateRequest]:
         "text is ''; allowed: at least one character": ask("", greedy(1)),
         "token_ids is []": pb.GenerateRequest(token_ids=pb.TokenIds()),
         f"token_ids is {size}; allowed: token ids from 0 to {size - 1}": ask([5, size], greedy(1)),
-        f"prompt is '{limit} tokens'; allowed: 1 to {limit - 1} tokens": ask([5] * limit, greedy(1)),
+        f"token_ids is '{limit} tokens'; allowed: 1 to {limit - 1} tokens": ask([5] * limit, greedy(1)),
         "prompt is None": pb.GenerateRequest(),
         "chat is []": pb.GenerateRequest(chat=pb.Chat()),
         "role is 'robot'": pb.GenerateRequest(chat=pb.Chat(messages=[pb.ChatMessage(role="robot")])),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from baton_kernels.invariant_selection import select_invariant_kernels
 from baton_kernels.kernel_variant import FP8_ARCH, device_arch
 from baton_kernels.reference import attend_reference
 from baton_kernels.selection import select_kernels
@@ -25,8 +26,11 @@ E4M3 = torch.float8_e4m3fn
 PAIRS = [*((dtype, dtype) for dtype in TOLERANCE), (torch.bfloat16, E4M3), (torch.float16, E4M3)]
 
 
-def attend(step: PagedBatch, softcap: float | None = None) -> Tensor:
+def attend(step: PagedBatch, softcap: float | None = None, *, is_invariant: bool = False) -> Tensor:
     kernels = select_kernels("cuda").attention
+    if is_invariant:
+        head_dim = step.q.shape[-1]
+        kernels = select_invariant_kernels("cuda", step.q.dtype, head_dim).attention
     return kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap)
 
 
@@ -105,7 +109,19 @@ def only_slice(step: PagedBatch, seq: int, start: int, stop: int) -> PagedBatch:
     return replace(step, batch=alone, q=step.q[rows], k=step.k[rows], v=step.v[rows])
 
 
-def test_a_decode_gets_the_same_bits_alone_and_in_company() -> None:
+def test_decodes_of_very_different_lengths_equal_the_reference() -> None:
+    step = make_paged_batch(
+        [(1, 9000), *[(1, 3 + place) for place in range(40)]],
+        head_dim=128,
+        group=4,
+        block_size=32,
+        dtype=torch.bfloat16,
+        device="cuda",
+    )
+    assert_equals_reference(step)
+
+
+def test_an_invariant_decode_gets_the_same_bits_alone_and_in_company() -> None:
     lengths = (1300, 5, 600)
     step = make_paged_batch(
         [(1, length) for length in lengths],
@@ -115,9 +131,10 @@ def test_a_decode_gets_the_same_bits_alone_and_in_company() -> None:
         dtype=torch.bfloat16,
         device="cuda",
     )
-    together = attend(step)
+    together = attend(step, is_invariant=True)
     for seq, length in enumerate(lengths):
-        assert torch.equal(attend(only_slice(step, seq, length - 1, length))[0], together[seq])
+        alone = attend(only_slice(step, seq, length - 1, length), is_invariant=True)
+        assert torch.equal(alone[0], together[seq])
 
 
 def test_a_prompt_gets_the_same_bits_however_it_is_cut() -> None:

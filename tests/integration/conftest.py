@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from baton_core.router_core import RouterCore
-from baton_core.router_events import RouterEffect, RouterEvent, WorkerReported, WorkerSaid
+from baton_core.routing.router_core import RouterCore
+from baton_core.routing.router_events import RouterEffect, RouterEvent, WorkerReported, WorkerSaid
 from tests.integration.worker_cluster import Said
 
 

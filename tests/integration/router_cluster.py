@@ -10,13 +10,14 @@ from typing import Any
 
 import grpc
 
-from baton_core.worker_info import Role
+from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.main import RouterServer
 from baton_router.model_folder import read_model_folder
 from baton_router.settings import RouterSettings
 from baton_router.tokenization import Tokenizer
+from baton_service.router_access import RouterAccess
 from tests.integration.scripted_worker import ScriptedWorker
 
 MODEL = Path(__file__).parents[2] / "lib" / "baton" / "bundled"
@@ -24,11 +25,14 @@ TOKENIZER = Tokenizer(read_model_folder(MODEL))
 TEXT = "The quick brown fox jumps over the lazy dog, and 你好 to all. The end is not near."
 ANSWER = TOKENIZER.encode(TEXT)
 PROMPT = "Tell me a story."
+PATIENT_S = 10.0
+"""Of a cluster in one process, whose parts hold each other up."""
 
 
 @asynccontextmanager
 async def serving(**settings: Any) -> AsyncIterator[RouterServer]:
-    fields = {"model": str(MODEL), "served_model_names": ("tiny",), "port": 0, "shutdown_timeout_s": 0.0}
+    fields: dict[str, Any] = {"model": str(MODEL), "served_model_names": ("tiny",), "port": 0, "grpc_port": 0}
+    fields |= {"shutdown_timeout_s": 0.0, "session_timeout_s": PATIENT_S}
     server = RouterServer(RouterSettings(**{**fields, **settings}))
     await server.start()
     try:
@@ -37,14 +41,19 @@ async def serving(**settings: Any) -> AsyncIterator[RouterServer]:
         await server.stop()
 
 
+def access_to(server: RouterServer) -> RouterAccess:
+    """What lets a worker in: the first of the router's keys, if it has any."""
+    return RouterAccess(key=next(iter(server._settings.http.api_keys), ""))
+
+
 @asynccontextmanager
 async def cluster(*workers: ScriptedWorker, **settings: Any) -> AsyncIterator[BatonStub]:
     """A router with workers that have joined, and a client of it."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(**settings))
         for worker in workers:
-            await stack.enter_async_context(worker.joined(server.port))
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
+            await stack.enter_async_context(worker.joined(server.grpc_port, access_to(server)))
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
         yield BatonStub(await stack.enter_async_context(channel))
 
 
@@ -76,7 +85,7 @@ async def error_of(call: Any) -> tuple[str, str]:
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await scenario
 
     asyncio.run(limited())

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from baton_core.finish import finish_reason
-from baton_core.request_flow import name_at_client
-from baton_core.router_messages import (
+from baton_core.requests.finish import FinishReason, finish_reason
+from baton_core.routing.request_log import name_at_client
+from baton_core.sessions.router_messages import (
     Cancel,
     FirstToken,
     Generate,
@@ -22,14 +22,15 @@ from baton_core.router_messages import (
     ToWorker,
     Transferred,
 )
-from baton_core.worker_info import Role, WorkerLoad
+from baton_core.sessions.worker_info import Role, WorkerLoad
+from baton_service.router_access import RouterAccess
 from baton_service.session_client import RouterCallbacks, SessionClient
 from tests.builders import make_worker_info
 
 EOS_TOKEN_IDS = frozenset({0, 2})
 
 
-async def until(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 (what is waited for raises no event)
             await asyncio.sleep(0.005)
@@ -55,12 +56,19 @@ class ScriptedWorker:
     ) -> None:
         self.info = make_worker_info(name, role, **info)
         self.commands: list[ToWorker] = []
+        self.load = WorkerLoad(num_available_blocks=self.info.num_blocks)
+        """What its heartbeats say."""
         self.client: SessionClient
         self._answers = answers
         self._num_steps = num_steps
         self._num_tokens_per_output = num_tokens_per_output
         self._specs: dict[str, RequestSpec] = {}
         self._router_id = ""
+
+    @property
+    def router_id(self) -> str:
+        """Of the session; empty before it has joined."""
+        return self._router_id
 
     @property
     def has_joined(self) -> bool:
@@ -71,17 +79,19 @@ class ScriptedWorker:
         whole = [command for command in self.commands if isinstance(command, Cancel) and not command.indices]
         return sum(name_at_client(command.request_id) == request_id for command in whole)
 
-    def go_on(self, request_id: str) -> None:
-        """Send all that `num_steps` held back."""
+    def go_on(self, request_id: str, num_more_steps: int | None = None) -> None:
+        """Send what `num_steps` held back: all of it, or the next `num_more_steps`."""
         assert self._num_steps is not None
-        begin, self._num_steps = self._num_steps, None
+        begin = self._num_steps
+        self._num_steps = None if num_more_steps is None else begin + num_more_steps
         spec = next(s for name, s in self._specs.items() if name_at_client(name) == request_id)
         self._decode(spec, range(spec.params.n), begin=begin)
 
     @asynccontextmanager
-    async def joined(self, port: int) -> AsyncIterator[ScriptedWorker]:
-        load = WorkerLoad(num_available_blocks=self.info.num_blocks)
-        self.client = SessionClient(f"127.0.0.1:{port}", self.info, lambda: load, self._callbacks())
+    async def joined(self, port: int, access: RouterAccess | None = None) -> AsyncIterator[ScriptedWorker]:
+        self.client = SessionClient(
+            f"127.0.0.1:{port}", self.info, lambda: self.load, self._callbacks(), access=access
+        )
         running = asyncio.create_task(self.client.run())
         try:
             await until(lambda: self.has_joined or running.done())
@@ -95,7 +105,7 @@ class ScriptedWorker:
             on_joined=self._on_joined, on_message=self._on_message, on_lost=lambda router_id: None
         )
 
-    def _on_joined(self, router_id: str) -> None:
+    def _on_joined(self, router_id: str, _has_locality: bool) -> None:
         self._router_id = router_id
 
     def _on_message(self, router_id: str, message: ToWorker) -> None:
@@ -147,8 +157,13 @@ class ScriptedWorker:
             eos_token_ids=EOS_TOKEN_IDS,
             max_model_len=self.info.max_model_len,
         )
+        is_named = reason is FinishReason.STOP and token_ids[-1] not in EOS_TOKEN_IDS
         return SequenceOutput(
-            request_id=spec.request_id, index=index, token_ids=token_ids, finish_reason=reason
+            request_id=spec.request_id,
+            index=index,
+            token_ids=token_ids,
+            finish_reason=reason,
+            stop_token_id=token_ids[-1] if is_named else None,
         )
 
     def _send(self, message: Reserved | FirstToken | TokenBatch | Transferred) -> None:

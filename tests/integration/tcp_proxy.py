@@ -53,7 +53,11 @@ class Proxy:
             writer.transport.abort()
             return
         self.num_connections += 1
-        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        except ConnectionError:
+            writer.transport.abort()
+            return
         self._to_workers.append(writer)
         self._to_router.append(back)
         await asyncio.gather(self._copy(reader, back), self._copy(there, writer))

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from baton_core.finish import FinishReason
-from baton_core.router_events import FinishRequest
-from baton_core.router_messages import RequestSpec
-from baton_core.sampling_params import SamplingParams
+from baton_core.requests.finish import FinishReason
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.routing.router_events import FinishRequest
+from baton_core.sessions.router_messages import RequestSpec
+from baton_simulator.outcome import Outcome
 from tests.models import make_model
 from tests.reference import Reference
 from tests.sim.checks import check_finished
-from tests.sim.cluster import Outcome
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 
 BACKENDS = [None, "in_process", "shared_memory"]
@@ -49,7 +49,7 @@ class Case:
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder = make_model(tmp_path_factory.mktemp("models") / "llama", "llama")
     reference = Reference(folder)
-    drawn = [reference.draw_greedy(length, NUM_TOKENS) for length in (70, 33, 5)]
+    drawn = reference.draw_all_greedy([(length, ()) for length in (70, 33, 5)], NUM_TOKENS)
     prompts, tokens = [prompt for prompt, _ in drawn], [tokens for _, tokens in drawn]
     eos_token_ids = [tokens[0][0], _own_token(tokens, 1), _own_token(tokens, 2)]
     _set_eos(folder / "config.json", eos_token_ids[:2])

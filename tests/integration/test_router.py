@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
+import re
 from pathlib import Path
 
 import pytest
 
-from baton_core.router_messages import Cancel, Prefill, Reserve, Start
-from baton_core.worker_info import Role
+from baton_core.sessions.router_messages import Cancel, Prefill, Reserve, Start
+from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_router.tokenization import Tokenizer
 from tests.integration.router_cluster import (
@@ -145,24 +145,29 @@ def test_a_request_ends_at_the_routers_timeout_when_the_client_sets_none() -> No
         async with cluster(worker, request_timeout_s=0.2) as stub:
             code, details = await error_of(stub.Generate(ask()))
             assert code == "DEADLINE_EXCEEDED"
-            assert details.startswith("not finished within 0.1")
+            assert details.startswith("not finished within 0.")
             assert details.endswith("last in state decoding")
             await until(lambda: worker.num_cancels("r1") == 1)
 
     run(scenario())
 
 
-def test_a_lost_worker_is_named_at_once_to_those_who_depend_on_it() -> None:
+LOST = re.compile(
+    r"worker d1 was lost: worker d1 ended the session; "
+    r"waited \d\.\d s for a worker: no decode worker is registered"
+)
+
+
+def test_a_lost_worker_is_named_to_those_whom_no_other_takes_on() -> None:
     async def scenario() -> None:
         prefill, decode = pair(answers=[ANSWER], num_steps=3)
-        async with cluster(prefill, decode, split="always") as stub:
+        async with cluster(prefill, decode, split="always", move_timeout_s=0.5) as stub:
             call = stub.Generate(ask())
             await call.read()
-            began = time.monotonic()
             await decode.client.close()
             code, details = await error_of(call)
-            assert (code, details) == ("UNAVAILABLE", "worker d1 was lost: worker d1 ended the session")
-            assert time.monotonic() - began < 2.0
+            assert code == "UNAVAILABLE"
+            assert LOST.fullmatch(details)
             await until(lambda: prefill.num_cancels("r1") == 1)
             assert await error_of(stub.Generate(ask())) == (
                 "UNAVAILABLE",
@@ -192,9 +197,9 @@ def test_a_bad_request_names_its_field_and_reaches_no_worker() -> None:
         "stop_token_ids": ask(stop_token_ids=[4096]),
         "text": ask(""),
         "prompt": pb.GenerateRequest(),
-        "token_ids": pb.GenerateRequest(token_ids=pb.TokenIds(ids=[4096])),
+        "token_ids is 4096; allowed: token ids": pb.GenerateRequest(token_ids=pb.TokenIds(ids=[4096])),
         "request_id": ask(request_id="x" * 129),
-        "prompt is '2047 tokens'; allowed: 1 to 1999 tokens": pb.GenerateRequest(token_ids=long),
+        "token_ids is '2047 tokens'; allowed: 1 to 1999 tokens": pb.GenerateRequest(token_ids=long),
     }
 
     async def scenario() -> None:
@@ -267,14 +272,14 @@ def test_a_request_too_large_for_a_message_fails_alone(tmp_path: Path) -> None:
 def test_a_fault_in_one_request_ends_it_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    decode = Tokenizer.decode
+    bytes_after = Tokenizer.bytes_after
 
-    def fail_for_77(self: Tokenizer, token_ids: list[int], **flags: bool) -> str:
-        if 77 in token_ids:
+    def fail_for_77(self: Tokenizer, last: int | None, token_id: int) -> bytes:
+        if token_id == 77:
             raise RuntimeError("a fault")
-        return decode(self, token_ids, **flags)
+        return bytes_after(self, last, token_id)
 
-    monkeypatch.setattr(Tokenizer, "decode", fail_for_77)
+    monkeypatch.setattr(Tokenizer, "bytes_after", fail_for_77)
 
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER[:4], [*ANSWER[:2], 77, 5]])

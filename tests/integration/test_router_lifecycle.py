@@ -36,15 +36,17 @@ def test_health_and_model_info_follow_the_workers() -> None:
     async def scenario() -> None:
         prefill, decode = pair(answers=[ANSWER])
         async with serving() as server, AsyncExitStack() as stack:
-            channel = await stack.enter_async_context(grpc.aio.insecure_channel(f"127.0.0.1:{server.port}"))
+            channel = await stack.enter_async_context(
+                grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
+            )
             stub, health = BatonStub(channel), health_pb2_grpc.HealthStub(channel)
             statuses = health.Watch(health_pb2.HealthCheckRequest())
             response = health_pb2.HealthCheckResponse
             assert (await statuses.read()).status == response.NOT_SERVING
-            await stack.enter_async_context(prefill.joined(server.port))
+            await stack.enter_async_context(prefill.joined(server.grpc_port))
             info = await stub.GetModelInfo(pb.GetModelInfoRequest())
             assert (info.model, info.vocab_size, info.is_ready) == ("tiny", 4096, False)
-            await stack.enter_async_context(decode.joined(server.port))
+            await stack.enter_async_context(decode.joined(server.grpc_port))
             assert (await statuses.read()).status == response.SERVING
             info = await stub.GetModelInfo(pb.GetModelInfoRequest())
             assert (info.max_model_len, info.is_ready) == (4096, True)
@@ -61,7 +63,7 @@ def test_health_and_model_info_follow_the_workers() -> None:
 
 def test_a_client_without_the_proto_file_learns_what_the_router_serves() -> None:
     async def scenario() -> None:
-        async with serving() as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        async with serving() as server, grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
             asked = reflection_pb2.ServerReflectionRequest(list_services="")
             stub = reflection_pb2_grpc.ServerReflectionStub(channel)
             (reply,) = [reply async for reply in stub.ServerReflectionInfo(iter([asked]))]
@@ -76,10 +78,10 @@ def test_a_client_without_the_proto_file_learns_what_the_router_serves() -> None
 
 def test_a_worker_of_another_model_is_refused_with_the_reason() -> None:
     async def scenario() -> None:
-        async with serving() as server, ScriptedWorker("w1").joined(server.port):
+        async with serving() as server, ScriptedWorker("w1").joined(server.grpc_port):
             stranger = ScriptedWorker("w2", identity=make_identity(model="other"))
             with pytest.raises(IncompatibleWorkerError, match="model is 'other'; allowed: 'tiny'"):
-                async with stranger.joined(server.port):
+                async with stranger.joined(server.grpc_port):
                     pass
             assert not stranger.has_joined
 
@@ -89,12 +91,12 @@ def test_a_worker_of_another_model_is_refused_with_the_reason() -> None:
 def test_a_stopping_router_lets_running_requests_end_but_not_forever() -> None:
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=3)
-        settings = RouterSettings(model=str(MODEL), port=0, shutdown_timeout_s=0.3)
+        settings = RouterSettings(model=str(MODEL), port=0, grpc_port=0, shutdown_timeout_s=0.3)
         server = RouterServer(settings)
         await server.start()
         async with (
-            worker.joined(server.port),
-            grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
+            worker.joined(server.grpc_port),
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
         ):
             stub = BatonStub(channel)
             calls = [stub.Generate(ask(request_id=name)) for name in ("r1", "r2")]
@@ -150,6 +152,6 @@ def start_process(model: str) -> subprocess.Popen[str]:
     program = (
         "import sys; from baton_router.main import run_router;"
         "from baton_router.settings import RouterSettings;"
-        f"sys.exit(run_router(RouterSettings(model={model!r}, port=0)))"
+        f"sys.exit(run_router(RouterSettings(model={model!r}, port=0, grpc_port=0)))"
     )
     return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)

@@ -5,20 +5,20 @@ The oracle is Transformers' logits under the sampler's rule, so the paged engine
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from baton_core.errors import ErrorCode
-from baton_core.router_events import FinishRequest
-from baton_core.router_messages import RequestSpec
-from baton_core.sampling_params import SamplingParams
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.routing.router_events import FinishRequest
+from baton_core.sessions.router_messages import RequestSpec
+from baton_simulator.outcome import Outcome
 from tests.models import make_model, make_prompt
 from tests.reference import Job, Reference
 from tests.sim.checks import check_finished
-from tests.sim.cluster import Outcome
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 
 BACKENDS = [None, "in_process", "shared_memory"]
@@ -32,6 +32,11 @@ FILTERS = (
 PROMPT_LENS = (5, 33, 64, 100, 1)
 SHAPE = Shape(num_blocks=20, max_num_batched_tokens=48, max_num_seqs=24)
 """Small enough that the crowd is chunked and preempted."""
+
+
+def shape_for(backend: Backend | None) -> Shape:
+    """With one of the backends steps are planned ahead."""
+    return replace(SHAPE, async_scheduling=backend == "in_process")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +55,43 @@ class Case:
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
     reference = Reference(make_model(tmp_path_factory.mktemp("models") / "qwen3", "qwen3"))
-    sampled = []
+    return Case(reference, reference.draw_jobs(_filtered()), reference.draw_jobs(_crowd()))
+
+
+def _filtered() -> list[RequestSpec]:
+    specs = []
     for filters, length in zip(FILTERS, PROMPT_LENS, strict=True):
         for n in (1, 3):
-            params = SamplingParams(n=n, temperature=0.8, max_tokens=24, ignore_eos=True, **filters)
-            prompt = make_prompt(length, seed=n)
-            sampled.append(reference.draw_job(f"{length}x{n}", prompt, params, 100 * len(sampled)))
-    return Case(reference, sampled, _draw_crowd(reference))
+            fields = {"n": n, "temperature": 0.8, "max_tokens": 24, "ignore_eos": True, **filters}
+            params = SamplingParams(seed=100 * len(specs), **fields)
+            specs.append(make_spec(f"{length}x{n}", make_prompt(length, seed=n), params))
+    return specs
 
 
-def _draw_crowd(reference: Reference) -> list[Job]:
+def _crowd() -> list[RequestSpec]:
     rng = Random(0)
     shared = make_prompt(90, seed=1)
-    jobs = []
+    specs = []
     for number in range(64):
         prompt = shared[: rng.choice([0, 32, 90])] + make_prompt(rng.randrange(1, 40), seed=number)
         params = SamplingParams(
             n=rng.choice([1, 1, 1, 3]),
             temperature=rng.choice([0.0, 0.8]),
+            seed=100 * number,
             max_tokens=rng.choice([1, 9, 30, 40]),
             ignore_eos=True,
         )
-        jobs.append(reference.draw_job(f"crowd-{number}", prompt, params, 100 * number))
-    return jobs
+        specs.append(make_spec(f"crowd-{number}", prompt, params))
+    return specs
+
+
+def make_spec(request_id: str, prompt: list[int], params: SamplingParams) -> RequestSpec:
+    return RequestSpec(request_id=request_id, prompt_token_ids=tuple(prompt), params=params)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_sampled_tokens_are_those_of_the_rule(backend: Backend | None, case: Case) -> None:
-    with TorchCluster(case.folder, backend, SHAPE) as cluster:
+    with TorchCluster(case.folder, backend, shape_for(backend)) as cluster:
         ends = cluster.serve_jobs(case.sampled)
     num_pulled = sum(engine.num_pulled_blocks for engine in cluster.engines.values())
     assert (num_pulled > 0) == (backend is not None)
@@ -94,7 +108,7 @@ def test_a_request_alone_has_the_tokens_it_has_in_a_batch(case: Case) -> None:
 @pytest.mark.parametrize("backend", [None, "in_process"])
 def test_a_seed_decides_the_tokens(backend: Backend | None, case: Case) -> None:
     specs = [
-        RequestSpec(request_id=name, prompt_token_ids=tuple(make_prompt(40)), params=params)
+        make_spec(name, make_prompt(40), params)
         for name, seed in (("first", 1), ("again", 1), ("other", 2))
         for params in (SamplingParams(n=3, seed=seed, max_tokens=12, ignore_eos=True),)
     ]
@@ -114,13 +128,15 @@ def test_a_crowd_has_its_tokens(case: Case) -> None:
 def test_cancelled_neighbours_change_no_token(backend: Backend | None, case: Case) -> None:
     rng = Random(3)
     cancelled = {job.spec.request_id for job in rng.sample(case.crowd, len(case.crowd) // 3)}
-    with TorchCluster(case.folder, backend, SHAPE, pull_delay_s=0.1) as cluster:
+    with TorchCluster(case.folder, backend, shape_for(backend), pull_delay_s=0.05) as cluster:
         for job in case.crowd:
             at_s = rng.uniform(0, 0.1)
             cluster.submit(job.spec, delay_s=at_s)
             if job.spec.request_id in cancelled:
                 name = job.spec.request_id
-                cluster.sim.clock.after(at_s + rng.uniform(0, 0.6), lambda n=name: cluster.sim.cancel(n))
+                cluster.sim.clock.after(
+                    at_s + rng.uniform(0, 0.6), lambda n=name: cluster.sim.router.cancel(n)
+                )
         cluster.run_to_end(1.0)
     assert cluster.num_preemptions > 0
     outcomes = [cluster.sim.router.outcomes[job.spec.request_id] for job in case.crowd]

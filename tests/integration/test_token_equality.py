@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 import pytest
 
-from baton_core.router_messages import RequestSpec
-from baton_core.sampling_params import SamplingParams
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.sessions.router_messages import RequestSpec
 from baton_engine.models.registry import read_model_config
 from tests.models import VARIANTS, make_model
 from tests.reference import Job, Reference
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 
-GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=64, ignore_eos=True)
+NUM_TOKENS = 40
+GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=NUM_TOKENS, ignore_eos=True)
 SHARED_LEN = 100
 LENGTHS = (1, 2, 31, 32, 33, 150, 600)
 """The prompts longer than SHARED_LEN begin alike."""
@@ -40,17 +40,20 @@ class Case:
 
 
 def tight_shape(folder: Path) -> Shape:
-    """Room for the longest sequence and two of the second longest, not for all at their full length."""
+    """Room for the longest sequence and one of the second longest and some more, not for all."""
     shape = Shape(max_num_batched_tokens=96)
     paging = read_model_config(folder).kv_spec(shape.block_size, "float32").paging
     longest = paging.max_blocks(LENGTHS[-1] + 64, shape.max_num_batched_tokens)
-    return replace(shape, num_blocks=longest + 2 * paging.num_blocks(LENGTHS[-2] + 64))
+    return replace(shape, num_blocks=longest + paging.num_blocks(LENGTHS[-2] + 64))
 
 
-def make_job(reference: Reference, length: int, prefix: tuple[int, ...] = ()) -> Job:
-    prompt, tokens = reference.draw_greedy(length, 64, prefix)
-    spec = RequestSpec(request_id=str(length), prompt_token_ids=prompt, params=GREEDY)
-    return Job(spec, [tokens])
+def make_jobs(reference: Reference) -> tuple[Job, ...]:
+    shared, _ = reference.draw_greedy(SHARED_LEN, 1)
+    drawn = reference.draw_all_greedy([(n, shared if n > SHARED_LEN else ()) for n in LENGTHS], NUM_TOKENS)
+    return tuple(
+        Job(RequestSpec(request_id=str(len(prompt)), prompt_token_ids=prompt, params=GREEDY), [tokens])
+        for prompt, tokens in drawn
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,23 +64,28 @@ def case_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
     def make(variant: str) -> Case:
         folder = tmp_path_factory.mktemp("models") / variant
         reference = Reference(make_model(folder, variant, max_position_embeddings=1024))
-        shared, _ = reference.draw_greedy(SHARED_LEN, 1)
-        jobs = (make_job(reference, n, shared if n > SHARED_LEN else ()) for n in LENGTHS)
-        return Case(folder, tuple(jobs))
+        return Case(folder, make_jobs(reference))
 
     return make
 
 
-OVER_TCP = ("llama", "gemma2")
-"""One KV group and two; the models of the other variants travel no differently."""
+HANDED_OVER = (
+    *("llama", "llama-mqa-wide-heads", "qwen2-mixed-windows", "mistral-window", "gemma2", "gemma3"),
+    *("gpt2", "gpt-neox", "phi3-longrope", "starcoder2-window"),
+)
+"""One of each shape of KV blocks and groups; those of the other variants travel no differently."""
+OVER_ALL = ("llama", "gemma2")
+"""One KV group and two."""
+
+
+def backends_of(variant: str) -> tuple[Backend | None, ...]:
+    handed_over: tuple[Backend, ...] = ("shared_memory",) if variant in HANDED_OVER else ()
+    return (None, *handed_over, "in_process", "tcp") if variant in OVER_ALL else (None, *handed_over)
 
 
 @pytest.mark.parametrize(
     ("variant", "backend"),
-    [
-        *product(VARIANTS, [None, "in_process", "shared_memory"]),
-        *product(OVER_TCP, ["tcp"]),
-    ],
+    [(variant, backend) for variant in VARIANTS for backend in backends_of(variant)],
 )
 def test_greedy_tokens_are_those_of_transformers(
     variant: str, backend: Backend | None, case_of: Callable[[str], Case]
@@ -93,7 +101,8 @@ def test_greedy_tokens_are_those_of_transformers(
     assert decoder.max_batch_len >= len(LENGTHS) - 1, "no batching"
     if backend is not None:
         used = [(end.timings.prefill_worker, end.timings.decode_worker) for end in first]
-        assert used == [("d", "d")] + [("p", "d")] * (len(LENGTHS) - 1)
+        assert used[0] == ("d", "d")
+        assert used.count(("p", "d")) >= len(LENGTHS) - 2, "one may find all but its last token at d"
         assert decoder.num_pulled_blocks > 0
         assert any(end.timings.transferred_bytes > 0 for end in second), "no import next to cached blocks"
 

@@ -6,9 +6,10 @@ import pytest
 
 from baton import LLM
 from baton_core.errors import IncompatibleWorkerError
-from baton_core.router_messages import Transferred
-from baton_core.worker_info import Role
+from baton_core.sessions.router_messages import Transferred
+from baton_core.sessions.worker_info import Role
 from baton_kv.transport import Transport
+from tests.conformance.kv.pairs import needs_nixl
 from tests.e2e.calls import answer, draw_prompt, greedy
 from tests.integration.router_cluster import MODEL, run
 from tests.integration.worker_cluster import Said, made, routing, working
@@ -27,12 +28,14 @@ def llm() -> LLM:
         (Transport.AUTO, Transport.TCP),
         (Transport.AUTO, Transport.AUTO),
         (Transport.SHARED_MEMORY, Transport.AUTO),
+        pytest.param(Transport.NIXL, Transport.NIXL, marks=needs_nixl),
     ],
 )
 def test_split_requests_get_the_tokens_of_one_worker(
     llm: LLM, said: Said, prefill: Transport, decode: Transport
 ) -> None:
     prompts = [draw_prompt(length, seed=length) for length in (33, 64, 150)]
+    expected = [output.outputs for output in llm.generate(prompts, greedy(12), use_tqdm=False)]
 
     async def scenario() -> None:
         async with (
@@ -42,9 +45,8 @@ def test_split_requests_get_the_tokens_of_one_worker(
         ):
             await cluster.wait_for_idle("prefill", "decode")
             calls = [cluster.ask(f"{len(prompt)}", prompt, greedy(12)) for prompt in prompts]
-            for prompt, call in zip(prompts, calls, strict=True):
-                expected = llm.generate(prompt, greedy(12), use_tqdm=False)[0].outputs
-                assert answer([event async for event in call])[0] == expected
+            for prompt, call, outputs in zip(prompts, calls, expected, strict=True):
+                assert answer([event async for event in call])[0] == outputs
                 transferred = said.find(Transferred, f"{len(prompt)}")
                 assert transferred.num_blocks == -(-len(prompt) // 32)
                 assert transferred.num_recomputed_tokens == 0

@@ -13,26 +13,37 @@ import grpc
 import zmq.asyncio
 
 from baton import SamplingParams
-from baton.pool_placement import PoolPlacement
-from baton.worker import Worker, WorkerParts
-from baton.worker_process import WorkerSettings, worker_config, worker_info
-from baton_core.request_flow import name_at_client
-from baton_core.router_messages import ToRouter
-from baton_core.scheduler_config import SchedulerConfig
-from baton_core.step_plan import StepPlan, StepResult
-from baton_core.worker_info import Role, WorkerLoad
-from baton_engine.loading import EngineSettings, load_runner
-from baton_engine.runner import ModelRunner
+from baton.worker.pool_placement import PoolPlacement
+from baton.worker.resident_engine import ResidentEngine
+from baton.worker.worker_process import (
+    WorkerSettings,
+    form_compiler,
+    worker_config,
+    worker_controls,
+    worker_info,
+)
+from baton.worker.worker_shell import OutputForms, Worker, WorkerParts
+from baton_core.routing.request_log import name_at_client
+from baton_core.sessions.router_messages import ToRouter
+from baton_core.sessions.session import SessionTimings
+from baton_core.sessions.worker_info import Role, WorkerLoad
+from baton_core.worker.scheduler_config import SchedulerConfig
+from baton_core.worker.step_plan import StepPlan
+from baton_engine.draw_state import Forms
+from baton_engine.loading import EngineSettings
 from baton_engine.sizing import KVCacheSettings
-from baton_kernels.selection import select_kernels
+from baton_engine.step_pipeline import Launched
 from baton_kv.backends import BACKENDS
 from baton_kv.connector import KVConnector
 from baton_kv.transport import Listen, Transport
 from baton_prefill.holder_endpoint import HolderEndpoint
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_service.router_access import RouterAccess
+from baton_service.shared_state.settings import RedisSettings
+from baton_service.shared_state.shares import open_worker_share
 from tests.e2e.calls import ask
-from tests.integration.router_cluster import MODEL, serving
+from tests.integration.router_cluster import MODEL, PATIENT_S, serving
 from tests.integration.scripted_worker import until
 
 KV_CACHE_BYTES: Final = 32 * 2**20
@@ -66,17 +77,18 @@ class Gate:
         self.is_holding = False
 
 
-class GatedRunner(ModelRunner):
-    """The runner `inner`, whose steps pass `gate` before they are computed."""
+class GatedEngine(ResidentEngine):
+    """An engine whose steps pass `gate` before they are computed."""
 
-    def __init__(self, inner: ModelRunner, gate: Gate) -> None:
-        kernels = select_kernels(inner.model.device, inner.kv_pool.dtype)
-        super().__init__(inner.model, kernels.attention, inner.kv_pool, inner.spec)
+    def __init__(self, settings: EngineSettings, forms: Forms, placement: PoolPlacement, gate: Gate) -> None:
+        super().__init__(
+            settings, forms, allocate_pool=placement.allocate, give_back_pool=placement.give_back
+        )
         self._gate = gate
 
-    def execute(self, plan: StepPlan) -> StepResult:
+    def launch(self, plan: StepPlan) -> Launched:
         self._gate.pass_through()
-        return super().execute(plan)
+        return super().launch(plan)
 
 
 @asynccontextmanager
@@ -97,7 +109,9 @@ async def made(
     role: Role,
     port: int,
     *,
+    also: tuple[int, ...] = (),
     name: str = "",
+    redis: RedisSettings | None = None,
     epoch: int = 1,
     block_size: int = 32,
     gate: Gate | None = None,
@@ -105,8 +119,16 @@ async def made(
     peer_address: str = "tcp://127.0.0.1:0",
     max_num_batched_tokens: int = 2048,
     kv_transport: Transport = Transport.SHARED_MEMORY,
+    allow_functions: bool = False,
+    profiler_folder: str = "",
+    hold: Callable[[OutputForms], OutputForms] = lambda forms: forms,
+    key: str = "",
+    async_scheduling: bool | None = None,
 ) -> AsyncIterator[tuple[Worker, str]]:
-    """A worker for the router at `port`, named by its role if not otherwise, and its peer address."""
+    """A worker for the routers at `port` and `also`, or those in `redis`; named by its role if not otherwise.
+
+    Gives it and its peer address.
+    """
     settings = WorkerSettings(
         role=role,
         engine=EngineSettings(
@@ -114,25 +136,36 @@ async def made(
             dtype="float32",
             block_size=block_size,
             kv_cache=KVCacheSettings(kv_cache_memory_bytes=KV_CACHE_BYTES),
+            async_scheduling=async_scheduling,
         ),
-        routers=(f"127.0.0.1:{port}",),
+        routers=tuple(f"127.0.0.1:{one}" for one in (port, *also) if one),
+        redis=redis or RedisSettings(),
         scheduler=SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens),
+        allow_functions=allow_functions,
+        profiler_folder=profiler_folder,
     )
     context = zmq.asyncio.Context()
     holder = HolderEndpoint(context, peer_address)
     placement = PoolPlacement(lambda spec: wrap(BACKENDS[kv_transport](spec, epoch, Listen())))
-    engine = load_runner(settings.engine, placement.allocate)
+    forms = form_compiler(settings)
+    engine = GatedEngine(settings.engine, forms, placement, gate or Gate())
     connector = placement.connector
     assert connector is not None
-    config = worker_config(settings, engine, connector.capabilities, name or str(role), epoch)
+    config = worker_config(settings, engine.loaded, connector.capabilities, name or str(role), epoch)
+    info = worker_info(role, config, holder.address, connector.describe())
     parts = WorkerParts(
         config=config,
-        info=worker_info(role, config, holder.address, connector.describe()),
-        runner=GatedRunner(engine.runner, gate or Gate()),
+        info=info,
+        engine=engine,
+        controls=worker_controls(settings, engine),
         connector=connector,
         context=context,
         holder=holder,
+        forms=hold(forms),
         routers=settings.routers,
+        share=open_worker_share(settings.redis, info),
+        access=RouterAccess(key=key),
+        session_timings=SessionTimings(dead_after_s=PATIENT_S),
     )
     try:
         yield Worker(parts), holder.address
@@ -197,8 +230,8 @@ class Cluster:
 async def routing(said: Said, *, split: str = "always") -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(split=split))
-        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.port}")
-        yield Cluster(server.port, BatonStub(await stack.enter_async_context(channel)), said)
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
+        yield Cluster(server.grpc_port, BatonStub(await stack.enter_async_context(channel)), said)
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]], within_s: float) -> None:

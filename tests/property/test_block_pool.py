@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from baton_core.block_pool import BlockPool, BlockState
+from baton_core.blocks.block_pool import BlockPool, BlockState
 
 NUM_BLOCKS = 8
 HASHES = [bytes([name]) for name in b"abcdef"]
@@ -104,6 +104,12 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def fence(self, data: Any) -> None:
         self.pool.fence(self._take(data, self.quarantined))
 
+    @rule()
+    def forget_cached(self) -> None:
+        num_free, num_cached = self.pool.num_free, self.pool.num_cached
+        assert self.pool.forget_cached() == num_cached
+        assert (self.pool.num_free, self.pool.num_cached) == (num_free + num_cached, 0)
+
     # --- what must hold ---
 
     @invariant()
@@ -125,7 +131,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
     @invariant()
     def only_published_content_is_findable_and_only_in_readable_blocks(self) -> None:
-        for name in self.pool.cache.snapshot():
+        for name in self.pool.cache.snapshot().stored:
             block_id = self.pool.cache.find(name)
             assert block_id is not None
             assert name in self.published

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_core.block_pool import BlockPool, BlockState
-from baton_core.lease_table import HoldTimings, LeaseTable
-from baton_core.peer_messages import (
+from baton_core.blocks.block_pool import BlockPool, BlockState
+from baton_core.blocks.lease_table import HoldTimings, LeaseTable
+from baton_core.blocks.peer_messages import (
     BlockOffer,
     BlocksReady,
     Confirm,
@@ -22,7 +22,7 @@ from baton_core.peer_messages import (
     Subscribe,
     ToHolder,
 )
-from baton_core.worker_events import Seal, Sealed, SendToPuller, WorkerEffect
+from baton_core.worker.worker_events import Seal, Sealed, SendToPuller, WorkerEffect
 
 NUM_BLOCKS = 12
 EPOCH = 3

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from baton_core.block_pool import BlockPool, BlockState
-from baton_core.paging import Paging
-from baton_core.scheduler import Scheduler
-from baton_core.scheduler_config import SchedulerConfig
-from baton_core.sequence import Sequence, SequenceState
-from baton_core.step_plan import NO_BLOCK, SequenceSlice, StepPlan, StepResult
-from tests.builders import BLOCK_SIZE, make_sequence
+from baton_core.blocks.block_pool import BlockPool, BlockState
+from baton_core.blocks.paging import Paging
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.worker.scheduler import Scheduler
+from baton_core.worker.scheduler_config import SchedulerConfig
+from baton_core.worker.sequence import Sequence, SequenceState
+from baton_core.worker.step_plan import DRAWN, NO_BLOCK, SequenceSlice, StepPlan, StepResult
+from tests.builders import BLOCK_SIZE, make_logprobs, make_sequence
 
 priorities = st.sampled_from([0, 0, 0, -1, 3])
+wanted_prompt_logprobs = st.sampled_from([None, None, 0])
 MAX_TOKENS = 24
 """Prompt and output: any one sequence fits the pool."""
 PAGINGS = [Paging(block_size=BLOCK_SIZE, windows=w) for w in [(None,), (6,), (None, 5), (None, 1, 9)]]
@@ -44,8 +47,8 @@ class Memory:
         self._slots.update(copied)
 
 
-def content(group: int, seq: Sequence, position: int) -> int:
-    return hash((group, *seq.token_ids[: position + 1]))
+def content(group: int, token_ids: list[int], position: int) -> int:
+    return hash((group, *token_ids[: position + 1]))
 
 
 def visible(window: int | None, position: int) -> range:
@@ -63,9 +66,15 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.memory = Memory()
         self.alive: dict[Sequence, int] = {}
         """Every sequence that has not ended, with the output tokens it wants."""
-        self.plan: StepPlan | None = None
-        self.tokens_of_plan: dict[Any, tuple[int, ...]] = {}
+        self.plans: deque[StepPlan] = deque()
+        """Those in flight."""
+        self.results: deque[StepResult] = deque()
+        """Of the first ones, which the engine has computed."""
+        self.last = StepResult(step_id=0, sampled=())
+        """What the engine computed last."""
         self.foreign: list[int] = []
+        self.told: dict[Sequence, list[PositionLogprobs]] = {}
+        """Log-probabilities of the prompt of each sequence."""
         self.clock = 0.0
 
     @initialize(
@@ -74,11 +83,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 4),
         num_partial=st.integers(1, 3),
         threshold=st.sampled_from([0, 0, 2, 7]),
+        plans_ahead=st.booleans(),
     )
     def configure(
-        self, paging: Paging, budget: int, max_num_seqs: int, num_partial: int, threshold: int
+        self,
+        paging: Paging,
+        budget: int,
+        max_num_seqs: int,
+        num_partial: int,
+        threshold: int,
+        plans_ahead: bool,
     ) -> None:
-        self.paging, self.budget = paging, budget
+        self.paging, self.budget, self.plans_ahead = paging, budget, plans_ahead
         self.num_partial, self.threshold = num_partial, threshold
         self.pool = BlockPool(paging.max_blocks(MAX_TOKENS, budget) + 4)
         config = SchedulerConfig(
@@ -96,9 +112,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         family=st.integers(0, 2),
         num_outputs=st.integers(1, 10),
         priority=priorities,
+        prompt_logprobs=wanted_prompt_logprobs,
     )
-    def arrive(self, prompt: int, family: int, num_outputs: int, priority: int) -> None:
-        self.scheduler.add(self._new_sequence(prompt, family, num_outputs, priority=priority))
+    def arrive(
+        self, prompt: int, family: int, num_outputs: int, priority: int, prompt_logprobs: int | None
+    ) -> None:
+        changes = {"priority": priority, "prompt_logprobs": prompt_logprobs}
+        self.scheduler.add(self._new_sequence(prompt, family, num_outputs, **changes))
 
     @rule(prompt=st.integers(1, 14), family=st.integers(0, 2), n=st.integers(1, 3), priority=priorities)
     def arrive_with_blocks(self, prompt: int, family: int, n: int, priority: int) -> None:
@@ -112,7 +132,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             first = self.paging.first_visible(group, prompt)
             leader.tables.fill(group, first, [blocks.pop() for _ in range(-(-prompt // BLOCK_SIZE) - first)])
             for position in range(first * BLOCK_SIZE, prompt):
-                self.memory.write(leader.tables[group], position, content(group, leader, position))
+                self.memory.write(leader.tables[group], position, content(group, leader.token_ids, position))
         siblings = [leader, *(leader.fork(index) for index in range(1, n))]
         for seq in siblings[1:]:
             self.pool.share(seq.tables.held())
@@ -121,10 +141,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             seq.token_ids.append(600 + index)
             self.scheduler.add(seq)
 
-    @rule(prompt=st.integers(1, 23), family=st.integers(0, 2), priority=priorities)
-    def arrive_pinned(self, prompt: int, family: int, priority: int) -> None:
+    @rule(
+        prompt=st.integers(1, 23),
+        family=st.integers(0, 2),
+        priority=priorities,
+        prompt_logprobs=wanted_prompt_logprobs,
+    )
+    def arrive_pinned(self, prompt: int, family: int, priority: int, prompt_logprobs: int | None) -> None:
         """As a prefill that a puller follows: over with its first token."""
-        self.scheduler.add(self._new_sequence(prompt, family, 1, priority=priority, is_pinned=True))
+        changes = {"priority": priority, "prompt_logprobs": prompt_logprobs}
+        self.scheduler.add(self._new_sequence(prompt, family, 1, is_pinned=True, **changes))
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -143,36 +169,65 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.pool.release(self.foreign)
         self.foreign = []
 
-    @precondition(lambda self: self.plan is None)
+    @precondition(lambda self: not self.plans)
     @rule()
     def schedule(self) -> None:
         self.clock += 1.0
-        self.plan = self.scheduler.schedule(self.clock)
-        if self.plan is None:
+        plan = self.scheduler.schedule(self.clock)
+        if plan is None:
             assert not self.alive or self.foreign, "there is work and room, but no plan"
             return
-        assert 0 < sum(piece.num_scheduled_tokens for piece in self.plan.slices) <= self.budget
-        self._check_writes(self.plan)
-        self._check_chunks(self.plan)
+        self.plans.append(plan)
+        assert 0 < sum(piece.num_scheduled_tokens for piece in plan.slices) <= self.budget
+        self._check_writes(plan)
+        self._check_chunks(plan)
+        self._schedule_ahead()
 
-    @precondition(lambda self: self.plan is not None)
+    @precondition(lambda self: len(self.results) < len(self.plans))
+    @rule()
+    def compute(self) -> None:
+        """The engine computes the next step; nobody is told yet."""
+        plan = self.plans[len(self.results)]
+        self.memory.copy(plan.block_copies)
+        drawn = [token_id for sampled in self.last.sampled for token_id in sampled]
+        assert plan.follows is None or plan.follows.step_id == self.last.step_id
+        rows = plan.follows.rows if plan.follows else (0,) * len(plan.slices)
+        token_ids = [(drawn[row],) if plan.follows else () for row in rows]
+        sampled = tuple(map(self._execute, plan.slices, token_ids))
+        told = {
+            number: tuple(
+                make_logprobs(target, at) for at, target in enumerate(piece.prompt_targets, piece.start + 1)
+            )
+            for number, piece in enumerate(plan.slices)
+        }
+        self.last = StepResult(step_id=plan.step_id, sampled=sampled, prompt_logprobs=told)
+        self.results.append(self.last)
+
+    @precondition(lambda self: self.plans)
     @rule()
     def complete(self) -> None:
-        assert self.plan is not None
-        self.memory.copy(self.plan.block_copies)
-        sampled = tuple(self._execute(piece) for piece in self.plan.slices)
-        result = StepResult(step_id=self.plan.step_id, sampled=sampled)
-        self.plan = None
-        for seq, drawn in self.scheduler.complete(self.clock, result):
+        if not self.results:
+            self.compute()
+        self.plans.popleft()
+        result = self.results.popleft()
+        for seq, number in self.scheduler.complete(self.clock, result):
+            drawn = result.sampled[number]
+            self._tell_prompt(seq, result.prompt_logprobs.get(number, ()), has_drawn=bool(drawn))
             seq.token_ids.extend(drawn)
             if drawn and seq.num_output_tokens >= self.alive[seq]:
                 del self.alive[seq]
                 self.scheduler.remove(self.clock, seq)
+        if self.plans:
+            self._schedule_ahead()
 
-    @precondition(lambda self: self.plan is not None)
+    @precondition(lambda self: self.plans)
     @rule()
     def fail(self) -> None:
-        self.plan = None
+        """The first step fails; what was planned behind it comes back, too."""
+        if not self.results:
+            self.compute()
+        self.plans.popleft()
+        self.results.popleft()
         for seq in self.scheduler.fail_step(self.clock):
             del self.alive[seq]
 
@@ -183,13 +238,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def the_pool_is_whole(self) -> None:
         pool = self.pool
         pool.check_invariants()
+        self.scheduler.check_invariants()
         assert pool.num_free + pool.num_cached + pool.num_used == pool.num_blocks
         held = {block_id for seq in self.alive for block_id in seq.tables.held()}
         assert not self.alive or pool.num_used >= len(held | set(self.foreign))
 
     @invariant()
-    def no_block_of_the_step_in_flight_is_given_away(self) -> None:
-        for piece in self.plan.slices if self.plan else ():
+    def no_block_of_a_step_in_flight_is_given_away(self) -> None:
+        for piece in [piece for plan in self.plans for piece in plan.slices]:
             assert {self.pool.state(block_id) for block_id in blocks_of(piece)} <= {BlockState.ACTIVE}
 
     @invariant()
@@ -206,15 +262,29 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.pool.release(self.foreign)
         self.foreign = []
         for _ in range(2 * MAX_TOKENS * (len(self.alive) + 1)):
-            if self.plan is not None:
+            while self.plans:
                 self.complete()
             if self.alive:
                 self.schedule()
         assert not self.alive
-        assert self.plan is None
+        assert not self.plans
         assert self.pool.num_available == self.pool.num_blocks
 
     # --- parts ---
+
+    def _schedule_ahead(self) -> None:
+        """A sequence that has all the tokens it wants ends as by a stop: nobody knows before."""
+        running = self.scheduler.num_running
+        plan = None
+        if self.plans_ahead:
+            plan = self.scheduler.schedule_ahead(
+                self.clock, lambda seq: seq.is_pinned or seq.num_tokens + 1 >= MAX_TOKENS
+            )
+        assert self.scheduler.num_running == running, "somebody comes or goes"
+        if plan is not None:
+            assert all(piece.token_ids == (DRAWN,) for piece in plan.slices)
+            self.plans.append(plan)
+            self._check_writes(plan)
 
     def _new_sequence(self, prompt: int, family: int, num_outputs: int, **changes: Any) -> Sequence:
         self.clock += 1.0
@@ -224,6 +294,19 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.alive[seq] = num_outputs
         return seq
+
+    def _tell_prompt(self, seq: Sequence, computed: tuple[PositionLogprobs, ...], *, has_drawn: bool) -> None:
+        """Each position of the prompt is told once and in order, all of them before a token is drawn."""
+        start, entries = seq.tell_prompt(computed)
+        told = self.told.setdefault(seq, [])
+        assert not entries or start == 1 + len(told)
+        told += entries
+        prompt = seq.token_ids[: seq.num_prompt_tokens]
+        expected = [make_logprobs(token_id, at) for at, token_id in enumerate(prompt)][1:]
+        asks = seq.params.prompt_logprobs is not None
+        assert told == (expected[: len(told)] if asks else [])
+        assert not asks or not has_drawn or told == expected
+        assert not asks or not seq.num_cached_tokens
 
     def _check_writes(self, plan: StepPlan) -> None:
         """Whatever a slice writes in one group, no other slice and no other group sees."""
@@ -254,18 +337,21 @@ class SchedulerMachine(RuleBasedStateMachine):
             if self.threshold and seq.num_uncomputed_tokens > self.threshold:
                 assert lengths.get(seq.seq_id, 0) <= self.threshold
 
-    def _execute(self, piece: SequenceSlice) -> tuple[int, ...]:
-        """Check what the slice reads, write what it computes, draw a token that depends on all of it."""
+    def _execute(self, piece: SequenceSlice, drawn: tuple[int, ...]) -> tuple[int, ...]:
+        """Check what the slice reads, write what it computes, draw a token that depends on all of it.
+
+        What nobody waits for any more is written all the same.
+        """
         seq = next((one for one in self.alive if one.seq_id == piece.seq_id), None)
-        if seq is None:
-            return (0,) * len(piece.samples)
-        assert seq.state is SequenceState.RUNNING
-        assert list(piece.token_ids) == seq.token_ids[piece.start :][: piece.num_scheduled_tokens]
+        token_ids = [] if seq is None else [*seq.token_ids[: piece.start], *(drawn or piece.token_ids)]
+        assert seq is None or seq.state is SequenceState.RUNNING
+        assert seq is None or token_ids[: seq.num_tokens] == seq.token_ids[: len(token_ids)]
         for group, (window, table) in enumerate(zip(self.paging.windows, piece.block_tables, strict=True)):
-            for position in visible(window, piece.start):
-                assert self.memory.read(table, position) == content(group, seq, position), (piece, position)
+            for position in visible(window, piece.start) if seq is not None else ():
+                expected = content(group, token_ids, position)
+                assert self.memory.read(table, position) == expected, (piece, position)
             for position in range(piece.start, piece.start + piece.num_scheduled_tokens):
-                self.memory.write(table, position, content(group, seq, position))
+                self.memory.write(table, position, content(group, token_ids, position))
         return tuple(700 + sample.position for sample in piece.samples)
 
 

@@ -8,8 +8,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_core.session import DEFAULT_TIMINGS, Heartbeat, SessionMachine, SessionState
-from baton_core.session_outbox import Data
+from baton_core.sessions.session import DEFAULT_TIMINGS, Heartbeat, SessionMachine, SessionState
+from baton_core.sessions.session_outbox import Data
 
 TICK_S = 0.05
 NUM_MESSAGES = 60
@@ -54,8 +54,8 @@ class Cluster:
         self.random = random
         self.faults = faults
         self.now = 0.0
-        self.worker = End(SessionMachine("router", merge=join))
-        self.router = End(SessionMachine("worker"))
+        self.worker = End(SessionMachine("router", merge=join, size=len))
+        self.router = End(SessionMachine("worker", size=len))
         self.dials_at = 0.0
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,13 +10,19 @@ from typing import Any
 
 import pytest
 
-from baton_core import block_pool, flow_state, sequence, transfer
-from baton_core.block_pool import BlockInput, BlockPool, BlockState
-from baton_core.fleet import Fleet
-from baton_core.flow_state import FlowInput, FlowState
-from baton_core.request_flow import FlowLimits, RequestFlow
-from baton_core.sequence import SequenceInput, SequenceState
-from baton_core.transfer import PullTimings, Transfer, TransferInput, TransferState
+from baton_core.blocks import block_pool, transfer
+from baton_core.blocks.block_pool import BlockInput, BlockPool, BlockState
+from baton_core.blocks.transfer import PullTimings, Transfer, TransferInput, TransferState
+from baton_core.requests.request_context import RequestContext
+from baton_core.routing import flow_state
+from baton_core.routing.admission_gate import AdmissionGate, HoldBack
+from baton_core.routing.fleet import Fleet
+from baton_core.routing.flow_limits import FlowLimits
+from baton_core.routing.flow_state import FlowInput, FlowState
+from baton_core.routing.request_flow import RequestFlow
+from baton_core.routing.request_record import open_record
+from baton_core.worker import sequence
+from baton_core.worker.sequence import SequenceInput, SequenceState
 from tests.builders import make_request, make_sequence, make_source
 
 
@@ -48,7 +55,11 @@ def apply_to_transfer(state: Any, what: Any) -> StrEnum:
 
 
 def apply_to_flow(state: Any, what: Any) -> StrEnum:
-    flow = RequestFlow(0.0, make_request(), limits=FlowLimits(), fleet=Fleet())
+    spec = make_request()
+    record = open_record(0.0, spec, RequestContext())
+    fleet = Fleet()
+    gate = AdmissionGate(RequestContext(), 0.0, hold_back=HoldBack(), fleet=fleet, counts=Counter())
+    flow = RequestFlow(0.0, spec, limits=FlowLimits(), fleet=fleet, gate=gate, record=record)
     flow._state = state
     flow._apply(1.0, what)
     return flow.state

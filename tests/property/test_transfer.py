@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_core.peer_messages import BlockOffer, BlocksReady, Confirm, Confirmed, LeaseGone, ToPuller
-from baton_core.transfer import TERMINAL, PullTimings, Transfer, TransferState, TransferStep
-from baton_core.worker_events import AbortPull, Pull, SendToHolder
+from baton_core.blocks.peer_messages import BlockOffer, BlocksReady, Confirm, Confirmed, LeaseGone, ToPuller
+from baton_core.blocks.transfer import TERMINAL, PullTimings, Transfer, TransferState, TransferStep
+from baton_core.worker.worker_events import AbortPull, Pull, SendToHolder
 from tests.builders import make_source
 
 EPOCH = 3

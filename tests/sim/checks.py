@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from baton_core.router_events import FinishRequest
-from tests.sim.cluster import Cluster, Outcome
+from baton_core.routing.router_events import FinishRequest
+from baton_simulator.cluster import Cluster
+from baton_simulator.outcome import Outcome
+from baton_simulator.verdict import require_clean
+from tests.sim.records import check_records
 
 
 def check_clean(cluster: Cluster) -> None:
     """No request, lease, transfer or block is left behind: free and cached blocks are the whole pool."""
-    assert cluster.router.core.num_requests == 0
-    for worker in cluster.workers.values():
-        if worker.is_alive:
-            assert worker.core.num_requests == 0
-            assert worker.core.scheduler.num_running == worker.core.scheduler.num_waiting == 0
-            assert worker.core.leases.num_open == 0
-            assert worker.core.imports.num_transfers == 0
-            assert worker.core.imports.num_reserved_blocks == 0
-            assert worker.core.pool.num_available == worker.core.pool.num_blocks
+    require_clean(cluster)
+    check_records(cluster)
 
 
 def check_finished(outcome: Outcome, expected: Sequence[list[int]]) -> FinishRequest:

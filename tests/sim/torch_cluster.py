@@ -10,31 +10,37 @@ from typing import Final, Literal
 
 import torch
 
-from baton.pool_placement import PoolPlacement
-from baton.worker_process import WorkerSettings, worker_config, worker_info
-from baton_core.kv_spec import KVSpec
-from baton_core.lease_table import HoldTimings
-from baton_core.placement import PlacementConfig, SplitMode
-from baton_core.request_flow import FlowLimits
-from baton_core.router_core import RouterConfig
-from baton_core.router_events import FinishRequest
-from baton_core.router_messages import RequestSpec
-from baton_core.scheduler_config import SchedulerConfig
-from baton_core.worker_info import Role
+from baton.worker.pool_placement import PoolPlacement
+from baton.worker.worker_process import WorkerSettings, worker_config, worker_info
+from baton_core.blocks.kv_spec import KVSpec
+from baton_core.blocks.lease_table import HoldTimings
+from baton_core.routing.flow_limits import FlowLimits
+from baton_core.routing.placement import PlacementConfig, SplitMode
+from baton_core.routing.router_core import RouterConfig
+from baton_core.routing.router_events import FinishRequest
+from baton_core.sessions.router_messages import RequestSpec
+from baton_core.sessions.worker_info import Role
+from baton_core.worker.scheduler_config import SchedulerConfig
 from baton_engine.loading import EngineSettings, load_runner
 from baton_engine.models.registry import read_model_config
+from baton_engine.quantization import Quantization
 from baton_engine.sizing import KVCacheSettings
 from baton_kv.connector import KVConnector
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
+from baton_simulator.cluster import Cluster, Conditions
+from baton_simulator.costs import LinearCost
+from baton_simulator.outcome import Outcome
 from tests.reference import Job
 from tests.sim.checks import check_clean, check_finished
-from tests.sim.cluster import Cluster, Faults, Outcome
 from tests.sim.torch_engine import TorchEngine
 
 Backend = Literal["in_process", "shared_memory", "tcp"]
 EPOCH: Final = 7
+STEP_COST: Final = LinearCost(base_s=0.005, per_token_s=0.0)
+"""Slow for a decode, so that many sequences decode beside one another and some are preempted."""
+ROLES: Final = {"p": Role.PREFILL, "d": Role.DECODE, "m": Role.MIXED}
 LONGEST_WAIT_S: Final = HoldTimings().hold_s + 1.0
 """After this time without requests nothing is held; a Release that overtakes its Subscribe costs it."""
 
@@ -48,6 +54,8 @@ class Shape:
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 256
     max_model_len: int | None = None
+    quantization: Quantization | None = None
+    async_scheduling: bool = False
 
 
 DEFAULT_SHAPE: Final = Shape()
@@ -55,6 +63,8 @@ DEFAULT_SHAPE: Final = Shape()
 
 class TorchCluster:
     """With a backend: workers `p` and `d`, every request split. Without: one mixed worker `m`, none split.
+
+    Each name of `others` is one more worker, of the role that it begins with.
 
     Pools start as NaN, so that whoever reads what nobody wrote is found out. A context manager: it closes
     the connectors.
@@ -67,6 +77,7 @@ class TorchCluster:
         shape: Shape = DEFAULT_SHAPE,
         *,
         pull_delay_s: float = 0.02,
+        others: Sequence[str] = (),
     ) -> None:
         self._folder = folder
         self._shape = shape
@@ -75,10 +86,11 @@ class TorchCluster:
         self.engines: dict[str, TorchEngine] = {}
         split = SplitMode.ALWAYS if backend else SplitMode.NEVER
         router = RouterConfig(limits=FlowLimits(placement=PlacementConfig(split=split)))
-        self.sim = Cluster(0, faults=Faults(), router=router, pull_delay_s=pull_delay_s)
-        roles = {"p": Role.PREFILL, "d": Role.DECODE} if backend else {"m": Role.MIXED}
-        for worker_id, role in roles.items():
-            self._start_worker(worker_id, role, backend or "in_process")
+        delays_s = (pull_delay_s / 2, pull_delay_s)
+        self.sim = Cluster(0, router=router, conditions=Conditions(pull_delays_s=delays_s, cost=STEP_COST))
+        for worker_id in (*(("p", "d") if backend else ("m",)), *others):
+            self._start_worker(worker_id, ROLES[worker_id[0]], backend or "in_process")
+        self.sim.run_until_joined()
 
     def __enter__(self) -> TorchCluster:
         return self
@@ -149,7 +161,12 @@ class TorchCluster:
         return WorkerSettings(
             role=role,
             engine=EngineSettings(
-                model=str(self._folder), dtype="float32", block_size=shape.block_size, kv_cache=kv_cache
+                model=str(self._folder),
+                dtype="float32",
+                quantization=shape.quantization,
+                async_scheduling=shape.async_scheduling,
+                block_size=shape.block_size,
+                kv_cache=kv_cache,
             ),
             routers=("simulated",),
             scheduler=SchedulerConfig(

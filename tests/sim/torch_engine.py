@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from baton_core.step_plan import StepPlan, StepResult
-from baton_core.worker_events import BlockPull
+from baton_core.worker.step_plan import StepPlan, StepResult
+from baton_core.worker.worker_events import BlockPull
 from baton_engine.runner import ModelRunner
 from baton_kv.connector import BlockCopy, KVConnector, PullOrder, PullOutcome
 

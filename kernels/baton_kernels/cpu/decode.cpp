@@ -5,11 +5,18 @@
 #include <new>
 #include <vector>
 
+#include "attend_blocks.h"
 #include "attend_rows.h"
 #if BATON_TILES
 #include "attend_tiles.h"
 #endif
+#include "int8_product.h"
+#include "draw.h"
+#include "few_rows.h"
 #include "linear.h"
+#include "product.h"
+#include "rotate.h"
+#include "row_functions.h"
 
 namespace baton {
 namespace {
@@ -90,6 +97,38 @@ void run(const BatonDecode& step, const Kernel& kernel) {
   }
 }
 
+void attend(const BatonAttend& step) {
+  const std::vector<QueryTile> tiles = query_tiles(step);
+  const int64_t size = cache_line(TileMemory::size_of(step));
+  float* memory = reserve(step.num_threads * size);
+#pragma omp parallel for num_threads(step.num_threads) schedule(dynamic) if (tiles.size() > 1)
+  for (size_t tile = 0; tile < tiles.size(); ++tile)
+    attend_tile(step, tiles[tile], memory + omp_get_thread_num() * size);
+}
+
+void normalise(const BatonNorm& step) { normalise_rows(step, reserve(norm_scratch(step))); }
+
+void draw(const BatonDraw& step) {
+  draw_rows(step, reserve(step.num_threads * Scores::size_of(step)));
+}
+
+void multiply_in_panels(const BatonProduct& step) { multiply_panels(step, reserve(product_scratch(step))); }
+
+void multiply_int8_rows(const BatonInt8Product& step) {
+  multiply_int8(step, reserve(QuantizedRows::size_of(step)));
+}
+
+// Return what a function that may lack memory tells its caller: 0, or 2 without memory.
+template <class Step>
+int done(void (*function)(const Step&), const Step* step) {
+  try {
+    function(*step);
+  } catch (const std::bad_alloc&) {
+    return 2;
+  }
+  return 0;
+}
+
 }  // namespace
 }  // namespace baton
 
@@ -121,6 +160,11 @@ void baton_write(const BatonWrite* step) {
   else baton::write_rows<uint32_t>(*step);
 }
 
+void baton_rotate(const BatonRotate* step) {
+  if (step->write.layer.element_bytes == 2) baton::rotate_rows<baton::Bfloat16>(*step);
+  else baton::rotate_rows<float>(*step);
+}
+
 void baton_read(const BatonRead* step) {
   if (step->layer.element_bytes == 2) baton::read_rows<uint16_t>(*step);
   else baton::read_rows<uint32_t>(*step);
@@ -134,6 +178,27 @@ int baton_linear(const BatonLinear* step) {
     return 2;
   }
   return 0;
+}
+
+// Return 0, or 2 without memory.
+int baton_normalise(const BatonNorm* step) { return baton::done(baton::normalise, step); }
+
+int baton_apply(const BatonFunction* step) { return baton::done(baton::apply_to_rows, step); }
+
+int baton_draw(const BatonDraw* step) { return baton::done(baton::draw, step); }
+
+void baton_multiply_few_rows(const BatonFewRows* step) { baton::multiply_few_rows(*step); }
+
+// These two are the batch-invariant mode's.
+int baton_attend(const BatonAttend* step) { return baton::done(baton::attend, step); }
+
+int baton_multiply(const BatonProduct* step) { return baton::done(baton::multiply_in_panels, step); }
+
+void baton_quantize(const BatonQuantize* step) { baton::quantize_rows(*step); }
+
+// Return 0, or 2 without memory. Needs AVX512-VNNI on x86.
+int baton_multiply_int8(const BatonInt8Product* step) {
+  return baton::done(baton::multiply_int8_rows, step);
 }
 
 }  // extern "C"

@@ -28,7 +28,6 @@ struct BatonDecode {
 namespace baton {
 
 constexpr int64_t kPartTokens = 256;
-constexpr float kLog2E = 1.44269504088896340736f;
 
 // One KV head of one sequence with its query heads.
 struct Row {

@@ -39,25 +39,28 @@ namespace baton {
 constexpr int64_t kTokensPerThread = 64;
 
 template <class Element>
-void write_rows(const BatonWrite& step) {
+void write_token(const BatonWrite& step, int64_t token) {
   const BatonLayer& layer = step.layer;
   const int64_t dim = layer.head_dim, size = layer.block_size;
-#pragma omp parallel for num_threads(step.num_threads) if (step.num_tokens >= 2 * kTokensPerThread)
-  for (int64_t token = 0; token < step.num_tokens; ++token) {
-    if (step.slots[token] < 0) continue;
-    const int64_t block = step.slots[token] / size, offset = step.slots[token] % size;
-    for (int64_t head = 0; head < layer.num_kv_heads; ++head) {
-      const int64_t origin = block * layer.block_stride + head * size * dim;
-      const Element* k = static_cast<const Element*>(step.k) + token * step.k_stride + head * dim;
-      const Element* v = static_cast<const Element*>(step.v) + token * step.v_stride + head * dim;
-      std::memcpy(static_cast<Element*>(layer.k) + origin + offset * dim, k, dim * sizeof *k);
-      Element* to = static_cast<Element*>(layer.v) + origin;
-      if (layer.is_v_transposed)
-        for (int64_t d = 0; d < dim; ++d) to[d * size + offset] = v[d];
-      else
-        std::memcpy(to + offset * dim, v, dim * sizeof *v);
-    }
+  if (step.slots[token] < 0) return;
+  const int64_t block = step.slots[token] / size, offset = step.slots[token] % size;
+  for (int64_t head = 0; head < layer.num_kv_heads; ++head) {
+    const int64_t origin = block * layer.block_stride + head * size * dim;
+    const Element* k = static_cast<const Element*>(step.k) + token * step.k_stride + head * dim;
+    const Element* v = static_cast<const Element*>(step.v) + token * step.v_stride + head * dim;
+    std::memcpy(static_cast<Element*>(layer.k) + origin + offset * dim, k, dim * sizeof *k);
+    Element* to = static_cast<Element*>(layer.v) + origin;
+    if (layer.is_v_transposed)
+      for (int64_t d = 0; d < dim; ++d) to[d * size + offset] = v[d];
+    else
+      std::memcpy(to + offset * dim, v, dim * sizeof *v);
   }
+}
+
+template <class Element>
+void write_rows(const BatonWrite& step) {
+#pragma omp parallel for num_threads(step.num_threads) if (step.num_tokens >= 2 * kTokensPerThread)
+  for (int64_t token = 0; token < step.num_tokens; ++token) write_token<Element>(step, token);
 }
 
 template <class Element>

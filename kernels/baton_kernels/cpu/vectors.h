@@ -11,6 +11,7 @@
 namespace baton {
 
 constexpr int kLanes = BATON_LANES;
+constexpr float kLog2E = 1.44269504088896340736f;
 
 using Floats = float __attribute__((vector_size(4 * kLanes)));
 using Ints = int32_t __attribute__((vector_size(4 * kLanes)));
@@ -53,6 +54,17 @@ inline Bfloat16 to_bfloat16(float x) {
   return static_cast<Bfloat16>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+inline void store(Bfloat16* to, Floats x) {
+  const Words bits = (Words)x;
+  const Words rounded = x == x ? bits + 0x7fff + (bits >> 16 & 1) : bits | 0x400000;
+  const Halves upper = __builtin_convertvector(rounded >> 16, Halves);
+  std::memcpy(to, &upper, sizeof upper);
+}
+
+inline void put(float* to, float x) { *to = x; }
+
+inline void put(Bfloat16* to, float x) { *to = to_bfloat16(x); }
+
 inline void copy_row(const float* from, float* to, int64_t n) { std::memcpy(to, from, n * sizeof *to); }
 
 inline void copy_row(const Bfloat16* from, Bfloat16* to, int64_t n) {
@@ -66,7 +78,9 @@ inline void copy_row(const Bfloat16* from, float* to, int64_t n) {
 }
 
 inline void copy_row(const float* from, Bfloat16* to, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) to[i] = to_bfloat16(from[i]);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(to + i, load(from + i));
+  for (; i < n; ++i) to[i] = to_bfloat16(from[i]);
 }
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }

@@ -10,6 +10,7 @@ from baton_engine.models.norm import NormLoader, RMSNorm
 from baton_engine.models.projection import load_projection
 from baton_engine.step_attention import StepAttention
 from baton_engine.weights import WeightReader
+from baton_kernels.interface import LayerKernels
 
 Rotation = tuple[Tensor, Tensor]
 """Cosine and sine, `[num_tokens, 1, rotary_dim]` each."""
@@ -27,6 +28,7 @@ class SelfAttention:
         config: AttentionConfig,
         weights: WeightReader,
         norms: NormLoader,
+        kernels: LayerKernels,
         *,
         layer: int,
         hidden_size: int,
@@ -39,6 +41,7 @@ class SelfAttention:
             weights,
             prefix,
             config.projections,
+            kernels,
             in_size=hidden_size,
             out_sizes=self._sizes,
             has_bias=config.has_qkv_bias,
@@ -47,6 +50,7 @@ class SelfAttention:
             weights,
             prefix,
             ["o_proj"],
+            kernels,
             in_size=config.query_size,
             out_sizes=[hidden_size],
             has_bias=config.has_output_bias,

@@ -17,7 +17,7 @@ from baton_engine.models.norm import NormLoader, RMSNorm
 from baton_engine.models.rope import RotaryEmbedding
 from baton_engine.step_attention import StepAttention
 from baton_engine.weights import WeightReader
-from baton_kernels.interface import LayerKernels
+from baton_kernels.interface import Function, LayerKernels
 
 
 class Decoder:
@@ -36,7 +36,7 @@ class Decoder:
         # Rounded to the element type, as the models were trained with it.
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
-        self._rotaries = [RotaryEmbedding(rope, weights.device) for rope in ropes]
+        self._rotaries = [RotaryEmbedding(rope, weights.device, kernels) for rope in ropes]
         self._rotary_of_layer = [ropes.index(layer.rope) for layer in config.layers]
         norms = NormLoader(weights, kernels, config.norm.eps, is_offset=config.norm.is_offset)
         self._layers = [
@@ -45,7 +45,8 @@ class Decoder:
         self.is_capturable = all(layer.is_capturable for layer in self._layers)
         self._norm = norms.load("model.norm", config.hidden_size)
         tied = config.tie_word_embeddings
-        self._head = load_head(weights, "lm_head.weight", self._embedding, is_tied=tied)
+        self._head = load_head(weights, "lm_head.weight", self._embedding, kernels, is_tied=tied)
+        self._kernels = kernels
 
     def forward(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
         """Return the final hidden states `[num_tokens, hidden_size]` of `token_ids` `[num_tokens] int64`.
@@ -64,7 +65,7 @@ class Decoder:
         """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`."""
         logits = self._head(hidden)
         cap = self.config.logit_softcap
-        return logits if cap is None else (logits / cap).tanh() * cap
+        return logits if cap is None else self._kernels.apply(Function.TANH, logits / cap) * cap
 
 
 class _DecoderLayer:
@@ -83,6 +84,7 @@ class _DecoderLayer:
             config.attention,
             weights,
             norms,
+            kernels,
             layer=layer,
             hidden_size=size,
             prefix=f"{prefix}.self_attn",

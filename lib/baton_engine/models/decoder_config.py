@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from baton_core.kv_spec import KVSpec, group_layers
+from baton_core.blocks.kv_spec import KVSpec, group_layers
 from baton_engine.models.mixture_config import MixtureConfig
 from baton_engine.models.rope_config import RopeConfig
 

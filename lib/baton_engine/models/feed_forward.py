@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from functools import partial
+from typing import Final, Protocol
 
+import torch
 from torch import Tensor
-from torch.nn import functional
 
 from baton_engine.models.decoder_config import FeedForwardConfig
 from baton_engine.models.projection import load_projection
 from baton_engine.weights import WeightReader
-from baton_kernels.interface import LayerKernels
+from baton_kernels.interface import Function, LayerKernels
+
+_CPU_ROWS: Final = 512
+"""Tokens at a time on a CPU, so that what lies between the projections stays in its caches."""
 
 
 class FeedForward(Protocol):
@@ -48,20 +52,22 @@ class GatedFeedForward:
             weights,
             prefix,
             config.projections,
+            kernels,
             in_size=hidden_size,
             out_sizes=[inner, inner],
             has_bias=has_bias,
         )
         self._down = load_projection(
-            weights, prefix, ["down_proj"], in_size=inner, out_sizes=[hidden_size], has_bias=has_bias
+            weights, prefix, ["down_proj"], kernels, in_size=inner, out_sizes=[hidden_size], has_bias=has_bias
         )
-        self._activate = kernels.silu_mul if config.activation == "silu" else _gelu_tanh_mul
+        is_silu = config.activation == "silu"
+        self._activate = kernels.silu_mul if is_silu else partial(kernels.apply_mul, Function.GELU_TANH)
 
     def forward(self, hidden: Tensor) -> Tensor:
+        if hidden.device.type != "cpu" or len(hidden) <= _CPU_ROWS:
+            return self._map(hidden)
+        starts = range(0, len(hidden), _CPU_ROWS)
+        return torch.cat([self._map(hidden[start : start + _CPU_ROWS]) for start in starts])
+
+    def _map(self, hidden: Tensor) -> Tensor:
         return self._down(self._activate(self._gate_up(hidden)))
-
-
-def _gelu_tanh_mul(gate_up: Tensor) -> Tensor:
-    """Return `gelu(gate) * up` `[num_rows, n]` of both side by side `[num_rows, 2 * n]`."""
-    gate, up = gate_up.chunk(2, dim=-1)
-    return functional.gelu(gate, approximate="tanh") * up

@@ -15,17 +15,15 @@ from torch.nn import functional
 
 from baton_engine.models.layer_norm import LayerNorm
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
-from baton_engine.models.linear import Linear, load_head
+from baton_engine.models.linear import Linear, load_head, make_linear
 from baton_engine.step_attention import StepAttention
 from baton_engine.weights import WeightReader
-from baton_kernels.interface import LayerKernels
+from baton_kernels.interface import Function, LayerKernels
 
-_GELU_TANH: Final = partial(functional.gelu, approximate="tanh")
-_ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
-    "gelu": functional.gelu,
-    "gelu_new": _GELU_TANH,
-    "gelu_pytorch_tanh": _GELU_TANH,
-    "relu": functional.relu,
+_GELUS: Final = {
+    "gelu": Function.GELU,
+    "gelu_new": Function.GELU_TANH,
+    "gelu_pytorch_tanh": Function.GELU_TANH,
 }
 
 
@@ -37,7 +35,7 @@ class LearnedPositionsDecoder:
     """
 
     def __init__(self, config: LearnedPositionsConfig, weights: WeightReader, kernels: LayerKernels) -> None:
-        tensors = _Tensors(config, weights)
+        tensors = _Tensors(config, weights, kernels)
         names, size = config.names, config.hidden_size
         self.dtype = weights.dtype
         self.device = weights.device
@@ -47,10 +45,11 @@ class LearnedPositionsDecoder:
         self._embedding = tensors.load(f"{names.embedding}.weight", vocab_shape)
         num_positions = config.max_position_embeddings + config.position_offset
         self._positions = tensors.load(f"{names.positions}.weight", (num_positions, size))
-        self._layers = [_Layer(config, tensors, layer) for layer in range(config.num_layers)]
+        self._layers = [_Layer(config, tensors, kernels, layer) for layer in range(config.num_layers)]
         self._final_norm = tensors.norm(names.final_norm) if config.has_final_norm else None
         self._project_in, self._project_out = _load_projections(config, tensors)
-        self._head = load_head(weights, "lm_head.weight", self._embedding, is_tied=config.tie_word_embeddings)
+        tied = config.tie_word_embeddings
+        self._head = load_head(weights, "lm_head.weight", self._embedding, kernels, is_tied=tied)
 
     def forward(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
         """Return the final hidden states `[num_tokens, embedding_size]` of `token_ids` `[num_tokens] int64`.
@@ -75,14 +74,16 @@ class LearnedPositionsDecoder:
 class _Layer:
     """Attention and feed-forward network, each with its norm and its residual sum."""
 
-    def __init__(self, config: LearnedPositionsConfig, tensors: _Tensors, layer: int) -> None:
+    def __init__(
+        self, config: LearnedPositionsConfig, tensors: _Tensors, kernels: LayerKernels, layer: int
+    ) -> None:
         names, size, inner = config.names, config.hidden_size, config.intermediate_size
         prefix = f"{names.layers}.{layer}"
         self._layer = layer
         self._head_dim = config.head_dim
         self._scale = config.attention_scales[layer]
         self._is_pre_norm = config.is_pre_norm
-        self._activation = _ACTIVATIONS[config.activation]
+        self._activation = _activation(config.activation, kernels)
         self._attention_norm = tensors.norm(f"{prefix}.{names.attention_norm}")
         self._mlp_norm = tensors.norm(f"{prefix}.{names.mlp_norm}")
         self._qkv = tensors.linear([f"{prefix}.{name}" for name in names.qkv], 3 * size, size)
@@ -105,11 +106,16 @@ class _Layer:
         return self._down(self._activation(self._up(hidden)))
 
 
+def _activation(name: str, kernels: LayerKernels) -> Callable[[Tensor], Tensor]:
+    return functional.relu if name == "relu" else partial(kernels.apply, _GELUS[name])
+
+
 class _Tensors:
     """Reads a checkpoint under the names and in the orientation of its family."""
 
-    def __init__(self, config: LearnedPositionsConfig, weights: WeightReader) -> None:
+    def __init__(self, config: LearnedPositionsConfig, weights: WeightReader, kernels: LayerKernels) -> None:
         self._config = config
+        self._kernels = kernels
         self._weights = weights
         embedding = f"{config.names.embedding}.weight"
         prefixes = config.names.prefixes
@@ -121,9 +127,9 @@ class _Tensors:
     def norm(self, name: str) -> LayerNorm:
         config = self._config
         if not config.has_norm_weights:
-            return LayerNorm(config.hidden_size, None, None, config.layer_norm_eps)
+            return LayerNorm(None, None, config.layer_norm_eps, self._kernels)
         weight, bias = (self.load(f"{name}.{part}", (config.hidden_size,)) for part in ("weight", "bias"))
-        return LayerNorm(config.hidden_size, weight, bias, config.layer_norm_eps)
+        return LayerNorm(weight, bias, config.layer_norm_eps, self._kernels)
 
     def linear(
         self, names: Sequence[str], out_size: int, in_size: int, *, has_bias: bool | None = None
@@ -134,13 +140,13 @@ class _Tensors:
         weight = self._stacked(names, "weight", stored_shape)
         if self._config.names.is_transposed:
             weight = weight.T.contiguous()
-        if not (self._config.has_bias if has_bias is None else has_bias):
-            return Linear(weight)
-        return Linear(weight, self._stacked(names, "bias", shape[:1]))
+        has_bias = self._config.has_bias if has_bias is None else has_bias
+        bias = self._stacked(names, "bias", shape[:1]) if has_bias else None
+        return make_linear(self._weights, weight, bias, self._kernels)
 
     def _stacked(self, names: Sequence[str], part: str, shape: Sequence[int]) -> Tensor:
         full_names = [f"{self._prefix}{name}.{part}" for name in names]
-        return self._weights.load_stacked(full_names, [shape] * len(names))
+        return self._weights.load_stacked(full_names, [shape] * len(names), self._weights.linear_dtype)
 
 
 def _load_projections(

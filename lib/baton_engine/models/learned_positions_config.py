@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from baton_core.kv_spec import KVSpec
+from baton_core.blocks.kv_spec import KVSpec
 from baton_engine.config_fields import MAX_HEAD_DIM, MAX_LAYERS, ConfigFields
 from baton_engine.model_config import (
     read_architecture,

@@ -1,8 +1,9 @@
 """Linear layers, each with the product that suits its weight on this machine.
 
-On a CPU, large weights are repacked once for oneDNN, through two private operators of torch; bfloat16 that
-the CPU only emulates is widened by the C++ kernels instead. Everywhere else, and where either is missing, a
-layer is `functional.linear`.
+Quantized layers multiply codes of 8 bits, and kernels may bring a product of their own. Otherwise, on a CPU,
+large weights are repacked once for oneDNN, through two private operators of torch; bfloat16 that the CPU only
+emulates is widened by the C++ kernels instead. Everywhere else, and where either is missing, a layer is
+`functional.linear`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,15 @@ from torch.nn import functional
 
 from baton_engine.element_type import has_native_bfloat16
 from baton_engine.weights import WeightReader
+from baton_kernels.cpu_few_rows import FewRowsProduct, is_in_panels
 from baton_kernels.cpu_linear import widened_linear
 from baton_kernels.cpu_selection import load_best
+from baton_kernels.int8 import int8_product
+from baton_kernels.interface import LayerKernels, Product
 
 logger = logging.getLogger(__name__)
+
+_TORCH: Final = LayerKernels()
 
 MIN_PACKED_ELEMENTS: Final = 1 << 18
 """Weights below this pay more for the call of the packed product, some 30 us, than they gain."""
@@ -32,13 +38,27 @@ class Linear:
     Keeps either `weight` or its packed copy: a caller that lets go of `weight` frees the one not kept.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        kernels: LayerKernels = _TORCH,
+        *,
+        is_quantized: bool = False,
+    ) -> None:
         self.packed_bytes = 0
         """Size of the packed copy; 0 without one."""
-        if pays_packed(weight):
+        self._multiply: Product | partial[Tensor]
+        product = int8_product(weight, bias) if is_quantized else kernels.product(weight, bias)
+        if product is not None:
+            self.packed_bytes = product.packed_bytes
+            self._multiply = product
+        elif pays_packed(weight):
             packed = _reorder(weight)
             self.packed_bytes = packed.nbytes
             self._multiply = partial(_multiply, weight=packed, bias=bias)
+            if is_in_panels(packed, weight) and (best := load_best()) is not None:
+                self._multiply = FewRowsProduct(best[1], packed, weight.shape, bias, self._multiply)
         elif is_emulated(weight) and (best := load_best()) is not None:
             self._multiply = partial(widened_linear, best[1], weight=weight.contiguous(), bias=bias)
         else:
@@ -83,13 +103,27 @@ def _multiply(x: Tensor, *, weight: Tensor, bias: Tensor | None) -> Tensor:
     return result
 
 
-def load_head(weights: WeightReader, name: str, embedding: Tensor, *, is_tied: bool) -> Linear:
+def make_linear(
+    weights: WeightReader, weight: Tensor, bias: Tensor | None, kernels: LayerKernels = _TORCH
+) -> Linear:
+    """Return the layer of a weight that `weights` has handed out; what it keeps counts as loaded instead."""
+    layer = Linear(weight, bias, kernels, is_quantized=weights.is_quantized)
+    if layer.packed_bytes:
+        weights.loaded_bytes += layer.packed_bytes - weight.nbytes
+    return layer
+
+
+def load_head(
+    weights: WeightReader, name: str, embedding: Tensor, kernels: LayerKernels = _TORCH, *, is_tied: bool
+) -> Linear:
     """Return the output head, the weight `name` or, tied, the embedding table `[vocab_size, hidden_size]`.
 
     A tied head is packed as well, at the cost of a copy of the table: the table is read by rows of tokens,
     the head as a whole in every step, of which it is a third in small models with large vocabularies.
     """
-    head = Linear(embedding if is_tied else weights.load(name, embedding.shape))
-    if is_tied:
-        weights.loaded_bytes += head.packed_bytes
+    if not is_tied:
+        weight = weights.load(name, embedding.shape, weights.linear_dtype)
+        return make_linear(weights, weight, None, kernels)
+    head = Linear(embedding, kernels=kernels, is_quantized=weights.is_quantized)
+    weights.loaded_bytes += head.packed_bytes
     return head

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from baton_engine.models.linear import Linear
+from baton_engine.models.linear import Linear, make_linear
 from baton_engine.weights import WeightReader
+from baton_kernels.interface import LayerKernels
 
 
 def load_projection(
     weights: WeightReader,
     prefix: str,
     names: Sequence[str],
+    kernels: LayerKernels,
     *,
     in_size: int,
     out_sizes: Sequence[int],
@@ -24,12 +26,11 @@ def load_projection(
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
-    sizes = out_sizes if len(names) > 1 else [sum(out_sizes)]
+    sizes, dtype = out_sizes if len(names) > 1 else [sum(out_sizes)], weights.linear_dtype
     weight = weights.load_stacked(
-        [f"{prefix}.{name}.weight" for name in names], [(n, in_size) for n in sizes]
+        [f"{prefix}.{name}.weight" for name in names], [(n, in_size) for n in sizes], dtype
     )
-    if not has_bias:
-        return Linear(weight)
-    return Linear(
-        weight, weights.load_stacked([f"{prefix}.{name}.bias" for name in names], [(n,) for n in sizes])
-    )
+    bias = None
+    if has_bias:
+        bias = weights.load_stacked([f"{prefix}.{name}.bias" for name in names], [(n,) for n in sizes], dtype)
+    return make_linear(weights, weight, bias, kernels)

@@ -11,7 +11,9 @@ from baton_engine.config_fields import ConfigFields
 from baton_engine.model_config import ModelConfig, read_architecture
 from baton_engine.models import decoder_reading, learned_positions_config
 from baton_engine.models.decoder import Decoder
+from baton_engine.models.decoder_config import DecoderConfig
 from baton_engine.models.learned_positions import LearnedPositionsDecoder
+from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.model import Model
 from baton_engine.models.transformers_config import TransformersConfig, read_transformers_config
 from baton_engine.weights import WeightReader
@@ -61,6 +63,16 @@ def read_model_config(folder: Path, max_model_len: int | None = None) -> ModelCo
     if architecture not in _FAMILY_OF:
         return read_transformers_config(folder, fields, native=tuple(_FAMILY_OF))
     return _FAMILY_OF[architecture].read_config(folder, fields, max_model_len)
+
+
+def why_not_dense(config: ModelConfig) -> str:
+    """Name a model that has more than dense layers of native code, and what it has; empty for others."""
+    match config:
+        case DecoderConfig(mixture=None) | LearnedPositionsConfig():
+            return ""
+        case DecoderConfig():
+            return f"{config.architecture}, a mixture of experts"
+    return f"{config.architecture}, which runs through Transformers"
 
 
 def build_model(config: ModelConfig, weights: WeightReader, kernels: LayerKernels) -> Model:

@@ -15,12 +15,14 @@ from baton_engine.models.rope_config import (
     RopeConfig,
     YarnScaling,
 )
+from baton_kernels.interface import Function, LayerKernels
 
 
 class RotaryEmbedding:
     """By which cosine and sine queries and keys are rotated."""
 
-    def __init__(self, rope: RopeConfig, device: torch.device) -> None:
+    def __init__(self, rope: RopeConfig, device: torch.device, kernels: LayerKernels) -> None:
+        self._kernels = kernels
         self._inv_freq = inverse_frequencies(rope).to(device)
         self._magnitude = rope.magnitude
 
@@ -28,8 +30,8 @@ class RotaryEmbedding:
         """Return cosine and sine, `[num_tokens, 1, rotary_dim]` each, of positions `[num_tokens] int64`."""
         angles = positions[:, None].float() * self._inv_freq
         angles = torch.cat((angles, angles), dim=-1)[:, None]
-        cos, sin = angles.cos() * self._magnitude, angles.sin() * self._magnitude
-        return cos.to(dtype), sin.to(dtype)
+        cos, sin = (self._kernels.apply(function, angles) for function in (Function.COS, Function.SIN))
+        return (cos * self._magnitude).to(dtype), (sin * self._magnitude).to(dtype)
 
 
 def inverse_frequencies(rope: RopeConfig) -> Tensor:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from baton_core.kv_spec import KVSpec, group_layers
+from baton_core.blocks.kv_spec import KVSpec, group_layers
 from baton_engine.config_fields import MAX_HEAD_DIM, MAX_INTEGER, MAX_LAYERS, ConfigFields
 from baton_engine.model_config import (
     read_architecture,

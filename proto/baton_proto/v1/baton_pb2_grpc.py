@@ -230,3 +230,83 @@ class Baton(object):
             timeout,
             metadata,
             _registered_method=True)
+
+
+class OperatorStub(object):
+    """What an operator may ask of all workers together. Served only where the router runs with
+    --enable-operator-routes; where it has keys, calls name one in their metadata: "authorization", "Bearer KEY".
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Control = channel.unary_unary(
+                '/baton.v1.Operator/Control',
+                request_serializer=baton__proto_dot_v1_dot_baton__pb2.ControlRequest.SerializeToString,
+                response_deserializer=baton__proto_dot_v1_dot_baton__pb2.ControlResponse.FromString,
+                _registered_method=True)
+
+
+class OperatorServicer(object):
+    """What an operator may ask of all workers together. Served only where the router runs with
+    --enable-operator-routes; where it has keys, calls name one in their metadata: "authorization", "Bearer KEY".
+    """
+
+    def Control(self, request, context):
+        """Asks each worker and waits until all have answered. One that cannot do it, leaves, or does not answer in
+        time has an error in its place.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_OperatorServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Control': grpc.unary_unary_rpc_method_handler(
+                    servicer.Control,
+                    request_deserializer=baton__proto_dot_v1_dot_baton__pb2.ControlRequest.FromString,
+                    response_serializer=baton__proto_dot_v1_dot_baton__pb2.ControlResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'baton.v1.Operator', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('baton.v1.Operator', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Operator(object):
+    """What an operator may ask of all workers together. Served only where the router runs with
+    --enable-operator-routes; where it has keys, calls name one in their metadata: "authorization", "Bearer KEY".
+    """
+
+    @staticmethod
+    def Control(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Operator/Control',
+            baton__proto_dot_v1_dot_baton__pb2.ControlRequest.SerializeToString,
+            baton__proto_dot_v1_dot_baton__pb2.ControlResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)

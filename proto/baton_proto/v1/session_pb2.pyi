@@ -29,7 +29,7 @@ class RouterFrame(_message.Message):
     def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., heartbeat: _Optional[_Union[RouterHeartbeat, _Mapping]] = ..., data: _Optional[_Union[RouterData, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "role", "identity", "max_model_len", "vocab_size", "num_blocks", "max_num_seqs", "peer_address", "kv_description", "router_epoch", "received")
+    __slots__ = ("worker_id", "epoch", "role", "identity", "max_model_len", "vocab_size", "num_blocks", "max_num_seqs", "peer_address", "kv_description", "router_epoch", "received", "block_bytes", "metrics_address")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,8 @@ class Hello(_message.Message):
     KV_DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
     ROUTER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
     role: str
@@ -54,10 +56,12 @@ class Hello(_message.Message):
     kv_description: bytes
     router_epoch: int
     received: int
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., peer_address: _Optional[str] = ..., kv_description: _Optional[bytes] = ..., router_epoch: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
+    block_bytes: int
+    metrics_address: str
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., peer_address: _Optional[str] = ..., kv_description: _Optional[bytes] = ..., router_epoch: _Optional[int] = ..., received: _Optional[int] = ..., block_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ...) -> None: ...
 
 class Identity(_message.Message):
-    __slots__ = ("model", "dtype", "kv_layout", "block_size", "transport", "protocol_version", "kv_windows")
+    __slots__ = ("model", "dtype", "kv_layout", "block_size", "transport", "protocol_version", "kv_windows", "numerics")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     KV_LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -65,6 +69,7 @@ class Identity(_message.Message):
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     KV_WINDOWS_FIELD_NUMBER: _ClassVar[int]
+    NUMERICS_FIELD_NUMBER: _ClassVar[int]
     model: str
     dtype: str
     kv_layout: str
@@ -72,17 +77,20 @@ class Identity(_message.Message):
     transport: str
     protocol_version: int
     kv_windows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., transport: _Optional[str] = ..., protocol_version: _Optional[int] = ..., kv_windows: _Optional[_Iterable[int]] = ...) -> None: ...
+    numerics: str
+    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., transport: _Optional[str] = ..., protocol_version: _Optional[int] = ..., kv_windows: _Optional[_Iterable[int]] = ..., numerics: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("router_id", "epoch", "received")
+    __slots__ = ("router_id", "epoch", "received", "has_locality")
     ROUTER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    HAS_LOCALITY_FIELD_NUMBER: _ClassVar[int]
     router_id: str
     epoch: int
     received: int
-    def __init__(self, router_id: _Optional[str] = ..., epoch: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
+    has_locality: bool
+    def __init__(self, router_id: _Optional[str] = ..., epoch: _Optional[int] = ..., received: _Optional[int] = ..., has_locality: bool = ...) -> None: ...
 
 class Rejected(_message.Message):
     __slots__ = ("code", "message")
@@ -103,18 +111,40 @@ class WorkerHeartbeat(_message.Message):
     def __init__(self, sent: _Optional[int] = ..., received: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s")
+    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s", "is_asleep", "role", "is_draining", "rates", "is_role_fixed", "fault")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_AVAILABLE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STEP_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    IS_ASLEEP_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    RATES_FIELD_NUMBER: _ClassVar[int]
+    IS_ROLE_FIXED_FIELD_NUMBER: _ClassVar[int]
+    FAULT_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     num_queued_tokens: int
     num_available_blocks: int
     step_age_s: float
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ...) -> None: ...
+    is_asleep: bool
+    role: str
+    is_draining: bool
+    rates: Rates
+    is_role_fixed: bool
+    fault: str
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ...) -> None: ...
+
+class Rates(_message.Message):
+    __slots__ = ("prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s")
+    PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    DECODE_STEP_S_FIELD_NUMBER: _ClassVar[int]
+    PULL_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    prefill_tokens_per_s: float
+    decode_step_s: float
+    pull_bytes_per_s: float
+    def __init__(self, prefill_tokens_per_s: _Optional[float] = ..., decode_step_s: _Optional[float] = ..., pull_bytes_per_s: _Optional[float] = ...) -> None: ...
 
 class RouterHeartbeat(_message.Message):
     __slots__ = ("sent", "received")
@@ -125,23 +155,25 @@ class RouterHeartbeat(_message.Message):
     def __init__(self, sent: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
 
 class RouterData(_message.Message):
-    __slots__ = ("number", "generate", "prefill", "reserve", "start", "cancel")
+    __slots__ = ("number", "generate", "prefill", "reserve", "start", "cancel", "control")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     GENERATE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_FIELD_NUMBER: _ClassVar[int]
     RESERVE_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_FIELD_NUMBER: _ClassVar[int]
     number: int
     generate: Generate
     prefill: Prefill
     reserve: Reserve
     start: Start
     cancel: Cancel
-    def __init__(self, number: _Optional[int] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ...) -> None: ...
+    control: Control
+    def __init__(self, number: _Optional[int] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., control: _Optional[_Union[Control, _Mapping]] = ...) -> None: ...
 
 class WorkerData(_message.Message):
-    __slots__ = ("number", "reserved", "refused", "first_token", "token_batch", "transferred", "failed", "cache_delta")
+    __slots__ = ("number", "reserved", "refused", "first_token", "token_batch", "transferred", "failed", "cache_delta", "prompt_logprobs", "control_result", "phase_report")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -150,6 +182,9 @@ class WorkerData(_message.Message):
     TRANSFERRED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     CACHE_DELTA_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_RESULT_FIELD_NUMBER: _ClassVar[int]
+    PHASE_REPORT_FIELD_NUMBER: _ClassVar[int]
     number: int
     reserved: Reserved
     refused: Refused
@@ -158,24 +193,66 @@ class WorkerData(_message.Message):
     transferred: Transferred
     failed: Failed
     cache_delta: CacheDelta
-    def __init__(self, number: _Optional[int] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., token_batch: _Optional[_Union[TokenBatch, _Mapping]] = ..., transferred: _Optional[_Union[Transferred, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., cache_delta: _Optional[_Union[CacheDelta, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: PromptLogprobs
+    control_result: ControlResult
+    phase_report: PhaseReport
+    def __init__(self, number: _Optional[int] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., token_batch: _Optional[_Union[TokenBatch, _Mapping]] = ..., transferred: _Optional[_Union[Transferred, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., cache_delta: _Optional[_Union[CacheDelta, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., control_result: _Optional[_Union[ControlResult, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ...) -> None: ...
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    BAD_WORDS_FIELD_NUMBER: _ClassVar[int]
+    THINKING_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
     cache_salt: str
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    bad_words: _containers.RepeatedCompositeFieldContainer[Tokens]
+    thinking: Thinking
+    traceparent: str
+    resumed: _containers.RepeatedCompositeFieldContainer[OutputSoFar]
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ...) -> None: ...
+
+class OutputSoFar(_message.Message):
+    __slots__ = ("index", "token_ids")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Tokens(_message.Message):
+    __slots__ = ("ids",)
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Thinking(_message.Message):
+    __slots__ = ("num_tokens", "start_token_ids", "end_token_ids")
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    START_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    num_tokens: int
+    start_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    end_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, num_tokens: _Optional[int] = ..., start_token_ids: _Optional[_Iterable[int]] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Sampling(_message.Message):
-    __slots__ = ("n", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "ignore_eos", "max_tokens")
+    __slots__ = ("n", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "ignore_eos", "max_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty", "min_tokens", "logprobs", "prompt_logprobs", "logprob_token_ids", "logit_bias", "allowed_token_ids", "structured_outputs", "repetition_detection", "logits_processors", "extra_args_json", "skips_prefix_cache")
+    class LogitBiasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
     N_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_FIELD_NUMBER: _ClassVar[int]
     TOP_P_FIELD_NUMBER: _ClassVar[int]
@@ -185,6 +262,20 @@ class Sampling(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    MIN_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROB_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGIT_BIAS_FIELD_NUMBER: _ClassVar[int]
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURED_OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_DETECTION_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_PROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_ARGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    SKIPS_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     n: int
     temperature: float
     top_p: float
@@ -194,7 +285,49 @@ class Sampling(_message.Message):
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     ignore_eos: bool
     max_tokens: int
-    def __init__(self, n: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., max_tokens: _Optional[int] = ...) -> None: ...
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    min_tokens: int
+    logprobs: int
+    prompt_logprobs: int
+    logprob_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logit_bias: _containers.ScalarMap[int, float]
+    allowed_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    structured_outputs: OutputForm
+    repetition_detection: RepetitionRule
+    logits_processors: _containers.RepeatedScalarFieldContainer[str]
+    extra_args_json: str
+    skips_prefix_cache: bool
+    def __init__(self, n: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., max_tokens: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., structured_outputs: _Optional[_Union[OutputForm, _Mapping]] = ..., repetition_detection: _Optional[_Union[RepetitionRule, _Mapping]] = ..., logits_processors: _Optional[_Iterable[str]] = ..., extra_args_json: _Optional[str] = ..., skips_prefix_cache: bool = ...) -> None: ...
+
+class OutputForm(_message.Message):
+    __slots__ = ("json", "regex", "choice", "grammar", "json_object", "structural_tag", "disable_any_whitespace")
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    REGEX_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    GRAMMAR_FIELD_NUMBER: _ClassVar[int]
+    JSON_OBJECT_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURAL_TAG_FIELD_NUMBER: _ClassVar[int]
+    DISABLE_ANY_WHITESPACE_FIELD_NUMBER: _ClassVar[int]
+    json: str
+    regex: str
+    choice: _containers.RepeatedScalarFieldContainer[str]
+    grammar: str
+    json_object: bool
+    structural_tag: str
+    disable_any_whitespace: bool
+    def __init__(self, json: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[_Iterable[str]] = ..., grammar: _Optional[str] = ..., json_object: bool = ..., structural_tag: _Optional[str] = ..., disable_any_whitespace: bool = ...) -> None: ...
+
+class RepetitionRule(_message.Message):
+    __slots__ = ("max_pattern_size", "min_pattern_size", "min_count")
+    MAX_PATTERN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MIN_PATTERN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MIN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    max_pattern_size: int
+    min_pattern_size: int
+    min_count: int
+    def __init__(self, max_pattern_size: _Optional[int] = ..., min_pattern_size: _Optional[int] = ..., min_count: _Optional[int] = ...) -> None: ...
 
 class Generate(_message.Message):
     __slots__ = ("spec",)
@@ -251,6 +384,18 @@ class Cancel(_message.Message):
     indices: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, request_id: _Optional[str] = ..., indices: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class Control(_message.Message):
+    __slots__ = ("control_id", "action", "argument_json", "timeout_s")
+    CONTROL_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTION_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    control_id: int
+    action: str
+    argument_json: str
+    timeout_s: float
+    def __init__(self, control_id: _Optional[int] = ..., action: _Optional[str] = ..., argument_json: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
 class Reserved(_message.Message):
     __slots__ = ("request_id", "num_cached_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -270,16 +415,40 @@ class Refused(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class SequenceOutput(_message.Message):
-    __slots__ = ("request_id", "index", "token_ids", "finish_reason")
+    __slots__ = ("request_id", "index", "token_ids", "finish_reason", "stop_token_id", "logprobs")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     index: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     finish_reason: str
-    def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[str] = ...) -> None: ...
+    stop_token_id: int
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, request_id: _Optional[str] = ..., index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., finish_reason: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+
+class TokenLogprobs(_message.Message):
+    __slots__ = ("token_ids", "logprobs", "ranks")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("request_id", "start", "entries")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    start: int
+    entries: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, request_id: _Optional[str] = ..., start: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class FirstToken(_message.Message):
     __slots__ = ("request_id", "outputs", "num_cached_tokens", "queue_s", "prefill_s")
@@ -326,9 +495,77 @@ class Failed(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class CacheDelta(_message.Message):
-    __slots__ = ("stored", "removed")
+    __slots__ = ("stored", "removed", "number", "is_snapshot")
     STORED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    IS_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     stored: _containers.RepeatedScalarFieldContainer[bytes]
     removed: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, stored: _Optional[_Iterable[bytes]] = ..., removed: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    number: int
+    is_snapshot: bool
+    def __init__(self, stored: _Optional[_Iterable[bytes]] = ..., removed: _Optional[_Iterable[bytes]] = ..., number: _Optional[int] = ..., is_snapshot: bool = ...) -> None: ...
+
+class PhaseReport(_message.Message):
+    __slots__ = ("request_id", "phases", "sources", "num_left_out", "sent_s", "traceparent")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    NUM_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    SENT_S_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    phases: _containers.RepeatedCompositeFieldContainer[Phase]
+    sources: TokenSources
+    num_left_out: int
+    sent_s: float
+    traceparent: str
+    def __init__(self, request_id: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., sources: _Optional[_Union[TokenSources, _Mapping]] = ..., num_left_out: _Optional[int] = ..., sent_s: _Optional[float] = ..., traceparent: _Optional[str] = ...) -> None: ...
+
+class Phase(_message.Message):
+    __slots__ = ("name", "start_s", "end_s", "num_tokens", "num_bytes", "peer")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    START_S_FIELD_NUMBER: _ClassVar[int]
+    END_S_FIELD_NUMBER: _ClassVar[int]
+    NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    start_s: float
+    end_s: float
+    num_tokens: int
+    num_bytes: int
+    peer: str
+    def __init__(self, name: _Optional[str] = ..., start_s: _Optional[float] = ..., end_s: _Optional[float] = ..., num_tokens: _Optional[int] = ..., num_bytes: _Optional[int] = ..., peer: _Optional[str] = ...) -> None: ...
+
+class TokenSources(_message.Message):
+    __slots__ = ("num_computed", "num_local_cache", "num_remote", "num_recomputed")
+    NUM_COMPUTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_LOCAL_CACHE_FIELD_NUMBER: _ClassVar[int]
+    NUM_REMOTE_FIELD_NUMBER: _ClassVar[int]
+    NUM_RECOMPUTED_FIELD_NUMBER: _ClassVar[int]
+    num_computed: int
+    num_local_cache: int
+    num_remote: int
+    num_recomputed: int
+    def __init__(self, num_computed: _Optional[int] = ..., num_local_cache: _Optional[int] = ..., num_remote: _Optional[int] = ..., num_recomputed: _Optional[int] = ...) -> None: ...
+
+class ControlResult(_message.Message):
+    __slots__ = ("control_id", "code", "message", "result_json", "is_asleep", "role", "is_role_fixed", "is_draining")
+    CONTROL_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_JSON_FIELD_NUMBER: _ClassVar[int]
+    IS_ASLEEP_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    IS_ROLE_FIXED_FIELD_NUMBER: _ClassVar[int]
+    IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    control_id: int
+    code: str
+    message: str
+    result_json: str
+    is_asleep: bool
+    role: str
+    is_role_fixed: bool
+    is_draining: bool
+    def __init__(self, control_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., result_json: _Optional[str] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_role_fixed: bool = ..., is_draining: bool = ...) -> None: ...

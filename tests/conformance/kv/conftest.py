@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.kv.pairs import BACKENDS, Site, open_site
+from tests.conformance.kv.pairs import BACKEND_PARAMS, Site, open_site
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=BACKEND_PARAMS)
 def backend(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     return name

@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from baton_core.kv_spec import KVSpec
+from baton_core.blocks.kv_spec import KVSpec
 from baton_kv.backends import BACKENDS
 from baton_kv.transfer_thread import TransferThread
 from baton_kv.transport import Listen, Transport

@@ -11,12 +11,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+import pytest
 import torch
 
-from baton_core.kv_spec import KVSpec
+from baton_core.blocks.kv_spec import KVSpec
 from baton_kv.auto import AutoConnector
 from baton_kv.connector import BlockCopy, KVConnector, PullOrder, PullOutcome
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
+from baton_kv.nixl import NixlConnector
+from baton_kv.nixl_library import find_build
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 
@@ -43,7 +46,12 @@ BACKENDS: dict[str, Callable[[], MakeConnector]] = {
     "shared_memory": lambda: SharedMemoryConnector,
     "tcp": lambda: TcpConnector,
     "auto": lambda: AutoConnector,
+    "nixl": lambda: NixlConnector,
 }
+needs_nixl = pytest.mark.skipif(find_build() is None, reason="NIXL is not installed: pip install baton[nixl]")
+BACKEND_PARAMS: Final = [
+    pytest.param(name, marks=[needs_nixl] if name == "nixl" else []) for name in BACKENDS
+]
 
 
 @dataclass

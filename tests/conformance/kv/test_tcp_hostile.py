@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import secrets
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 import pytest
@@ -13,8 +16,10 @@ import torch
 import zmq
 
 from baton_kv.chunks import CHUNK_BYTES
+from baton_kv.curve import CurveKeys, prepare_dial, protect
 from baton_kv.staging import MAX_LENT, NUM_BUFFERS
 from baton_kv.tcp import TcpConnector
+from baton_kv.tcp_encrypted import EncryptedPullerWires
 from baton_kv.tcp_messages import (
     ChunkSent,
     Drop,
@@ -26,6 +31,7 @@ from baton_kv.tcp_messages import (
     max_frame_bytes,
 )
 from baton_kv.tcp_socket import TcpTimings
+from baton_kv.transport import Listen
 from tests.conformance.kv.pairs import (
     HOLDER,
     LARGE,
@@ -38,32 +44,25 @@ from tests.conformance.kv.pairs import (
     run_pull,
 )
 
-OpenSocket = Callable[[int], zmq.Socket[bytes]]
-"""Opens a socket that is closed after the test."""
 DEADLINE_S = 10.0
 EPOCH = 1
 TOKEN = "ee" * 16
+TIMINGS = TcpTimings(idle_s=0.2)
+KEYS = CurveKeys.make()
+
+
+@pytest.fixture(params=["plain", "encrypted"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(way: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    where = Listen(curve=KEYS if way == "encrypted" else None)
     with open_site("tcp") as opened:
         monkeypatch.setattr(secrets, "token_hex", lambda num_bytes: TOKEN)
-        opened.make = lambda spec, epoch: TcpConnector(spec, epoch, timings=TcpTimings(idle_s=0.2))
+        opened.make = lambda spec, epoch: TcpConnector(spec, epoch, where, TIMINGS)
         yield opened
-
-
-@pytest.fixture
-def open_socket() -> Iterator[OpenSocket]:
-    sockets: list[zmq.Socket[bytes]] = []
-    with zmq.Context() as context:
-
-        def open_one(kind: int) -> zmq.Socket[bytes]:
-            sockets.append(context.socket(kind))
-            return sockets[-1]
-
-        yield open_one
-        context.destroy(linger=0)
 
 
 def serve_until(holder: Worker, condition: Callable[[], bool]) -> None:
@@ -79,22 +78,143 @@ def tcp(worker: Worker) -> TcpConnector:
     return worker.connector
 
 
-class Puller:
-    """A puller that says what a test wants."""
+def frame(message: bytes, *payload: bytes) -> bytes:
+    """As the plain way has it."""
+    return struct.pack("!II", len(message), sum(map(len, payload))) + b"".join((message, *payload))
 
-    def __init__(self, open_socket: OpenSocket, holder: Worker) -> None:
-        self.holder = holder
-        self.socket = open_socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.RCVHWM, 1)
-        self.socket.setsockopt(zmq.RCVBUF, 1 << 16)
-        self.socket.connect(tcp(holder).offer.address.rpartition("/")[0])
 
-    def say(self, *frames: bytes) -> None:
-        self.socket.send_multipart(frames)
+class PlainEnd:
+    """A connection on which a test says what it wants."""
 
-    def hear(self) -> ChunkSent | FetchEnded:
-        serve_until(self.holder, lambda: bool(self.socket.poll(0)))
-        return decode_to_puller(self.socket.recv_multipart()[0])
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection = connection
+        self._heard = bytearray()
+        self._is_over = False
+
+    def say(self, message: bytes, *payload: bytes) -> None:
+        """Send as much of it as there is room for."""
+        self._connection.send(frame(message, *payload))
+
+    def has_heard(self) -> bool:
+        """Whether a whole frame has come."""
+        self._take()
+        return len(self._heard) >= 8 and len(self._heard) >= 8 + sum(struct.unpack_from("!II", self._heard))
+
+    def hear(self) -> bytes:
+        message_bytes, payload_bytes = struct.unpack_from("!II", self._heard)
+        message = bytes(self._heard[8 : 8 + message_bytes])
+        del self._heard[: 8 + message_bytes + payload_bytes]
+        return message
+
+    def is_hung_up(self) -> bool:
+        self._take()
+        return self._is_over
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _take(self) -> None:
+        try:
+            while received := self._connection.recv(1 << 20):
+                self._heard += received
+            self._is_over = True
+        except BlockingIOError:
+            return
+        except ConnectionResetError:
+            self._is_over = True
+
+
+class EncryptedEnd:
+    """A socket on which a test says what it wants, to the peer of that name if it has many."""
+
+    def __init__(self, zmq_socket: zmq.Socket[bytes], *name: bytes) -> None:
+        self._socket = zmq_socket
+        self._name = name
+        self._monitor = zmq_socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+
+    def say(self, message: bytes, *payload: bytes) -> None:
+        self._socket.send_multipart((*self._name, message, *payload))
+
+    def has_heard(self) -> bool:
+        return bool(self._socket.poll(0))
+
+    def hear(self) -> bytes:
+        return self._socket.recv_multipart()[0]
+
+    def is_hung_up(self) -> bool:
+        return bool(self._monitor.poll(0))
+
+    def close(self) -> None:
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=0)
+
+
+End = PlainEnd | EncryptedEnd
+
+
+@dataclass
+class Hostile:
+    """Makes ends of connections, and closes them."""
+
+    way: str
+    context: zmq.Context[zmq.Socket[bytes]]
+    ends: list[End]
+
+    def dial(self, holder: Worker) -> End:
+        """A puller."""
+        address = tcp(holder).offer.address.rpartition("/")[0]
+        if self.way == "plain":
+            port = int(address.rpartition(":")[2])
+            end: End = PlainEnd(socket.create_connection(("127.0.0.1", port)))
+        else:
+            dealer = self.context.socket(zmq.DEALER)
+            dealer.setsockopt(zmq.RCVHWM, 1)
+            dealer.setsockopt(zmq.RCVBUF, 1 << 16)
+            dealer.connect(prepare_dial(dealer, address))
+            end = EncryptedEnd(dealer)
+        self.ends.append(end)
+        return end
+
+    def answer(self, described: Worker, puller: Worker) -> End:
+        """A holder in the place of the one described, once the puller has connected and pulls two blocks."""
+        if self.way == "plain":
+            listener = socket.create_server(("127.0.0.1", 0))
+            address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+        else:
+            router = self.context.socket(zmq.ROUTER)
+            protect(router, KEYS)
+            address = KEYS.address(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}")
+        description = msgspec.msgpack.decode(described.connector.describe())
+        description["offers"] = [{"transport": "tcp", "address": f"{address}/{TOKEN}"}]
+        puller.connector.connect(HOLDER, msgspec.msgpack.encode(description))
+        puller.connector.pull(make_order(described, {3: 0, 4: 1}))
+        if self.way == "plain":
+            with listener:
+                end: End = PlainEnd(listener.accept()[0])
+            serve_until(puller, end.has_heard)
+            end.hear()
+        else:
+            assert router.poll(1000 * DEADLINE_S)
+            end = EncryptedEnd(router, router.recv_multipart()[0])
+        self.ends.append(end)
+        return end
+
+
+@pytest.fixture
+def hostile(way: str) -> Iterator[Hostile]:
+    with zmq.Context() as context:
+        made = Hostile(way, context, [])
+        yield made
+        for end in made.ends:
+            end.close()
+
+
+def hear(end: End, holder: Worker) -> ChunkSent | FetchEnded:
+    serve_until(holder, end.has_heard)
+    return decode_to_puller(end.hear())
 
 
 BLOCKS = tuple(range(4))
@@ -118,11 +238,12 @@ BLOCKS = tuple(range(4))
     ],
 )
 def test_a_puller_that_asks_for_what_is_not_there_is_told_why(
-    site: Site, open_socket: OpenSocket, message: Fetch | Grant | Drop, reason: str
+    site: Site, hostile: Hostile, message: Fetch | Grant | Drop, reason: str
 ) -> None:
-    puller = Puller(open_socket, site.worker())
+    holder = site.worker()
+    puller = hostile.dial(holder)
     puller.say(encode(message))
-    assert puller.hear() == FetchEnded(1, reason)
+    assert hear(puller, holder) == FetchEnded(1, reason)
 
 
 @pytest.mark.parametrize(
@@ -141,50 +262,55 @@ def test_a_puller_that_asks_for_what_is_not_there_is_told_why(
     ],
 )
 def test_what_is_no_message_is_dropped_and_the_next_one_served(
-    site: Site, open_socket: OpenSocket, frames: tuple[bytes, ...]
+    site: Site, hostile: Hostile, frames: tuple[bytes, ...]
 ) -> None:
-    puller = Puller(open_socket, site.worker())
-    before = puller.holder.bytes.clone()
+    holder = site.worker()
+    puller = hostile.dial(holder)
+    before = holder.bytes.clone()
     puller.say(*frames)
+    if hostile.way == "plain":
+        serve_until(holder, puller.is_hung_up)
+        puller = hostile.dial(holder)
     puller.say(encode(Fetch(7, TOKEN, EPOCH, BLOCKS, 1)))
-    assert puller.hear() == ChunkSent(7, 0)
-    assert torch.equal(puller.holder.bytes, before)
+    assert hear(puller, holder) == ChunkSent(7, 0)
+    assert torch.equal(holder.bytes, before)
 
 
 def test_a_frame_larger_than_a_fetch_of_the_whole_pool_ends_the_connection(
-    site: Site, open_socket: OpenSocket
+    site: Site, hostile: Hostile
 ) -> None:
     holder = site.worker()
-    puller, other = Puller(open_socket, holder), Puller(open_socket, holder)
-    monitor = puller.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    puller, other = hostile.dial(holder), hostile.dial(holder)
     whole = encode(Fetch(1, TOKEN, EPOCH, tuple(range(16)), 1))
     assert len(whole) <= max_frame_bytes(16)
     puller.say(whole)
-    assert puller.hear() == ChunkSent(1, 0)
+    assert hear(puller, holder) == ChunkSent(1, 0)
     puller.say(bytes(max_frame_bytes(16) + 1))
-    assert monitor.poll(1000 * DEADLINE_S)
-    puller.socket.disable_monitor()
-    monitor.close()
+    serve_until(holder, puller.is_hung_up)
     other.say(whole)
-    assert other.hear() == ChunkSent(1, 0)
+    assert hear(other, holder) == ChunkSent(1, 0)
 
 
-def test_a_puller_gets_no_more_chunks_than_it_granted(site: Site, open_socket: OpenSocket) -> None:
-    puller = Puller(open_socket, site.worker(LARGE))
+def test_a_puller_gets_no_more_chunks_than_it_granted(site: Site, hostile: Hostile) -> None:
+    holder = site.worker(LARGE)
+    puller = hostile.dial(holder)
     puller.say(encode(Fetch(1, TOKEN, EPOCH, tuple(range(16)), 1)))
-    assert puller.hear() == ChunkSent(1, 0)
-    assert puller.hear() == FetchEnded(1, "no chunk was taken for 0.2 s")
+    assert hear(puller, holder) == ChunkSent(1, 0)
+    assert hear(puller, holder) == FetchEnded(1, "no chunk was taken for 0.2 s")
     puller.say(encode(Fetch(2, TOKEN, EPOCH, tuple(range(16)), 1)))
     puller.say(encode(Grant(2, 4)))
-    assert puller.hear() == FetchEnded(2, "number of chunks granted is 5; allowed: at most 4 at a time")
+    assert hear(puller, holder) == FetchEnded(
+        2, "number of chunks granted is 5; allowed: at most 4 at a time"
+    )
 
 
 def test_pullers_that_do_not_read_cost_bounded_memory_and_hold_up_nobody(
-    site: Site, open_socket: OpenSocket
+    site: Site, hostile: Hostile
 ) -> None:
     holder, healthy = site.pair(LARGE, num_blocks=MANY)
-    staging = tcp(holder).staging
-    pullers = [Puller(open_socket, holder) for _ in range(6)]
+    wires = tcp(holder).wires
+    staging = wires.staging if isinstance(wires, EncryptedPullerWires) else None
+    pullers = [hostile.dial(holder) for _ in range(6)]
     most = 0
     for fetch_id in range(20):
         for puller in pullers:
@@ -192,29 +318,19 @@ def test_pullers_that_do_not_read_cost_bounded_memory_and_hold_up_nobody(
         for _ in range(10):
             holder.connector.wait(0.005)
             assert holder.connector.poll() == []
-            most = max(most, staging.num_lent)
-    assert MAX_LENT < most < NUM_BUFFERS
-    assert staging.num_bytes <= NUM_BUFFERS * CHUNK_BYTES
+            most = max(most, staging.num_lent if staging else 0)
+    assert not staging or MAX_LENT < most < NUM_BUFFERS
     assert run_pull(healthy, make_order(holder, {block: block for block in range(MANY)})).error is None
     assert torch.equal(healthy.bytes, holder.bytes)
-    assert staging.num_bytes <= NUM_BUFFERS * CHUNK_BYTES
+    assert not staging or staging.num_bytes <= NUM_BUFFERS * CHUNK_BYTES
     for puller in pullers:
-        puller.socket.close(linger=0)
-    serve_until(holder, lambda: staging.can_lend(b"another") and not staging.num_lent)
+        puller.close()
+    hostile.ends.clear()
+    if staging:
+        serve_until(holder, lambda: staging.can_lend(b"another") and not staging.num_lent)
 
 
 # --- holders ---
-
-
-class Holder:
-    """A holder that says what a test wants."""
-
-    def __init__(self, open_socket: OpenSocket, described: Worker) -> None:
-        self.socket = open_socket(zmq.ROUTER)
-        port = self.socket.bind_to_random_port("tcp://127.0.0.1")
-        description = msgspec.msgpack.decode(described.connector.describe())
-        description["offers"] = [{"transport": "tcp", "address": f"tcp://127.0.0.1:{port}/{TOKEN}"}]
-        self.description = msgspec.msgpack.encode(description)
 
 
 CHUNK = bytes(2 * SMALL.block_bytes)
@@ -232,35 +348,27 @@ CHUNK = bytes(2 * SMALL.block_bytes)
         ((encode(ChunkSent(1, 0)), CHUNK[1:]), "has 511 bytes; allowed: 512"),
         ((encode(ChunkSent(1, 0)), CHUNK * 2), "has 1024 bytes; allowed: 512"),
         ((encode(FetchEnded(1, "no")),), "refused: no"),
-        ((bytes(CHUNK_BYTES + 1),), "is gone"),
+        ((bytes(CHUNK_BYTES + 1),), "is gone|a message has 4194305 bytes"),
     ],
 )
 def test_a_holder_that_sends_what_was_not_asked_for_fails_the_order_and_writes_nothing(
-    site: Site, open_socket: OpenSocket, frames: tuple[bytes, ...], error: str
+    site: Site, hostile: Hostile, frames: tuple[bytes, ...], error: str
 ) -> None:
     described, puller = site.worker(), site.worker()
     before = puller.bytes.clone()
-    holder = Holder(open_socket, described)
-    puller.connector.connect(HOLDER, holder.description)
-    puller.connector.pull(make_order(described, {3: 0, 4: 1}))
-    assert holder.socket.poll(1000 * DEADLINE_S)
-    name, _ = holder.socket.recv_multipart()
-    holder.socket.send_multipart([name, *frames])
+    holder = hostile.answer(described, puller)
+    holder.say(*frames)
     (outcome,) = puller.collect(1)
     assert outcome.failed == (3, 4)
     assert re.search(error, str(outcome.error)), outcome.error
     assert torch.equal(puller.bytes, before)
 
 
-def test_a_holder_that_lies_about_its_bytes_is_found_out(site: Site, open_socket: OpenSocket) -> None:
+def test_a_holder_that_lies_about_its_bytes_is_found_out(site: Site, hostile: Hostile) -> None:
     described, puller = site.worker(), site.worker()
-    holder = Holder(open_socket, described)
-    puller.connector.connect(HOLDER, holder.description)
-    puller.connector.pull(make_order(described, {3: 0, 4: 1}))
-    assert holder.socket.poll(1000 * DEADLINE_S)
-    name, _ = holder.socket.recv_multipart()
+    holder = hostile.answer(described, puller)
     lie = described.bytes[0].numpy().tobytes() + bytes(SMALL.block_bytes)
-    holder.socket.send_multipart([name, encode(ChunkSent(1, 0)), lie])
+    holder.say(encode(ChunkSent(1, 0)), lie)
     (outcome,) = puller.collect(1)
     assert outcome.failed == (4,)
     assert outcome.error == "checksum of 1 of 2 blocks does not match"

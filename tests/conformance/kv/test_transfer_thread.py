@@ -65,7 +65,9 @@ def test_each_command_is_answered_in_order(rig: Rig) -> None:
     assert rig.thread.seal(8, (1, 2))
     assert rig.thread.pull(make_order(rig.holder, {4: 2}, source="prefill-1"))
     connected, sealed, outcome = rig.inbox.take(3)
-    assert connected == Connected(peer_id="prefill-1")
+    assert isinstance(connected, Connected)
+    assert (connected.peer_id, connected.error) == ("prefill-1", None)
+    assert connected.transport
     assert sealed == Sealed(tag=8, checksums=rig.puller.connector.seal((1, 2)))
     assert isinstance(outcome, PullOutcome)
     assert (outcome.pull_id, outcome.error) == (1, None)

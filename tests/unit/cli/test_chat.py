@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from baton import router_client
 from baton.cli import main
+from baton.clusters import router_client
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
 
@@ -127,4 +127,5 @@ def test_a_router_that_does_not_answer_is_named(
 ) -> None:
     monkeypatch.setattr(router_client, "CONNECT_WITHIN_S", 0.2)
     assert main([*command, "--address", "127.0.0.1:1"]) == 1
-    assert capsys.readouterr().err == f"baton {command[0]}: no router answers at 127.0.0.1:1\n"
+    how = "in plain text; a router with TLS wants --ssl-ca-certs"
+    assert capsys.readouterr().err == f"baton {command[0]}: no router answers at 127.0.0.1:1 {how}\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from baton.cli import main
-from baton.cli_arguments import parse
+from baton.commands.cli_arguments import parse
 
 
 @pytest.fixture
@@ -37,16 +37,16 @@ def test_a_repeatable_flag_takes_a_list_or_one_value_and_gives_way_to_the_comman
 
 def test_an_empty_file_sets_nothing(config: Path) -> None:
     config.write_text("# nothing\n")
-    assert parse(["router", "--config", str(config)]).port == 8100
+    assert parse(["router", "--config", str(config)]).port == 8000
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prot: 1", "{path}: key is 'prot'; allowed: host, log-format, log-level, min-split-tokens, model, "),
-        ("block-size: 32", "{path}: key is 'block-size'; allowed: host, "),
-        ("parent-pid: 1", "{path}: key is 'parent-pid'; allowed: host, "),
-        ("7: 1", "{path}: key is 7; allowed: host, "),
+        ("prot: 1", "{path}: key is 'prot'; allowed: adaptive-roles, "),
+        ("block-size: 32", "{path}: key is 'block-size'; allowed: adaptive-roles, "),
+        ("parent-pid: 1", "{path}: key is 'parent-pid'; allowed: adaptive-roles, "),
+        ("7: 1", "{path}: key is 7; allowed: adaptive-roles, "),
         ("port: '9000'", "{path}: port is '9000'; allowed: an integer from 0 to 65535"),
         ("port: true", "{path}: port is True; allowed: an integer from 0 to 65535"),
         ("port: 70000", "{path}: port is 70000; allowed: an integer from 0 to 65535"),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from baton import environment_report
-from baton.environment_report import environment_lines
+from baton.commands import environment_report
+from baton.commands.environment_report import environment_lines
 
 
 def test_secrets_are_left_out() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.process import quiet_without_reader
+from baton.processes.process import quiet_without_reader
 
 
 def test_a_broken_pipe_other_than_standard_output_is_not_hushed_up() -> None:

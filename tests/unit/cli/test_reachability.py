@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from baton.reachability import bound_host, reachable_host, with_host
 from baton_core.errors import InvalidConfigError
+from baton_service.reachability import bound_host, reachable_host, with_host
 from tests.ipv6 import needs_ipv6
 
 
 @pytest.mark.parametrize("router", ["a..b:80", f"{'x' * 70}:80"])
 def test_a_router_whose_name_is_none_leads_nowhere(router: str) -> None:
-    with pytest.raises(InvalidConfigError, match=f"no interface leads to router '{router}' .not a host name"):
+    with pytest.raises(InvalidConfigError, match=f"no interface leads to '{router}' .not a host name"):
         reachable_host("tcp://0.0.0.0:7000", "", router)
 
 
@@ -38,7 +38,7 @@ def test_the_advertised_host_becomes_an_address_once(advertised: str, host: str)
 def test_a_worker_that_listens_to_ipv4_alone_advertises_no_ipv6_address() -> None:
     assert reachable_host("tcp://[::]:7000", "", "[::1]:80") == "[::1]"
     assert reachable_host("tcp://[::]:7000", "", "127.0.0.1:80") == "127.0.0.1"
-    with pytest.raises(InvalidConfigError, match=r"no interface leads to router '\[::1\]:80'"):
+    with pytest.raises(InvalidConfigError, match=r"no interface leads to '\[::1\]:80'"):
         reachable_host("tcp://0.0.0.0:7000", "", "[::1]:80")
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from baton_core.block_pool import BlockPool
-from baton_core.lease_table import HoldTimings, LeaseTable
-from baton_core.peer_messages import (
+from baton_core.blocks.block_pool import BlockPool
+from baton_core.blocks.lease_table import HoldTimings, LeaseTable
+from baton_core.blocks.peer_messages import (
     BlockOffer,
     BlocksReady,
     LeaseGone,
@@ -15,7 +15,7 @@ from baton_core.peer_messages import (
     Subscribe,
     ToHolder,
 )
-from baton_core.worker_events import SendToPuller, WorkerEffect
+from baton_core.worker.worker_events import SendToPuller, WorkerEffect
 
 EPOCH = 3
 PEER = b"d"

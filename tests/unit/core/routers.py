@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from baton_core.errors import ErrorCode
-from baton_core.finish import FinishReason
-from baton_core.flow_state import FlowState
-from baton_core.placement import PlacementConfig, SplitMode
-from baton_core.request_flow import FlowLimits
-from baton_core.router_core import RouterConfig, RouterCore
-from baton_core.router_events import (
+from baton_core.requests.finish import FinishReason
+from baton_core.requests.request_context import RequestContext
+from baton_core.routing.admission import AdmissionConfig
+from baton_core.routing.flow_limits import FlowLimits
+from baton_core.routing.flow_state import FlowState
+from baton_core.routing.placement import PlacementConfig, SplitMode
+from baton_core.routing.router_core import RouterConfig, RouterCore
+from baton_core.routing.router_events import (
     EmitTokens,
     FailRequest,
     FinishRequest,
@@ -21,20 +23,29 @@ from baton_core.router_events import (
     WorkerReported,
     WorkerSaid,
 )
-from baton_core.router_messages import FirstToken, Refused, SequenceOutput, TokenBatch, ToRouter
-from baton_core.worker_info import Role, WorkerLoad
+from baton_core.sessions.router_messages import FirstToken, Refused, SequenceOutput, TokenBatch, ToRouter
+from baton_core.sessions.worker_info import Role, WorkerLoad
 from tests.builders import make_request, make_worker_info
 
 ROLES = {"p": Role.PREFILL, "d": Role.DECODE, "m": Role.MIXED}
 FAR = 1e9
+OPEN_TO_ALL = AdmissionConfig()
+NO_CONTEXT = RequestContext()
 
 
 class Client:
     """Feeds the core and files its effects. Workers are named by role: p, p2, d, d2, m."""
 
-    def __init__(self, *worker_ids: str, split: SplitMode = SplitMode.ALWAYS, **limits: Any) -> None:
+    def __init__(
+        self,
+        *worker_ids: str,
+        split: SplitMode = SplitMode.ALWAYS,
+        admission: AdmissionConfig = OPEN_TO_ALL,
+        **limits: Any,
+    ) -> None:
         placement = PlacementConfig(split=split)
-        self.core = RouterCore(RouterConfig(limits=FlowLimits(placement=placement, **limits)))
+        flow_limits = FlowLimits(placement=placement, **limits)
+        self.core = RouterCore(RouterConfig(limits=flow_limits, admission=admission))
         self.sent: list[tuple[str, Any]] = []
         self.emitted: list[tuple[int, tuple[int, ...]]] = []
         self.ends: list[FinishRequest | FailRequest] = []
@@ -51,15 +62,22 @@ class Client:
     def join(self, worker_id: str, *, now: float = 0.0) -> list[tuple[str, Any]]:
         return self.feed(WorkerJoined(info=make_worker_info(worker_id, ROLES[worker_id[0]])), now=now)
 
-    def submit(self, request_id: str = "r", *, now: float = 0.0, **request: Any) -> list[tuple[str, Any]]:
+    def submit(
+        self,
+        request_id: str = "r",
+        *,
+        now: float = 0.0,
+        context: RequestContext = NO_CONTEXT,
+        **request: Any,
+    ) -> list[tuple[str, Any]]:
         spec = make_request(request_id, **request)
-        return self.feed(Submit(spec=spec, timeout_s=100.0), now=now)
+        return self.feed(Submit(spec=spec, timeout_s=100.0, context=context), now=now)
 
     def says(self, worker_id: str, message: ToRouter, *, now: float = 0.0) -> list[tuple[str, Any]]:
         return self.feed(WorkerSaid(worker_id=worker_id, message=message), now=now)
 
-    def heartbeat(self, worker_id: str, *, now: float = 0.0) -> list[tuple[str, Any]]:
-        load = WorkerLoad(num_available_blocks=1000)
+    def heartbeat(self, worker_id: str, *, now: float = 0.0, **load_: Any) -> list[tuple[str, Any]]:
+        load = WorkerLoad(**{"num_available_blocks": 1000, **load_})
         return self.feed(WorkerReported(worker_id=worker_id, load=load), now=now)
 
     @property

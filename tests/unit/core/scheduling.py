@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from baton_core.block_pool import BlockPool
-from baton_core.paging import Paging
-from baton_core.scheduler import Scheduler
-from baton_core.scheduler_config import SchedulerConfig
-from baton_core.sequence import Sequence
-from baton_core.step_plan import StepPlan
+from baton_core.blocks.block_pool import BlockPool
+from baton_core.blocks.paging import Paging
+from baton_core.worker.scheduler import Scheduler
+from baton_core.worker.scheduler_config import SchedulerConfig
+from baton_core.worker.sequence import Sequence
+from baton_core.worker.step_plan import StepPlan
 from tests.builders import ONE_GROUP, step_result
 
 
@@ -34,8 +34,9 @@ def plan_step(scheduler: Scheduler) -> StepPlan:
 
 def finish_step(scheduler: Scheduler, plan: StepPlan, token_id: int = 500) -> None:
     """Complete a step; every sequence at its end goes on with `token_id`."""
-    for seq, sampled in scheduler.complete(0.0, step_result(plan, token_id)):
-        seq.token_ids.extend(sampled[:1])
+    result = step_result(plan, token_id)
+    for seq, number in scheduler.complete(0.0, result):
+        seq.token_ids.extend(result.sampled[number][:1])
 
 
 def run_steps(scheduler: Scheduler, count: int) -> None:

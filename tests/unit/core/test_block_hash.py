@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baton_core.block_hash import (
+from baton_core.blocks.block_hash import (
     HASH_BYTES,
     block_hashes,
     child_hash,
@@ -65,8 +65,8 @@ def test_groups_give_the_same_tokens_different_addresses() -> None:
     assert [is_in_first_group(address) for address in addresses] == [True, False, False]
 
 
-def test_the_transport_makes_no_blocks() -> None:
-    assert root_hash(make_identity(transport="tcp")) == ROOT
+def test_transport_and_numerics_are_left_out() -> None:
+    assert root_hash(make_identity(transport="tcp", numerics="avx2")) == ROOT
 
 
 def test_tenants_with_different_salts_share_nothing() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.block_pool import BlockPool, BlockState
+from baton_core.blocks.block_pool import BlockPool, BlockState
 
 
 def make_pool(num_blocks: int = 6, *, cached: bytes = b"") -> BlockPool:
@@ -64,7 +64,7 @@ def test_free_blocks_are_used_before_cached_ones() -> None:
 def test_the_block_released_longest_ago_is_evicted_first() -> None:
     pool = make_pool(3, cached=b"abc")
     assert pool.allocate(1) == [0]
-    assert pool.cache.snapshot() == (b"b", b"c")
+    assert pool.cache.snapshot().stored == (b"b", b"c")
     delta = pool.cache.take_delta()
     assert delta is not None
     assert (delta.stored, delta.removed) == ((), (b"a",))
@@ -85,6 +85,20 @@ def test_a_prefix_outlives_its_extension() -> None:
     pool.release(table)
     assert pool.allocate(1) == [2]
     assert [pool.cache.find(name) for name in (b"a", b"b", b"c")] == [0, 1, None]
+
+
+def test_what_nobody_uses_can_be_forgotten_at_once() -> None:
+    pool = make_pool(4, cached=b"abcd")
+    pool.share([0])
+    pool.lease([1])
+    pool.cache.take_delta()
+    assert pool.forget_cached() == 2
+    assert (pool.num_free, pool.num_cached, pool.num_used) == (2, 0, 2)
+    delta = pool.cache.take_delta()
+    assert delta is not None
+    assert (delta.stored, set(delta.removed)) == ((), {b"c", b"d"})
+    assert pool.forget_cached() == 0
+    pool.check_invariants()
 
 
 def test_shared_and_held_blocks_are_never_evicted() -> None:
@@ -196,7 +210,7 @@ def test_a_block_keeps_the_first_hash_it_was_published_with() -> None:
     pool.allocate(1)
     pool.publish(0, b"a")
     pool.publish(0, b"b")
-    assert pool.cache.snapshot() == (b"a",)
+    assert pool.cache.snapshot().stored == (b"a",)
 
 
 # --- imports ---

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from baton_core.block_tables import BlockTables
-from baton_core.paging import Paging
-from baton_core.step_plan import NO_BLOCK
+from baton_core.blocks.block_tables import BlockTables
+from baton_core.blocks.paging import Paging
+from baton_core.worker.step_plan import NO_BLOCK
 
 MIXED = Paging(block_size=4, windows=(None, 6))
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from baton_core.scheduler import Scheduler
-from baton_core.sequence import Sequence
+from baton_core.worker.scheduler import Scheduler
+from baton_core.worker.sequence import Sequence
 from tests.builders import make_sequence, step_result
 from tests.unit.core.scheduling import make_scheduler
 
@@ -45,9 +45,10 @@ class Service:
         plan = self.scheduler.schedule(self.now)
         assert plan is not None, "there is work, but no plan"
         self.now += STEP_S + TOKEN_S * sum(piece.num_scheduled_tokens for piece in plan.slices)
-        for seq, sampled in self.scheduler.complete(self.now, step_result(plan)):
-            seq.token_ids.extend(sampled)
-            if sampled:
+        result = step_result(plan)
+        for seq, number in self.scheduler.complete(self.now, result):
+            seq.token_ids.extend(result.sampled[number])
+            if result.sampled[number]:
                 self.first_token_s.setdefault(seq.seq_id.request_id, self.now)
             if seq.num_output_tokens >= num_outputs:
                 self.scheduler.remove(self.now, seq)

@@ -6,14 +6,19 @@ from typing import Any
 
 import pytest
 
-from baton_core.finish import FinishReason, finish_reason
+from baton_core.requests.finish import FinishReason, finish_reason
 from tests.builders import EOS_TOKEN_ID, make_params
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
 
 
 def reason(
-    token_id: int = 5, num_output: int = 1, num_tokens: int = 10, **params: Any
+    token_id: int = 5,
+    num_output: int = 1,
+    num_tokens: int = 10,
+    *,
+    is_repeating: bool = False,
+    **params: Any,
 ) -> FinishReason | None:
     return finish_reason(
         make_params(**params),
@@ -22,6 +27,7 @@ def reason(
         num_tokens=num_tokens,
         eos_token_ids=frozenset({EOS_TOKEN_ID}),
         max_model_len=32,
+        is_repeating=is_repeating,
     )
 
 
@@ -51,3 +57,23 @@ def test_the_length_of_the_model_ends_it(num_tokens: int, expected: FinishReason
 
 def test_a_stop_on_the_last_token_is_a_stop() -> None:
     assert reason(EOS_TOKEN_ID, num_output=8, num_tokens=32) is STOP
+
+
+@pytest.mark.parametrize(("num_output", "expected"), [(2, None), (3, STOP)])
+def test_nothing_stops_it_before_min_tokens(num_output: int, expected: FinishReason | None) -> None:
+    assert reason(EOS_TOKEN_ID, num_output, min_tokens=3) is expected
+    assert reason(5, num_output, min_tokens=3, stop_token_ids=(5,)) is expected
+
+
+def test_the_length_of_the_model_ends_it_before_min_tokens_too() -> None:
+    assert reason(EOS_TOKEN_ID, num_output=2, num_tokens=32, min_tokens=3) is LENGTH
+
+
+@pytest.mark.parametrize(("num_output", "expected"), [(2, None), (3, FinishReason.REPETITION)])
+def test_a_repetition_ends_it_after_min_tokens(num_output: int, expected: FinishReason | None) -> None:
+    assert reason(num_output=num_output, is_repeating=True, min_tokens=3) is expected
+
+
+def test_a_repetition_at_the_last_token_is_a_stop_or_a_length() -> None:
+    assert reason(EOS_TOKEN_ID, is_repeating=True) is STOP
+    assert reason(num_output=8, is_repeating=True) is LENGTH

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from baton_core.block_hash import block_hashes, root_hash
+from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.errors import IncompatibleWorkerError
-from baton_core.fleet import Charge, Fleet
-from baton_core.placement import WorkerView
-from baton_core.router_messages import CacheDelta, RequestSpec
-from baton_core.worker_info import Role, WorkerLoad
+from baton_core.routing.charge import Charge
+from baton_core.routing.fleet import Fleet
+from baton_core.routing.placement import WorkerView
+from baton_core.sessions.control_messages import ControlResult
+from baton_core.sessions.router_messages import CacheDelta, RequestSpec
+from baton_core.sessions.worker_info import Role, WorkerLoad
 from tests.builders import BLOCK_SIZE, make_identity, make_request, make_source, make_worker_info
 
 
@@ -45,6 +47,7 @@ def view(fleet: Fleet, spec: RequestSpec, worker_id: str = "w") -> WorkerView:
         ("kv_windows", (None, 8), (None,)),
         ("transport", "tcp", "memory"),
         ("protocol_version", 2, 1),
+        ("numerics", "avx2 threads-2", ""),
     ],
 )
 def test_a_worker_that_cannot_be_paired_is_refused_by_field(field: str, value: Any, mine: Any) -> None:
@@ -94,6 +97,36 @@ def test_a_fleet_is_ready_when_somebody_prefills_and_somebody_decodes(
     for number, role in enumerate(roles):
         fleet.join(make_worker_info(f"w{number}", role))
     assert fleet.is_ready is is_ready
+
+
+def test_a_fleet_is_not_ready_while_the_only_worker_of_a_kind_sleeps() -> None:
+    fleet = Fleet()
+    fleet.join(make_worker_info("p", Role.PREFILL))
+    fleet.join(make_worker_info("d", Role.DECODE))
+    fleet.report("d", WorkerLoad(is_asleep=True))
+    assert not fleet.is_ready
+    assert [view.is_asleep for view in fleet.views(8, [])] == [False, True]
+    fleet.note_standing("d", ControlResult(control_id=1))
+    fleet.note_standing("unknown", ControlResult(control_id=1, is_asleep=True))
+    assert fleet.is_ready
+
+
+def test_what_a_worker_says_it_is_for_comes_before_what_it_registered_as() -> None:
+    fleet = make_fleet("w", role=Role.DECODE)
+    fleet.report("w", WorkerLoad(role=Role.MIXED))
+    assert (view(fleet, make_request()).role, fleet.is_ready) == (Role.MIXED, True)
+    fleet.note_standing("w", ControlResult(control_id=1, role=Role.PREFILL))
+    assert (view(fleet, make_request()).role, fleet.is_ready) == (Role.PREFILL, False)
+    fleet.note_standing("w", ControlResult(control_id=2))
+    assert view(fleet, make_request()).role is Role.PREFILL
+
+
+def test_a_worker_that_drains_is_known_at_once() -> None:
+    fleet = make_fleet("a", "b")
+    fleet.note_standing("a", ControlResult(control_id=1, is_draining=True))
+    assert [view.is_draining for view in fleet.views(8, [])] == [True, False]
+    fleet.report("b", WorkerLoad(is_draining=True))
+    assert not fleet.is_ready
 
 
 def test_the_longest_request_is_what_every_member_can_hold() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from baton_core.errors import ErrorCode
-from baton_core.router_messages import Refused, Reserved, TokenBatch, Transferred
-from baton_core.worker_events import (
+from baton_core.sessions.router_messages import Refused, Reserved, TokenBatch, Transferred
+from baton_core.worker.worker_events import (
     Seal,
     SealFailed,
     SendToHolder,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.block_pool import BlockState
-from baton_core.peer_messages import BlocksReady, LeaseGone, Subscribe
-from baton_core.router_messages import FirstToken, Transferred
-from baton_core.transfer import PullTimings
-from baton_core.worker_events import (
+from baton_core.blocks.block_pool import BlockState
+from baton_core.blocks.peer_messages import BlocksReady, LeaseGone, Subscribe
+from baton_core.blocks.transfer import PullTimings
+from baton_core.sessions.router_messages import FirstToken, Transferred
+from baton_core.worker.worker_events import (
     AbortPull,
     PullAborted,
     PullDone,

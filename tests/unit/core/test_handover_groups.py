@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.router_messages import Refused, Reserved, Transferred
-from baton_core.step_plan import NO_BLOCK, SequenceSlice
+from baton_core.sessions.router_messages import Refused, Reserved, Transferred
+from baton_core.worker.step_plan import NO_BLOCK, SequenceSlice
 from tests.builders import make_kv_spec, make_request
 from tests.unit.core.workers import Pair
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.block_pool import BlockState
-from baton_core.lease_table import MAX_REMEMBERED
-from baton_core.peer_messages import (
+from baton_core.blocks.block_pool import BlockState
+from baton_core.blocks.lease_table import MAX_REMEMBERED
+from baton_core.blocks.peer_messages import (
     BlockOffer,
     BlocksReady,
     Confirm,
@@ -15,7 +15,7 @@ from baton_core.peer_messages import (
     Release,
     ToHolder,
 )
-from baton_core.worker_events import Seal, Sealed, SendToPuller
+from baton_core.worker.worker_events import Seal, Sealed, SendToPuller
 from tests.unit.core.holders import EPOCH, PEER, RELEASE, Holder, gone, offer, ready, renew, subscribe
 
 # --- subscribing ---

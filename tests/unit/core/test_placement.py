@@ -1,4 +1,4 @@
-"""Placement as a table: which workers a prompt gets, and why none."""
+"""Placement as a table: which workers a prompt may get, why none, and what is recorded of it."""
 
 from __future__ import annotations
 
@@ -6,36 +6,27 @@ from typing import Any
 
 import pytest
 
-from baton_core.placement import Placement, PlacementConfig, SplitMode, Unplaceable, WorkerView, place
-from baton_core.worker_info import Role
+from baton_core.routing.placement import (
+    Placement,
+    PlacementConfig,
+    SplitMode,
+    Unplaceable,
+    place,
+    place_decoder,
+)
+from baton_core.routing.placement_record import MAX_CANDIDATES
+from baton_core.routing.placement_snapshot import PlacementRequest, WorkerView
+from baton_core.routing.routing_policies import RoutingPolicy
+from baton_core.sessions.worker_info import Role
+from tests.unit.core.placing import ask, choose, pair, view
 
-
-def view(worker_id: str, **changes: Any) -> WorkerView:
-    """A worker whose role is the first letter of its name: p, d, or m for mixed."""
-    role = {"p": Role.PREFILL, "d": Role.DECODE, "m": Role.MIXED}[worker_id[0]]
-    fields = {"num_cached_tokens": 0, "num_queued_tokens": 0, "num_sequences": 0, "can_reserve": True}
-    return WorkerView(worker_id=worker_id, role=role, **{**fields, **changes})
-
-
-def pair(outcome: Placement | Unplaceable) -> tuple[str, str]:
-    assert isinstance(outcome, Placement), outcome
-    assert outcome.reason
-    return (outcome.prefill, outcome.decode)
-
-
-def choose(
-    *workers: WorkerView | str,
-    prompt: int = 1000,
-    split: SplitMode = SplitMode.AUTO,
-    excluded: tuple[str, ...] = (),
-) -> Placement | Unplaceable:
-    views = [view(worker) if isinstance(worker, str) else worker for worker in workers]
-    return place(prompt, views, PlacementConfig(split=split), frozenset(excluded))
-
+SIMPLE = [policy for policy in RoutingPolicy if policy is not RoutingPolicy.COST]
+every_policy = pytest.mark.parametrize("policy", list(RoutingPolicy))
 
 # --- whether to split ---
 
 
+@every_policy
 @pytest.mark.parametrize(
     ("split", "prompt", "prefill"),
     [
@@ -46,92 +37,107 @@ def choose(
         (SplitMode.NEVER, 100_000, "d"),
     ],
 )
-def test_the_mode_and_the_length_decide_whether_to_split(split: SplitMode, prompt: int, prefill: str) -> None:
-    assert pair(choose("p", "d", prompt=prompt, split=split)) == (prefill, "d")
+def test_the_mode_and_the_length_decide_whether_to_split(
+    policy: RoutingPolicy, split: SplitMode, prompt: int, prefill: str
+) -> None:
+    busy = view("d", num_sequences=5)
+    assert pair("p", busy, prompt=prompt, split=split, policy=policy) == (prefill, "d")
 
 
+@every_policy
 @pytest.mark.parametrize(
     ("num_cached", "split", "prefill"),
     [
-        (744, SplitMode.AUTO, "p"),
-        (745, SplitMode.AUTO, "d"),
+        (740, SplitMode.AUTO, "p"),
+        (750, SplitMode.AUTO, "d"),
         (998, SplitMode.ALWAYS, "p"),
         (999, SplitMode.ALWAYS, "d"),
         (1000, SplitMode.ALWAYS, "d"),
     ],
 )
-def test_only_tokens_the_decode_worker_lacks_count(num_cached: int, split: SplitMode, prefill: str) -> None:
-    outcome = choose("p", view("d", num_cached_tokens=num_cached), split=split)
-    assert pair(outcome) == (prefill, "d")
+def test_only_tokens_the_decode_worker_lacks_count(
+    policy: RoutingPolicy, num_cached: int, split: SplitMode, prefill: str
+) -> None:
+    decoder = view("d", num_cached_tokens=num_cached, num_sequences=5)
+    assert pair("p", decoder, split=split, policy=policy) == (prefill, "d")
 
 
-def test_without_a_prefill_worker_auto_stays_on_the_decode_worker() -> None:
-    outcome = choose("d", "d2")
-    assert pair(outcome) == ("d", "d")
+@every_policy
+def test_without_a_prefill_worker_auto_stays_on_the_decode_worker(policy: RoutingPolicy) -> None:
+    outcome, _ = choose("d", view("d2", num_sequences=9), policy=policy)
     assert isinstance(outcome, Placement)
     assert not outcome.is_split
 
 
-def test_two_mixed_workers_split_between_them() -> None:
-    assert pair(choose("m1", "m2")) == ("m2", "m1")
+@every_policy
+def test_two_mixed_workers_can_split_between_them(policy: RoutingPolicy) -> None:
+    assert set(pair("m1", "m2", split=SplitMode.ALWAYS, policy=policy)) == {"m1", "m2"}
 
 
-# --- which workers ---
+def test_two_idle_mixed_workers_need_not_split() -> None:
+    assert pair("m1", "m2") == ("m1", "m1")
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "decode"),
-    [
-        ({"num_sequences": 3}, {"num_sequences": 2}, "d2"),
-        ({"num_sequences": 2}, {"num_sequences": 2}, "d1"),
-        ({"num_sequences": 0}, {"num_sequences": 9, "num_cached_tokens": 32}, "d2"),
-        ({"num_queued_tokens": 9}, {}, "d1"),
-    ],
-)
-def test_decode_goes_to_the_longest_prefix_then_the_fewest_sequences_then_by_name(
-    first: dict[str, Any], second: dict[str, Any], decode: str
-) -> None:
-    outcome = choose("p", view("d2", **second), view("d1", **first))
-    assert pair(outcome) == ("p", decode)
+def test_before_anything_is_learned_a_long_prompt_goes_to_the_worker_that_prefers_it() -> None:
+    p, d = (WorkerView(worker_id=role, role=role, **IDLE) for role in (Role.PREFILL, Role.DECODE))
+    for num_tokens in (256, 1000, 4000, 32_000):
+        request = PlacementRequest(
+            num_prompt_tokens=num_tokens,
+            num_blocks=-(-num_tokens // 32),
+            block_size=32,
+            block_bytes=num_bytes_of_a_block(num_tokens),
+        )
+        outcome, _ = place(request, [p, d], PlacementConfig())
+        assert isinstance(outcome, Placement)
+        assert outcome.is_split, num_tokens
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "prefill"),
-    [
-        ({"num_queued_tokens": 3}, {"num_queued_tokens": 2}, "p2"),
-        ({}, {}, "p1"),
-        ({}, {"num_queued_tokens": 99, "num_cached_tokens": 32}, "p2"),
-        ({"num_sequences": 9}, {}, "p1"),
-    ],
-)
-def test_prefill_goes_to_the_longest_prefix_then_the_shortest_queue_then_by_name(
-    first: dict[str, Any], second: dict[str, Any], prefill: str
-) -> None:
-    outcome = choose("d", view("p2", **second), view("p1", **first))
-    assert pair(outcome) == (prefill, "d")
+IDLE: dict[str, Any] = {
+    "num_cached_tokens": 0,
+    "num_queued_tokens": 0,
+    "num_sequences": 0,
+    "can_reserve": True,
+}
 
 
-def test_workers_with_one_preference_come_before_mixed_ones() -> None:
-    assert pair(choose("m", "p", "d")) == ("p", "d")
+def num_bytes_of_a_block(num_tokens: int) -> int:
+    """Of 32 tokens: those of a model of half a billion parameters, of 8 billion for longer prompts."""
+    return 32 * (12_288 if num_tokens < 1000 else 131_072)
 
 
-def test_a_decode_worker_without_room_is_passed_over_only_for_a_split() -> None:
+# --- who may not take it ---
+
+
+@every_policy
+@pytest.mark.parametrize("why", [{"is_asleep": True}, {"is_draining": True}])
+def test_a_worker_that_takes_nothing_is_passed_over(policy: RoutingPolicy, why: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"policy": policy, "split": SplitMode.ALWAYS}
+    gone = {"num_cached_tokens": 900, **why}
+    assert pair("p1", view("d1", **gone), "d2", **options) == ("p1", "d2")
+    assert pair(view("p1", **gone), "p2", "d1", **options) == ("p2", "d1")
+    assert pair(view("p1", **gone), "d1", policy=policy) == ("d1", "d1")
+
+
+@every_policy
+def test_whoever_refused_is_not_asked_again(policy: RoutingPolicy) -> None:
+    options: dict[str, Any] = {"policy": policy, "split": SplitMode.ALWAYS}
+    assert pair("p1", "p2", "d1", "d2", excluded=("p1", "d1"), **options) == ("p2", "d2")
+
+
+@every_policy
+def test_a_decode_worker_without_room_is_passed_over_only_for_a_split(policy: RoutingPolicy) -> None:
     full = view("d1", can_reserve=False)
-    assert pair(choose("p", full, "d2")) == ("p", "d2")
-    assert pair(choose("p", full, "d2", prompt=10)) == ("d1", "d1")
+    assert pair("p", full, "d2", split=SplitMode.ALWAYS, policy=policy) == ("p", "d2")
+    assert pair("p", full, prompt=10, policy=policy) == ("d1", "d1")
 
 
-def test_a_mixed_worker_without_room_for_the_blocks_can_still_compute_them() -> None:
-    assert pair(choose(view("m1", can_reserve=False), "m2")) == ("m1", "m2")
+@every_policy
+def test_a_mixed_worker_without_room_for_the_blocks_can_still_compute_them(policy: RoutingPolicy) -> None:
+    full = view("m1", can_reserve=False)
+    assert pair(full, "m2", split=SplitMode.ALWAYS, policy=policy) == ("m1", "m2")
 
 
-# --- who refused ---
-
-
-def test_whoever_refused_is_not_asked_again() -> None:
-    assert pair(choose("p1", "p2", "d1", "d2", excluded=("p1", "d1"))) == ("p2", "d2")
-
-
+@every_policy
 @pytest.mark.parametrize(
     ("workers", "options", "reason", "is_permanent"),
     [
@@ -139,11 +145,136 @@ def test_whoever_refused_is_not_asked_again() -> None:
         (("p",), {}, "no decode worker is registered", True),
         (("p", "d"), {"excluded": ("d",)}, "every decode worker is full", False),
         (("p", "d"), {"excluded": ("p",), "split": SplitMode.ALWAYS}, "every prefill worker is full", False),
-        (("d", "d2"), {"split": SplitMode.ALWAYS}, "no prefill worker is registered", True),
+        (("d", "d2"), {"split": SplitMode.ALWAYS}, "no prefill worker is registered and awake", True),
+        (("m",), {"split": SplitMode.ALWAYS}, "no prefill worker is registered and awake", True),
         (("p", view("d", can_reserve=False)), {}, "no decode worker has room for the prompt", False),
+        (("p", view("d", is_asleep=True)), {}, "every decode worker sleeps", True),
+        (("p", view("d", is_draining=True)), {}, "every decode worker sleeps or is drained", True),
+        (
+            (view("p", is_asleep=True), "d"),
+            {"split": SplitMode.ALWAYS},
+            "no prefill worker is registered and awake",
+            True,
+        ),
     ],
 )
 def test_no_place_has_a_reason_and_says_whether_waiting_helps(
-    workers: tuple[Any, ...], options: dict[str, Any], reason: str, is_permanent: bool
+    policy: RoutingPolicy, workers: tuple[Any, ...], options: dict[str, Any], reason: str, is_permanent: bool
 ) -> None:
-    assert choose(*workers, **options) == Unplaceable(reason=reason, is_permanent=is_permanent)
+    outcome, decision = choose(*workers, policy=policy, **options)
+    assert outcome == Unplaceable(reason=reason, is_permanent=is_permanent)
+    assert (decision.chosen, decision.reason, decision.candidates) == (None, reason, ())
+
+
+# --- another decode worker ---
+
+
+@every_policy
+def test_a_prompt_that_is_computed_moves_to_another_decode_worker_with_room(policy: RoutingPolicy) -> None:
+    workers = [view("p"), view("p2"), view("d1"), view("d2", can_reserve=False), view("d3")]
+    config = PlacementConfig(policy=policy)
+    decoder, decision = place_decoder(ask(), workers, "p", config, {"d1": "has refused it"})
+    assert decoder == "d3"
+    assert decision.reason.startswith("moved: p keeps the prompt; ")
+    assert dict(decision.left_out) == {
+        "p2": "is not needed in its role, prefill",
+        "d1": "has refused it",
+        "d2": "has no room for the prompt",
+    }
+    full = {"d1": "has refused it", "d3": "has refused it"}
+    assert place_decoder(ask(), workers, "p", config, full)[0] is None
+
+
+@every_policy
+def test_a_computed_prompt_stays_where_it_is_once_nobody_else_decodes(policy: RoutingPolicy) -> None:
+    config, left = PlacementConfig(policy=policy), view("d", is_draining=True)
+    decoder, decision = place_decoder(ask(), [view("m"), left], "m", config, is_computed=True)
+    assert decoder == "m"
+    assert decision.chosen is not None
+    assert (decision.chosen.prefill, decision.chosen.decode) == ("m", "m")
+    assert place_decoder(ask(), [view("m"), left], "m", config)[0] is None
+    full = view("d", can_reserve=False)
+    assert place_decoder(ask(), [view("m"), full], "m", config, is_computed=True)[0] is None
+    assert place_decoder(ask(), [view("p"), left], "p", config, is_computed=True)[0] is None
+
+
+def test_a_prompt_moves_to_the_decode_worker_that_lacks_the_least() -> None:
+    held = {"num_cached_tokens": 1000}
+    workers = [view("p", **held), view("d1"), view("d2", num_cached_tokens=500)]
+    assert place_decoder(ask(), workers, "p", PlacementConfig())[0] == "d2"
+
+
+# --- pairs whose blocks do not arrive ---
+
+
+@every_policy
+def test_no_request_is_split_between_workers_of_a_broken_pair(policy: RoutingPolicy) -> None:
+    broken = view("d1", broken_sources=frozenset({"p1"}))
+    config = PlacementConfig(policy=policy, split=SplitMode.ALWAYS)
+    placement, _ = place(ask(), [view("p1"), view("p2"), broken], config)
+    assert isinstance(placement, Placement)
+    assert (placement.prefill, placement.decode) == ("p2", "d1")
+
+
+def test_a_decode_worker_that_gets_nobodys_blocks_takes_requests_alone() -> None:
+    broken = view("d1", broken_sources=frozenset({"p1"}))
+    placement, _ = place(ask(), [view("p1"), broken], PlacementConfig())
+    assert isinstance(placement, Placement)
+    assert (placement.prefill, placement.decode) == ("d1", "d1")
+    assert place_decoder(ask(), [view("p1"), broken], "p1", PlacementConfig())[0] is None
+
+
+# --- what is recorded ---
+
+
+def test_a_decision_tells_of_the_best_candidates_and_of_who_was_none() -> None:
+    _, decision = choose(
+        *(f"p{number}" for number in range(5)),
+        *(f"d{number}" for number in range(4)),
+        view("d8", is_asleep=True),
+        view("p8", is_draining=True),
+        excluded=("p4", "d3"),
+        at_s=7.5,
+    )
+    assert (decision.policy, decision.at_s) == ("cost", 7.5)
+    assert decision.num_candidates == 3 + 4 * 3
+    assert len(decision.candidates) == MAX_CANDIDATES
+    assert decision.chosen == decision.candidates[0]
+    scores = [candidate.cost.score_s for candidate in decision.candidates]
+    assert scores == sorted(scores)
+    assert decision.left_out == (
+        ("p4", "has refused it"),
+        ("d3", "has refused it"),
+        ("d8", "sleeps"),
+        ("p8", "is drained"),
+    )
+    assert decision.reason == (
+        "alone (split=auto): d0 lacks 1000 tokens; "
+        "TTFT 1.000 s + gap 0.010 s + stall 0.100 s give 1.110 s, the least"
+    )
+
+
+def test_workers_of_the_other_role_are_left_out_where_nothing_is_split() -> None:
+    _, decision = choose("p", "d", split=SplitMode.NEVER)
+    assert decision.left_out == (("p", "is not needed in its role, prefill"),)
+    _, decision = choose("p", view("d", num_cached_tokens=1000), split=SplitMode.ALWAYS)
+    assert decision.left_out == (("p", "is not needed in its role, prefill"),)
+
+
+@pytest.mark.parametrize("policy", SIMPLE)
+def test_policies_without_costs_record_what_would_be_predicted_in_their_order(policy: RoutingPolicy) -> None:
+    _, decision = choose("p1", "p2", "d1", "d2", policy=policy)
+    assert [candidate.cost.score_s for candidate in decision.candidates] == [0.0, 1.0]
+    assert decision.chosen == decision.candidates[0]
+    assert decision.chosen.cost.ttft_s == pytest.approx(1.0)
+    assert decision.num_candidates == 4
+    assert decision.reason.endswith(f"the first by {policy}")
+
+
+@every_policy
+def test_equal_snapshots_give_equal_decisions_in_any_order_of_the_workers(policy: RoutingPolicy) -> None:
+    views = [
+        view(name, num_sequences=number % 3) for number, name in enumerate(("p1", "p2", "m", "d1", "d2"))
+    ]
+    options: dict[str, Any] = {"policy": policy, "request_id": "r", "session_id": "s", "turn": 3}
+    assert pair(*views, **options) == pair(*reversed(views), **options)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from baton_core.block_pool import BlockState
-from baton_core.sequence import SequenceState
+from baton_core.blocks.block_pool import BlockState
+from baton_core.worker.sequence import SequenceState
 from tests.builders import make_sequence
 from tests.unit.core.scheduling import finish_step, give_blocks, make_scheduler, plan_step, run_steps, shape
 
@@ -70,6 +70,19 @@ def test_a_sequence_that_waits_with_blocks_gives_them_up_before_an_earlier_one_s
     scheduler.add(waiting)
     assert shape(plan_step(scheduler)) == [("a", 8, 1)]
     assert (waiting.tables[0], waiting.num_computed_tokens) == ([], 0)
+
+
+def test_whoever_gives_way_does_not_start_again_before_those_that_run() -> None:
+    scheduler, _ = make_scheduler(8, budget=4, max_num_partial_prefills=1)
+    pinned = make_sequence("pinned", prompt=16, is_pinned=True)
+    scheduler.add(pinned)
+    run_steps(scheduler, 1)
+    scheduler.add(make_sequence("urgent", prompt=20, first=100, priority=-1, prompt_logprobs=0))
+    run_steps(scheduler, 4)
+    plan = plan_step(scheduler)
+    assert (scheduler.num_preemptions, shape(plan)) == (1, [("pinned", 4, 4)])
+    finish_step(scheduler, plan)
+    assert shape(plan_step(scheduler)) == [("urgent", 0, 4)]
 
 
 def test_when_nothing_runs_the_first_in_line_takes_the_blocks_of_those_behind_it() -> None:

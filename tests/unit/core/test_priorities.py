@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from baton_core.errors import ErrorCode
-from baton_core.prefix_frontier import PrefixFrontier
-from baton_core.router_messages import Refused
-from baton_core.scheduler_config import SchedulerConfig, SchedulingPolicy
-from baton_core.sequence import Sequence, SequenceState
+from baton_core.sessions.router_messages import Refused
+from baton_core.worker.prefix_frontier import PrefixFrontier
+from baton_core.worker.scheduler_config import SchedulerConfig, SchedulingPolicy
+from baton_core.worker.sequence import Sequence, SequenceState
 from tests.builders import make_request, make_sequence, make_worker_config
 from tests.unit.core.scheduling import finish_step, give_blocks, make_scheduler, plan_step, run_steps, shape
 from tests.unit.core.workers import Worker

@@ -6,13 +6,23 @@ from typing import Any
 
 import pytest
 
-from baton_core.block_hash import block_hashes, root_hash
+from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.errors import ErrorCode, IncompatibleWorkerError
-from baton_core.finish import FinishReason
-from baton_core.placement import SplitMode
-from baton_core.router_core import RouterConfig, RouterCore
-from baton_core.router_events import ClientGone, FailRequest, FinishRequest, Submit, WorkerJoined, WorkerLeft
-from baton_core.router_messages import CacheDelta, Generate, Prefill
+from baton_core.requests.finish import FinishReason
+from baton_core.routing.placement import SplitMode
+from baton_core.routing.router_core import RouterConfig, RouterCore
+from baton_core.routing.router_events import (
+    ClientGone,
+    FailRequest,
+    FinishRequest,
+    Submit,
+    WorkerJoined,
+    WorkerLeft,
+    WorkerReported,
+)
+from baton_core.sessions.control_messages import ControlResult
+from baton_core.sessions.router_messages import CacheDelta, Generate, Prefill
+from baton_core.sessions.worker_info import WorkerLoad
 from tests.builders import BLOCK_SIZE, make_identity, make_request, make_worker_info
 from tests.unit.core.routers import Client, batch, first_token, refused, tokens
 
@@ -52,6 +62,26 @@ def test_a_router_accepts_so_many_requests_at_a_time() -> None:
     assert (effect.request_id, effect.code) == ("b", ErrorCode.OVERLOADED)
 
 
+def test_the_answer_to_an_operator_says_at_once_who_takes_requests() -> None:
+    client = Client("p", "d", "d2")
+    for worker_id in ("d", "d2"):
+        client.says(worker_id, ControlResult(control_id=1, is_asleep=True))
+    client.submit("early")
+    assert client.code is ErrorCode.UNAVAILABLE
+    assert client.core.fleet.is_ready is False
+    client.says("d2", ControlResult(control_id=2))
+    assert workers_of(client.submit("late")) == ["p", "d2"]
+
+
+def test_who_refuses_because_it_sleeps_is_passed_over_and_waited_for_by_nobody() -> None:
+    client = Client("m", split=SplitMode.NEVER)
+    client.submit()
+    client.says("m", refused(code=ErrorCode.UNAVAILABLE))
+    assert client.core.num_requests == 1
+    client.feed(WorkerReported(worker_id="m", load=WorkerLoad(num_available_blocks=16, is_asleep=True)))
+    assert client.code is ErrorCode.UNAVAILABLE
+
+
 def test_an_incompatible_worker_does_not_join() -> None:
     client = Client("m", split=SplitMode.NEVER)
     stranger = make_worker_info("n", identity=make_identity(model="other"))
@@ -76,19 +106,16 @@ def test_a_request_follows_its_prefix() -> None:
     assert client.submit() == [("d2", Generate(spec=spec))]
 
 
-def test_a_lost_worker_ends_only_the_requests_it_had() -> None:
+def test_only_the_requests_of_a_lost_worker_move() -> None:
     client = Client("d", "d2", split=SplitMode.NEVER)
     client.submit("a")
     client.submit("b")
-    client.feed(WorkerLeft(worker_id="d", reason="no heartbeat for 1.5 s"))
-    assert client.terminal == FailRequest(
-        request_id="a",
-        code=ErrorCode.WORKER_LOST,
-        message="worker d was lost: no heartbeat for 1.5 s",
-    )
-    client.says("d2", first_token("b", tokens("b", reason=FinishReason.STOP)))
-    assert [end.request_id for end in client.ends] == ["a", "b"]
-    assert isinstance(client.ends[1], FinishRequest)
+    sent = client.feed(WorkerLeft(worker_id="d", reason="no heartbeat for 1.5 s"))
+    assert sent[-1] == ("d2", Generate(spec=make_request("a\t1")))
+    for name in ("b", "a\t1"):
+        client.says("d2", first_token(name, tokens(name, reason=FinishReason.STOP)))
+    assert [end.request_id for end in client.ends] == ["b", "a"]
+    assert all(isinstance(end, FinishRequest) for end in client.ends)
     assert client.core.fleet.is_ledger_empty
 
 
@@ -104,14 +131,12 @@ def test_one_batch_may_end_several_requests() -> None:
 
 def test_waiting_requests_are_placed_in_order_when_a_worker_joins() -> None:
     client = Client("d", split=SplitMode.NEVER)
-    for name in "ab":
-        client.submit(name)
-        client.says("d", refused(name))
-    client.feed(WorkerJoined(info=make_worker_info("c")))
-    assert [(worker_id, message.spec.request_id) for worker_id, message in client.sent[-2:]] == [
-        ("d", "a\t1"),
-        ("c", "b\t1"),
-    ]
+    client.submit("a")
+    client.says("d", refused("a"))
+    assert client.submit("b") == []
+    sent = client.feed(WorkerJoined(info=make_worker_info("c")))
+    assert [message.spec.request_id for _, message in sent] == ["a\t1", "b"]
+    assert sorted(workers_of(sent)) == ["c", "d"]
 
 
 @pytest.mark.parametrize("event", [ClientGone(request_id="x"), WorkerLeft(worker_id="x", reason="")])

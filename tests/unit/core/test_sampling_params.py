@@ -3,29 +3,65 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from baton_core.errors import InvalidRequestError
-from baton_core.sampling_params import (
+from baton_core.requests.sampling_checks import (
+    MAX_BAD_WORDS,
+    MAX_EXTRA_ARGS_BYTES,
+    MAX_LOGIT_BIASES,
+    MAX_LOGITS_PROCESSORS,
+    MAX_LOGPROB_TOKEN_IDS,
     MAX_N,
+    MAX_STOP_CHARACTERS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
-    SamplingParams,
-    sequence_seed,
 )
+from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams, derived_seed, sequence_seed
 
 INT = "an integer from {} to {}"
+EXTRA_ARGS = f"an object that JSON can hold, in at most {MAX_EXTRA_ARGS_BYTES} bytes"
 NUMBERS = (-0.1, math.nan, math.inf, 10**400, "1", None, True)
 
 
 def test_defaults_are_those_of_vllm() -> None:
-    params = SamplingParams()
-    assert (params.n, params.temperature, params.top_p, params.top_k, params.min_p) == (1, 1.0, 1.0, 0, 0.0)
-    assert (params.seed, params.stop, params.stop_token_ids, params.ignore_eos) == (None, (), (), False)
-    assert (params.max_tokens, params.include_stop_str_in_output) == (16, False)
-    assert params.skip_special_tokens is True
+    assert asdict(SamplingParams()) == {
+        "n": 1,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "seed": None,
+        "stop": (),
+        "stop_token_ids": (),
+        "ignore_eos": False,
+        "max_tokens": 16,
+        "min_tokens": 0,
+        "logprobs": None,
+        "prompt_logprobs": None,
+        "logprob_token_ids": None,
+        "flat_logprobs": False,
+        "detokenize": True,
+        "skip_special_tokens": True,
+        "spaces_between_special_tokens": True,
+        "include_stop_str_in_output": False,
+        "logit_bias": None,
+        "allowed_token_ids": None,
+        "bad_words": (),
+        "structured_outputs": None,
+        "repetition_detection": None,
+        "thinking_token_budget": None,
+        "logits_processors": (),
+        "extra_args": None,
+        "output_kind": RequestOutputKind.CUMULATIVE,
+        "skip_reading_prefix_cache": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -49,9 +85,58 @@ def test_defaults_are_those_of_vllm() -> None:
         ("stop_token_ids", (1,) * (MAX_STOP_TOKEN_IDS + 1), f"at most {MAX_STOP_TOKEN_IDS}"),
         *[
             (field, value, "true or false")
-            for field in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
+            for field in (
+                *("ignore_eos", "include_stop_str_in_output", "skip_special_tokens", "detokenize"),
+                *("spaces_between_special_tokens", "flat_logprobs"),
+            )
             for value in (1, None, "true")
         ],
+        ("skip_reading_prefix_cache", 1, "true or false"),
+        *[
+            (field, value, "a finite number from -2 to 2")
+            for field in ("presence_penalty", "frequency_penalty")
+            for value in (-2.1, 2.1, *NUMBERS[1:])
+        ],
+        *[
+            ("repetition_penalty", value, "a finite number over 0 to 2")
+            for value in (0, 2.1, -1.0, *NUMBERS[1:])
+        ],
+        *[("min_tokens", value, INT.format(0, 2**31)) for value in (-1, 2**31 + 1, 1.0, "1", None, True)],
+        ("min_tokens", 17, "at most max_tokens, 16"),
+        *[
+            (field, value, INT.format(-1, 2**31))
+            for field in ("logprobs", "prompt_logprobs")
+            for value in (-2, 2**31 + 1, 1.0, "1", True)
+        ],
+        *[
+            ("thinking_token_budget", value, INT.format(0, 2**31))
+            for value in (-1, 2**31 + 1, 1.0, "1", True)
+        ],
+        *[
+            (field, [value], INT.format(0, 2**31 - 1))
+            for field in ("allowed_token_ids", "logprob_token_ids")
+            for value in (-1, 2**31, 1.0, "1", True)
+        ],
+        ("allowed_token_ids", [], "at least one token id"),
+        ("logprob_token_ids", [], "at least one token id"),
+        ("logprob_token_ids", [1] * (MAX_LOGPROB_TOKEN_IDS + 1), f"at most {MAX_LOGPROB_TOKEN_IDS}"),
+        ("logit_bias", 5, "an object of token ids and numbers"),
+        *[("logit_bias", {key: 1.0}, INT.format(0, 2**31 - 1)) for key in (-1, 2**31, "x", "-1", 1.5, None)],
+        ("logit_bias", dict.fromkeys(range(MAX_LOGIT_BIASES + 1), 1.0), f"at most {MAX_LOGIT_BIASES}"),
+        *[("bad_words", value, "non-empty strings") for value in ("", ("a", ""), (1,))],
+        ("bad_words", "x" * (MAX_STOP_CHARACTERS + 1), f"at most {MAX_STOP_CHARACTERS} characters each"),
+        ("bad_words", ("x",) * (MAX_BAD_WORDS + 1), f"at most {MAX_BAD_WORDS}"),
+        ("bad_words", "\ud800", "text that UTF-8 can hold"),
+        ("stop", "\ud800", "text that UTF-8 can hold"),
+        ("structured_outputs", {"json_object": True}, "StructuredOutputsParams or None"),
+        ("repetition_detection", {}, "RepetitionDetectionParams or None"),
+        *[
+            ("logits_processors", (value,), "names such as package.module:function")
+            for value in (5, "module.function", None)
+        ],
+        ("logits_processors", ("m:f",) * (MAX_LOGITS_PROCESSORS + 1), f"at most {MAX_LOGITS_PROCESSORS}"),
+        *[("extra_args", value, EXTRA_ARGS) for value in (5, [1], {"a": {1, 2}}, {"a": math.nan})],
+        ("extra_args", {"a": "x" * MAX_EXTRA_ARGS_BYTES}, EXTRA_ARGS),
     ],
     ids=lambda value: repr(value)[:24],
 )
@@ -91,6 +176,21 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
         ("seed", 2**63 - 1),
         ("max_tokens", 1),
         ("max_tokens", None),
+        ("min_tokens", 16),
+        ("presence_penalty", -2),
+        ("frequency_penalty", 2.0),
+        ("repetition_penalty", 1e-9),
+        ("repetition_penalty", 2.0),
+        ("logprobs", -1),
+        ("logprobs", 0),
+        ("prompt_logprobs", 2**31),
+        ("thinking_token_budget", 0),
+        ("allowed_token_ids", (2**31 - 1,)),
+        ("logprob_token_ids", (0,)),
+        ("logit_bias", {0: -100.0, 2**31 - 1: 100.0}),
+        ("logits_processors", ("package.module:function", len)),
+        ("extra_args", {}),
+        ("skip_reading_prefix_cache", False),
     ],
 )
 def test_the_ends_of_a_range_are_allowed(field: str, value: Any) -> None:
@@ -102,6 +202,51 @@ def test_the_ends_of_a_range_are_allowed(field: str, value: Any) -> None:
 )
 def test_stop_takes_what_vllm_takes(given: Any, kept: tuple[str, ...]) -> None:
     assert SamplingParams(stop=given).stop == kept
+
+
+def test_a_bias_out_of_range_is_refused_with_its_token() -> None:
+    with pytest.raises(InvalidRequestError, match=r"logit_bias\[7\] is 100.5; allowed: .* from -100 to 100"):
+        SamplingParams(logit_bias={7: 100.5})
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"), [({"5": 1, 6: -2.5}, {5: 1.0, 6: -2.5}), ({}, None), (None, None)]
+)
+def test_biases_may_name_their_tokens_as_json_does(given: Any, kept: Any) -> None:
+    assert SamplingParams(logit_bias=given).logit_bias == kept
+
+
+def test_text_is_not_looked_for_where_there_is_none() -> None:
+    with pytest.raises(InvalidRequestError, match=r"stop is .*; allowed: none where detokenize is false"):
+        SamplingParams(stop="end", detokenize=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_read"),
+    [
+        ({}, True),
+        ({"logprobs": 3}, True),
+        ({"prompt_logprobs": 0}, False),
+        ({"prompt_logprobs": 0, "skip_reading_prefix_cache": True}, False),
+        ({"skip_reading_prefix_cache": True}, False),
+        ({"skip_reading_prefix_cache": False}, True),
+    ],
+)
+def test_cached_prefixes_are_read_unless_the_whole_prompt_is_needed(
+    changes: dict[str, Any], is_read: bool
+) -> None:
+    assert SamplingParams(**changes).reads_prefix_cache is is_read
+
+
+def test_reading_cached_prefixes_does_not_go_with_prompt_logprobs() -> None:
+    with pytest.raises(
+        InvalidRequestError, match="skip_reading_prefix_cache is False; allowed: true or none"
+    ):
+        SamplingParams(prompt_logprobs=1, skip_reading_prefix_cache=False)
+
+
+def test_a_seed_of_minus_one_is_none() -> None:
+    assert SamplingParams(seed=-1).seed is None
 
 
 def test_lists_are_copied_into_tuples() -> None:
@@ -123,3 +268,12 @@ def test_each_sequence_of_a_request_has_its_own_noise() -> None:
     assert len(keys) == 5 * MAX_N
     assert all(0 <= key < 2**64 for key in keys)
     assert sequence_seed(7, 3) == sequence_seed(7, 3)
+
+
+@pytest.mark.parametrize("seed", [0, 7, -3, 2**63 - 1, -(2**63)])
+def test_a_derived_seed_asks_for_one_sequence_of_a_request_again(seed: int) -> None:
+    assert derived_seed(seed, 0) == seed
+    for index in range(MAX_N):
+        params = SamplingParams(seed=derived_seed(seed, index))
+        assert params.seed is not None
+        assert sequence_seed(params.seed, 0) == sequence_seed(seed, index)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.sequence import SequenceState
-from baton_core.step_plan import StepResult
+from baton_core.worker.sequence import SequenceState
+from baton_core.worker.step_plan import StepResult
 from tests.builders import make_sequence, step_result
 from tests.unit.core.scheduling import finish_step, give_blocks, make_scheduler, plan_step, run_steps, shape
 
@@ -46,6 +46,16 @@ def test_decodes_come_before_prompts_however_late_they_arrived() -> None:
     run_steps(scheduler, 1)
     scheduler.add(make_sequence("early", prompt=9, arrival_s=1.0))
     assert shape(plan_step(scheduler)) == [("late", 3, 1), ("early", 0, 3)]
+
+
+def test_a_decode_whose_prompt_came_from_elsewhere_does_not_wait_for_a_running_prompt() -> None:
+    scheduler, pool = make_scheduler(budget=4)
+    scheduler.add(make_sequence("long", prompt=12))
+    run_steps(scheduler, 1)
+    handed_over = make_sequence("handed over", prompt=4, first=100, arrival_s=9.0)
+    give_blocks(pool, handed_over, 1)
+    scheduler.add(handed_over)
+    assert shape(plan_step(scheduler)) == [("handed over", 4, 1), ("long", 4, 3)]
 
 
 def test_running_prompts_come_before_new_ones() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_core.session import (
+from baton_core.sessions.session import (
     TERMINAL,
     TRANSITIONS,
     Heartbeat,
@@ -17,7 +17,7 @@ from baton_core.session import (
     SessionTimings,
     next_state,
 )
-from baton_core.session_outbox import Data
+from baton_core.sessions.session_outbox import Data
 
 Machine = SessionMachine[str, str]
 
@@ -229,6 +229,20 @@ def test_too_many_messages_in_waiting_end_the_session() -> None:
     machine.check_invariants()
 
 
+def test_too_many_bytes_in_waiting_end_the_session() -> None:
+    machine: Machine = SessionMachine("worker w1", SessionTimings(max_unacknowledged_bytes=5), size=len)
+    machine.on_connected(0.0, 7, 0)
+    for message in ("four", "many more"):
+        machine.send(message)
+    assert len(machine.take_frames(0.0, 10)) == 3, "the last may be as large as it likes"
+    machine.on_frame(0.1, Heartbeat(0, 2))
+    machine.send("again five")
+    assert not machine.is_over, "what was received waits no longer"
+    machine.send("x")
+    assert machine.reason == "more than 5 bytes wait for worker w1"
+    machine.check_invariants()
+
+
 def join(earlier: str, later: str) -> str | None:
     return earlier + later if later.islower() else None
 
@@ -246,9 +260,10 @@ def test_messages_that_were_never_written_merge() -> None:
 
 
 def test_a_merged_message_takes_no_more_room() -> None:
-    machine: Machine = SessionMachine("worker w1", SessionTimings(max_unacknowledged=1), merge=join)
+    machine: Machine = SessionMachine("worker w1", SessionTimings(max_unacknowledged=1), join, len)
     for message in ("a", "b", "c"):
         machine.send(message)
+    machine.check_invariants()
     assert not machine.is_over
 
 
@@ -315,6 +330,7 @@ def test_deadlines_exist_where_something_is_waited_for(state: SessionState) -> N
         ({"dead_after_s": 0.5}, r"dead_after_s is 0.5; allowed: over heartbeat_s \(0.5\)"),
         ({"resume_within_s": -1.0}, "resume_within_s is -1.0; allowed: over 0"),
         ({"max_unacknowledged": 0}, "max_unacknowledged is 0; allowed: 1 or more"),
+        ({"max_unacknowledged_bytes": 0}, "max_unacknowledged_bytes is 0; allowed: 1 or more"),
     ],
 )
 def test_timings_that_cannot_hold_are_refused(values: dict[str, float], message: str) -> None:

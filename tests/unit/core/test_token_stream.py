@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from baton_core.finish import FinishReason
-from baton_core.router_events import EmitTokens
-from baton_core.router_messages import SequenceOutput
-from baton_core.token_stream import TokenStream
+from baton_core.requests.finish import FinishReason
+from baton_core.routing.router_events import EmitTokens
+from baton_core.routing.token_stream import TokenStream
+from baton_core.sessions.router_messages import SequenceOutput
 from tests.builders import make_request
 
 
@@ -16,7 +16,7 @@ def output(index: int = 0, *token_ids: int, reason: FinishReason | None = None) 
 def test_tokens_go_out_under_the_name_that_the_client_gave() -> None:
     (effect,) = TokenStream(0.0, make_request("r")).take(1.0, output(0, 5, 6))
     assert isinstance(effect, EmitTokens)
-    assert (effect.output.request_id, effect.output.token_ids) == ("r", (5, 6))
+    assert (effect.request_id, effect.output.token_ids) == ("r", (5, 6))
 
 
 def test_a_stream_is_over_when_all_its_sequences_are() -> None:

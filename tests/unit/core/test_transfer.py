@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from baton_core.peer_messages import (
+from baton_core.blocks.peer_messages import (
     BlockOffer,
     BlocksReady,
     Confirm,
@@ -17,8 +17,8 @@ from baton_core.peer_messages import (
     Release,
     Subscribe,
 )
-from baton_core.transfer import PullTimings, Transfer, TransferState, TransferStep
-from baton_core.worker_events import AbortPull, BlockPull, Pull, SendToHolder
+from baton_core.blocks.transfer import PullTimings, Transfer, TransferState, TransferStep
+from baton_core.worker.worker_events import AbortPull, BlockPull, Pull, SendToHolder
 from tests.builders import make_source
 
 WANTED = {0: 10, 1: 11, 2: 12}

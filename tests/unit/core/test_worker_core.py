@@ -7,16 +7,28 @@ from typing import Any
 import pytest
 
 from baton_core.errors import ErrorCode
-from baton_core.finish import FinishReason
-from baton_core.router_messages import CacheDelta, Cancel, Failed, FirstToken, Refused, TokenBatch
-from baton_core.worker_core import WorkerCore
-from baton_core.worker_events import RouterJoined, RouterLost, RouterSaid, SendToRouter, StepDone, StepFailed
+from baton_core.requests.draw_rules import ThinkingBudget
+from baton_core.requests.finish import FinishReason
+from baton_core.sessions.router_messages import CacheDelta, Cancel, Failed, FirstToken, Refused, TokenBatch
+from baton_core.worker.worker_core import WorkerCore
+from baton_core.worker.worker_events import (
+    RouterJoined,
+    RouterLost,
+    RouterSaid,
+    SendToRouter,
+    StepDone,
+    StepFailed,
+)
 from tests.builders import EOS_TOKEN_ID, VOCAB_SIZE, make_request, make_worker_config, step_result
 from tests.unit.core.workers import ROUTER, Worker
 
 
 def make_worker(**changes: Any) -> Worker:
     return Worker(make_worker_config(**changes))
+
+
+def make_thinking(start: int = 1, end: int = 2) -> ThinkingBudget:
+    return ThinkingBudget(num_tokens=3, start_token_ids=(start,), end_token_ids=(end,))
 
 
 def outputs(worker: Worker) -> list[tuple[str, int, int, FinishReason | None]]:
@@ -124,6 +136,61 @@ def test_a_prompt_that_does_not_fit_the_model_is_refused(
         refused = Refused(request_id="r", code=ErrorCode.INVALID_REQUEST, message=message)
         assert worker.take_told() == [refused]
     assert worker.core.num_requests == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"stop_token_ids": (5, VOCAB_SIZE)},
+            f"stop_token_ids is {VOCAB_SIZE}; allowed: 0 to {VOCAB_SIZE - 1}",
+        ),
+        ({"allowed_token_ids": (VOCAB_SIZE,)}, f"allowed_token_ids is {VOCAB_SIZE}; allowed: 0 to 999"),
+        ({"logprob_token_ids": (VOCAB_SIZE,)}, f"logprob_token_ids is {VOCAB_SIZE}; allowed: 0 to 999"),
+        ({"logit_bias": {VOCAB_SIZE: 1.0}}, f"logit_bias is {VOCAB_SIZE}; allowed: 0 to 999"),
+        ({"bad_word_ids": ((5,), (6, VOCAB_SIZE))}, f"bad_words is {VOCAB_SIZE}; allowed: 0 to 999"),
+        ({"thinking": make_thinking(start=VOCAB_SIZE)}, f"thinking is {VOCAB_SIZE}; allowed: 0 to 999"),
+        ({"thinking": make_thinking(end=VOCAB_SIZE)}, f"thinking is {VOCAB_SIZE}; allowed: 0 to 999"),
+        ({"logprobs": VOCAB_SIZE + 1}, f"logprobs is {VOCAB_SIZE + 1}; allowed: -1 to {VOCAB_SIZE}"),
+        ({"prompt_logprobs": VOCAB_SIZE + 1}, "prompt_logprobs is 1001; allowed: -1 to 1000"),
+        ({"logits_processors": ("m:a", "m:c")}, "logits_processors is 'm:c'; allowed: m:a, m:b"),
+    ],
+)
+def test_what_the_model_or_the_worker_lacks_is_refused_by_name(changes: dict[str, Any], message: str) -> None:
+    worker = make_worker(logits_processors=frozenset({"m:b", "m:a"}))
+    worker.generate(make_request(**changes))
+    assert worker.told == [Refused(request_id="r", code=ErrorCode.INVALID_REQUEST, message=message)]
+
+
+def test_a_worker_without_logits_processors_says_so() -> None:
+    worker = make_worker()
+    worker.generate(make_request(logits_processors=("m:a",)))
+    assert worker.told[0].message == "logits_processors is 'm:a'; allowed: none at this worker"
+
+
+def test_log_probabilities_that_no_message_holds_are_refused() -> None:
+    worker = make_worker(vocab_size=400_000)
+    worker.generate(make_request(logprobs=-1))
+    worker.generate(make_request(logprobs=290_001))
+    assert [refused.message for refused in worker.told] == [
+        "logprobs is -1; allowed: 0 to 290000",
+        "logprobs is 290001; allowed: 0 to 290000",
+    ]
+
+
+def test_all_that_may_be_asked_for_is_taken() -> None:
+    worker = make_worker(logits_processors=frozenset({"m:a"}))
+    everything = {
+        "stop_token_ids": (VOCAB_SIZE - 1,),
+        "allowed_token_ids": (0, VOCAB_SIZE - 1),
+        "logit_bias": {VOCAB_SIZE - 1: 1.0},
+        "logprobs": -1,
+        "prompt_logprobs": VOCAB_SIZE,
+        "logits_processors": ("m:a", lambda *args: None),
+        "thinking": make_thinking(start=0, end=VOCAB_SIZE - 1),
+    }
+    worker.generate(make_request(**everything))
+    assert (worker.told, worker.core.num_requests) == ([], 1)
 
 
 def test_the_longest_prompt_that_is_allowed_is_computed() -> None:
@@ -236,9 +303,18 @@ def test_routers_hear_which_blocks_are_cached() -> None:
     assert isinstance(delta, SendToRouter)
     assert isinstance(delta.message, CacheDelta)
     assert (delta.router_id, len(delta.message.stored)) == ("early", 2)
+    snapshot = CacheDelta(stored=delta.message.stored, number=1, is_snapshot=True)
     assert worker.core.on_event(0.0, RouterJoined(router_id="late")) == [
-        SendToRouter(router_id="late", message=CacheDelta(stored=delta.message.stored))
+        SendToRouter(router_id="late", message=snapshot)
     ]
+
+
+def test_a_router_that_hears_of_caches_elsewhere_is_told_nothing() -> None:
+    worker = make_worker()
+    worker.feed(RouterJoined(router_id=ROUTER, has_locality=True))
+    worker.generate(make_request(prompt=8))
+    worker.step()
+    assert worker.heard(CacheDelta) == []
 
 
 def test_the_load_is_what_a_router_needs_to_know() -> None:

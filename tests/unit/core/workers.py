@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from baton_core.peer_messages import ToHolder, ToPuller
-from baton_core.router_messages import (
+from baton_core.blocks.peer_messages import ToHolder, ToPuller
+from baton_core.requests.phases import PhaseReport
+from baton_core.sessions.router_messages import (
     Cancel,
     FirstTokenOf,
     Generate,
@@ -15,9 +16,9 @@ from baton_core.router_messages import (
     Start,
     ToWorker,
 )
-from baton_core.worker_config import WorkerConfig
-from baton_core.worker_core import WorkerCore
-from baton_core.worker_events import (
+from baton_core.worker.worker_config import WorkerConfig
+from baton_core.worker.worker_core import WorkerCore
+from baton_core.worker.worker_events import (
     HolderSaid,
     Pull,
     PullDone,
@@ -37,11 +38,13 @@ ROUTER = "router"
 
 
 class Worker:
-    """One core. What it tells the router is kept in `told`; every other effect is returned."""
+    """One core. What it tells the router is kept in `told`, what it did for requests that are over in
+    `reports`; every other effect is returned."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self.core = WorkerCore(config)
         self.told: list[Any] = []
+        self.reports: list[PhaseReport] = []
 
     def feed(self, event: WorkerEvent, *, now: float = 0.0) -> list[Any]:
         return self._file(self.core.on_event(now, event))
@@ -88,7 +91,9 @@ class Worker:
 
     def _file(self, effects: list[Any]) -> list[Any]:
         self.core.check_invariants()
-        self.told += [effect.message for effect in effects if isinstance(effect, SendToRouter)]
+        told = [effect.message for effect in effects if isinstance(effect, SendToRouter)]
+        self.told += [message for message in told if not isinstance(message, PhaseReport)]
+        self.reports += [message for message in told if isinstance(message, PhaseReport)]
         return [effect for effect in effects if not isinstance(effect, SendToRouter)]
 
 

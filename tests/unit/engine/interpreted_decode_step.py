@@ -16,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from baton_core.step_plan import SequenceSlice
+from baton_core.worker.step_plan import SequenceSlice
 from baton_engine.decode_inputs import DecodeInputs
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.runner import ModelRunner
@@ -24,7 +24,6 @@ from baton_engine.step_attention import StepAttention
 from baton_engine.weights import WeightReader
 from baton_kernels.interface import AttentionBatch
 from baton_kernels.selection import select_kernels
-from tests.models import make_prompt
 from tests.unit.engine.steps import make_plan, make_runner, make_slice
 
 SIZE: Final = 3
@@ -65,7 +64,8 @@ def differences(folder: Path) -> list[dict[str, float]]:
     model = build_model(read_model_config(folder), WeightReader(folder, torch.float32), TritonLayers())
     for name, (length, blocks) in PROMPTS.items():
         groups = len(runner.spec.groups)
-        runner.execute(make_plan(make_slice(make_prompt(length), blocks, name=name, num_groups=groups)))
+        prompt = [3 + 37 * position % 500 for position in range(length)]
+        runner.execute(make_plan(make_slice(prompt, blocks, name=name, num_groups=groups)))
     pool = runner.kv_pool.clone()
     inputs = DecodeInputs(runner.spec, SIZE, MAX_MODEL_LEN)
     attention = StepAttention(TritonAttention(), pool, runner.spec, inputs.batches(SIZE))

@@ -1,14 +1,17 @@
-"""Builders of runners and step plans."""
+"""Builders of runners, step plans and the rules of draws."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from baton_core.kv_spec import KVSpec
-from baton_core.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.blocks.kv_spec import KVSpec
+from baton_core.requests.draw_rules import DrawRules, ThinkingBudget
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.worker.step_plan import DrawHistory, LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.runner import ModelRunner
@@ -42,9 +45,46 @@ def make_spec(
     top_k: int = 0,
     top_p: float = 1.0,
     min_p: float = 0.0,
+    logprobs: LogprobsSpec | None = None,
+    history: DrawHistory | None = None,
 ) -> SampleSpec:
     return SampleSpec(
-        seed=seed, position=position, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
+        seed=seed,
+        position=position,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        logprobs=logprobs,
+        history=history,
+    )
+
+
+def make_rules(
+    *,
+    bad_words: Sequence[tuple[int, ...]] = (),
+    thinking: ThinkingBudget | None = None,
+    ending: Sequence[int] = (),
+    **params: Any,
+) -> DrawRules:
+    """Rules of a request; `params` are fields of `SamplingParams`."""
+    return DrawRules(
+        params=SamplingParams(**{"max_tokens": None, **params}),
+        bad_words=tuple(bad_words),
+        thinking=thinking,
+        ending_token_ids=tuple(ending),
+    )
+
+
+def make_history(
+    output: Sequence[int] = (), *, prompt: Sequence[int] = (1, 2), name: str = "a", **rules: Any
+) -> DrawHistory:
+    """A draw after `output`; `rules` are those of `make_rules`, or `rules` made by it."""
+    return DrawHistory(
+        seq_id=SeqId(name, 0),
+        rules=rules.pop("rules", None) or make_rules(**rules),
+        prompt_token_ids=tuple(prompt),
+        output_token_ids=tuple(output),
     )
 
 
@@ -61,6 +101,8 @@ def make_slice(
     samples: Sequence[SampleSpec] = (),
     name: str = "a",
     num_groups: int = 1,
+    prompt_targets: Sequence[int] = (),
+    prompt_logprobs: LogprobsSpec | None = None,
 ) -> SequenceSlice:
     num_blocks = -(-(start + len(token_ids)) // BLOCK_SIZE)
     return SequenceSlice(
@@ -69,6 +111,8 @@ def make_slice(
         start=start,
         block_tables=group_tables(block_ids[:num_blocks], num_groups),
         samples=tuple(samples),
+        prompt_targets=tuple(prompt_targets),
+        prompt_logprobs=prompt_logprobs,
     )
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from baton_core.kv_spec import KVGroup, KVSpec
-from baton_core.step_plan import NO_BLOCK
+from baton_core.blocks.kv_spec import KVGroup, KVSpec
+from baton_core.worker.step_plan import DRAWN, NO_BLOCK
 from baton_engine.decode_graphs import capture_sizes
 from baton_engine.decode_inputs import DecodeInputs
 from tests.unit.engine.steps import make_slice
@@ -63,6 +64,15 @@ def test_a_step_lies_in_the_first_places_of_every_group() -> None:
     assert (full.window, window.window) == (None, 9)
     assert window.query_lens == (1, 1, 1, 1)
     assert window.context_lens == (32,) * 4
+
+
+def test_tokens_that_are_on_the_device_take_their_places() -> None:
+    inputs = DecodeInputs(SPEC, 5, 32)
+    drawn = torch.tensor([70, 80])
+    pieces = [make_slice([DRAWN], [3, 1], start=9, num_groups=2), make_slice([DRAWN], [2], num_groups=2)]
+    inputs.fill(pieces, 4, drawn)
+    assert inputs.token_ids[:4].tolist() == [70, 80, 0, 0]
+    assert inputs.batches(4)[0].positions.tolist() == [9, 0, 0, 0]
 
 
 def test_a_shorter_step_leaves_nothing_of_a_longer_one() -> None:

@@ -35,6 +35,10 @@ def test_caches_of_another_variant_differ(folder: Path) -> None:
     assert len({model_fingerprint(folder, variant) for variant in ("", "a", "b")}) == 3
 
 
+def test_quantized_layers_make_another_model(folder: Path) -> None:
+    assert len({model_fingerprint(folder, *given) for given in ((), ("", "int8"), ("int8", ""))}) == 3
+
+
 def test_a_changed_config_changes_it(folder: Path) -> None:
     before = model_fingerprint(folder)
     config = json.loads((folder / "config.json").read_text())

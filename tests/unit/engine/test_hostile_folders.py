@@ -237,3 +237,19 @@ def test_weights_that_cannot_be_read_are_refused(folder: Path, monkeypatch: pyte
     monkeypatch.setattr(Path, "open", failing)
     with pytest.raises(InvalidModelError, match=r"cannot be read \(Permission denied\)"):
         load(folder)
+
+
+@pytest.mark.parametrize("variant", ["llama", "gpt-neox"])
+def test_code_beside_the_weights_is_not_run(
+    variant: str, tmp_path: Path, model_folder: Callable[[str], Path]
+) -> None:
+    copied = Path(shutil.copytree(model_folder(variant), tmp_path / "model"))
+    config = json.loads((copied / "config.json").read_text())
+    names = {
+        "AutoConfig": "own.Config",
+        "AutoModelForCausalLM": "own.Model",
+        "AutoTokenizer": "own.Tokenizer",
+    }
+    (copied / "config.json").write_text(json.dumps(config | {"auto_map": names}))
+    (copied / "own.py").write_text("raise AssertionError('code of a model folder was run')")
+    load(copied)

@@ -17,6 +17,8 @@ from torch.nn import functional
 from baton_engine.models import linear
 from baton_engine.models.linear import Linear, load_head
 from baton_engine.weights import WeightReader
+from baton_kernels.cpu_few_rows import MAX_ROWS, FewRowsProduct, is_in_panels
+from baton_kernels.cpu_selection import load_best
 
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 0.3}
 
@@ -38,6 +40,30 @@ def without_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def make_weight(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_few_rows_are_multiplied_by_the_packed_weight_alone_or_together(has_bias: bool) -> None:
+    best = load_best()
+    assert best is not None
+    weight, bias = make_weight(192, 1344), make_weight(192) if has_bias else None
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+    if not is_in_panels(packed, weight):
+        pytest.skip("oneDNN packs weights otherwise on this CPU")
+    layer = FewRowsProduct(best[1], packed, weight.shape, bias, lambda x: x.new_empty(0))
+    x = make_weight(MAX_ROWS + 1, 1360)[:, 10:1354]
+    expected = functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    for num_rows in (1, 2, 6, 7, 12, 13, 25, MAX_ROWS):
+        torch.testing.assert_close(layer(x[:num_rows]).double(), expected[:num_rows], rtol=0, atol=1e-3)
+        assert torch.equal(layer(x[:num_rows])[-1:], layer(x[num_rows - 1 : num_rows]))
+    assert len(layer(x)) == len(layer(x[:0])) == 0
+
+
+def test_weights_that_are_not_in_whole_panels_are_left_to_the_packed_product() -> None:
+    for weight in (make_weight(97, 130), make_weight(128, 64, dtype=torch.bfloat16)):
+        assert not is_in_panels(torch.ops.mkldnn._reorder_linear_weight(weight), weight)
+    weight = make_weight(128, 64)
+    assert not is_in_panels(torch.ops.mkldnn._reorder_linear_weight(weight), weight + 1)
 
 
 @pytest.mark.usefixtures("always_packed")

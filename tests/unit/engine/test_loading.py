@@ -9,8 +9,8 @@ import huggingface_hub.constants
 import pytest
 import torch
 
+from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError, InvalidModelError
-from baton_core.kv_spec import KVSpec
 from baton_engine import element_type
 from baton_engine.device import resolve_device
 from baton_engine.element_type import resolve_dtype

@@ -12,6 +12,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from baton_engine.config_fields import ConfigFields
 from baton_engine.models.rope import RotaryEmbedding, inverse_frequencies
 from baton_engine.models.rope_config import RopeReader
+from baton_kernels.interface import LayerKernels
 
 HEAD_DIM: Final = 32
 MAX_LEN: Final = 512
@@ -98,6 +99,7 @@ def test_cosine_and_sine_have_the_magnitude() -> None:
         ),
         head_dim=HEAD_DIM,
     ).read()
-    cos, sin = RotaryEmbedding(rope, torch.device("cpu")).cos_sin(torch.arange(5), torch.float32)
+    rotary = RotaryEmbedding(rope, torch.device("cpu"), LayerKernels())
+    cos, sin = rotary.cos_sin(torch.arange(5), torch.float32)
     assert cos.shape == sin.shape == (5, 1, HEAD_DIM)
     torch.testing.assert_close(cos.square() + sin.square(), torch.full_like(cos, 0.25))

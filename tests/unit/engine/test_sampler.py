@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from baton_core.step_plan import SampleSpec
+from baton_core.worker.step_plan import SampleSpec
 from baton_engine.sampler import sample, sample_batch
 from baton_kernels import torch_sampling
 from baton_kernels.noise import gumbel_noise

@@ -138,6 +138,21 @@ def silu_error(dtype: torch.dtype) -> float:
     return relative_error(TritonLayers().silu_mul(gate_up), gate * gate.sigmoid() * up) / TOLERANCE[dtype]
 
 
+def product_errors(dtype: torch.dtype) -> dict[str, float]:
+    """Of a linear layer without whole tiles, and how far rows alone are from the same in a batch."""
+    from baton_kernels.triton_invariant import InvariantTritonLayers  # reads TRITON_INTERPRET
+
+    rows, weight, bias = normal(70, 90, dtype=dtype), normal(40, 90, dtype=dtype), normal(40, dtype=dtype)
+    product = InvariantTritonLayers().product(weight, bias)
+    out = product(rows)
+    expected = rows.double() @ weight.double().T + bias.double()
+    alone = torch.cat([product(rows[row : row + 1]) for row in (0, 13, 69)])
+    return {
+        "error": relative_error(out, expected) / (4 * TOLERANCE[dtype]),
+        "alone": float((alone - out[[0, 13, 69]]).abs().max()),
+    }
+
+
 def e4m3_differences() -> int:
     """In how many values the conversion differs from torch's, which rounds alike but does not saturate."""
     from baton_kernels.triton_cache import write  # reads TRITON_INTERPRET
@@ -164,5 +179,6 @@ if __name__ == "__main__":
     report |= {f"cache {name}": cache_errors(case) for name, case in CACHE_CASES.items()}
     report |= {f"norm {name}": norm_errors(case) for name, case in NORM_CASES.items()}
     report["silu"] = {str(dtype): silu_error(dtype) for dtype in (torch.float32, torch.bfloat16)}
+    report |= {f"product {dtype}": product_errors(dtype) for dtype in (torch.float32, torch.float16)}
     report["e4m3"] = {"differences": e4m3_differences()}
     json.dump(report, sys.stdout)

@@ -32,6 +32,13 @@ def test_a_prompt_gets_the_same_numbers_however_it_is_cut(largest_errors: dict[s
     assert largest_errors["cut"] == 0
 
 
+def test_the_invariant_kernels_attend_with_single_tokens_as_with_chunks(
+    largest_errors: dict[str, float],
+) -> None:
+    assert largest_errors["invariant, single"] == 0
+    assert largest_errors["invariant, captured"] == 0
+
+
 def test_a_cache_of_e4m3_is_refused_where_nothing_reads_it() -> None:
     for arch in (89, 90, 100):
         require_readable(torch.float8_e4m3fn, 256, arch)

@@ -33,5 +33,13 @@ def test_gated_products_equal_the_reference(errors: dict[str, Any]) -> None:
     assert max(errors["silu"].values()) <= 1
 
 
+@pytest.mark.parametrize("dtype", ["torch.float32", "torch.float16"])
+def test_invariant_linear_layers_equal_the_reference_and_compute_rows_alike(
+    dtype: str, errors: dict[str, Any]
+) -> None:
+    assert errors[f"product {dtype}"]["error"] <= 1
+    assert errors[f"product {dtype}"]["alone"] == 0
+
+
 def test_conversion_to_e4m3_rounds_as_torch_does_and_saturates(errors: dict[str, Any]) -> None:
     assert errors["e4m3"]["differences"] == 0

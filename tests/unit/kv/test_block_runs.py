@@ -13,7 +13,7 @@ def make_copies(*pairs: tuple[int, int]) -> list[BlockCopy]:
 
 
 def slices(copies: list[BlockCopy], max_blocks: int = 100) -> list[tuple[slice, slice]]:
-    return [(run.remote, run.local) for run in merge_runs(copies, max_blocks)]
+    return list(merge_runs(copies, max_blocks))
 
 
 def test_blocks_adjacent_on_both_sides_make_one_run() -> None:
@@ -46,10 +46,8 @@ def test_runs_name_each_copy_once_in_order(pairs: list[tuple[int, int]], max_blo
     runs = list(merge_runs(make_copies(*pairs), max_blocks))
     named = [
         pair
-        for run in runs
-        for pair in zip(
-            range(run.remote.start, run.remote.stop), range(run.local.start, run.local.stop), strict=True
-        )
+        for remote, local in runs
+        for pair in zip(range(remote.start, remote.stop), range(local.start, local.stop), strict=True)
     ]
     assert named == pairs
-    assert all(len(run.copies) <= max_blocks for run in runs)
+    assert all(local.stop - local.start <= max_blocks for _, local in runs)

@@ -39,6 +39,16 @@ def test_a_read_may_take_some_bytes_of_each_block(open_rows: Open, rows: Tensor)
     assert np.array_equal(out, rows[[1, 4], 8:24].numpy())
 
 
+def test_a_view_shows_blocks_one_after_the_other_and_in_place_where_it_can(
+    open_rows: Open, rows: Tensor
+) -> None:
+    pool = open_rows(rows)
+    pieces = pool.view([4, 1], slice(8, 24))
+    assert b"".join(pieces) == rows[[4, 1], 8:24].numpy().tobytes()
+    pieces[0][0] ^= 1
+    assert pool.is_in_place == (rows[4, 8] == pieces[0][0])
+
+
 def test_a_write_changes_the_named_blocks_alone(open_rows: Open, rows: Tensor) -> None:
     before = rows.clone()
     pool = open_rows(rows)

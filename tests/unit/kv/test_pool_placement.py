@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+
 import pytest
 import torch
 
-from baton.pool_placement import PoolPlacement, choose_device, choose_transport
+from baton.worker.pool_placement import PoolPlacement, choose_device, choose_transport
+from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_spec import KVSpec
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.transport import Transport
 
@@ -39,6 +42,12 @@ def test_a_pool_in_device_memory_travels_over_tcp() -> None:
 
 
 @pytest.mark.usefixtures("_gpu")
+def test_nixl_takes_a_pool_where_it_lies() -> None:
+    assert choose_device("auto", Transport.NIXL) == GPU
+    assert choose_transport(Transport.NIXL, GPU) is choose_transport(Transport.NIXL, CPU) is Transport.NIXL
+
+
+@pytest.mark.usefixtures("_gpu")
 def test_shared_memory_keeps_auto_on_the_cpu_and_refuses_cuda() -> None:
     assert choose_device("auto", Transport.SHARED_MEMORY) == CPU
     with pytest.raises(InvalidConfigError, match="allowed with transport 'shared_memory': auto, cpu"):
@@ -52,3 +61,17 @@ def test_on_the_cpu_the_connector_places_the_pool() -> None:
     assert pool.shape == (3, *spec.block_shape)
     assert placement.connector is not None
     placement.connector.close()
+
+
+class PinnedConnector(InProcessConnector):
+    capabilities: ClassVar = replace(InProcessConnector.capabilities, pins_pool=True)
+
+
+def test_a_pool_that_devices_know_by_its_address_keeps_its_memory() -> None:
+    spec = KVSpec(num_layers=1, num_kv_heads=1, head_dim=8, block_size=4, dtype="float32")
+    placement = PoolPlacement(lambda spec: PinnedConnector(spec, 1, InProcessRegistry()))
+    pool = placement.allocate(spec, 3).fill_(1.0)
+    placement.give_back()
+    assert pool.eq(1.0).all()
+    assert placement.allocate(spec, 3) is pool
+    assert not pool.any()

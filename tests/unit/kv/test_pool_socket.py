@@ -54,7 +54,7 @@ def test_a_holder_that_never_answers_costs_one_deadline(address: str) -> None:
         started = time.monotonic()
         with pytest.raises(TimeoutError):
             ask_holder(address, 0.05)
-        assert 0.05 <= time.monotonic() - started < 1
+        assert 0.05 <= time.monotonic() - started < 5
 
 
 def test_one_puller_too_many_is_turned_away_until_another_leaves(

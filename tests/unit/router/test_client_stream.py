@@ -2,17 +2,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from baton_core.errors import ErrorCode, RequestError
-from baton_core.finish import FinishReason
-from baton_core.router_events import FinishRequest, RequestTimings
-from baton_core.router_messages import SequenceOutput
-from baton_proto.v1 import baton_pb2 as pb
+from baton_core.requests.finish import FinishReason
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.routing.router_events import FinishRequest, RequestTimings
+from baton_core.sessions.router_messages import PromptLogprobs, SequenceOutput
 from baton_router.client_stream import ClientStream
+from baton_router.generation import Delta, Finished, GenerationEvent, PromptDelta
 from baton_router.tokenization import Tokenizer
 from tests.builders import make_request
 from tests.unit.router.folders import make_tokenizer
@@ -37,10 +39,10 @@ def output(token_ids: tuple[int, ...], index: int = 0, reason: FinishReason | No
     return SequenceOutput(request_id="r", index=index, token_ids=token_ids, finish_reason=reason)
 
 
-def events_of(stream: ClientStream) -> list[pb.GenerateEvent]:
+def events_of(stream: ClientStream) -> list[GenerationEvent]:
     """What waits in a stream that has its end."""
 
-    async def read() -> list[pb.GenerateEvent]:
+    async def read() -> list[GenerationEvent]:
         events = []
         while (event := await stream.next_event()) is not None:
             events.append(event)
@@ -67,12 +69,13 @@ def test_the_last_event_bears_what_was_sent_and_where_the_time_went(
         )
     )
     *_, finished = events_of(stream)
-    usage = pb.Usage(prompt_tokens=8, completion_tokens=len(hello) + 1, cached_tokens=4)
-    assert finished.finished == pb.FinishedEvent(
-        usage=usage,
-        timings=pb.Timings(queue_s=0.5, transferred_bytes=7, decode_worker="d"),
-        seed=-3,
+    assert finished == Finished(
         request_id="r",
+        num_prompt_tokens=8,
+        num_output_tokens=len(hello) + 1,
+        num_cached_tokens=4,
+        seed=-3,
+        timings=timings,
     )
 
 
@@ -85,8 +88,8 @@ def test_tokens_after_a_stop_string_are_neither_sent_nor_counted(
     assert stream.push(output(hello + extra))
     assert not stream.push(output(extra))
     assert stream.num_sent_tokens == len(hello)
-    event = run(stream.next_event()).tokens
-    assert (event.text, event.finish_reason, event.stop_text) == ("hel", "stop", "lo")
+    event = run(stream.next_event())
+    assert (event.text, event.finish_reason, event.stop_reason) == ("hel", "stop", "lo")
 
 
 def test_a_stop_string_in_the_workers_own_last_tokens_needs_no_word_to_it(
@@ -94,22 +97,47 @@ def test_a_stop_string_in_the_workers_own_last_tokens_needs_no_word_to_it(
 ) -> None:
     stream = make_stream(stop=("lo",))
     assert not stream.push(output(tokenizer.encode("hello"), reason=FinishReason.LENGTH))
-    event = run(stream.next_event()).tokens
-    assert (event.finish_reason, event.stop_text) == ("stop", "lo")
+    event = run(stream.next_event())
+    assert (event.finish_reason, event.stop_reason) == ("stop", "lo")
 
 
-@pytest.mark.parametrize(
-    ("stop_token_ids", "stop_reason"), [((5, 6), "stop_token_id"), ((6,), None), ((), None)]
-)
-def test_a_stop_token_is_named_when_the_client_named_it(
-    make_stream: MakeStream, stop_token_ids: tuple[int, ...], stop_reason: str | None
+@pytest.mark.parametrize("stop_token_id", [5, None])
+def test_the_workers_word_on_a_stop_token_is_passed_on(
+    make_stream: MakeStream, stop_token_id: int | None
 ) -> None:
-    stream = make_stream(stop_token_ids=stop_token_ids)
-    assert not stream.push(output((7, 5), reason=FinishReason.STOP))
-    event = run(stream.next_event()).tokens
-    assert event.finish_reason == "stop"
-    assert event.WhichOneof("stop_reason") == stop_reason
-    assert list(event.token_ids) == [7, 5]
+    stream = make_stream(stop_token_ids=(5,))
+    said = replace(output((7, 5), reason=FinishReason.STOP), stop_token_id=stop_token_id)
+    assert not stream.push(said)
+    event = run(stream.next_event())
+    assert (event.finish_reason, event.stop_reason, event.token_ids) == ("stop", stop_token_id, (7, 5))
+
+
+def test_logprobs_are_cut_with_the_tokens(make_stream: MakeStream, tokenizer: Tokenizer) -> None:
+    stream = make_stream(stop=("lo",), logprobs=0)
+    token_ids = (*tokenizer.encode("hello"), *tokenizer.encode("world"))
+    entries = tuple(
+        PositionLogprobs(token_ids=(token_id,), logprobs=(-1.0,), ranks=(1,)) for token_id in token_ids
+    )
+    stream.push(replace(output(token_ids), logprobs=entries))
+    event = run(stream.next_event())
+    assert [entry.token_ids for entry in event.logprobs] == [(token_id,) for token_id in event.token_ids]
+    assert event.token_ids == tokenizer.encode("hello")
+
+
+def test_without_detokenizing_there_is_no_text(make_stream: MakeStream, tokenizer: Tokenizer) -> None:
+    stream = make_stream(detokenize=False)
+    stream.push(output(tokenizer.encode("hello"), reason=FinishReason.LENGTH))
+    event = run(stream.next_event())
+    assert (event.text, event.token_ids, event.finish_reason) == ("", tokenizer.encode("hello"), "length")
+
+
+def test_prompt_logprobs_come_before_the_tokens(make_stream: MakeStream) -> None:
+    stream = make_stream(prompt_logprobs=0)
+    entries = (PositionLogprobs(token_ids=(5,), logprobs=(-1.0,), ranks=(1,)),)
+    stream.push_prompt(PromptLogprobs(request_id="r", start=1, entries=entries))
+    stream.push(output((5,)))
+    assert run(stream.next_event()) == PromptDelta(start=1, logprobs=entries)
+    assert isinstance(run(stream.next_event()), Delta)
 
 
 def test_a_client_that_leaves_too_much_unread_gets_the_error_alone(make_stream: MakeStream) -> None:
@@ -128,13 +156,13 @@ def test_what_came_before_an_error_is_sent_before_it(make_stream: MakeStream) ->
     stream = make_stream()
     stream.push(output((5,)))
     stream.fail(RequestError(ErrorCode.WORKER_LOST, "worker d was lost"))
-    assert run(stream.next_event()).tokens.token_ids == [5]
+    assert run(stream.next_event()).token_ids == (5,)
     with pytest.raises(RequestError, match="worker d was lost"):
         run(stream.next_event())
 
 
 def test_a_client_waits_until_something_comes(make_stream: MakeStream) -> None:
-    async def read() -> pb.GenerateEvent | None:
+    async def read() -> GenerationEvent | None:
         stream = make_stream()
         reading = asyncio.create_task(stream.next_event())
         await asyncio.sleep(0)
@@ -142,4 +170,4 @@ def test_a_client_waits_until_something_comes(make_stream: MakeStream) -> None:
         stream.push(output((5,)))
         return await reading
 
-    assert run(read()).tokens.token_ids == [5]
+    assert run(read()).token_ids == (5,)

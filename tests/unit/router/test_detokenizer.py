@@ -2,12 +2,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_core.sampling_params import SamplingParams
+from baton_core.requests.sampling_params import SamplingParams
 from baton_router.detokenizer import DetokenizedDelta, IncrementalDetokenizer
 from baton_router.tokenization import Tokenizer
 from tests.unit.router.folders import (
@@ -17,10 +18,10 @@ from tests.unit.router.folders import (
     byte_level_token_id,
     make_tokenizer,
 )
+from tests.unit.router.tokenizer_kinds import tokenizer_json
 
 _NUM_TOKENS = 332
 """Some more than the tokenizer has, as in a padded vocabulary."""
-_TOKEN_IDS = st.lists(st.integers(0, _NUM_TOKENS - 1), max_size=24)
 _WORDS = st.lists(st.sampled_from([*TEXTS, *SPECIAL_TOKENS, "stop", "st", "\n", " "]), max_size=6)
 
 
@@ -64,19 +65,6 @@ def run(
 
 
 @settings(deadline=None)
-@given(
-    token_ids=_TOKEN_IDS, prompt=_TOKEN_IDS, cuts=st.lists(st.integers(0, 24), max_size=6), skip=st.booleans()
-)
-def test_any_tokens_in_any_deltas_give_the_text_of_decoding_at_once(
-    tokenizer: Tokenizer, token_ids: list[int], prompt: list[int], cuts: list[int], skip: bool
-) -> None:
-    params = SamplingParams(skip_special_tokens=skip)
-    total = run(tokenizer, split(token_ids, cuts), params, prompt=prompt)
-    assert total.text == tokenizer.decode(token_ids, skip_special_tokens=skip)
-    assert total.num_kept_tokens == len(token_ids)
-
-
-@settings(deadline=None)
 @given(token_ids=_BROKEN_UTF8, prompt=_BROKEN_UTF8)
 def test_broken_utf8_gives_the_text_of_decoding_at_once(
     tokenizer: Tokenizer, token_ids: list[int], prompt: list[int]
@@ -95,35 +83,6 @@ def test_text_with_emoji_and_combining_characters_survives_any_split(
         token_ids = each.encode(text)
         total = run(each, split(token_ids, cuts), SamplingParams(skip_special_tokens=False))
         assert total.text == each.decode(token_ids, skip_special_tokens=False)
-
-
-@settings(deadline=None)
-@given(
-    words=_WORDS,
-    cuts=st.lists(st.integers(0, 60), max_size=6),
-    stop=st.lists(st.sampled_from(["stop", "st", "op", "界", "😀", " ", "hello w", "e\u0301"]), max_size=3),
-    include=st.booleans(),
-)
-def test_a_stop_string_cuts_the_text_where_the_whole_text_has_it(
-    tokenizer: Tokenizer, words: list[str], cuts: list[int], stop: list[str], include: bool
-) -> None:
-    token_ids = tokenizer.encode("".join(words))
-    text = tokenizer.decode(token_ids)
-    ends = {found: text.find(found) + len(found) for found in stop if found in text}
-    total = run(
-        tokenizer,
-        split(token_ids, cuts),
-        SamplingParams(stop=tuple(stop), include_stop_str_in_output=include),
-    )
-    if not ends:
-        assert (total.text, total.stop_text, total.num_kept_tokens) == (text, None, len(token_ids))
-        return
-    end = min(ends.values())
-    matched = max((found for found in ends if ends[found] == end), key=len)
-    assert (total.text, total.stop_text) == (text[: end if include else end - len(matched)], matched)
-    kept = tokenizer.decode(token_ids[: total.num_kept_tokens])
-    assert kept[:end] == text[:end]
-    assert tokenizer.decode(token_ids[: total.num_kept_tokens - 1])[:end] != text[:end]
 
 
 @pytest.mark.parametrize("position", range(12))
@@ -198,26 +157,36 @@ def test_a_broken_byte_after_a_shown_character_does_not_take_it_back(fallback_to
     assert run(fallback_tokenizer, [shown, broken, after], SamplingParams()).text == "你\ufffdb"
 
 
-def test_endless_broken_bytes_are_streamed_at_a_bounded_cost(tokenizer: Tokenizer) -> None:
-    decoded: list[int] = []
-
-    class CountingTokenizer(Tokenizer):
-        def __init__(self) -> None:
-            pass
-
-        def is_decoded(self, token_id: int, *, skip_special_tokens: bool) -> bool:
-            return tokenizer.is_decoded(token_id, skip_special_tokens=skip_special_tokens)
-
-        def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-            decoded.append(len(token_ids))
-            return tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
-
+def test_endless_broken_bytes_are_streamed(tokenizer: Tokenizer) -> None:
     continuation = tokenizer.encode("🇪")[-1]
-    detokenizer = IncrementalDetokenizer(CountingTokenizer(), (), SamplingParams())
-    texts = [detokenizer.append([continuation], False).text for _ in range(2000)]
-    assert len("".join(texts)) > 1980
-    assert max(decoded) <= 24
-    assert sum(decoded) < 2000 * 40
+    detokenizer = IncrementalDetokenizer(tokenizer, (), SamplingParams())
+    assert [detokenizer.append([continuation], False).text for _ in range(64)] == ["\ufffd"] * 64
+
+
+def test_spaces_between_special_tokens_are_left_out_on_request(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(tmp_path, tokenizer_json=tokenizer_json("word_level"))
+    token_ids = tokenizer.encode("hello<s><|im_end|><s>world")
+    texts = {True: "hello <s> <|im_end|> <s> world", False: "hello <s><|im_end|><s> world"}
+    for is_spaced, text in texts.items():
+        params = SamplingParams(skip_special_tokens=False, spaces_between_special_tokens=is_spaced)
+        assert run(tokenizer, [token_ids], params).text == text
+
+
+def test_without_detokenizing_there_is_no_text(tokenizer: Tokenizer) -> None:
+    total = run(tokenizer, [tokenizer.encode("hello")], SamplingParams(detokenize=False))
+    assert (total.text, total.num_kept_tokens) == ("", len(tokenizer.encode("hello")))
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "text"), [(0, "a"), (2, "a"), (3, "a!b!c"), (6, "a!b!c"), (7, "a!b!c!d")]
+)
+def test_a_stop_string_counts_if_it_ends_behind_min_tokens(
+    tokenizer: Tokenizer, min_tokens: int, text: str
+) -> None:
+    token_ids = tokenizer.encode("a!b!c!d")
+    assert len(token_ids) == 7
+    params = SamplingParams(stop=("!b", "!d"), min_tokens=min_tokens)
+    assert run(tokenizer, [token_ids], params).text == text
 
 
 def test_a_run_of_skipped_tokens_costs_nothing(tokenizer: Tokenizer) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import huggingface_hub.constants
 import pytest
 
 from baton_core.errors import InvalidModelError
-from baton_core.sampling_params import SamplingParams
+from baton_core.requests.sampling_params import SamplingParams
 from baton_router.model_folder import find_model_folder, read_model_folder
 from tests.unit.router.folders import write_model_folder
 
@@ -27,27 +26,18 @@ def test_sizes_and_tokens_are_read(tmp_path: Path) -> None:
 
 
 def test_generation_config_gives_the_sampling_defaults(tmp_path: Path) -> None:
-    config = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.1, "max_new_tokens": 99}
+    config = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.1, "repetition_penalty": 1.1}
     model = read_model_folder(
-        write_model_folder(tmp_path, generation_config={**config, "do_sample": False, "pad_token_id": 3})
+        write_model_folder(tmp_path, generation_config={**config, "max_new_tokens": 99, "do_sample": False})
     )
     assert model.sampling_defaults == SamplingParams(
-        temperature=0.6, top_p=0.95, top_k=20, min_p=0.1, max_tokens=99
+        temperature=0.6, top_p=0.95, top_k=20, min_p=0.1, repetition_penalty=1.1, max_tokens=99
     )
 
 
 def test_null_in_generation_config_means_the_default(tmp_path: Path) -> None:
     folder = write_model_folder(tmp_path, generation_config={"temperature": None, "repetition_penalty": 1.0})
     assert read_model_folder(folder).sampling_defaults == SamplingParams()
-
-
-def test_a_repetition_penalty_is_ignored_with_a_line_in_the_log(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = write_model_folder(tmp_path, generation_config={"repetition_penalty": 1.1})
-    with caplog.at_level(logging.WARNING):
-        read_model_folder(folder)
-    assert "repetition_penalty is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -86,6 +76,7 @@ def test_special_tokens_of_an_older_folder_are_read_from_their_own_file(tmp_path
         ({"config": {"vocab_size": 2**31}}, "vocab_size is 2147483648; allowed: an integer"),
         ({"config": {"max_position_embeddings": None}}, r"config\.json: max_position_embeddings is None"),
         ({"generation_config": {"top_p": 2}}, r"generation_config\.json: top_p is 2; allowed: .* to 1"),
+        ({"generation_config": {"repetition_penalty": 0}}, "repetition_penalty is 0; allowed: .* over 0"),
         ({"generation_config": {"temperature": "hot"}}, r"generation_config\.json: temperature is 'hot'"),
         ({"chat_template": None, "tokenizer_config": {"chat_template": 7}}, "chat_template is int; allowed"),
     ],

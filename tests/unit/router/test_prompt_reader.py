@@ -1,52 +1,189 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from baton_core.errors import InvalidRequestError
-from baton_proto.v1.baton_pb2 import GenerateRequest, TokenIds
-from baton_proto.v1.baton_pb2 import SamplingParams as Params
+from baton_core.errors import ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
+from baton_core.requests.draw_rules import ThinkingBudget
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_core.sessions.router_messages import RequestSpec
+from baton_router.chat_template import Conversation
+from baton_router.generation import GenerationRequest
 from baton_router.model_folder import read_model_folder
 from baton_router.prompt_reader import PromptReader
+from baton_router.request_limits import ReasoningMarkers, RequestLimits
 from baton_router.tokenization import Tokenizer
-from baton_router.tokenizing_threads import TokenizingThreads
-from tests.unit.router.folders import write_model_folder
+from tests.unit.router.folders import byte_level_json, write_model_folder
 
-
-def make_reader(folder: Path, threads: TokenizingThreads) -> PromptReader:
-    model = read_model_folder(write_model_folder(folder))
-    return PromptReader(("tiny",), model, Tokenizer(model), threads)
+HI = Conversation(messages=({"role": "user", "content": "hi"},))
+BROKEN_FORM = StructuredOutputsParams(regex="[")
+MARKERS = ReasoningMarkers(start="<|im_start|>", end="<|im_end|>")
+"""Of a model whose special tokens these would be."""
 
 
 @pytest.fixture
-def threads() -> Iterator[TokenizingThreads]:
-    threads = TokenizingThreads()
-    yield threads
-    threads.close()
+def folder(tmp_path: Path) -> Path:
+    return write_model_folder(tmp_path)
 
 
-def test_a_request_gets_its_tokens_and_a_name_and_a_seed_of_its_own(
-    tmp_path: Path, threads: TokenizingThreads
+def read(
+    folder: Path, request: GenerationRequest, limits: RequestLimits | None = None, max_model_len: int = 128
+) -> RequestSpec:
+    model = read_model_folder(folder)
+    reader = PromptReader(("tiny", "small"), model, Tokenizer(model), limits or RequestLimits())
+    return reader.read(request, max_model_len=max_model_len)
+
+
+def ask(**given: Any) -> GenerationRequest:
+    return GenerationRequest(prompt="hello", given=given)
+
+
+def test_a_request_gets_its_tokens_and_a_name_and_a_seed_of_its_own(folder: Path) -> None:
+    specs = [read(folder, ask(seed=seed)) for seed in (None, -1)]
+    tokenizer = Tokenizer(read_model_folder(folder))
+    assert [spec.prompt_token_ids for spec in specs] == [tokenizer.encode("hello")] * 2
+    assert len({spec.request_id for spec in specs}) == len({spec.params.seed for spec in specs}) == 2
+    assert all(spec.params.seed is not None and spec.params.seed >= 0 for spec in specs)
+
+
+def test_what_the_client_leaves_out_takes_the_models_defaults_then_batons(tmp_path: Path) -> None:
+    generation = {"temperature": 0.5, "top_k": 20, "max_new_tokens": 7, "repetition_penalty": 1.5}
+    folder = write_model_folder(tmp_path, generation_config=generation)
+    params = read(folder, ask(temperature=0.0, n=2, seed=0)).params
+    expected = SamplingParams(temperature=0.0, top_k=20, max_tokens=7, repetition_penalty=1.5, n=2, seed=0)
+    assert params == expected
+
+
+def test_names_salts_and_priorities_are_kept(folder: Path) -> None:
+    request = GenerationRequest(
+        prompt=(0, 399), model="small", request_id="r" * 128, cache_salt="s" * 128, priority=-2
+    )
+    spec = read(folder, request)
+    assert (spec.prompt_token_ids, spec.request_id) == ((0, 399), "r" * 128)
+    assert (spec.cache_salt, spec.priority) == ("s" * 128, -2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"request_id": "r" * 129}, "request_id is 'r.*; allowed: at most 128"),
+        ({"request_id": "a\nb"}, r"request_id is 'a\\nb'; allowed: .* printable"),
+        ({"cache_salt": "s" * 129}, "cache_salt is 's.*; allowed: at most 128"),
+        ({"priority": 2**31}, "priority is 2147483648; allowed: an integer from"),
+        ({"prompt": (1, 400)}, "prompt is 400; allowed: token ids from 0 to 399"),
+        ({"prompt": (5,) * 128}, "prompt is '128 tokens'; allowed: 1 to 127 tokens"),
+        ({"prompt": "a\ud800"}, r"prompt is 'a\\ud800'; allowed: text that UTF-8 can hold"),
+        ({"prompt": "", "given": {}}, "prompt is '0 tokens'; allowed: 1 to 127 tokens"),
+        ({"given": {"stop_token_ids": [400]}}, "stop_token_ids is 400; allowed: .* 0 to 399"),
+        ({"given": {"allowed_token_ids": [1, 400]}}, "allowed_token_ids is 400; allowed: .* 0 to 399"),
+        ({"given": {"logprob_token_ids": [400]}}, "logprob_token_ids is 400; allowed: .* 0 to 399"),
+        ({"given": {"logit_bias": {"400": 1}}}, "logit_bias is 400; allowed: .* 0 to 399"),
+        ({"given": {"bad_words": [" "]}}, "bad_words is ' '; allowed: words with"),
+        ({"given": {"logprobs": 21}}, "logprobs is 21; allowed: 0 to 20, of which --max-logprobs decides"),
+        ({"given": {"prompt_logprobs": -1}}, "prompt_logprobs is -1; allowed: 0 to 20"),
+        ({"given": {"logits_processors": ["a:b"]}}, "logits_processors is 'a:b'; allowed: none"),
+        ({"given": {"logits_processors": [len]}}, "allowed: names; functions can be called in process alone"),
+        (
+            {"given": {"thinking_token_budget": 5}},
+            "thinking_token_budget is 5; allowed: none.*parser",
+        ),
+        ({"given": {"min_tokens": 128, "max_tokens": None}}, "min_tokens is 128; allowed: .*, the room"),
+        ({"given": {"structured_outputs": BROKEN_FORM}}, r"structured_outputs\.regex is '\['; allowed: "),
+        ({"given": {"top_p": 2}}, "top_p is 2; allowed: a finite number over 0 to 1"),
+        ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens is 0; allowed: -1, or 1 to 127"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens is -2; allowed"),
+        ({"truncate_prompt_tokens": 128}, "truncate_prompt_tokens is 128; allowed"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_bad_request_is_refused_by_field_value_and_what_is_allowed(
+    folder: Path, fields: dict[str, Any], message: str
 ) -> None:
-    async def scenario() -> None:
-        reader = make_reader(tmp_path, threads)
-        requests = [GenerateRequest(text="hello", sampling_params=Params(seed=seed)) for seed in (None, -1)]
-        specs = [await reader.read(request, max_model_len=128) for request in requests]
-        tokenizer = Tokenizer(read_model_folder(tmp_path))
-        assert [spec.prompt_token_ids for spec in specs] == [tokenizer.encode("hello")] * 2
-        assert len({spec.request_id for spec in specs}) == len({spec.params.seed for spec in specs}) == 2
-        assert all(spec.params.seed is not None and spec.params.seed >= 0 for spec in specs)
-
-    asyncio.run(scenario())
+    with pytest.raises(InvalidRequestError, match=message):
+        read(folder, GenerationRequest(**{"prompt": "the world", **fields}))
 
 
-def test_a_prompt_that_leaves_no_room_is_refused(tmp_path: Path, threads: TokenizingThreads) -> None:
-    async def scenario() -> None:
-        request = GenerateRequest(token_ids=TokenIds(ids=[5] * 16))
-        with pytest.raises(InvalidRequestError, match="prompt is '16 tokens'; allowed: 1 to 15 tokens"):
-            await make_reader(tmp_path, threads).read(request, max_model_len=16)
+def test_another_model_is_not_found(folder: Path) -> None:
+    with pytest.raises(RequestError, match="model is 'other'; allowed: 'tiny', 'small'") as caught:
+        read(folder, GenerationRequest(prompt="a", model="other"))
+    assert caught.value.code is ErrorCode.NOT_FOUND
 
-    asyncio.run(scenario())
+
+@pytest.mark.parametrize(("most", "allowed"), [(0, (None, 0)), (2, (0, 2)), (-1, (-1, 399)), (400, (-1,))])
+def test_the_operator_says_how_many_logprobs_there_may_be(
+    folder: Path, most: int, allowed: tuple[int | None, ...]
+) -> None:
+    limits = RequestLimits(max_logprobs=most)
+    for value in allowed:
+        assert read(folder, ask(logprobs=value, prompt_logprobs=value), limits).params.logprobs == value
+    with pytest.raises(InvalidRequestError, match="logprobs is"):
+        read(folder, ask(logprobs=401 if most in (-1, 400) else -1), limits)
+
+
+def test_a_number_of_logprobs_that_is_none_is_refused_to_the_operator() -> None:
+    with pytest.raises(InvalidConfigError, match="--max-logprobs is -2; allowed: an integer from -1"):
+        RequestLimits(max_logprobs=-2)
+
+
+def test_logits_processors_are_those_that_the_operator_names_and_any_in_process(folder: Path) -> None:
+    named = RequestLimits(logits_processors=("package:one",))
+    assert read(folder, ask(logits_processors=["package:one"]), named)
+    with pytest.raises(InvalidRequestError, match="'package:two'; allowed: package:one"):
+        read(folder, ask(logits_processors=["package:two"]), named)
+    assert read(folder, ask(logits_processors=[len, "package:two"]), RequestLimits(is_in_process=True))
+
+
+def test_a_bad_word_is_bad_at_the_beginning_and_behind_a_space(folder: Path) -> None:
+    tokenizer = Tokenizer(read_model_folder(folder))
+    words = read(folder, ask(bad_words=["world", " fox"])).bad_words
+    assert words == tuple(tokenizer.encode(text) for text in ("world", " world", "fox", " fox"))
+
+
+def test_thinking_is_counted_in_tokens_from_the_mark_that_begins_it(folder: Path) -> None:
+    tokenizer = Tokenizer(read_model_folder(folder))
+    (start,), (end,) = tokenizer.encode(MARKERS.start), tokenizer.encode(MARKERS.end)
+    limits = RequestLimits(reasoning=MARKERS)
+    for prompt, start_ids in (
+        ((5, 6), (start,)),
+        ((5, start, 6, end, 7), (start,)),
+        ((start, 5), ()),
+        ((start, 5, end, 6, start), ()),
+    ):
+        request = GenerationRequest(prompt=prompt, given={"thinking_token_budget": 3})
+        thinking = ThinkingBudget(num_tokens=3, start_token_ids=start_ids, end_token_ids=(end,))
+        assert read(folder, request, limits).thinking == thinking
+
+
+@pytest.mark.parametrize(
+    ("limit", "max_tokens", "kept"),
+    [(2, 16, 2), (99, 16, 10), (-1, 16, 10), (-1, 123, 5), (-1, 200, 1), (-1, None, 10)],
+)
+def test_the_end_of_a_long_prompt_is_kept(
+    folder: Path, limit: int, max_tokens: int | None, kept: int
+) -> None:
+    prompt = tuple(range(10))
+    request = GenerationRequest(prompt=prompt, given={"max_tokens": max_tokens}, truncate_prompt_tokens=limit)
+    assert read(folder, request).prompt_token_ids == prompt[-kept:]
+
+
+def test_a_prompt_too_long_for_the_context_is_cut_to_what_it_holds(folder: Path) -> None:
+    request = GenerationRequest(prompt=(5,) * 500, given={"max_tokens": None}, truncate_prompt_tokens=-1)
+    assert len(read(folder, request).prompt_token_ids) == 127
+
+
+def test_special_tokens_are_added_as_the_request_says(tmp_path: Path) -> None:
+    folder = write_model_folder(tmp_path, tokenizer_json=byte_level_json(adds_bos=True))
+    for wanted, num_bos in ((None, 1), (True, 1), (False, 0)):
+        request = GenerationRequest(prompt="hi", add_special_tokens=wanted)
+        assert read(folder, request).prompt_token_ids.count(0) == num_bos
+
+
+def test_a_template_of_a_request_needs_the_operators_trust(folder: Path) -> None:
+    own = Conversation(messages=HI.messages, template="{{ messages[0].content }}!")
+    with pytest.raises(InvalidRequestError, match=r"chat_template is 'a template'; allowed: none.*--trust"):
+        read(folder, GenerationRequest(prompt=own))
+    spec = read(folder, GenerationRequest(prompt=own), RequestLimits(trust_request_chat_template=True))
+    assert spec.prompt_token_ids == Tokenizer(read_model_folder(folder)).encode("hi!")

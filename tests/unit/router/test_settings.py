@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_core.placement import SplitMode
+from baton_core.routing.placement import SplitMode
+from baton_core.routing.routing_policies import RoutingPolicy
 from baton_router.settings import RouterSettings
 
 
@@ -21,6 +22,9 @@ from baton_router.settings import RouterSettings
         ("port", -1, "--port"),
         ("port", 65_536, "--port"),
         ("port", True, "--port"),
+        ("grpc_port", 65_536, "--grpc-port"),
+        ("grpc_port", 8000, "--grpc-port"),
+        ("routing_policy", "random", "--routing-policy"),
         ("split", "sometimes", "--split"),
         ("min_split_tokens", 0, "--min-split-tokens"),
         ("request_timeout_s", 0.0, "--request-timeout"),
@@ -40,6 +44,11 @@ def test_a_split_mode_may_be_given_by_name() -> None:
     assert RouterSettings(model="m", split="never").split is SplitMode.NEVER  # type: ignore[arg-type]
 
 
+def test_a_routing_policy_may_be_given_by_name() -> None:
+    settings = RouterSettings(model="m", routing_policy="prefix")  # type: ignore[arg-type]
+    assert settings.routing_policy is RoutingPolicy.PREFIX
+
+
 def test_a_model_is_served_under_its_own_name_unless_it_gets_others() -> None:
     assert RouterSettings(model="m").model_names == ("m",)
     assert RouterSettings(model="m", served_model_names=("s", "t")).model_names == ("s", "t")
@@ -47,4 +56,4 @@ def test_a_model_is_served_under_its_own_name_unless_it_gets_others() -> None:
 
 @pytest.mark.parametrize(("host", "address"), [("0.0.0.0", "0.0.0.0:8100"), ("::1", "[::1]:8100")])
 def test_an_ipv6_host_is_bracketed(host: str, address: str) -> None:
-    assert RouterSettings(model="m", host=host).address == address
+    assert RouterSettings(model="m", host=host).grpc_address == address

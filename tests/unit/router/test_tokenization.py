@@ -9,7 +9,7 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from baton_core.errors import InvalidModelError, InvalidRequestError
-from baton_router.chat_template import ChatMessage, ChatTemplate, Conversation
+from baton_router.chat_template import Conversation
 from baton_router.model_folder import read_model_folder
 from baton_router.tokenization import Tokenizer
 from tests.unit.router.folders import (
@@ -44,8 +44,8 @@ CHATS = (
 )
 
 
-def messages(chat: tuple[tuple[str, str], ...]) -> tuple[ChatMessage, ...]:
-    return tuple(ChatMessage(role=role, content=content) for role, content in chat)
+def talk(chat: tuple[tuple[str, str], ...]) -> Conversation:
+    return Conversation(messages=tuple({"role": role, "content": content} for role, content in chat))
 
 
 def bundled_folder() -> Path | None:
@@ -100,14 +100,14 @@ def test_a_chat_gets_the_text_and_ids_of_transformers(
     plain = [{"role": role, "content": content} for role, content in chat]
     text = reference.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
     ids = reference.apply_chat_template(plain, add_generation_prompt=True, return_dict=False)
-    assert tokenizer.render_chat(messages(chat)) == text
-    assert list(tokenizer.encode_prompt(Conversation(messages=messages(chat)))) == ids
+    assert tokenizer.render_chat(talk(chat)) == text
+    assert list(tokenizer.encode_prompt(talk(chat))) == ids
 
 
 def test_a_chat_and_a_text_begin_with_one_bos(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(tmp_path, tokenizer_json=byte_level_json(adds_bos=True))
     (bos_id,) = tokenizer.encode("<s>", add_special_tokens=False)
-    chat = tokenizer.encode_prompt(Conversation(messages=messages(CHATS[0])))
+    chat = tokenizer.encode_prompt(talk(CHATS[0]))
     for ids in (chat, tokenizer.encode("hello"), tokenizer.encode("<s>hello"), tokenizer.encode("")):
         assert ids[0] == bos_id
         assert ids.count(bos_id) == 1
@@ -126,51 +126,16 @@ def test_truncation_and_padding_in_the_file_are_ignored(tmp_path: Path) -> None:
     assert list(tokenizer.encode(text)) == Backend.from_str(byte_level_json(adds_bos=False)).encode(text).ids
 
 
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ messages | tojson }}|{{ messages | tojson(indent=2) }}",
-        "{% generation %}{% set x = 1 %}{{ messages[0].content }}{% endgeneration %}{{ x is defined }}",
-        "{% for m in messages %}{% if loop.index0 == 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}",
-        "  {% if tools is none and documents is none %}\n none\n {% endif %}\n{{ eos_token }}{{ pad_token }}",
-        "{%- set s = namespace(n=0) -%}{% for m in messages %}{% set s.n = s.n + 1 %}{% endfor %}{{ s.n }}",
-        "{{ strftime_now('%Y-%m-%d') }}{{ messages[0]['content'].split('l')[-1] | upper }}",
-    ],
-)
-def test_templates_render_as_in_transformers(tmp_path: Path, template: str) -> None:
-    folder = write_model_folder(tmp_path, chat_template=template)
-    reference = AutoTokenizer.from_pretrained(folder)
-    for chat in CHATS:
-        plain = [{"role": role, "content": content} for role, content in chat]
-        expected = reference.apply_chat_template(plain, tokenize=False, add_generation_prompt=True)
-        assert Tokenizer(read_model_folder(folder)).render_chat(messages(chat)) == expected
-
-
-def test_what_a_template_refuses_is_an_invalid_request_with_its_reason(tmp_path: Path) -> None:
-    chat = (("user", "a"), ("system", "b"))
-    with pytest.raises(InvalidRequestError, match=r"chat is 'messages of user, system'.*must come first"):
-        make_tokenizer(tmp_path).render_chat(messages(chat))
-
-
-@pytest.mark.parametrize(
-    "source",
-    ["{{ ().__class__.__base__ }}", "{{ messages.append(1) }}", "{{ 1 / 0 }}", "{{ messages[0] + 1 }}"],
-)
-def test_a_template_cannot_leave_the_sandbox_nor_break_the_router(source: str) -> None:
-    with pytest.raises(InvalidRequestError):
-        ChatTemplate(source, {}).render(messages(CHATS[0]))
-
-
-def test_a_broken_template_is_an_invalid_model() -> None:
-    with pytest.raises(InvalidModelError, match="chat_template"):
-        ChatTemplate("{% for m in messages %}", {})
-
-
 def test_without_a_template_a_chat_is_refused(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(tmp_path, chat_template=None)
     assert not tokenizer.has_chat_template
     with pytest.raises(InvalidRequestError, match="no chat template"):
-        tokenizer.render_chat(messages(CHATS[0]))
+        tokenizer.render_chat(talk(CHATS[0]))
+
+
+def test_text_that_utf8_cannot_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=r"prompt is 'a\\udc00'; allowed: text that UTF-8 can hold"):
+        make_tokenizer(tmp_path).encode("a\udc00")
 
 
 def test_a_broken_tokenizer_file_is_an_invalid_model(tmp_path: Path) -> None:

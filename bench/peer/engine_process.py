@@ -1,0 +1,171 @@
+"""Processes of one engine: started, asked, held while another engine has its turn, measured and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+HERE: Final = Path(__file__).parent
+END_WITHIN_S: Final = 30.0
+NUM_LAST_LINES: Final = 25
+
+
+class EngineFailedError(Exception):
+    """An engine did not do what it was asked; the message ends with the last lines of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What the processes of an engine have of it."""
+
+    peak_bytes: int
+    """Most that was resident, summed over processes: what they share counts in each of them."""
+    shared_once_bytes: int
+    """Now, with each page divided among the processes that have it."""
+
+
+class EngineProcess:
+    """A command, and all that it starts; leaving it ends them, and so does the end of this process."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str], fd: int = -1
+    ) -> None:
+        """`fd` is one that the command inherits, or -1."""
+        self.name = name
+        self._log = log
+        self.started_s = time.monotonic()
+        self._guardian = subprocess.Popen(
+            [sys.executable, str(HERE / "guardian.py"), str(log), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **environment},
+            pass_fds=() if fd < 0 else (fd,),
+        )
+        assert self._guardian.stdout is not None
+        self._group = int(self._guardian.stdout.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.started_s
+
+    def check_alive(self) -> None:
+        """Raises: EngineFailedError: the command has ended."""
+        if (code := self._guardian.poll()) is not None:
+            raise self.failure(f"ended with exit code {code}")
+
+    def failure(self, text: str) -> EngineFailedError:
+        """Make an error of what happened, with the end of the log."""
+        lines = self._log.read_text(errors="replace").splitlines()[-NUM_LAST_LINES:]
+        return EngineFailedError("\n  ".join([f"{self.name} {text}; the end of {self._log}:", *lines]))
+
+    def hold(self) -> None:
+        """Stop it where it is: an engine that waits takes no time from the one that computes."""
+        os.killpg(self._group, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        os.killpg(self._group, signal.SIGCONT)
+
+    def memory(self) -> Memory:
+        peak = shared_once = 0
+        for pid in descendants(self._guardian.pid):
+            with suppress(FileNotFoundError, ProcessLookupError, KeyError):
+                peak += _kilobytes(pid, "status")["VmHWM"]
+                shared_once += _kilobytes(pid, "smaps_rollup")["Pss"]
+        return Memory(peak_bytes=peak * 1024, shared_once_bytes=shared_once * 1024)
+
+    def close(self) -> None:
+        """End all of it; kill what takes too long."""
+        assert self._guardian.stdin is not None
+        assert self._guardian.stdout is not None
+        with suppress(BrokenPipeError):
+            self._guardian.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._guardian.wait(END_WITHIN_S)
+        if self._guardian.poll() is None:
+            for pid in descendants(self._guardian.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._guardian.kill()
+            self._guardian.wait()
+        self._guardian.stdout.close()
+
+
+class OfflineEngine(EngineProcess):
+    """bench/peer/offline_engine.py in the environment of its engine."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
+    ) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            command = [*command, "--control-fd", str(theirs.fileno())]
+            super().__init__(name, command, log=log, environment=environment, fd=theirs.fileno())
+        self._lines = self._control.makefile("rb")
+
+    def wait_until_ready(self, within_s: float) -> None:
+        """Raises: EngineFailedError: its model is not loaded in time."""
+        self._read(within_s)
+
+    def ask(self, command: Mapping[str, Any], within_s: float) -> Any:
+        """Have it run prompts; see `offline_engine.Engine.run`.
+
+        Raises:
+            EngineFailedError: it ended, or did not answer in time.
+        """
+        with suppress(BrokenPipeError):
+            self._control.sendall(json.dumps(command).encode() + b"\n")
+        return self._read(within_s)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+        self._lines.close()
+        self._control.close()
+        super().close()
+
+    def _read(self, within_s: float) -> Any:
+        self._control.settimeout(within_s)
+        try:
+            line = self._lines.readline()
+        except TimeoutError:
+            raise self.failure(f"did not answer within {within_s:g} s") from None
+        if not line:
+            raise self.failure("ended")
+        return json.loads(line)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the processes that `pid` has started, and those that they have started."""
+    children: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(folder.name))
+    found = children.get(pid, []).copy()
+    for child in found:  # grows on the way
+        found += children.get(child, [])
+    return found
+
+
+def _kilobytes(pid: int, name: str) -> dict[str, int]:
+    """Read the lines of a file of /proc that are sizes."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/{name}").read_text().splitlines())
+    return {words[0].rstrip(":"): int(words[1]) for words in lines if words[-1] == "kB"}

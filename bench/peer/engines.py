@@ -1,0 +1,107 @@
+"""How each engine is started, offline and as a server, with the same settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from bench.peer.engine_process import HERE, EngineProcess, OfflineEngine
+from bench.peer.server import MODEL_NAME, Client, PairClient, free_port
+
+KV_BYTES: Final = 2**29
+ENGINES: Final = ("baton", "vllm", "transformers")
+RUN_WITHIN_S: Final = 900.0
+PAIR_CONFIG: Final = {"kv_connector": "NixlConnector", "kv_role": "kv_both", "kv_buffer_device": "cpu"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """Starts them."""
+
+    model: Path
+    peer_folder: Path
+    """Made by make_environment.sh."""
+    dtype: str
+    quantization: str
+    """Of Baton, while it loads; vLLM finds in its model that it is quantized."""
+    logs: Path
+
+    def offline(self, engine: str) -> OfflineEngine:
+        command = [*self._python(engine), str(HERE / "offline_engine.py"), "--engine", engine]
+        command += ["--model", self._model(engine), "--dtype", self.dtype, "--kv-bytes", str(KV_BYTES)]
+        if self.quantization and engine == "baton":
+            command += ["--quantization", self.quantization]
+        environment = self._vllm_environment(sorted(os.sched_getaffinity(0))) if engine == "vllm" else {}
+        return OfflineEngine(engine, command, log=self._log(f"{engine}-offline"), environment=environment)
+
+    def serve(self, engine: str) -> tuple[list[EngineProcess], Client]:
+        """Start a server of one engine with all cores."""
+        port = free_port()
+        if engine == "baton":
+            process = self._baton_server(
+                port, "--mixed", "1", "--prefill-workers", "0", "--decode-workers", "0"
+            )
+        else:
+            process = self._vllm_server("vllm-serve", port, sorted(os.sched_getaffinity(0)))
+        return [process], Client(port, RUN_WITHIN_S)
+
+    def serve_pair(self, engine: str) -> tuple[list[EngineProcess], Client | PairClient]:
+        """Start a server that computes prompts and one that decodes.
+
+        Of vLLM's each has half of the cores: its threads spin. Baton shares cores out itself.
+        """
+        if engine == "baton":
+            port = free_port()
+            return [self._baton_server(port, "--split", "always")], Client(port, RUN_WITHIN_S)
+        cores = sorted(os.sched_getaffinity(0))
+        half = len(cores) // 2
+        processes, clients = [], []
+        for name, own in (("prefill", cores[:half]), ("decode", cores[half:])):
+            port = free_port()
+            side_channel = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(free_port())}
+            flags = ["--kv-transfer-config", json.dumps(PAIR_CONFIG)]
+            processes.append(self._vllm_server(f"vllm-{name}", port, own, *flags, **side_channel))
+            clients.append(Client(port, RUN_WITHIN_S))
+        return processes, PairClient(*clients)
+
+    def _baton_server(self, port: int, *more: str) -> EngineProcess:
+        flags = [*self._server_flags(port), "--grpc-port", "0", *more]
+        if self.quantization:
+            flags += ["--quantization", self.quantization]
+        command = [sys.executable, "-m", "baton", "serve", self._model("baton"), *flags]
+        return EngineProcess("baton", command, log=self._log("baton-serve"), environment={})
+
+    def _vllm_server(
+        self, name: str, port: int, cores: Sequence[int], *more: str, **variables: str
+    ) -> EngineProcess:
+        flags = [*self._server_flags(port), *more]
+        command = [str(self._peer), "vllm", "serve", self._model("vllm"), *flags]
+        environment = {**self._vllm_environment(cores), **variables}
+        return EngineProcess(name, command, log=self._log(name), environment=environment)
+
+    def _server_flags(self, port: int) -> list[str]:
+        flags = ["--dtype", self.dtype, "--kv-cache-memory-bytes", str(KV_BYTES)]
+        return [*flags, "--port", str(port), "--served-model-name", MODEL_NAME]
+
+    @property
+    def _peer(self) -> Path:
+        return self.peer_folder / "bin" / "peer"
+
+    def _python(self, engine: str) -> list[str]:
+        return [str(self._peer), "python"] if engine == "vllm" else [sys.executable]
+
+    def _model(self, engine: str) -> str:
+        is_quantized = self.quantization and engine == "vllm"
+        return f"{self.model}-{self.quantization}" if is_quantized else str(self.model)
+
+    def _vllm_environment(self, cores: Sequence[int]) -> dict[str, str]:
+        bound = ",".join(str(core) for core in cores)
+        return {"VLLM_CPU_OMP_THREADS_BIND": bound, "VLLM_CACHE_ROOT": str(self.peer_folder / "cache")}
+
+    def _log(self, name: str) -> Path:
+        return self.logs / f"{name}.log"

@@ -1,0 +1,53 @@
+"""Makes the model that all engines load: random numbers in Qwen2's shape, 387 million, in bfloat16.
+
+python -m bench.peer.model FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Final
+
+from bench.peer.scenarios import VOCAB_SIZE
+
+MAX_LENGTH: Final = 2048
+SHAPE: Final = {
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_layers": 24,
+    "num_heads": 14,
+    "num_kv_heads": 2,
+    "head_dim": 64,
+}
+
+
+def num_parameters(folder: Path) -> int:
+    """Count the numbers in a folder's safetensors file.
+
+    Source: the format's header, a length and JSON.
+    """
+    with (folder / "model.safetensors").open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    header.pop("__metadata__", None)
+    return sum(end - start for start, end in (tensor["data_offsets"] for tensor in header.values())) // 2
+
+
+def main() -> None:
+    import torch
+
+    from tests.models import make_model
+
+    make_model(
+        Path(sys.argv[1]),
+        "qwen2",
+        dtype=torch.bfloat16,
+        vocab_size=VOCAB_SIZE,
+        max_position_embeddings=MAX_LENGTH,
+        **SHAPE,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,286 @@
+"""How fast each transport moves KV blocks, beside the fastest way that the machine has to move as many bytes.
+
+    python -m bench.transfer [--mib 1 16 256] [--repeats 7] [--transports shared_memory tcp nixl nixl_tcp]
+
+The holder is a process of its own; the copy and its yardsticks take turns, and the best rate of each counts,
+which other work on the machine disturbs least. *Blocks* are whole blocks, 1 MiB each, that do not lie side
+by side at the puller; *layers* are single layers of such blocks, each 32 KiB, as if blocks were kept layer by
+layer. Yardsticks:
+
+- memcpy: torch's `copy_` of as many bytes, in one piece, in this process;
+- raw NIXL: one READ of the same pieces, looked after without a pause;
+- raw socket: as many bytes over one TCP connection on the loopback, 1 MiB at a time, into one piece of
+  memory; a thread at each end, as the connector has it, and no checksums.
+
+Shared memory and TCP compare checksums; `shared_memory, unchecked` is the same without.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import ClassVar, Final
+
+import numpy as np
+import torch
+
+from baton_core.blocks.kv_spec import KVSpec
+from baton_kv.block_runs import merge_runs
+from baton_kv.connector import BlockCopy, KVConnector, PullOrder, VerifiesBy
+from baton_kv.description import decode_description
+from baton_kv.in_process import InProcessConnector, InProcessRegistry
+from baton_kv.nixl import NixlConnector
+from baton_kv.nixl_agent import NixlAgent
+from baton_kv.nixl_library import find_build, load_nixl
+from baton_kv.nixl_link import make_regions
+from baton_kv.nixl_messages import ReadingBegan, decode_address, encode_notice
+from baton_kv.shared_memory import SharedMemoryConnector
+from baton_kv.tcp import TcpConnector
+from baton_kv.transfer_thread import TransferThread
+
+HOLDER: Final = "holder"
+MIB: Final = 1 << 20
+BLOCK: Final = KVSpec(num_layers=32, num_kv_heads=2, head_dim=128, block_size=32, dtype="bfloat16")
+LAYER: Final = KVSpec(num_layers=1, num_kv_heads=2, head_dim=128, block_size=32, dtype="bfloat16")
+PIECES: Final = {"blocks": BLOCK, "layers": LAYER}
+
+
+class UncheckedSharedMemory(SharedMemoryConnector):
+    """Shared memory without checksums: what they cost."""
+
+    capabilities: ClassVar = replace(SharedMemoryConnector.capabilities, verifies_by=VerifiesBy.CONFIRMATION)
+
+
+MakeConnector = Callable[[KVSpec, int], KVConnector]
+TRANSPORTS: Final[dict[str, MakeConnector]] = {
+    "shared_memory": SharedMemoryConnector,
+    "shared_memory, unchecked": UncheckedSharedMemory,
+    "tcp": TcpConnector,
+    "nixl": NixlConnector,
+    "nixl, UCX_TLS=tcp": NixlConnector,
+}
+IN_PROCESS: Final = "in_process"
+
+
+def hold(pipe: Connection, transport: str, spec: KVSpec, num_blocks: int) -> None:
+    """Serve a pool until the other end of the pipe is closed."""
+    connector = TRANSPORTS[transport](spec, 1)
+    connector.allocate(num_blocks).normal_()
+    checksums = connector.seal(range(num_blocks))
+    thread = TransferThread(connector, lambda results: None)
+    thread.start()
+    pipe.send((connector.describe(), checksums))
+    pipe.recv()
+    thread.close(5.0)
+
+
+@contextmanager
+def holder_process(
+    transport: str, spec: KVSpec, num_blocks: int
+) -> Iterator[tuple[bytes, tuple[int | None, ...]]]:
+    """A holder of its own; gives its description and its checksums."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=hold, args=(theirs, transport, spec, num_blocks), daemon=True)
+    process.start()
+    try:
+        yield ours.recv()
+    finally:
+        ours.send(None)
+        process.join()
+
+
+@dataclass(frozen=True, slots=True)
+class Puller:
+    """Connected to a holder, with an order for all of its blocks."""
+
+    connector: KVConnector
+    pool: torch.Tensor
+    order: PullOrder
+    description: bytes
+
+    def run(self) -> None:
+        self.connector.pull(self.order)
+        while not (outcomes := self.connector.poll()):
+            self.connector.wait()
+        assert outcomes[0].error is None, outcomes[0].error
+
+
+def connect(
+    make: MakeConnector, spec: KVSpec, description: bytes, checksums: tuple[int | None, ...]
+) -> Puller:
+    num_blocks = len(checksums)
+    connector = make(spec, 1)
+    pool = connector.allocate(num_blocks)
+    pool.fill_(1.0)
+    connector.connect(HOLDER, description)
+    copies = tuple(
+        BlockCopy(remote_block_id=number, local_block_id=num_blocks - 1 - number, checksum=checksum)
+        for number, checksum in enumerate(checksums)
+    )
+    return Puller(connector, pool, PullOrder(pull_id=1, source=HOLDER, epoch=1, copies=copies), description)
+
+
+@contextmanager
+def pulling(transport: str, spec: KVSpec, num_blocks: int) -> Iterator[Puller]:
+    with ExitStack() as exits:
+        if transport == IN_PROCESS:
+            registry = InProcessRegistry()
+            holder = InProcessConnector(spec, 1, registry)
+            exits.callback(holder.close)
+            holder.allocate(num_blocks).normal_()
+            puller = connect(
+                lambda spec, epoch: InProcessConnector(spec, epoch, registry),
+                spec,
+                holder.describe(),
+                holder.seal(range(num_blocks)),
+            )
+        else:
+            described = exits.enter_context(holder_process(transport, spec, num_blocks))
+            puller = connect(TRANSPORTS[transport], spec, *described)
+        exits.callback(puller.connector.close)
+        yield puller
+
+
+# --- yardsticks ---
+
+
+class Memcpy:
+    def __init__(self, num_bytes: int) -> None:
+        self._source = torch.ones(num_bytes, dtype=torch.uint8)
+        self._target = torch.zeros(num_bytes, dtype=torch.uint8)
+
+    def run(self) -> None:
+        self._target.copy_(self._source)
+
+
+class RawNixl:
+    """One READ of the pieces of an order, between agents of its own."""
+
+    def __init__(self, puller: Puller, spec: KVSpec, exits: ExitStack) -> None:
+        address = decode_address(decode_description(puller.description, spec).address("nixl"))
+        self._agent = NixlAgent(load_nixl(), puller.pool)
+        exits.callback(self._agent.close)
+        self._remote_name = self._agent.add(address.metadata)
+        self._memory = address.memory
+        runs = merge_runs(puller.order.copies, len(puller.order.copies))
+        size = spec.block_bytes
+        self._local = make_regions(runs.local, runs.num_blocks, puller.pool.data_ptr(), size, 0)
+        self._remote = make_regions(runs.remote, runs.num_blocks, address.base, size, address.device)
+        self._num_runs = 0
+
+    def run(self) -> None:
+        self._num_runs += 1
+        self._agent.notify(self._remote_name, encode_notice(ReadingBegan(self._num_runs)))
+        read = self._agent.read(self._local, self._remote_name, self._remote, self._memory)
+        while not read.is_over():
+            pass
+        read.release()
+
+
+def send_bytes(port: int, num_bytes: int) -> None:
+    """Send as many bytes for each byte that comes."""
+    chunk = bytes(MIB)
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        while connection.recv(1):
+            for _ in range(num_bytes // MIB):
+                connection.sendall(chunk)
+
+
+class RawSocket:
+    def __init__(self, num_bytes: int, exits: ExitStack) -> None:
+        self._target = np.ones(num_bytes, np.uint8)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            context = multiprocessing.get_context("spawn")
+            port = server.getsockname()[1]
+            process = context.Process(target=send_bytes, args=(port, num_bytes), daemon=True)
+            process.start()
+            exits.callback(process.join)
+            self._connection, _ = server.accept()
+        exits.callback(self._connection.close)
+
+    def run(self) -> None:
+        self._connection.send(b"x")
+        rest = memoryview(self._target)
+        while rest:
+            rest = rest[self._connection.recv_into(rest) :]
+
+
+# --- measuring ---
+
+
+@dataclass(slots=True)
+class Rates:
+    """GB/s of what took turns."""
+
+    num_bytes: int
+    by_name: dict[str, list[float]] = field(default_factory=dict)
+
+    def measure(self, name: str, run: Callable[[], None]) -> None:
+        began = time.perf_counter()
+        run()
+        self.by_name.setdefault(name, []).append(self.num_bytes / (time.perf_counter() - began) / 1e9)
+
+    def best(self, name: str) -> float:
+        return max(self.by_name[name])
+
+
+def compare(transport: str, pieces: str, mib: int, repeats: int) -> str:
+    """Measure one row of the table."""
+    spec, num_bytes = PIECES[pieces], mib * MIB
+    if transport.endswith("UCX_TLS=tcp"):
+        os.environ["UCX_TLS"] = "tcp"  # UCX reads it for each agent
+    try:
+        with ExitStack() as exits:
+            puller = exits.enter_context(pulling(transport, spec, num_bytes // spec.block_bytes))
+            runs = {"copy": puller.run, "memcpy": Memcpy(num_bytes).run}
+            if transport == "tcp":
+                runs["raw socket"] = RawSocket(num_bytes, exits).run
+            elif transport.startswith("nixl"):
+                runs["raw NIXL"] = RawNixl(puller, spec, exits).run
+            rates = Rates(num_bytes)
+            for run in runs.values():
+                run(), run()  # touches all memory, and meets the other end
+            for _ in range(repeats):
+                for name, run in runs.items():
+                    rates.measure(name, run)
+    finally:
+        os.environ.pop("UCX_TLS", None)
+    copy, memcpy = rates.best("copy"), rates.best("memcpy")
+    cells = [transport, pieces, f"{mib} MiB", f"{copy:.2f}", f"{memcpy:.2f}", f"{copy / memcpy:.0%}"]
+    for name in list(runs)[2:]:
+        cells.append(f"{name} {rates.best(name):.2f}: {copy / rates.best(name):.0%}")
+    return "| " + " | ".join(cells) + (" |" if len(cells) == 7 else " | |")
+
+
+def main() -> None:
+    names = [IN_PROCESS, *TRANSPORTS]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--mib", type=int, nargs="+", default=[1, 16, 256])
+    parser.add_argument("--pieces", choices=PIECES, nargs="+", default=list(PIECES))
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--transports", choices=names, nargs="+", default=names)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| transport | pieces | size | GB/s | memcpy, GB/s | of memcpy | of its own |")
+    print("|---|---|---|---|---|---|---|")
+    for transport in args.transports:
+        if transport.startswith("nixl") and find_build() is None:
+            print(f"| {transport} | not installed | | | | | |")
+            continue
+        for pieces in args.pieces:
+            for mib in args.mib:
+                print(compare(transport, pieces, mib, args.repeats), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+// Drawing a token from each row of logits, as torch_sampling.py does and with the same result: the highest of
+// logit / temperature + noise among the tokens that the filters leave, computing noise only where it may win.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "noise.h"
+
+// The caller's mirror of this struct is cpu_sampling.py. All but logits are [num_rows].
+struct BatonDraw {
+  const void* logits;         // [num_rows, vocab_size]
+  const int64_t* seeds;
+  const int64_t* positions;
+  const int64_t* top_k;       // 0: all
+  const double* temperature;  // 0: greedy
+  const double* top_p;
+  const double* min_score;    // relative to the best token's
+  int64_t* tokens;            // the result
+  int64_t stride;             // elements between the rows of logits
+  int64_t num_rows, vocab_size, num_threads;
+  int32_t is_bfloat16;
+};
+
+namespace baton {
+
+constexpr int64_t kThreadedLogits = 1 << 18;   // fewer are done before another thread is awake
+constexpr double kMaxNoise = 22.8807;          // rounded up: of the largest word
+constexpr float kMargin = 1.0001f;             // covers the rounding of the test by which a token is skipped
+constexpr double kMass = 0x1p44;               // the best token's share of a row, in whole steps
+
+// Bit i says whether lane i of `a` is at least that of `b`.
+inline uint32_t at_least(Floats a, Floats b) {
+#if BATON_LANES == 16
+  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GE_OQ);
+#elif BATON_LANES == 8
+  return _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_GE_OQ));
+#else
+  uint32_t bits = 0;
+  for (int lane = 0; lane < kLanes; ++lane) bits |= uint32_t{a[lane] >= b[lane]} << lane;
+  return bits;
+#endif
+}
+
+// The lowest of the tokens with the highest logit.
+template <class Element>
+int64_t best_token(const Element* logits, int64_t n) {
+  Floats highest[4];
+  std::fill_n(highest, 4, splat(-INFINITY));
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+    for (int part = 0; part < 4; ++part)
+      highest[part] = max(load(logits + i + part * kLanes), highest[part]);
+  float top = max_lane(max(max(highest[0], highest[1]), max(highest[2], highest[3])));
+  for (; i < n; ++i) top = std::max(top, widen(logits[i]));
+  for (i = 0; i + kLanes <= n; i += kLanes)
+    if (const uint32_t bits = at_least(load(logits + i), splat(top))) return i + __builtin_ctz(bits);
+  for (; i < n; ++i)
+    if (widen(logits[i]) >= top) return i;
+  return 0;   // all are NaN
+}
+
+// Of one row: logit over temperature, relative to the best token's; -inf for what is not left.
+struct Scores {
+  float* of;
+  int64_t size;   // a multiple of kNoiseTokens, -inf behind the vocabulary
+
+  static int64_t size_of(const BatonDraw& step) { return round_up(step.vocab_size, kNoiseTokens); }
+
+  template <class Element>
+  void fill(const Element* logits, int64_t n, int64_t best, float temperature) {
+    const float top = widen(logits[best]);
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) store(of + i, (load(logits + i) - top) / temperature);
+    for (; i < n; ++i) of[i] = (widen(logits[i]) - top) / temperature;
+    std::fill(of + n, of + size, -INFINITY);
+  }
+
+  int64_t count_at_least(float bound) const {
+    int64_t count = 0;
+    for (int64_t i = 0; i < size; i += kLanes)
+      count += __builtin_popcount(at_least(load(of + i), splat(bound)));
+    return count;
+  }
+
+  void drop_below(float bound) {
+    for (int64_t i = 0; i < size; i += kLanes) {
+      const Floats x = load(of + i);
+      store(of + i, x >= bound ? x : splat(-INFINITY));
+    }
+  }
+
+  // Leave the first k by (score descending, token ascending). The score of the last of them is found bit by
+  // bit: scores are not positive, so they fall as their magnitudes' bits rise.
+  void keep_highest(int64_t k) {
+    uint32_t low = 0, high = 0x7f800000;
+    while (low < high) {
+      const uint32_t middle = low + (high - low) / 2;
+      if (count_at_least(negative(middle)) >= k) high = middle;
+      else low = middle + 1;
+    }
+    const float last = negative(high);
+    drop_below(last);
+    int64_t surplus = last > -INFINITY ? count_at_least(last) - k : 0;
+    for (int64_t i = size; surplus > 0;)
+      if (of[--i] == last) of[i] = -INFINITY, --surplus;
+  }
+
+  // Leave those before `token` by (score descending, token ascending).
+  void keep_before(int64_t token) {
+    const float last = of[token];
+    drop_below(last);
+    for (int64_t i = token; i < size; ++i)
+      if (of[i] == last) of[i] = -INFINITY;
+  }
+
+  // Probability mass, relative to the best token's, of those before `token`, or of all for `size`.
+  int64_t mass_before(int64_t token) const {
+    const float last = token < size ? of[token] : -INFINITY;
+    int64_t mass = 0;
+    for (int64_t i = 0; i < size; ++i)
+      if (of[i] > last || (of[i] == last && i < token)) mass += mass_of(of[i]);
+    return mass;
+  }
+
+ private:
+  static float negative(uint32_t magnitude) {
+    const uint32_t bits = magnitude | 0x80000000u;
+    float x;
+    std::memcpy(&x, &bits, sizeof x);
+    return x;
+  }
+  static int64_t mass_of(float score) {
+    return score > -32.0f ? int64_t(std::exp(double{score}) * kMass + 0.5) : 0;
+  }
+};
+
+// The token of the highest score plus noise, ties to the lower one; `best` has score 0.
+//
+// With u the uniform number of a token, its noise is -log(-log(u)), and -log(u) >= 1 - u. So it reaches a record
+// only if 1 - u <= exp(score - record): that compares the generator's word without its logarithm.
+inline int64_t draw_noisy(const Scores& scores, const Noise& noise, int64_t best) {
+  double record = noise.of(best);
+  for (int64_t start = 0; start < scores.size; start += kNoiseTokens) {
+    uint32_t can_win = 0;
+    for (int i = 0; i < kNoiseVectors; ++i)
+      can_win |= at_least(load(scores.of + start + i * kLanes), splat(record - kMaxNoise));
+    if (!can_win) continue;
+    const std::array<Words, kNoiseVectors> words = noise.words(start);
+    for (int i = 0; i < kNoiseVectors; ++i) {
+      const Floats x = load(scores.of + start + i * kLanes);
+      const Floats gap = (x - float(record)) * kLog2E;
+      const Floats bound = exp2_nonpositive(gap < 0.0f ? gap : splat(0)) * (kMargin * 0x1p32f);
+      uint32_t left = at_least(bound, __builtin_convertvector(~words[i], Floats));
+      for (; left; left &= left - 1) {
+        const int lane = __builtin_ctz(left);
+        const int64_t token = start + i * kLanes + lane;
+        const double noisy = x[lane] + Noise::of_word(words[i][lane]);
+        if (noisy > record || (noisy == record && token < best)) record = noisy, best = token;
+      }
+    }
+  }
+  return best;
+}
+
+// top_p leaves a prefix of the tokens by (score descending, token ascending). So whoever wins without it is
+// drawn if it lies in that prefix; otherwise neither it nor any behind it does.
+inline int64_t draw_scored(const BatonDraw& step, int64_t row, Scores scores, int64_t best) {
+  const Noise noise(step.seeds[row], step.positions[row]);
+  if (step.min_score[row] > -INFINITY) scores.drop_below(step.min_score[row]);
+  const int64_t top_k = step.top_k[row];
+  if (top_k > 0 && top_k < step.vocab_size) scores.keep_highest(top_k);
+  if (!(step.top_p[row] < 1.0)) return draw_noisy(scores, noise, best);
+  const int64_t total = scores.mass_before(scores.size);
+  const int64_t needed = std::min(total, int64_t(std::ceil(total * step.top_p[row])));
+  while (true) {
+    const int64_t token = draw_noisy(scores, noise, best);
+    if (token == best || scores.mass_before(token) < needed) return token;
+    scores.keep_before(token);
+  }
+}
+
+template <class Element>
+void draw_row(const BatonDraw& step, int64_t row, float* memory) {
+  const Element* logits = static_cast<const Element*>(step.logits) + row * step.stride;
+  int64_t token = best_token(logits, step.vocab_size);
+  if (step.temperature[row] > 0) {
+    Scores scores{memory, Scores::size_of(step)};
+    scores.fill(logits, step.vocab_size, token, step.temperature[row]);
+    token = draw_scored(step, row, scores, token);
+  }
+  step.tokens[row] = token;
+}
+
+inline void draw_rows(const BatonDraw& step, float* memory) {
+  const auto draw = step.is_bfloat16 ? draw_row<Bfloat16> : draw_row<float>;
+#pragma omp parallel for num_threads(step.num_threads) schedule(dynamic) \
+    if (step.num_rows * step.vocab_size >= kThreadedLogits)
+  for (int64_t row = 0; row < step.num_rows; ++row)
+    draw(step, row, memory + omp_get_thread_num() * Scores::size_of(step));
+}
+
+}  // namespace baton

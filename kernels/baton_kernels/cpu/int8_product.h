@@ -1,0 +1,147 @@
+// Linear layers of 8-bit integers: the rows of x are quantized on the way, products are summed in 32 bits,
+// and only the finished sums become numbers again. So a row's numbers depend on nothing but the row.
+#pragma once
+
+#include "panels.h"
+#include "quantize.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+// The caller's mirror of this struct is int8_library.py.
+struct BatonInt8Product {
+  const void* x;                // [num_rows, in_features]
+  const int8_t* panels;         // [num_panels, width / 4, kPanel, 4], zeros outside the weight
+  const int32_t* offsets;       // [num_panels * kPanel], 128 times the sum of each output's weights
+  const float* scales;          // [num_panels * kPanel], of each output
+  const float* bias;            // [num_panels * kPanel] or null
+  void* out;                    // [num_rows, out_features]
+  int64_t x_stride;             // elements between the rows of x
+  int64_t num_rows, in_features, out_features;
+  int64_t num_threads;
+  int32_t is_bfloat16;          // x and out; float32 otherwise
+};
+
+namespace baton {
+
+// The codes of x with 128 added, as the instruction wants one factor without sign, and the rows' scales.
+struct QuantizedRows {
+  int64_t width;      // in_features in whole quads
+  float* scales;      // [num_rows]
+  uint8_t* codes;     // [num_rows, width]
+
+  static int64_t width_of(const BatonInt8Product& step) { return round_up(step.in_features, 4); }
+  static int64_t size_of(const BatonInt8Product& step) {   // in floats
+    return step.num_rows * (1 + width_of(step) / 4);
+  }
+  QuantizedRows(const BatonInt8Product& step, float* place)
+      : width(width_of(step)), scales(place), codes(reinterpret_cast<uint8_t*>(place + step.num_rows)) {}
+
+  void fill(const BatonInt8Product& step, int64_t row) const {
+    uint8_t* to = codes + row * width;
+    auto* signed_codes = reinterpret_cast<int8_t*>(to);
+    const int64_t from = row * step.x_stride, size = step.in_features;
+    if (step.is_bfloat16)
+      quantize_row(static_cast<const Bfloat16*>(step.x) + from, size, signed_codes, scales + row);
+    else
+      quantize_row(static_cast<const float*>(step.x) + from, size, signed_codes, scales + row);
+    for (int64_t i = 0; i < size; ++i) to[i] ^= 0x80;
+    std::fill(to + size, to + width, uint8_t{0});   // meets weights of zero
+  }
+};
+
+constexpr int kTileCodes = 8;   // rows whose sums stay in registers
+
+#if defined(__x86_64__)
+// sums[row] = codes[row] @ panel, for kRows rows; sums are kPanel wide.
+template <int kRows>
+__attribute__((target("avx512f,avx512vnni"))) void sum_tile(Rows<const uint8_t> codes, const int8_t* panel,
+                                                            int64_t width, Rows<int32_t> sums) {
+  constexpr int kVectors = kPanel / 16;
+  __m512i totals[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 2
+    for (int i = 0; i < kVectors; ++i) totals[row][i] = _mm512_setzero_si512();
+  for (int64_t k = 0; k < width; k += 4, panel += 4 * kPanel) {
+    __m512i weights[kVectors];
+#pragma GCC unroll 2
+    for (int i = 0; i < kVectors; ++i) weights[i] = _mm512_loadu_si512(panel + 64 * i);
+#pragma GCC unroll 8
+    for (int row = 0; row < kRows; ++row) {
+      int32_t quad;
+      std::memcpy(&quad, codes.row(row) + k, sizeof quad);
+      const __m512i factor = _mm512_set1_epi32(quad);
+#pragma GCC unroll 2
+      for (int i = 0; i < kVectors; ++i)
+        totals[row][i] = _mm512_dpbusd_epi32(totals[row][i], factor, weights[i]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 2
+    for (int i = 0; i < kVectors; ++i) _mm512_storeu_si512(sums.row(row) + 16 * i, totals[row][i]);
+}
+
+// The same for up to kRows rows.
+template <int kRows = kTileCodes>
+void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Rows<int32_t> sums,
+              int64_t num_rows) {
+  if (num_rows >= kRows) {
+    sum_tile<kRows>(codes, panel, width, sums);
+    codes = codes.from(kRows);
+    sums = sums.from(kRows);
+    num_rows -= kRows;
+  }
+  if constexpr (kRows > 1)
+    if (num_rows > 0) sum_rows<kRows / 2>(codes, panel, width, sums, num_rows);
+}
+#else
+inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Rows<int32_t> sums,
+                     int64_t num_rows) {
+  for (int64_t row = 0; row < num_rows; ++row)
+    for (int o = 0; o < kPanel; ++o) {
+      uint32_t total = 0;
+      for (int64_t k = 0; k < width; ++k)
+        total += uint32_t(codes.row(row)[k] * panel[k / 4 * 4 * kPanel + 4 * o + k % 4]);
+      sums.row(row)[o] = int32_t(total);
+    }
+}
+#endif
+
+// One panel's outputs of all rows.
+inline void multiply_int8_panel(const BatonInt8Product& step, const QuantizedRows& rows, int64_t panel) {
+  const int64_t out = panel * kPanel, num_outs = std::min<int64_t>(kPanel, step.out_features - out);
+  const int32_t* offsets = step.offsets + out;
+  const float* scales = step.scales + out;
+  for (int64_t first = 0; first < step.num_rows; first += kTileCodes) {
+    const int64_t count = std::min<int64_t>(kTileCodes, step.num_rows - first);
+    alignas(64) int32_t sums[kTileCodes * kPanel];
+    sum_rows({rows.codes + first * rows.width, rows.width}, step.panels + out * rows.width, rows.width,
+             {sums, kPanel}, count);
+    for (int64_t row = 0; row < count; ++row) {
+      float numbers[kPanel];
+      for (int o = 0; o < kPanel; ++o)   // modulo 2^32 on the way, as the instruction adds
+        numbers[o] = float(int32_t(uint32_t(sums[row * kPanel + o]) - uint32_t(offsets[o]))) * scales[o] *
+                     rows.scales[first + row];
+      if (step.bias)
+        for (int o = 0; o < kPanel; ++o) numbers[o] += step.bias[out + o];
+      store_row(numbers, num_outs, step.is_bfloat16, step.out, (first + row) * step.out_features + out);
+    }
+  }
+}
+
+inline void multiply_int8(const BatonInt8Product& step, float* scratch) {
+  const QuantizedRows rows(step, scratch);
+  const int64_t num_panels = (step.out_features + kPanel - 1) / kPanel;
+#pragma omp parallel num_threads(step.num_threads)
+  {
+#pragma omp for
+    for (int64_t row = 0; row < step.num_rows; ++row) rows.fill(step, row);
+#pragma omp for schedule(static)
+    for (int64_t panel = 0; panel < num_panels; ++panel) multiply_int8_panel(step, rows, panel);
+  }
+}
+
+}  // namespace baton

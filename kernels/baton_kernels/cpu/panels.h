@@ -1,0 +1,70 @@
+// Products with panels of kPanel columns, for the batch-invariant mode. Each number of a result is one chain
+// of multiply-adds over the inner dimension, in order: it depends neither on the rows beside it nor on their
+// number.
+#pragma once
+
+#include "vectors.h"
+
+namespace baton {
+
+constexpr int kPanel = 32;
+constexpr int kPanelVectors = kPanel / kLanes;
+
+// Rows that begin `stride` elements apart.
+template <class Element>
+struct Rows {
+  Element* first;
+  int64_t stride;
+
+  Element* row(int64_t number) const { return first + number * stride; }
+  Rows from(int64_t number) const { return {row(number), stride}; }
+};
+
+// sums[row] += x[row] @ panel, for kRows rows of n numbers; sums and panel are kPanel wide.
+template <int kRows, class Weight>
+__attribute__((noinline)) void fold_tile(Rows<const float> x, Rows<const Weight> panel, int64_t n,
+                                         Rows<float> sums) {
+  Floats totals[kRows][kPanelVectors];
+  for (int row = 0; row < kRows; ++row)
+    for (int i = 0; i < kPanelVectors; ++i) totals[row][i] = load(sums.row(row) + i * kLanes);
+  for (int64_t k = 0; k < n; ++k) {
+    Floats columns[kPanelVectors];
+    for (int i = 0; i < kPanelVectors; ++i) columns[i] = load(panel.row(k) + i * kLanes);
+#pragma GCC unroll 16
+    for (int row = 0; row < kRows; ++row) {
+      const Floats factor = splat(x.row(row)[k]);
+#pragma GCC unroll 8
+      for (int i = 0; i < kPanelVectors; ++i) totals[row][i] += factor * columns[i];
+    }
+  }
+  for (int row = 0; row < kRows; ++row)
+    for (int i = 0; i < kPanelVectors; ++i) store(sums.row(row) + i * kLanes, totals[row][i]);
+}
+
+// The same for any number of rows: in tiles as large as the registers hold, then in smaller ones.
+template <class Weight, int kRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1>
+void fold_panel(Rows<const float> x, Rows<const Weight> panel, int64_t n, Rows<float> sums,
+                int64_t num_rows) {
+  int64_t row = 0;
+  for (; row + kRows <= num_rows; row += kRows) fold_tile<kRows>(x.from(row), panel, n, sums.from(row));
+  if constexpr (kRows > 1) {
+    constexpr int kFewer = kRows == 12 ? 8 : kRows / 2;
+    if (row < num_rows)
+      fold_panel<Weight, kFewer>(x.from(row), panel, n, sums.from(row), num_rows - row);
+  }
+}
+
+// Numbers of a row of either type, from the number `at` on.
+__attribute__((noinline)) inline void load_row(const void* row, int64_t at, int64_t n, bool is_bfloat16,
+                                               float* to) {
+  if (is_bfloat16) copy_row(static_cast<const Bfloat16*>(row) + at, to, n);
+  else copy_row(static_cast<const float*>(row) + at, to, n);
+}
+
+__attribute__((noinline)) inline void store_row(const float* from, int64_t n, bool is_bfloat16, void* row,
+                                                int64_t at) {
+  if (is_bfloat16) copy_row(from, static_cast<Bfloat16*>(row) + at, n);
+  else copy_row(from, static_cast<float*>(row) + at, n);
+}
+
+}  // namespace baton

@@ -1,0 +1,67 @@
+// Rows of numbers as integers of 8 bits, each row with a scale of its own.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "vectors.h"
+
+// The caller's mirror of this struct is int8_library.py.
+struct BatonQuantize {
+  const void* x;            // [num_rows, size]
+  int8_t* codes;            // [num_rows, size], contiguous
+  float* scales;            // [num_rows]
+  int64_t x_stride;         // elements between the rows of x
+  int64_t num_rows, size, num_threads;
+  int32_t is_bfloat16;      // x; float32 otherwise
+};
+
+namespace baton {
+
+constexpr float kLargestCode = 127.0f;
+
+inline uint32_t magnitude_bits(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits & 0x7fffffff;
+}
+
+// The bits of magnitudes are in the order of the magnitudes, with infinity and NaN above all numbers.
+template <class Element>
+float largest_magnitude(const Element* x, int64_t n) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, magnitude_bits(widen(x[i])));
+  float magnitude;
+  std::memcpy(&magnitude, &largest, sizeof magnitude);
+  return magnitude;
+}
+
+// `x[i]` is about `codes[i] * scale`. A row that is not finite has the scale NaN; one whose numbers are all
+// so small that 127 divided by the largest is infinite counts as zeros.
+template <class Element>
+void quantize_row(const Element* x, int64_t n, int8_t* codes, float* scale) {
+  const float largest = largest_magnitude(x, n), inverse = kLargestCode / largest;
+  const bool is_finite = std::isfinite(largest);
+  if (!is_finite || !std::isfinite(inverse)) {
+    std::fill_n(codes, n, int8_t{0});
+    *scale = is_finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
+  for (int64_t i = 0; i < n; ++i) codes[i] = static_cast<int8_t>(std::rint(widen(x[i]) * inverse));
+  *scale = largest / kLargestCode;
+}
+
+inline void quantize_rows(const BatonQuantize& step) {
+#pragma omp parallel for num_threads(step.num_threads) if (step.num_rows > 1)
+  for (int64_t row = 0; row < step.num_rows; ++row) {
+    int8_t* codes = step.codes + row * step.size;
+    const int64_t from = row * step.x_stride;
+    if (step.is_bfloat16)
+      quantize_row(static_cast<const Bfloat16*>(step.x) + from, step.size, codes, step.scales + row);
+    else
+      quantize_row(static_cast<const float*>(step.x) + from, step.size, codes, step.scales + row);
+  }
+}
+
+}  // namespace baton

@@ -1,0 +1,262 @@
+"""Backend over NIXL and UCX, an optional extra: RDMA, and memory of GPUs without a way through the host.
+
+A puller reads a holder's memory while the holder computes. Nothing is checksummed and a read cannot be
+stopped: whoever pulls asks the holder afterwards whether the lease still held, and blocks of an aborted order
+wait until nothing writes to them any more. Pools on CUDA are registered where they lie; no test has run that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Final
+
+import numpy as np
+import torch
+
+from baton_core.blocks.kv_spec import KVSpec
+from baton_core.errors import InvalidConfigError
+from baton_kv.connector import (
+    AbortResult,
+    Capabilities,
+    HolderUnreachableError,
+    InvalidBlocksError,
+    KVConnector,
+    PullOrder,
+    PullOutcome,
+    VerifiesBy,
+)
+from baton_kv.description import Offer, decode_description, describe_pool
+from baton_kv.layouts import Blocks, convert_blocks
+from baton_kv.nixl_agent import NixlAgent
+from baton_kv.nixl_holder import PoolServer
+from baton_kv.nixl_library import load_nixl
+from baton_kv.nixl_link import LocalPool, NixlLink, NixlTimings
+from baton_kv.nixl_messages import PoolAddress, decode_address
+from baton_kv.orders import RunningOrder, require_in_range, require_sound
+from baton_kv.pool_bytes import PoolBytes, as_pool, open_pool, require_blocks
+from baton_kv.pool_memory import reserve_memory
+from baton_kv.transport import Listen
+
+BUSY_WAIT_S: Final = 0.0005
+"""Between two looks while blocks are on their way, in or out."""
+MOVED_S: Final = 0.0001
+"""A look that takes longer meanwhile has moved bytes, which move only while one looks: it is repeated."""
+IDLE_WAIT_S: Final = 0.005
+"""Between two looks otherwise: a puller's first word is heard so much later."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    pool: LocalPool
+    blocks: PoolBytes
+    server: PoolServer
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Peer:
+    epoch: int
+    num_blocks: int
+    link: NixlLink
+
+
+class NixlConnector(KVConnector):
+    """Reads blocks out of the memory of its peers.
+
+    UCX chooses the way (`UCX_TLS`, `UCX_NET_DEVICES`) and listens on the interfaces that it finds, for
+    everybody and in plain text.
+    """
+
+    capabilities: ClassVar = Capabilities(
+        name="nixl", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=False, pins_pool=True
+    )
+
+    def __init__(
+        self, spec: KVSpec, epoch: int, where: Listen | None = None, timings: NixlTimings | None = None
+    ) -> None:
+        """Load the library.
+
+        Raises:
+            InvalidConfigError: it is not there, or what workers send each other is to be encrypted.
+        """
+        if where is not None and where.curve is not None:
+            raise InvalidConfigError(
+                "kv_transport is 'nixl', which does not encrypt; allowed: auto, shared_memory and tcp, "
+                "or nixl with --no-peer-encryption"
+            )
+        self._library = load_nixl()
+        self._spec = spec
+        self._epoch = epoch
+        self._timings = timings or NixlTimings()
+        self._woken = threading.Event()
+        self._local: _Local | None = None
+        self._peers: dict[str, _Peer] = {}
+        self._sources: dict[int, str] = {}
+        """Peer of each order in flight."""
+        self._ended: list[PullOutcome] = []
+        self._has_moved = False
+        """Whether the last `poll` should be repeated at once."""
+
+    # --- the local pool ---
+
+    def allocate(self, num_blocks: int) -> torch.Tensor:
+        require_blocks(num_blocks)
+        memory, file = reserve_memory(num_blocks * self._spec.block_bytes)
+        os.close(file)
+        pool = as_pool(torch.frombuffer(memory, dtype=torch.uint8), self._spec)
+        self.register(pool)
+        return pool
+
+    def register(self, pool: torch.Tensor) -> None:
+        """Let peers read a pool that is placed already, on any device, instead of allocating one."""
+        if self._local is not None:
+            raise RuntimeError("the pool is already allocated")
+        make_agent = partial(NixlAgent, self._library, pool)
+        server = PoolServer(make_agent())
+        base, device = pool.data_ptr(), pool.device.index or 0
+        address = PoolAddress(
+            metadata=server.metadata,
+            memory="VRAM" if pool.device.type == "cuda" else "DRAM",
+            device=device,
+            base=base,
+        )
+        local = LocalPool(
+            library=self._library,
+            make_agent=make_agent,
+            base=base,
+            device=device,
+            block_bytes=self._spec.block_bytes,
+            num_blocks=len(pool),
+        )
+        self._local = _Local(local, open_pool(pool), server, address.encode())
+
+    def describe(self) -> bytes:
+        offer = Offer(self.capabilities.name, self._pool.address)
+        return describe_pool(self._spec, self._epoch, len(self._pool.blocks), offer).encode()
+
+    def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
+        require_in_range("block_id", block_ids, len(self._pool.blocks))
+        return (None,) * len(block_ids)
+
+    # --- pools of others ---
+
+    def connect(self, peer_id: str, description: bytes) -> None:
+        self.disconnect(peer_id)
+        described = decode_description(description, self._spec)
+        address = described.address(self.capabilities.name)
+        link = NixlLink(
+            f"holder {peer_id!r}",
+            decode_address(address),
+            self._pool.pool,
+            self._timings,
+            finish=partial(self._convert, described.spec(self._spec)),
+            on_end=self._on_end,
+        )
+        try:
+            link.open()
+        except self._library.errors as error:
+            raise HolderUnreachableError("address", address, f"that of a live holder ({error})") from error
+        self._peers[peer_id] = _Peer(described.epoch, described.num_blocks, link)
+
+    def disconnect(self, peer_id: str) -> None:
+        peer = self._peers.pop(peer_id, None)
+        if peer is not None:
+            peer.link.close(f"peer {peer_id!r} was disconnected")
+
+    def pull(self, order: PullOrder) -> None:
+        if order.pull_id in self._sources:
+            raise ValueError(f"pull_id is {order.pull_id}; allowed: one that is not in flight")
+        try:
+            peer = self._require_sound(order)
+        except InvalidBlocksError as error:
+            self._ended.append(RunningOrder(order).end(str(error)))
+            return
+        if not order.copies:
+            self._ended.append(RunningOrder(order).end())
+            return
+        self._sources[order.pull_id] = order.source
+        peer.link.add(order)
+
+    def abort(self, pull_id: int) -> AbortResult:
+        self._ended = [outcome for outcome in self._ended if outcome.pull_id != pull_id]
+        source = self._sources.get(pull_id)
+        if source is None:
+            return AbortResult.FENCED
+        result = self._peers[source].link.abort(time.monotonic(), pull_id)
+        if result is AbortResult.FENCED:
+            del self._sources[pull_id]
+        return result
+
+    # --- running ---
+
+    def poll(self) -> list[PullOutcome]:
+        now = time.monotonic()
+        if self._local is not None:
+            self._local.server.advance(now)
+        moves = [peer.link.advance(now) for peer in self._peers.values()]
+        self._has_moved = any(moves) or (self._is_busy and time.monotonic() > now + MOVED_S)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        wait_s = BUSY_WAIT_S if self._is_busy else IDLE_WAIT_S
+        if self._has_moved or self._ended:
+            wait_s = 0.0
+        self._woken.wait(wait_s if timeout_s is None else min(wait_s, timeout_s))
+        self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def close(self) -> None:
+        for peer_id in list(self._peers):
+            self.disconnect(peer_id)
+        self._ended.clear()
+        if self._local is not None:
+            self._local.server.close()
+            self._local = None
+
+    # --- parts ---
+
+    @property
+    def _pool(self) -> _Local:
+        if self._local is None:
+            raise RuntimeError("the pool is not allocated")
+        return self._local
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether blocks are on their way, in or out."""
+        return bool(self._sources) or (self._local is not None and self._local.server.is_being_read)
+
+    def _require_sound(self, order: PullOrder) -> _Peer:
+        peer = self._peers.get(order.source)
+        if peer is None:
+            raise InvalidBlocksError("source", order.source, f"one of {sorted(self._peers)}")
+        require_sound(
+            order,
+            epoch=peer.epoch,
+            num_remote_blocks=peer.num_blocks,
+            num_local_blocks=len(self._pool.blocks),
+        )
+        return peer
+
+    def _convert(self, spec: KVSpec, block_ids: Sequence[int]) -> None:
+        """Bring blocks that have arrived in the layout of `spec` into that of the local pool."""
+        if spec == self._spec:
+            return
+        shape = (len(block_ids), self._spec.block_bytes)
+        rows: Blocks = np.empty(shape, np.uint8)
+        converted: Blocks = np.empty(shape, np.uint8)
+        self._pool.blocks.read(block_ids, slice(0, shape[1]), rows)
+        convert_blocks(rows, spec, converted, self._spec)
+        self._pool.blocks.write(block_ids, converted)
+
+    def _on_end(self, outcome: PullOutcome) -> None:
+        del self._sources[outcome.pull_id]
+        self._ended.append(outcome)

@@ -1,0 +1,158 @@
+"""The TCP transport where it is encrypted, by ZMQ's CURVE. Its messages are copied at both ends.
+
+A chunk is gathered into reused memory and sent from there; ZMQ never writes to a pool.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from baton_kv.pool_bytes import PoolBytes
+from baton_kv.staging import Staging
+from baton_kv.tcp_messages import (
+    ChunkSent,
+    ToHolder,
+    ToPuller,
+    decode_to_holder,
+    decode_to_puller,
+    encode,
+)
+from baton_kv.tcp_socket import CONNECTION_LOST, TcpTimings, close, connect, listen
+from baton_kv.tcp_stream import Place
+from baton_kv.tcp_wire import MAX_MESSAGES, File
+from baton_kv.transport import Listen
+
+_log = logging.getLogger(__name__)
+
+
+class EncryptedHolderWire:
+    """Begins to connect to `address`, which carries the holder's key.
+
+    Raises:
+        ZMQError: that is no endpoint.
+        ValueError: the key in the address is none.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], address: str, timings: TcpTimings) -> None:
+        self._socket, self._monitor = connect(context, address, timings)
+        self._is_connected = False
+
+    @property
+    def is_connected(self) -> bool:
+        return self._is_connected
+
+    @property
+    def files(self) -> Sequence[tuple[File, int]]:
+        return (self._socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)
+
+    def send(self, message: ToHolder) -> None:
+        try:
+            self._socket.send(encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return
+
+    def receive(self, place: Place[ToPuller]) -> ToPuller | None:
+        try:
+            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            self._require_connection()
+            return None
+        message = decode_to_puller(frames[0].buffer)
+        payload = b"" if len(frames) == 1 else frames[1].buffer
+        if len(frames) > 2:
+            raise ValueError(f"a message has {len(frames)} frames; allowed: 2")
+        start = 0
+        for target in place(message, len(payload)):
+            target[:] = payload[start : start + len(target)]
+            start += len(target)
+        return message
+
+    def discard(self) -> None:
+        """Nothing to do: payloads arrive whole."""
+
+    def close(self) -> None:
+        close(self._socket, self._monitor)
+
+    def _require_connection(self) -> None:
+        while self._monitor.poll(0):
+            event = parse_monitor_message(self._monitor.recv_multipart())["event"]
+            if event & CONNECTION_LOST:
+                raise ConnectionResetError("the connection has ended, or could not be made")
+            self._is_connected = True
+
+
+class EncryptedPullerWires:
+    """One ROUTER socket for all pullers.
+
+    `on_return` is called, on any thread, when `can_take` may have changed. Chunks on their way out are
+    bounded by puller and over all, and each frame that comes in is bounded in size. The number of frames of
+    one message is not: ZMQ keeps them until the last one has come, or the connection ends.
+
+    Raises:
+        InvalidConfigError: the address is not this machine's, or taken.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        where: Listen,
+        timings: TcpTimings,
+        blocks: PoolBytes,
+        on_return: Callable[[], None],
+    ) -> None:
+        self._socket, self.address = listen(context, where, timings, len(blocks))
+        self._blocks = blocks
+        self.staging = Staging(blocks.make_buffer, on_return)
+
+    @property
+    def files(self) -> Sequence[tuple[File, int]]:
+        return ((self._socket, zmq.POLLIN),)
+
+    def receive(self) -> Iterator[tuple[bytes, ToHolder | None]]:
+        for _ in range(MAX_MESSAGES):
+            try:
+                puller_id, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                (frame,) = frames
+                message = decode_to_holder(frame)
+            except (ValueError, msgspec.MsgspecError) as error:
+                _log.warning("dropped a malformed message of a puller: %.200r", error)
+            else:
+                yield puller_id, message
+
+    def can_take(self, puller_id: bytes) -> bool:
+        return self.staging.can_lend(puller_id)
+
+    def send(self, puller_id: bytes, message: ToPuller) -> bool:
+        return self._send(puller_id, encode(message))
+
+    def send_chunk(
+        self, puller_id: bytes, message: ChunkSent, block_ids: Sequence[int], columns: slice
+    ) -> bool:
+        shape = len(block_ids), columns.stop - columns.start
+        payload = self.staging.lend(puller_id, shape[0] * shape[1])
+        self._blocks.read(block_ids, columns, np.frombuffer(payload, np.uint8).reshape(shape))
+        return self._send(puller_id, encode(message), payload)
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+    def _send(self, puller_id: bytes, *frames: bytes | memoryview) -> bool:
+        """What a puller that does not read has no room for is lost."""
+        try:
+            self._socket.send_multipart([puller_id, *frames], zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            _log.debug("a puller does not read what it has asked for")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return False
+        return True

@@ -1,0 +1,111 @@
+"""Prompts as callers give them: text, token ids, or a dictionary of either; one or many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar, cast
+
+from baton_core.errors import InvalidRequestError
+
+T = TypeVar("T")
+
+
+class TextPrompt(TypedDict):
+    """A prompt of text."""
+
+    prompt: str
+    cache_salt: NotRequired[str]
+    """Prompts with different salts share no cached block."""
+
+
+class TokensPrompt(TypedDict):
+    """A prompt of token ids."""
+
+    prompt_token_ids: Sequence[int]
+    prompt: NotRequired[str]
+    """Its text, as outputs show it."""
+    cache_salt: NotRequired[str]
+
+
+Prompt: TypeAlias = str | Sequence[int] | TextPrompt | TokensPrompt
+_ALLOWED = "text, token ids, or a dictionary with `prompt` or `prompt_token_ids`"
+_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptParts:
+    """One prompt: `token_ids` unless it still has to be tokenized."""
+
+    text: str | None
+    token_ids: tuple[int, ...] | None
+    cache_salt: str = ""
+
+
+def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or many: a list of token ids is one.
+
+    Raises:
+        InvalidRequestError: it is neither.
+    """
+    if isinstance(prompts, str | Mapping):
+        return [cast(Prompt, prompts)]
+    if not isinstance(prompts, Sequence):
+        raise InvalidRequestError("prompts", prompts, f"{_ALLOWED}, or a list of such")
+    is_one = bool(prompts) and isinstance(prompts[0], int)
+    return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))
+
+
+def one_each(field: str, given: T | Sequence[T] | None, default: T, num_prompts: int) -> list[T]:
+    """Values for all prompts: one for each, one for all, or the default.
+
+    Raises:
+        InvalidRequestError: there are neither one nor as many as prompts.
+    """
+    if given is None:
+        return [default] * num_prompts
+    if not isinstance(given, Sequence):
+        return [given] * num_prompts
+    if len(given) != num_prompts:
+        raise InvalidRequestError(field, f"{len(given)} of them", f"1 or {num_prompts}")
+    return list(given)
+
+
+def read_prompt(prompt: Prompt) -> PromptParts:
+    """Take a prompt apart.
+
+    Raises:
+        InvalidRequestError: it is no prompt, or has parts that nothing here uses.
+    """
+    if isinstance(prompt, str):
+        return PromptParts(text=_check_text(prompt), token_ids=None)
+    if not isinstance(prompt, Mapping):
+        return PromptParts(text=None, token_ids=_check_token_ids(prompt, prompt))
+    given: dict[str, Any] = {key: value for key, value in prompt.items() if value is not None}
+    for key in given:
+        if key not in _KEYS:
+            raise InvalidRequestError("prompt", prompt, f"{_ALLOWED}, and `cache_salt`")
+    if not ("prompt" in given or "prompt_token_ids" in given):
+        raise InvalidRequestError("prompt", prompt, _ALLOWED)
+    text, token_ids = given.get("prompt"), given.get("prompt_token_ids")
+    return PromptParts(
+        text=None if text is None else _check_text(text),
+        token_ids=None if token_ids is None else _check_token_ids(token_ids, prompt),
+        cache_salt=given.get("cache_salt", ""),
+    )
+
+
+def _check_text(text: object) -> str:
+    if not isinstance(text, str):
+        raise InvalidRequestError("prompt", text, _ALLOWED)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError("prompt", text, "text that UTF-8 can hold") from None
+    return text
+
+
+def _check_token_ids(token_ids: object, prompt: Prompt) -> tuple[int, ...]:
+    if not isinstance(token_ids, Sequence) or not all(isinstance(token_id, int) for token_id in token_ids):
+        raise InvalidRequestError("prompt", prompt, _ALLOWED)
+    return tuple(token_ids)

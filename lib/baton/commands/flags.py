@@ -1,0 +1,190 @@
+"""One flag of the `baton` command: what it takes, from the command line or from a configuration file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final
+
+from baton_core.errors import InvalidConfigError
+
+_MAX_SHOWN: Final = 80
+_MAX_DECIMAL_BITS: Final = 4096
+"""Of an integer; Python refuses to write much longer ones in decimal."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes that are no UTF-8."""
+_READERS: Final[dict[type, Callable[[str], Any]]] = {int: int, float: float, dict: json.loads}
+_KINDS: Final = {
+    int: "an integer",
+    float: "a finite number",
+    str: "text in UTF-8",
+    bool: "true or false",
+    dict: "a JSON object",
+}
+_COUNT: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([kKmMgGtT])")
+_POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a text has to look like, as a pattern and in words."""
+
+    pattern: str
+    words: str
+
+
+_PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+ADDRESS: Final = Form(rf"([^\s:]+|\[[^\s\]]+\]):{_PORT}", "host:port with a port from 1 to 65535")
+ENDPOINT: Final = Form(
+    rf"tcp://([^\s:*]+|\[[^\s\]]+\]):{_PORT}|(ipc|inproc)://.+", "tcp://host:port, or ipc:// and a path"
+)
+MODEL: Final = Form(r"(?!-)(?!.*[^/]{256})[^\x00-\x1f\x7f]{1,4000}", "a folder or a Hugging Face id")
+NAME: Final = Form(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 printable characters")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag, or the positional MODEL. A default of None leaves the choice to the process.
+
+    `kind` is int, float, str, dict for a JSON object, or bool for a switch, which is turned off by `--no-`
+    unless it is off by default. A flag of `is_list` may be repeated; with `nargs` "+" it also takes several
+    values at once. With `takes_suffix` 16k is 16000, 16K is 16384, and so on with m, g and t.
+    """
+
+    name: str
+    kind: type
+    default: object
+    help: str
+    choices: tuple[str, ...] | None = None
+    _: KW_ONLY
+    low: float = -math.inf
+    high: float = math.inf
+    is_low_open: bool = False
+    form: Form | None = None
+    is_list: bool = False
+    takes_suffix: bool = False
+    nargs: str | None = None
+    metavar: str | None = None
+
+    @property
+    def field(self) -> str:
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def allowed(self) -> str:
+        """In words, what one value may be."""
+        if self.choices is not None:
+            return ", ".join(self.choices)
+        if self.form is not None:
+            return self.form.words
+        low = "" if self.low == -math.inf else f" {'over' if self.is_low_open else 'from'} {self.low}"
+        high = "" if self.high == math.inf else f" to {self.high}"
+        return _KINDS[self.kind] + low + high + (", or as 16k or 16K" if self.takes_suffix else "")
+
+    def parse(self, text: str) -> Any:
+        """Read one value of the command line.
+
+        Raises:
+            InvalidConfigError: naming flag, value and what is allowed.
+        """
+        value: object = text
+        if self.kind in _READERS and not (self.takes_suffix and _COUNT.fullmatch(text)):
+            try:
+                value = _READERS[self.kind](text)
+            except (ValueError, RecursionError):
+                raise self._refusal(self.name, text) from None
+        return self.check(value, self.name)
+
+    def check(self, value: object, name: str) -> Any:
+        """Return one value if it is of the right kind and in range; `name` is what an error calls it.
+
+        Raises:
+            InvalidConfigError: naming `name`, value and what is allowed.
+        """
+        if self.takes_suffix and isinstance(value, str) and (count := _COUNT.fullmatch(value)):
+            value = _read_count(*count.groups())
+        if self.kind is float and type(value) is int:
+            value = float(value) if abs(value) < 2**53 else math.inf
+        if type(value) is not self.kind or not self._is_allowed(value):
+            raise self._refusal(name, value)
+        return value
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        text = self.help.replace("%", "%%")
+        if self.kind is bool:
+            parser.add_argument(self.name, action="store_true", default=self.default, help=text)
+            if self.default or self.default is None:
+                off = f"turn {self.name} off"
+                parser.add_argument(self._opposite, dest=self.field, action="store_false", help=off)
+            return
+        is_told = "default" in self.help or self.default in (None, "", ())
+        shown = "" if is_told else f" (default {self.default})"
+        metavar = self.metavar or (self.choices and f"{{{','.join(self.choices)}}}")
+        options: dict[str, Any] = {"type": self.parse, "default": self.default, "metavar": metavar}
+        if self.is_list:
+            options["action"] = _Collect
+        parser.add_argument(self.name, nargs=self.nargs, help=text + shown, **options)
+
+    def given(self, value: Any) -> tuple[str, ...]:
+        """Arguments that give this value to another command."""
+        if self.kind is bool:
+            is_given = value is not None and value is not self.default
+            return ((self.name if value else self._opposite),) if is_given else ()
+        if self.kind is dict:
+            return () if value is None else (f"{self.name}={json.dumps(value)}",)
+        values = value if self.is_list else () if value is None else (value,)
+        return tuple(f"{self.name}={each}" for each in values)
+
+    @property
+    def _opposite(self) -> str:
+        return self.name.replace("--", "--no-", 1)
+
+    def _is_allowed(self, value: Any) -> bool:
+        if self.kind is dict:
+            return True
+        if isinstance(value, str):
+            is_formed = self.form is None or re.fullmatch(self.form.pattern, value) is not None
+            is_chosen = self.choices is None or value in self.choices
+            return is_formed and is_chosen and _SURROGATE.search(value) is None
+        is_over = self.low < value or (value == self.low and not self.is_low_open)
+        return is_over and value <= self.high and (self.kind is not float or math.isfinite(value))
+
+    def _refusal(self, name: str, value: object) -> InvalidConfigError:
+        return InvalidConfigError(f"{name} is {shown(value)}; allowed: {self.allowed}")
+
+
+def _read_count(digits: str, suffix: str) -> int | float:
+    """16k is 16000, 16K is 16384; what is no whole number stays one that a flag of integers refuses."""
+    count = float(digits) * (1024 if suffix.isupper() else 1000) ** _POWERS[suffix.lower()]
+    return int(count) if count.is_integer() else count
+
+
+def shown(value: object) -> str:
+    """A value as errors show it: ASCII of bounded length, whatever its size."""
+    match value:
+        case list() | dict() | set():
+            return f"a {type(value).__name__}"
+        case int() if value.bit_length() > _MAX_DECIMAL_BITS:
+            text = hex(value)
+        case _:
+            text = ascii(value)
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+class _Collect(argparse.Action):
+    """Gathers the values of a repeated flag; those of the command line take the place of the default's."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        added = (values,) if self.nargs is None else tuple(values or ())
+        setattr(namespace, self.dest, added if before is self.default else (*before, *added))

@@ -1,0 +1,25 @@
+"""Where a model and its tokenizer lie on this machine. Loads no torch: whoever starts workers asks, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from baton.config.engine_args import EngineArgs
+from baton_engine.model_folder import resolve_model
+
+
+def with_local_folders(args: EngineArgs) -> EngineArgs:
+    """Return the arguments with folders of this machine in the place of ids, fetched where they are not here.
+
+    Raises:
+        InvalidModelError: a model cannot be found.
+    """
+    cache_dir = args.download_dir
+    model = resolve_model(args.model, revision=args.revision, cache_dir=cache_dir)
+    tokenizer = args.tokenizer
+    if tokenizer is not None:
+        tokenizer = str(resolve_model(tokenizer, revision=args.tokenizer_revision, cache_dir=cache_dir))
+    names = args.served_model_name or (args.model,)
+    return replace(
+        args, model=str(model), tokenizer=tokenizer, served_model_name=names, revision=None, download_dir=None
+    )

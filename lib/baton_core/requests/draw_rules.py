@@ -1,0 +1,48 @@
+"""What changes the logits of a draw before it is drawn, besides temperature and filters.
+
+The engine may keep state of its own by sequence, but only such as it can build again from the tokens: a
+sequence that is preempted or handed over goes on as if nothing had happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from baton_core.requests.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingBudget:
+    """After `num_tokens` tokens of thought, the end of thinking is written for the model."""
+
+    num_tokens: int
+    start_token_ids: tuple[int, ...]
+    """Empty where the prompt has begun the thinking."""
+    end_token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DrawRules:
+    """Of one request, made once."""
+
+    params: SamplingParams
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that may not be completed."""
+    thinking: ThinkingBudget | None = None
+    ending_token_ids: tuple[int, ...] = ()
+    """Tokens that would end the sequence: not drawn before `min_tokens`."""
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the logits of any draw may change at all."""
+        params = self.params
+        return bool(
+            self.bad_words
+            or self.thinking
+            or params.has_penalties
+            or params.min_tokens
+            or params.logit_bias
+            or params.allowed_token_ids is not None
+            or params.structured_outputs
+            or params.logits_processors
+        )

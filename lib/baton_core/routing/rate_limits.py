@@ -1,0 +1,104 @@
+"""How much one tenant may ask for in a minute: a bucket of requests and a bucket of tokens for each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+MAX_TENANTS: Final = 4096
+"""Whose buckets are remembered; the one that asked longest ago is forgotten first."""
+_WINDOW_S: Final = 60.0
+
+
+class Rate(StrEnum):
+    """What is counted."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimit:
+    """Of each tenant, in a minute; None is no limit."""
+
+    requests: float | None = None
+    tokens: float | None = None
+    """Of prompts and outputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """Why a tenant has to wait, and for how long."""
+
+    rate: Rate
+    limit: float
+    wait_s: float
+
+
+class RateLimits:
+    """Token buckets that hold a minute's worth. What is not used in a minute is lost.
+
+    A request that is larger than its bucket passes when the bucket is full, and leaves it in debt.
+    """
+
+    def __init__(self, limit: RateLimit, max_tenants: int = MAX_TENANTS) -> None:
+        limits = {Rate.REQUESTS: limit.requests, Rate.TOKENS: limit.tokens}
+        self._limits = {rate: value for rate, value in limits.items() if value is not None}
+        self._max_tenants = max_tenants
+        self._buckets: OrderedDict[str, dict[Rate, _Bucket]] = OrderedDict()
+
+    @property
+    def num_tenants(self) -> int:
+        """Whose buckets are remembered."""
+        return len(self._buckets)
+
+    def shortage(self, now: float, tenant: str, num_tokens: float) -> Shortage | None:
+        """What the tenant lacks for one more request of so many tokens; None if it may be taken."""
+        needs = {Rate.REQUESTS: 1.0, Rate.TOKENS: num_tokens}
+        waits = {
+            rate: bucket.wait_s(now, needs[rate]) for rate, bucket in self._buckets_of(now, tenant).items()
+        }
+        rate = max(waits, key=lambda rate: waits[rate], default=None)
+        if rate is None or waits[rate] <= 0:
+            return None
+        return Shortage(rate=rate, limit=self._limits[rate], wait_s=waits[rate])
+
+    def charge(self, now: float, tenant: str, *, num_requests: int = 0, num_tokens: float = 0.0) -> None:
+        """Take from the tenant's buckets; less than nothing is given back."""
+        amounts = {Rate.REQUESTS: float(num_requests), Rate.TOKENS: num_tokens}
+        for rate, bucket in self._buckets_of(now, tenant).items():
+            bucket.take(now, amounts[rate])
+
+    def _buckets_of(self, now: float, tenant: str) -> dict[Rate, _Bucket]:
+        if not self._limits:
+            return {}
+        if tenant not in self._buckets:
+            self._buckets[tenant] = {rate: _Bucket(limit, now) for rate, limit in self._limits.items()}
+            if len(self._buckets) > self._max_tenants:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(tenant)
+        return self._buckets[tenant]
+
+
+class _Bucket:
+    """Starts full and fills evenly."""
+
+    def __init__(self, capacity: float, now: float) -> None:
+        self._capacity = capacity
+        self._level = capacity
+        self._filled_s = now
+
+    def wait_s(self, now: float, amount: float) -> float:
+        self._fill(now)
+        return (min(amount, self._capacity) - self._level) * _WINDOW_S / self._capacity
+
+    def take(self, now: float, amount: float) -> None:
+        self._fill(now)
+        self._level = min(self._capacity, self._level - amount)
+
+    def _fill(self, now: float) -> None:
+        gained = max(0.0, now - self._filled_s) * self._capacity / _WINDOW_S
+        self._level = min(self._capacity, self._level + gained)
+        self._filled_s = max(now, self._filled_s)

@@ -1,0 +1,107 @@
+"""All that a router remembers of a request, so that it can be explained: open or ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from baton_core.errors import ErrorCode
+from baton_core.requests.phases import Phase, PhaseName, TokenSources
+from baton_core.requests.request_context import RequestContext
+from baton_core.routing.placement_record import Decision
+from baton_core.sessions.router_messages import RequestSpec
+
+MAX_PLACINGS: Final = 32
+"""That a record has phases of, where a request is placed again and again; the others are counted."""
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerPart:
+    """What a worker did for it, on the router's clock."""
+
+    worker_id: str
+    attempt_id: str
+    phases: tuple[Phase, ...]
+    sources: TokenSources
+    num_left_out: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class RequestRecord:
+    """Grows while the request runs; a worker's part may come after its end. Times are the router's clock."""
+
+    request_id: str
+    context: RequestContext
+    num_prompt_tokens: int
+    started_s: float
+    """When the call came."""
+    waiting_s: float | None
+    """Since when it waits for workers; None while it has some."""
+    traceparent: str = ""
+    """W3C trace context of its root span; empty where nobody traces it."""
+    ended_s: float | None = None
+    """None while it runs."""
+    code: ErrorCode | None = None
+    """Of the error that ended it."""
+    message: str = ""
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+    first_token_s: float | None = None
+    phases: list[Phase] = field(default_factory=list)
+    """The router's own."""
+    num_placings: int = 0
+    decisions: list[Decision] = field(default_factory=list)
+    """One for each time it was placed, in order."""
+    parts: list[WorkerPart] = field(default_factory=list)
+
+    def wait(self, now: float) -> None:
+        """It has no workers from here on."""
+        self.waiting_s = now
+
+    def place(self, now: float) -> None:
+        """It has workers from here on."""
+        self._end_wait(now)
+        self.num_placings += 1
+        if self.num_placings <= MAX_PLACINGS:
+            self._add_moment(PhaseName.PLACE, now)
+
+    def take_first_token(self, now: float, num_cached_tokens: int) -> None:
+        """Its client is sent the first tokens."""
+        self.first_token_s = now
+        self.num_cached_tokens = num_cached_tokens
+        self._add_moment(PhaseName.FIRST_TOKEN, now)
+
+    def finish(self, now: float, num_output_tokens: int) -> None:
+        """Every sequence has ended."""
+        self.num_output_tokens = num_output_tokens
+        self._end_wait(now)
+        self._add_moment(PhaseName.FINISH, now)
+        self.ended_s = now
+
+    def fail(self, now: float, num_output_tokens: int, code: ErrorCode, message: str) -> None:
+        """It ended with an error, after so many tokens."""
+        self.code, self.message = code, message
+        self.finish(now, num_output_tokens)
+
+    def _end_wait(self, now: float) -> None:
+        if self.waiting_s is not None and self.num_placings < MAX_PLACINGS:
+            self.phases.append(Phase(name=PhaseName.ADMIT, start_s=self.waiting_s, end_s=now))
+        self.waiting_s = None
+
+    def _add_moment(self, name: PhaseName, now: float) -> None:
+        self.phases.append(Phase(name=name, start_s=now, end_s=now))
+
+
+def open_record(
+    now: float, spec: RequestSpec, context: RequestContext, phases: tuple[Phase, ...] = ()
+) -> RequestRecord:
+    """Of a request that a router takes now, after these phases of its own; it waits for workers."""
+    return RequestRecord(
+        request_id=spec.request_id,
+        context=context,
+        num_prompt_tokens=len(spec.prompt_token_ids),
+        started_s=now if context.arrived_s is None else context.arrived_s,
+        waiting_s=now,
+        traceparent=spec.traceparent,
+        phases=list(phases),
+    )

@@ -1,0 +1,233 @@
+"""What a router and a worker say to each other over a session.
+
+Frozen values; `baton_service.wire` maps each to its protobuf message. Every command but an operator's names
+a request, and where it matters its sequences; token ids travel, never text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from baton_core.errors import ErrorCode
+from baton_core.requests.draw_rules import ThinkingBudget
+from baton_core.requests.finish import FinishReason
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.phases import PhaseReport
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.sessions.control_messages import Control, ControlResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSoFar:
+    """What a sequence has generated elsewhere, all of it; at least one token."""
+
+    index: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpec:
+    """A request as workers see it: the prompt in tokens, and parameters with a seed."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    cache_salt: str = ""
+    """Tenants with different salts share no cached block."""
+    priority: int = 0
+    """Lower values are scheduled first, under the scheduling policy `priority`."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Those of the parameters, in tokens."""
+    thinking: ThinkingBudget | None = None
+    """That of the parameters, in tokens."""
+    traceparent: str = ""
+    """W3C trace context under which workers report; empty where nobody traces it."""
+    resumed: tuple[OutputSoFar, ...] = ()
+    """The sequences that go on, where the request comes from another worker; the others are over."""
+
+    @property
+    def given_token_ids(self) -> tuple[int, ...]:
+        """The prompt, and what the first of the sequences that go on has generated."""
+        return self.prompt_token_ids + (self.resumed[0].token_ids if self.resumed else ())
+
+    @property
+    def num_sequences(self) -> int:
+        """Those that a worker has to run."""
+        return len(self.resumed) or self.params.n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVSource:
+    """The prefill worker that a decode worker pulls from."""
+
+    worker_id: str
+    epoch: int
+    peer_address: str
+    kv_description: bytes
+
+
+# --- router to worker ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate:
+    """Prefill and decode here."""
+
+    spec: RequestSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """Compute the prompt, draw the first token of each sequence, hold the blocks for a puller."""
+
+    spec: RequestSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Take blocks for the prompt and pull from `source` those that are not here."""
+
+    spec: RequestSpec
+    source: KVSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokenOf:
+    index: int
+    token_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Decode the sequences named (those that their first token did not end)."""
+
+    request_id: str
+    first_tokens: tuple[FirstTokenOf, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Stop the sequences named, or the whole request; nothing more is sent for them."""
+
+    request_id: str
+    indices: tuple[int, ...] = ()
+    """Empty means all."""
+
+
+RequestCommand = Generate | Prefill | Reserve | Start | Cancel
+"""What is said of one request."""
+ToWorker = RequestCommand | Control
+
+
+# --- worker to router ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """The decode worker holds blocks for the request."""
+
+    request_id: str
+    num_cached_tokens: int
+    """Prompt tokens whose blocks were here already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The worker did not take the request; it keeps nothing of it."""
+
+    request_id: str
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceOutput:
+    request_id: str
+    index: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    """The token of `stop_token_ids` that ended it."""
+    logprobs: tuple[PositionLogprobs, ...] = ()
+    """One entry for each token, where they are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstToken:
+    """The prompt is computed: one token per sequence."""
+
+    request_id: str
+    outputs: tuple[SequenceOutput, ...]
+    num_cached_tokens: int
+    queue_s: float
+    """From the request's arrival at the worker to its first scheduled token."""
+    prefill_s: float
+    """From there to the first token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLogprobs:
+    """Of a chunk of the prompt, as soon as it is computed; before the request's first token."""
+
+    request_id: str
+    start: int
+    """Position of the first token that they are of; 1 or more."""
+    entries: tuple[PositionLogprobs, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBatch:
+    """The new tokens of all sequences of one router in one step."""
+
+    outputs: tuple[SequenceOutput, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transferred:
+    """All blocks of a request are valid at the decode worker."""
+
+    request_id: str
+    num_blocks: int
+    num_bytes: int
+    transfer_s: float
+    """From the subscription to the last verified block."""
+    num_recomputed_tokens: int = 0
+    """Prompt tokens whose blocks did not arrive and are computed here instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The worker gave up a request it had taken; it keeps nothing of it."""
+
+    request_id: str
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheDelta:
+    """Block hashes that became findable at the worker, and those that no longer are.
+
+    Numbered from 1 on in each epoch of the worker, so whoever misses one finds out.
+    """
+
+    stored: tuple[bytes, ...] = ()
+    removed: tuple[bytes, ...] = ()
+    number: int = 0
+    """Of the last change that it tells of; a snapshot has that of the last one it contains."""
+    is_snapshot: bool = False
+    """Whether `stored` is all that the worker holds: what was known before is to be forgotten."""
+
+
+ToRouter = (
+    Reserved
+    | Refused
+    | PromptLogprobs
+    | FirstToken
+    | TokenBatch
+    | Transferred
+    | Failed
+    | CacheDelta
+    | ControlResult
+    | PhaseReport
+)

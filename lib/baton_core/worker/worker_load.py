@@ -1,0 +1,29 @@
+"""What a worker tells of its load."""
+
+from __future__ import annotations
+
+from baton_core.blocks.block_pool import BlockPool
+from baton_core.sessions.worker_info import WorkerLoad
+from baton_core.worker.controls import Controls
+from baton_core.worker.learned_rates import LearnedRates
+from baton_core.worker.scheduler import Scheduler
+
+
+def measure_load(
+    now: float, scheduler: Scheduler, pool: BlockPool, controls: Controls, rates: LearnedRates
+) -> WorkerLoad:
+    """Put together what the parts of a worker say now."""
+    standing, flights = controls.standing, scheduler.flights
+    return WorkerLoad(
+        num_running=scheduler.num_running,
+        num_waiting=scheduler.num_waiting,
+        num_queued_tokens=scheduler.num_queued_tokens,
+        num_available_blocks=pool.num_available,
+        step_age_s=now - flights.first.started_s if flights else 0.0,
+        is_asleep=controls.is_asleep,
+        role=standing.role,
+        is_role_fixed=standing.is_role_fixed,
+        is_draining=standing.is_draining,
+        fault=standing.fault,
+        rates=rates.rates,
+    )

@@ -1,0 +1,40 @@
+"""From what was drawn and told in a step to what each slice of its plan gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.worker.step_plan import StepPlan, StepResult
+from baton_engine.prompt_logprobs import PromptLogprobs
+from baton_engine.sampler import Drawn
+
+
+def step_result(
+    plan: StepPlan, drawn: Drawn, token_ids: Sequence[int], prompts: PromptLogprobs
+) -> StepResult:
+    """Give each slice its rows of `drawn`, one for each of its samples, and what was found of its prompt.
+
+    `token_ids` are those of `drawn`, on the host. A slice that failed gets the reason alone.
+    """
+    sampled: list[tuple[int, ...]] = []
+    logprobs: dict[int, tuple[PositionLogprobs, ...]] = {}
+    failures: dict[int, str] = {}
+    num_rows = 0
+    for number, piece in enumerate(plan.slices):
+        rows = range(num_rows, num_rows + len(piece.samples))
+        num_rows = rows.stop
+        if drawn.failures and (failed := [row for row in rows if row in drawn.failures]):
+            failures[number] = drawn.failures[failed[0]]
+            sampled.append(())
+            continue
+        sampled.append(tuple(token_ids[rows.start : rows.stop]))
+        if drawn.logprobs and (told := [row for row in rows if row in drawn.logprobs]):
+            logprobs[number] = tuple(drawn.logprobs[row] for row in told)
+    return StepResult(
+        step_id=plan.step_id,
+        sampled=tuple(sampled),
+        logprobs=logprobs,
+        prompt_logprobs={number: told for number, told in prompts.items() if number not in failures},
+        failures=failures,
+    )

@@ -1,0 +1,124 @@
+"""Forms compiled by llguidance.
+
+Imported when the first form is compiled that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.form_bounds import is_lark
+from baton_core.requests.guidance_source import guidance_source, lark_source
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_engine.structured.interface import Backend, EndTokens, Grammar, GrammarState, TokenMask
+from baton_engine.structured.vocabulary import Vocabulary
+
+
+class GuidanceBackend(Backend):
+    """Compiles what llguidance knows in full; it refuses by name what it does not know."""
+
+    def __init__(self, vocabulary: Vocabulary, end: EndTokens) -> None:
+        self._vocabulary = vocabulary
+        self._end = end
+        self._limits = LLParserLimits(verbose_errors=False)
+
+    def compile(self, params: StructuredOutputsParams) -> GuidanceGrammar:
+        """See `Backend`."""
+        field, value = f"structured_outputs.{params.form}", getattr(params, params.form)
+        has_marks = params.structural_tag is not None
+        tokenizer = self._tokenizer_with_marks if has_marks else self._tokenizer
+        try:
+            matcher = LLMatcher(tokenizer, _source(params), log_level=0, limits=self._limits)
+            reason = matcher.get_error()
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            reason = str(error)
+        if not reason:
+            # Only the first mask shows whether a pattern is too large.
+            matcher.unsafe_compute_mask_ptr(*_address(np.zeros_like(self._end.mask)))
+            reason = matcher.get_error()
+        if reason:
+            allowed = f"what llguidance can compile ({_first_lines(reason)})"
+            raise InvalidRequestError(field, value, allowed)
+        return GuidanceGrammar(matcher, self._end)
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        return self._make_tokenizer(self._vocabulary.texts)
+
+    @cached_property
+    def _tokenizer_with_marks(self) -> LLTokenizer:
+        """For structural tags, in which special tokens may be the marks that begin and end a part."""
+        return self._make_tokenizer(self._vocabulary.texts_with_marks(self._end.token_ids))
+
+    def _make_tokenizer(self, texts: Sequence[bytes]) -> LLTokenizer:
+        end_token_ids = sorted(self._end.token_ids)
+        words = _Words(texts, self._vocabulary, end_token_ids[0])
+        return LLTokenizer(words, n_vocab=len(texts), eos_token=end_token_ids)
+
+
+class GuidanceGrammar(Grammar):
+    def __init__(self, matcher: LLMatcher, end: EndTokens) -> None:
+        self._matcher = matcher
+        self._end = end
+
+    @property
+    def num_bytes(self) -> int:
+        return 0
+
+    def new_state(self) -> GuidanceState:
+        return GuidanceState(self._matcher.deep_copy(), self._end)
+
+
+class GuidanceState(GrammarState):
+    def __init__(self, matcher: LLMatcher, end: EndTokens) -> None:
+        super().__init__(end)
+        self._matcher = matcher
+
+    def _advance(self, token_id: int) -> bool:
+        return bool(self._matcher.try_consume_tokens([token_id]))
+
+    def _fill(self, row: TokenMask) -> None:
+        # A matcher that has met a limit of its library's allows the end tokens alone.
+        self._matcher.unsafe_compute_mask_ptr(*_address(row))
+
+
+class _Words:
+    """The vocabulary as `LLTokenizer` asks for it."""
+
+    is_tokenizer_wrapper = True
+    bos_token_id = None
+
+    def __init__(self, texts: Sequence[bytes], vocabulary: Vocabulary, end_token_id: int) -> None:
+        self.tokens = texts
+        self.eos_token_id = end_token_id
+        self.special_token_ids = [token_id for token_id in vocabulary.marks if not texts[token_id]]
+        self._tokenizer = vocabulary.tokenizer
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        text = text if isinstance(text, str) else text.decode(errors="replace")
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+
+def _source(params: StructuredOutputsParams) -> str:
+    if params.grammar is None or is_lark(params.grammar):
+        return guidance_source(params)
+    try:
+        return lark_source(any_to_lark(params.grammar))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(str(error)) from None
+
+
+def _address(row: TokenMask) -> tuple[int, int]:
+    """Where a mask lies, and its bytes."""
+    return row.ctypes.data, row.nbytes
+
+
+def _first_lines(reason: str) -> str:
+    return "; ".join(line.strip() for line in reason.splitlines()[:3])[:300]

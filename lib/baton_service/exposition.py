@@ -1,0 +1,73 @@
+"""One scrape's answer: families of samples in Prometheus' text format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from baton_core.distribution import Distribution
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+
+
+class Kind(StrEnum):
+    """The value is what the text format calls it."""
+
+    GAUGE = "gauge"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """All samples of one name."""
+
+    name: str
+    """Without the `_total` that the text format adds to counters."""
+    kind: Kind
+    text: str
+    """One line for people."""
+    labels: tuple[str, ...] = ()
+
+
+class Exposition(Collector):
+    """Made for one scrape. Every family of `families` is in it, with or without samples."""
+
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._metrics = {family.name: _metric(family) for family in families}
+
+    def add(self, family: Family, value: float | Distribution, *labels: str) -> None:
+        """Add a sample; `labels` are the values of the family's labels, in order."""
+        metric = self._metrics[family.name]
+        if isinstance(value, Distribution):
+            assert isinstance(metric, HistogramMetricFamily), f"{family.name} is a {family.kind}"
+            metric.add_metric(labels, buckets=value.cumulative(), sum_value=value.total)
+        else:
+            assert isinstance(metric, GaugeMetricFamily | CounterMetricFamily), (
+                f"{family.name} is a {family.kind}"
+            )
+            metric.add_metric(labels, value)
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics.values())
+
+    def text(self) -> bytes:
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry)
+
+
+def _metric(family: Family) -> Metric:
+    match family.kind:
+        case Kind.GAUGE:
+            return GaugeMetricFamily(family.name, family.text, labels=family.labels)
+        case Kind.COUNTER:
+            return CounterMetricFamily(family.name, family.text, labels=family.labels)
+        case Kind.HISTOGRAM:
+            return HistogramMetricFamily(family.name, family.text, labels=family.labels)

@@ -1,0 +1,107 @@
+"""Traces of requests: what a process says of its part once that is over, and what it says it to.
+
+Spans are made of records when a request has ended, never while it runs: nothing is done per token, and
+without an endpoint nothing is imported. Times are those of the process's own clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, TypeAlias
+from urllib.parse import urlsplit
+
+from baton_core.errors import InvalidConfigError
+
+ROOT: Final = "llm_request"
+"""Name of a request's root span."""
+FLUSH_WITHIN_S: Final = 2.0
+"""How long the end of a process waits for what is still to be exported."""
+Attribute: TypeAlias = str | bool | int | float | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracingSettings:
+    """What an operator may set."""
+
+    endpoint: str = ""
+    """URL of an OTLP receiver that speaks gRPC; empty: nothing is traced."""
+    sample_ratio: float = 1.0
+    """Of the requests whose clients do not say themselves whether they are to be traced."""
+
+    def __post_init__(self) -> None:
+        if self.endpoint and urlsplit(self.endpoint).scheme not in ("http", "https"):
+            allowed = "a URL such as http://host:4317, or https:// for TLS"
+            raise InvalidConfigError(f"--otlp-traces-endpoint is {self.endpoint!r}; allowed: {allowed}")
+        if not 0 <= self.sample_ratio <= 1:
+            text = f"--trace-sample-ratio is {self.sample_ratio!r}; allowed: a number from 0 to 1"
+            raise InvalidConfigError(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What took from one time to another."""
+
+    name: str
+    start_s: float
+    end_s: float
+    attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    error: str = ""
+    """What went wrong, in one word; empty: nothing did."""
+
+
+class Tracing(Protocol):
+    """Of one process. A `traceparent` is a W3C trace context. Only `close` waits, and nothing fails."""
+
+    def begin(self, parent: str) -> str:
+        """Choose the root span of a request, below its client's span if that has one, and whether it is
+        exported; returns its traceparent, or nothing where nobody traces."""
+        ...
+
+    def export_root(self, now: float, traceparent: str, parent: str, span: Span) -> None:
+        """Export the root span that `begin` has chosen."""
+        ...
+
+    def export(self, now: float, traceparent: str, spans: Sequence[Span]) -> None:
+        """Export spans below that of `traceparent`, unless it says that they are not wanted."""
+        ...
+
+    def close(self) -> None:
+        """Export what waits, within `FLUSH_WITHIN_S`."""
+        ...
+
+
+class _NoTracing:
+    def begin(self, parent: str) -> str:
+        return ""
+
+    def export_root(self, now: float, traceparent: str, parent: str, span: Span) -> None:
+        return
+
+    def export(self, now: float, traceparent: str, spans: Sequence[Span]) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
+NO_TRACING: Final[Tracing] = _NoTracing()
+
+
+def start_tracing(settings: TracingSettings, *, service: str, instance_id: str) -> Tracing:
+    """Begin to export what the process named `service` does.
+
+    Raises:
+        InvalidConfigError: what exports is not installed.
+    """
+    if not settings.endpoint:
+        return NO_TRACING
+    try:
+        # Optional, and a fifth of a second to import.
+        from baton_service.otlp_tracing import OtlpTracing
+    except ImportError as error:
+        raise InvalidConfigError(
+            f"--otlp-traces-endpoint is {settings.endpoint!r}, but {error.name} is not installed; "
+            "allowed: an endpoint with the packages of baton[tracing]"
+        ) from None
+    return OtlpTracing(settings, service=service, instance_id=instance_id)

@@ -1,0 +1,136 @@
+"""Routers and workers in one thread under a virtual clock: the production cores, and a seed that decides.
+
+After every event the invariants of the node that took it are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Final
+
+from baton_core.routing.router_core import RouterConfig
+from baton_core.sessions.session import SessionTimings
+from baton_core.sessions.worker_info import WorkerInfo
+from baton_core.worker.worker_config import WorkerConfig
+from baton_simulator.backends import BACKENDS, Backend
+from baton_simulator.clock import Clock, NodeClock
+from baton_simulator.copies import Engine
+from baton_simulator.costs import LinearCost, StepCost
+from baton_simulator.coverage import Coverage
+from baton_simulator.event_log import EventLog
+from baton_simulator.network import Network, Receiver, Stream, Weather
+from baton_simulator.node import Node
+from baton_simulator.sim_router import SimRouter
+from baton_simulator.sim_worker import SimWorker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What goes wrong at workers: probabilities, and a time in seconds."""
+
+    pull_failure: float = 0.0
+    """Of a piece of a copy."""
+    form_failure: float = 0.0
+    max_prepare_s: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """Where a cluster runs: its network, how fast things are, and what goes wrong all the time."""
+
+    weather: Weather = field(default_factory=Weather)
+    faults: Faults = field(default_factory=Faults)
+    backend: Backend = BACKENDS["shared_memory"]
+    cost: StepCost = field(default_factory=LinearCost)
+    timings: SessionTimings = field(default_factory=SessionTimings)
+    pull_delays_s: tuple[float, float] = (0.001, 0.02)
+    """Least and most time of a copy, without that on the links."""
+    num_pieces: int = 1
+    """Most parts of a copy; others act between them."""
+
+
+USUAL: Final = Conditions()
+EXACT: Final = NodeClock()
+_LOOK_EVERY_S: Final = 0.01
+
+
+class Cluster:
+    """Members come and go while it runs.
+
+    Args:
+        routers: names; each is started at once, with the first life's epoch.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        router: RouterConfig,
+        routers: Sequence[str] = ("r",),
+        conditions: Conditions = USUAL,
+    ) -> None:
+        self.seed = seed
+        self.conditions = conditions
+        self.clock = Clock()
+        self.rng = Random(f"{seed}/cluster")
+        self.log = EventLog(self.clock)
+        self.coverage = Coverage()
+        self.network = Network(self.clock, Random(f"{seed}/network"), conditions.weather)
+        self.workers: dict[str, SimWorker] = {}
+        self.routers: dict[str, SimRouter] = {}
+        self.streams: list[Stream] = []
+        """Those that are not cut."""
+        self._router_config = router
+        for name in routers:
+            self.start_router(name)
+
+    @property
+    def router(self) -> SimRouter:
+        """The first one."""
+        return next(iter(self.routers.values()))
+
+    def node(self, name: str) -> Node:
+        return self.workers.get(name) or self.routers[name]
+
+    def start(
+        self, info: WorkerInfo, config: WorkerConfig, engine: Engine, clock: NodeClock = EXACT
+    ) -> SimWorker:
+        """Start a worker, in the place of an earlier one of its name."""
+        worker = self.workers[info.worker_id] = SimWorker(self, info, config, engine, clock)
+        self.log.add(worker.name, "starts", f"epoch {info.epoch}")
+        for link in worker.links:
+            link.dial()
+        return worker
+
+    def start_router(self, name: str, *, epoch: int = 1, clock: NodeClock = EXACT) -> SimRouter:
+        """Start a router, in the place of an earlier one of its name; epochs leave room to count up."""
+        mark = name if epoch > 1 or self.routers else ""
+        limits = replace(self._router_config.limits, router_name=f"{mark}{epoch}" if mark else "")
+        config = replace(self._router_config, limits=limits)
+        router = self.routers[name] = SimRouter(self, name, clock, config, epoch=epoch)
+        self.log.add(name, "starts", f"epoch {epoch}")
+        return router
+
+    def run_until_joined(self, within_s: float = 5.0) -> None:
+        """Let time pass until every router has a session with every worker."""
+        limit_s = self.clock.now + within_s
+        while any(router.sessions.keys() != self.workers.keys() for router in self.routers.values()):
+            assert self.clock.now < limit_s, f"a worker did not join within {within_s:g} s"
+            self.clock.run(self.clock.now + _LOOK_EVERY_S)
+
+    def crash(self, name: str) -> None:
+        self.log.add(name, "crashes")
+        self.coverage.add("crashes")
+        self.node(name).crash()
+
+    def dial(self, worker: SimWorker, router: str, receive: Receiver) -> Stream:
+        """Open a stream to whoever has that name now."""
+        target = self.routers[router]
+        stream = Stream(self.clock, self.network, worker.name, receive, router, target.on_frame)
+        self.streams = [one for one in self.streams if not one.is_cut]
+        self.streams.append(stream)
+        if not target.is_alive:
+            self.clock.after(self.network.delay_s(), stream.break_)
+        return stream

@@ -1,0 +1,36 @@
+"""Calls on a deep stack, for a library that follows a form's nesting by recursion in Rust.
+
+There an overflow ends the process. Forms are bounded in size, and so is what they need of a stack.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeVar
+
+_STACK_BYTES: Final = 256 << 20
+"""Reserved, not touched: ten times what the deepest form that the bounds allow was seen to need."""
+_STARTING = threading.Lock()
+_T = TypeVar("_T")
+
+
+def run_deep(call: Callable[[], _T]) -> _T:
+    """Return what `call` returns, or raise what it raises, on a thread of its own."""
+    outcome: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # a panic of the library's is no Exception; it is raised again here
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=run, name="baton-form", daemon=True)
+    with _STARTING:
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    return outcome.result()

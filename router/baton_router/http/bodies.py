@@ -1,0 +1,115 @@
+"""Reads and decodes the bodies of requests: bounded in size and time, strict in form."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from baton_core.errors import InvalidRequestError
+from baton_router.http.errors import HttpError
+
+BodyT = TypeVar("BodyT")
+READ_WITHIN_S: Final = 60.0
+_LINGER_S: Final = 1.0
+"""How long the rest of a refused body is read and dropped, so that its client gets to read the refusal."""
+_AT: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_MISSING: Final = re.compile(r"Object missing required field `(.*)`")
+
+
+async def read_body(receive: Receive, headers: Headers, max_bytes: int) -> bytes:
+    """Return the whole body of a request.
+
+    Raises:
+        HttpError: 413, it is larger than `max_bytes`; 415, it is no JSON; 408, it takes too long.
+        ClientDisconnect: the client is gone.
+    """
+    kind = headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HttpError(415, "unsupported_media_type", f"content-type is {kind!r}; allowed: application/json")
+    length = headers.get("content-length", "0")
+    try:
+        async with asyncio.timeout(READ_WITHIN_S):
+            if length.isdecimal() and len(length) < 20 and int(length) <= max_bytes:
+                return await _read(receive, max_bytes)
+    except TimeoutError:
+        raise HttpError(408, "request_timeout", f"no whole body within {READ_WITHIN_S:g} s") from None
+    await _drop(receive)
+    raise _too_large(max_bytes)
+
+
+def decode_body(body: bytes, decoder: msgspec.json.Decoder[BodyT]) -> BodyT:
+    """Return the body as its route's type.
+
+    Raises:
+        InvalidRequestError: it is no JSON, or has a field that is unknown, missing or of another type.
+    """
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestError("body", body[:60], f"JSON in UTF-8 ({error})") from None
+    except RecursionError:
+        raise nested_too_deeply() from None
+
+
+def nested_too_deeply() -> InvalidRequestError:
+    """The refusal of a body that this process's stack cannot hold."""
+    return InvalidRequestError("body", "nested too deeply", "JSON with fewer levels")
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    num_bytes = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        num_bytes += len(parts[-1])
+        if num_bytes > max_bytes:
+            if message.get("more_body", False):
+                await _drop(receive)
+            raise _too_large(max_bytes)
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+async def _drop(receive: Receive) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            message = await receive()
+            while message["type"] == "http.request" and message.get("more_body", False):
+                message = await receive()
+
+
+def _too_large(max_bytes: int) -> HttpError:
+    return HttpError(413, "request_too_large", f"the body is too large; allowed: at most {max_bytes} bytes")
+
+
+class BodyFieldError(InvalidRequestError):
+    """A field of a body that its type refuses, in the decoder's words."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(field, None, message)
+        self.args = (message,)
+
+
+def _refusal(message: str) -> BodyFieldError:
+    at = _AT.fullmatch(message)
+    text, path = (at[1], at[2]) if at else (message, "")
+    for pattern, what in ((_UNKNOWN, "unknown; allowed: the fields in /openapi.json"), (_MISSING, "missing")):
+        if (found := pattern.fullmatch(text)) is not None:
+            field = found[1] or "''"
+            name = f"{path}.{field}" if path else field
+            return BodyFieldError(name[:200], f"{name[:200]} is {what}")
+    name = path or "body"
+    return BodyFieldError(name, f"{name} is of the wrong type or out of range: {text[0].lower()}{text[1:]}")

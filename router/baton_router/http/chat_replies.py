@@ -1,0 +1,160 @@
+"""The bodies of `/v1/chat/completions`: what goes out, whole or in chunks."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from baton_router.http.prompt_logprobs import PromptLogprobs
+from baton_router.http.usage import Usage
+
+
+class FunctionCall(msgspec.Struct, kw_only=True):
+    name: str
+    arguments: str
+    """JSON text."""
+
+
+class ToolCall(msgspec.Struct, kw_only=True):
+    """A tool that is to be called."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class AnswerMessage(msgspec.Struct, kw_only=True):
+    """The whole answer."""
+
+    role: str
+    content: str | None
+    refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
+    reasoning: str | msgspec.UnsetType | None = msgspec.UNSET
+    reasoning_content: str | msgspec.UnsetType | None = msgspec.UNSET
+    """The same as `reasoning`, under its older name."""
+
+
+class FunctionCallPiece(msgspec.Struct, kw_only=True, omit_defaults=True):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallPiece(msgspec.Struct, kw_only=True):
+    """A piece of a call; the first has its id, type and name."""
+
+    index: int
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    type: Literal["function"] | msgspec.UnsetType = msgspec.UNSET
+    function: FunctionCallPiece
+
+
+class AnswerPiece(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What is new of the answer."""
+
+    role: str | None = None
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    """The same as `reasoning`, under its older name."""
+    tool_calls: list[ToolCallPiece] | None = None
+
+
+class TopLogprob(msgspec.Struct, kw_only=True):
+    """A token that could have stood there."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(msgspec.Struct, kw_only=True):
+    """A token of the answer and those that could have stood there."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(msgspec.Struct, kw_only=True):
+    """Of each token of the answer, the thinking and the syntax of calls included."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+class AnswerTimings(msgspec.Struct, kw_only=True):
+    """Where the time of the request went, in seconds; phases that did not occur are 0."""
+
+    queue_s: float
+    prefill_s: float
+    transfer_s: float
+    first_token_s: float
+    total_s: float
+    per_token_s: float
+    transferred_bytes: int
+    prefill_worker: str
+    decode_worker: str
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """One of the answers."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChoiceLogprobs | None
+    finish_reason: str | None
+    """`stop`, `length`, `tool_calls` or `repetition`."""
+    stop_reason: str | int | None
+    """The stop string or stop token that ended it."""
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """The answer to a chat request that is not streamed."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    service_tier: None = None
+    system_fingerprint: str | None = None
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    timings: AnswerTimings | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, kw_only=True):
+    """What is new of one of the answers."""
+
+    index: int
+    delta: AnswerPiece
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | msgspec.UnsetType | None = msgspec.UNSET
+    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+
+
+class ChatChunk(msgspec.Struct, kw_only=True):
+    """A piece of a streamed answer."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    service_tier: None = None
+    system_fingerprint: str | None = None
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    timings: AnswerTimings | msgspec.UnsetType = msgspec.UNSET
+    resume_token: str | msgspec.UnsetType = msgspec.UNSET
+    """In the first chunk: with it the request goes on at any router, should the stream break."""

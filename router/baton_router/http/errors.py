@@ -1,0 +1,125 @@
+"""Errors as HTTP clients get them: OpenAI's body, and the status that `STATUS` gives each code."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from baton_core.errors import (
+    STATUS,
+    BatonError,
+    ContextLengthError,
+    ErrorCode,
+    InvalidRequestError,
+    UnprocessableRequestError,
+    retry_after,
+)
+
+_INVALID: Final = "invalid_request_error"
+_INTERNAL_TEXT: Final = "internal error; the router's log has the cause"
+_INTERNAL_CODES: Final = frozenset(
+    {ErrorCode.INTERNAL, ErrorCode.INVALID_MODEL, ErrorCode.INVALID_CONFIG, ErrorCode.INCOMPATIBLE_WORKER}
+)
+"""Their messages are for the operator; whoever raised them has logged them."""
+_MAX_MESSAGE_CHARACTERS: Final = 2000
+_NAMED: Final = re.compile(r"([\w.\[\]]+) is ")
+"""How messages of `InvalidRequestError` begin; of those that workers raise, only the message arrives."""
+_log = logging.getLogger(__name__)
+
+
+class ErrorDetail(msgspec.Struct, kw_only=True):
+    """What went wrong."""
+
+    message: str
+    type: str
+    param: str | None
+    """The field of the request that is to blame."""
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, kw_only=True):
+    """The body of every answer that is an error."""
+
+    error: ErrorDetail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An error, ready to be sent."""
+
+    status: int
+    body: ErrorBody
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class HttpError(Exception):
+    """An error that only HTTP has: a route, a method, a key, a size."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.param = param
+        self.headers = dict(headers or {})
+
+
+def failure_of(error: Exception) -> Failure:
+    """Say what a client is told; what is no fault of its own stays in the log."""
+    match error:
+        case HttpError():
+            return _failure(error.status, error.code, str(error), param=error.param, headers=error.headers)
+        case UnprocessableRequestError():
+            return _failure(422, error.code, str(error), param=error.field)
+        case ContextLengthError():
+            return _failure(400, "context_length_exceeded", str(error), param=error.field)
+        case InvalidRequestError():
+            return _failure(STATUS[error.code].http, error.code, str(error), param=error.field)
+        case BatonError() if error.code in _INTERNAL_CODES:
+            return _failure(500, ErrorCode.INTERNAL, _INTERNAL_TEXT)
+        case BatonError():
+            return _failure_of_code(error.code, str(error), retry_after(error))
+        case _:
+            _log.error("a request failed", exc_info=error)
+            return _failure(500, ErrorCode.INTERNAL, _INTERNAL_TEXT)
+
+
+def _failure_of_code(code: ErrorCode, message: str, retry_after_s: int | None) -> Failure:
+    status = STATUS[code]
+    if code is ErrorCode.NOT_FOUND:
+        return _failure(status.http, "model_not_found", message, param="model")
+    if code is ErrorCode.INVALID_REQUEST and (named := _NAMED.match(message)) is not None:
+        return _failure(status.http, code, message, param=named[1])
+    headers = {} if retry_after_s is None else {"retry-after": str(retry_after_s)}
+    return _failure(status.http, code, message, headers=headers)
+
+
+def _failure(
+    status: int,
+    code: str,
+    message: str,
+    *,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Failure:
+    text = message[:_MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
+    detail = ErrorDetail(message=text, type=_type_of(status), param=param, code=str(code))
+    return Failure(status=status, body=ErrorBody(error=detail), headers=headers or {})
+
+
+def _type_of(status: int) -> str:
+    if status == 429:
+        return "rate_limit_error"
+    return "server_error" if status >= 500 else _INVALID

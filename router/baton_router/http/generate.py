@@ -1,0 +1,198 @@
+"""POST /inference/v1/generate: token ids in, token ids out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_router.generation import Delta, Finished, GenerationRequest, PromptDelta
+from baton_router.http.calls import Call
+from baton_router.http.collecting import collect
+from baton_router.http.generating import Generation, generating
+from baton_router.http.prompt_logprobs import LEAST, PromptLogprobs, prompt_logprobs_of
+from baton_router.http.request_context import read_context
+from baton_router.http.resuming import read_resuming
+from baton_router.http.sampling_fields import (
+    Fields,
+    SamplingFields,
+    StreamOptions,
+    check_stream_options,
+    read_given,
+)
+from baton_router.http.usage import Usage, usage_of
+
+
+class TokenSampling(SamplingFields, kw_only=True):
+    """`SamplingParams`; without `stop` nothing is made text."""
+
+    max_tokens: int | None = 16
+    logprobs: int | None = None
+
+
+class GenerateRequest(Fields, kw_only=True):
+    """Continue token ids."""
+
+    token_ids: list[int]
+    sampling_params: TokenSampling | None = None
+    model: str | None = None
+    request_id: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    cache_salt: str | None = None
+    session_id: str | None = None
+    prompt_cache_key: str | None = None
+    resume_token: str | None = None
+    """Of an answer whose stream broke: the same request goes on with it, at any router."""
+    num_received_tokens: int | list[int] | None = None
+    """What was received of it, one number a sequence: the stream begins behind that."""
+    priority: int | None = None
+    kv_transfer_params: Any = None
+    """Refused: the router places requests and moves their blocks itself."""
+    features: Any = None
+    """Refused: prompts are tokens alone."""
+
+
+class TokenLogprob(msgspec.Struct, kw_only=True):
+    """Of one token."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class PositionTokenLogprobs(TokenLogprob, kw_only=True):
+    """Of the token at one position, and of the most likely ones there."""
+
+    top_logprobs: list[TokenLogprob]
+
+
+class TokenLogprobs(msgspec.Struct, kw_only=True):
+    """Of each token of the output."""
+
+    content: list[PositionTokenLogprobs]
+
+
+class GenerateChoice(msgspec.Struct, kw_only=True):
+    """One sequence, or what is new of it."""
+
+    index: int
+    token_ids: list[int]
+    logprobs: TokenLogprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class GenerateReply(msgspec.Struct, kw_only=True):
+    """A whole answer, or a chunk of a streamed one."""
+
+    request_id: str
+    choices: list[GenerateChoice]
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    usage: Usage | UnsetType = UNSET
+    resume_token: str | UnsetType = UNSET
+    """In the first chunk: with it the request goes on at any router, should the stream break."""
+
+
+async def generate(call: Call[GenerateRequest]) -> None:
+    """Answer with tokens, whole or as a stream.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+        RequestError: as `generating`.
+    """
+    body = call.body
+    for name in ("kv_transfer_params", "features"):
+        if (value := getattr(body, name)) is not None:
+            raise InvalidRequestError(name, value, "nothing: the router places prompts, which are tokens")
+    check_stream_options(stream=bool(body.stream), options=body.stream_options)
+    params = body.sampling_params or TokenSampling()
+    given = read_given(params) | {"max_tokens": params.max_tokens, "detokenize": bool(params.stop)}
+    if params.logprobs is not None:
+        given["logprobs"] = params.logprobs
+    resumption = read_resuming(call, body)
+    request = GenerationRequest(
+        prompt=tuple(body.token_ids),
+        prompt_field="token_ids",
+        given=given,
+        model=body.model or "",
+        request_id=call.adopt_request_id(body.request_id),
+        cache_salt=body.cache_salt or "",
+        priority=body.priority or 0,
+        context=read_context(call, body.session_id, body.prompt_cache_key),
+        resumption=resumption,
+    )
+    has_logprobs = params.logprobs is not None or params.logprob_token_ids is not None
+    async with generating(call, [request]) as generation:
+        if body.stream:
+            await call.stream(_chunks(call, generation, has_logprobs=has_logprobs))
+        else:
+            await call.reply(await _whole(call, generation, has_logprobs=has_logprobs))
+
+
+async def _whole(call: Call[GenerateRequest], generation: Generation, *, has_logprobs: bool) -> GenerateReply:
+    (prompt,) = await collect(generation)
+    choices = [
+        _choice(call, sequence.as_delta(index), has_logprobs=has_logprobs)
+        for index, sequence in enumerate(prompt.sequences)
+    ]
+    reply = GenerateReply(request_id=call.request_id, choices=choices, usage=usage_of([prompt.finished]))
+    if prompt.spec.params.prompt_logprobs is not None:
+        reply.prompt_logprobs = prompt_logprobs_of(prompt.prompt_logprobs, call.site.door.tokenizer)
+    return reply
+
+
+async def _chunks(
+    call: Call[GenerateRequest], generation: Generation, *, has_logprobs: bool
+) -> AsyncGenerator[GenerateReply, None]:
+    options = call.body.stream_options
+    reply = partial(GenerateReply, request_id=call.request_id)
+    resume_token: str | UnsetType = generation.resume_tokens[0]
+    shows_prompt = generation.specs[0].params.prompt_logprobs is not None and not generation.has_begun_before
+    entries: list[PositionLogprobs] | None = [] if shows_prompt else None
+    async for _, event in generation.events:
+        match event:
+            case PromptDelta() if entries is not None:
+                entries += event.logprobs
+            case Delta(is_received=False):
+                chunk = reply(
+                    choices=[_choice(call, event, has_logprobs=has_logprobs)], resume_token=resume_token
+                )
+                resume_token = UNSET
+                if entries is not None:
+                    chunk.prompt_logprobs = prompt_logprobs_of(entries, call.site.door.tokenizer)
+                    entries = None
+                yield chunk
+            case Finished():
+                if options is not None and options.include_usage:
+                    yield reply(choices=[], usage=usage_of([event]))
+
+
+def _choice(call: Call[GenerateRequest], delta: Delta, *, has_logprobs: bool) -> GenerateChoice:
+    return GenerateChoice(
+        index=delta.index,
+        token_ids=list(delta.token_ids),
+        logprobs=_logprobs(delta.logprobs) if has_logprobs else None,
+        finish_reason=delta.finish_reason,
+        stop_reason=delta.stop_reason,
+    )
+
+
+def _logprobs(entries: Sequence[PositionLogprobs]) -> TokenLogprobs:
+    return TokenLogprobs(content=[_position(entry) for entry in entries])
+
+
+def _position(entry: PositionLogprobs) -> PositionTokenLogprobs:
+    pairs = [
+        TokenLogprob(token=f"token_id:{token_id}", logprob=max(logprob, LEAST), bytes=None)
+        for token_id, logprob in zip(entry.token_ids, entry.logprobs, strict=True)
+    ]
+    own = pairs[0]
+    return PositionTokenLogprobs(
+        token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=pairs[1:]
+    )

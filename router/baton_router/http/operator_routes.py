@@ -1,0 +1,216 @@
+"""Routes for the operator, off unless `--enable-operator-routes` is given."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+from baton_core.errors import STATUS, InvalidRequestError, RequestError
+from baton_core.sessions.control_messages import ControlAction
+from baton_router.http.calls import Call
+from baton_router.http.errors import HttpError
+from baton_router.http.sampling_fields import Fields
+from baton_router.operations import DEFAULT_TIMEOUT_S, checked_timeout, read_results
+
+QueryT = TypeVar("QueryT", bound="Query")
+
+
+class LoadAdapterRequest(Fields, kw_only=True):
+    """Load an adapter under a name."""
+
+    lora_name: str
+    lora_path: str
+    load_inplace: bool | None = None
+
+
+class UnloadAdapterRequest(Fields, kw_only=True):
+    """Forget an adapter."""
+
+    lora_name: str
+    lora_int_id: int | None = None
+
+
+class CollectiveRpcRequest(Fields, kw_only=True):
+    """Call a method of each worker's runner, or a function that `method` names as package.module:function."""
+
+    method: str
+    args: list[Any] = msgspec.field(default_factory=list)
+    kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    timeout: float | None = None
+    """In seconds."""
+
+
+class CollectiveRpcReply(msgspec.Struct, kw_only=True):
+    """What each worker's call returned, in the order of the workers' names."""
+
+    results: list[Any]
+
+
+class SleepState(msgspec.Struct, kw_only=True):
+    """Of the workers."""
+
+    is_sleeping: bool
+    """Whether any of them sleeps."""
+
+
+class CacheReset(msgspec.Struct, kw_only=True):
+    """Of all workers together, in blocks."""
+
+    num_forgotten: int
+    num_in_use: int
+    """Those that requests or transfers use keep their content."""
+
+
+class OpenWork(msgspec.Struct, kw_only=True):
+    """What a worker has: it is empty when all are 0."""
+
+    num_requests: int
+    num_offers: int
+    """Prompts whose blocks are kept for other workers."""
+    num_transfers: int
+
+
+class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Parameters behind the question mark; most routes take none."""
+
+
+class SleepQuery(Query, kw_only=True):
+    level: int = 1
+    """0 pauses, 1 gives up the KV cache, 2 the weights too."""
+
+
+class WakeUpQuery(Query, kw_only=True):
+    tags: list[str] = msgspec.field(default_factory=list)
+    """Of weights, kv_cache and scheduling; none is all."""
+
+
+class WorkerQuery(Query, kw_only=True):
+    worker_id: str
+
+
+class DrainQuery(WorkerQuery, kw_only=True):
+    force: bool = False
+    """Also when no worker would be left that prefills, or decodes."""
+
+
+class SetRoleQuery(DrainQuery, kw_only=True):
+    role: str
+    """prefill, decode or mixed."""
+
+
+async def reset_prefix_cache(call: Call[None]) -> None:
+    read_query(call, Query)
+    answers = await _ask(call, ControlAction.RESET_PREFIX_CACHE)
+    names = CacheReset.__struct_fields__
+    await call.reply(CacheReset(**{name: sum(answer[name] for answer in answers) for name in names}))
+
+
+async def sleep(call: Call[None]) -> None:
+    await _do(call, ControlAction.SLEEP, {"level": read_query(call, SleepQuery).level})
+
+
+async def wake_up(call: Call[None]) -> None:
+    await _do(call, ControlAction.WAKE_UP, {"tags": read_query(call, WakeUpQuery).tags})
+
+
+async def is_sleeping(call: Call[None]) -> None:
+    read_query(call, Query)
+    await call.reply(SleepState(is_sleeping=any(await _ask(call, ControlAction.IS_SLEEPING))))
+
+
+async def set_role(call: Call[None]) -> None:
+    query = read_query(call, SetRoleQuery)
+    await _change(call, ControlAction.SET_ROLE, query, {"role": query.role, "force": query.force})
+
+
+async def drain(call: Call[None]) -> None:
+    query = read_query(call, DrainQuery)
+    await _change(call, ControlAction.DRAIN, query, {"force": query.force})
+
+
+async def undrain(call: Call[None]) -> None:
+    await _change(call, ControlAction.UNDRAIN, read_query(call, WorkerQuery), {})
+
+
+async def start_profile(call: Call[None]) -> None:
+    read_query(call, Query)
+    await _do(call, ControlAction.START_PROFILE)
+
+
+async def stop_profile(call: Call[None]) -> None:
+    read_query(call, Query)
+    await _do(call, ControlAction.STOP_PROFILE)
+
+
+async def collective_rpc(call: Call[CollectiveRpcRequest]) -> None:
+    body = call.body
+    timeout_s = DEFAULT_TIMEOUT_S if body.timeout is None else checked_timeout("timeout", body.timeout)
+    argument = {"method": body.method, "args": body.args, "kwargs": body.kwargs}
+    results = await _ask(call, ControlAction.COLLECTIVE_RPC, argument, timeout_s)
+    await call.reply(CollectiveRpcReply(results=results))
+
+
+async def refuse_adapter(call: Call[LoadAdapterRequest | UnloadAdapterRequest]) -> None:
+    """Raises HttpError: 501."""
+    text = "adapters are not supported: the model is served as it is"
+    raise HttpError(501, "not_supported", text, param="lora_name")
+
+
+def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:
+    """Read a route's parameters.
+
+    Raises:
+        InvalidRequestError: one is unknown, or of another type.
+    """
+    given = call.request.query_params
+    is_list = {field.name: field.default_factory is list for field in msgspec.structs.fields(kind)}
+    values = {name: given.getlist(name) if is_list.get(name) else given[name] for name in given}
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        allowed = ", ".join(is_list) or "none"
+        raise InvalidRequestError("query", str(given), f"{allowed} ({error})") from None
+
+
+async def _change(
+    call: Call[None], action: ControlAction, query: WorkerQuery, argument: Mapping[str, Any]
+) -> None:
+    try:
+        (work,) = await _ask(call, action, argument, worker_ids=(query.worker_id,))
+    except RequestError as error:
+        raise HttpError(STATUS[error.code].http, error.code, str(error), param="worker_id") from None
+    await call.reply(OpenWork(**work))
+
+
+async def _do(call: Call[Any], action: ControlAction, argument: Mapping[str, Any] | None = None) -> None:
+    """Have the workers do something, and answer without a body."""
+    await _ask(call, action, argument)
+    await call.respond(Response(status_code=200))
+
+
+async def _ask(
+    call: Call[Any],
+    action: ControlAction,
+    argument: Mapping[str, Any] | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    worker_ids: Sequence[str] = (),
+) -> list[Any]:
+    """Return what each worker named, or each of all, answered.
+
+    Raises:
+        HttpError: one of them could not do it; an operator is told why.
+    """
+    door = call.site.door
+    with door.open_call():
+        async with call.while_connected():
+            results = await door.router.operations.control(
+                action, json.dumps(argument or {}), timeout_s, worker_ids
+            )
+    try:
+        return read_results(results)
+    except RequestError as error:
+        raise HttpError(STATUS[error.code].http, error.code, str(error)) from None

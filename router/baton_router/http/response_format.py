@@ -1,0 +1,93 @@
+"""What form a request wants its answers to have: `response_format`, or `structured_outputs`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+
+
+class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Exactly one form, or none where `response_format` has it."""
+
+    json: dict[str, Any] | str | None = None
+    """A JSON schema."""
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: dict[str, Any] | str | None = None
+    disable_any_whitespace: bool = False
+
+
+class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
+    """Any text."""
+
+
+class JsonObjectFormat(
+    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_object"
+):
+    """Any JSON object."""
+
+
+class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A schema with a name; it is enforced whatever `strict` says."""
+
+    name: str
+    description: str | None = None
+    json_schema: dict[str, Any] | None = msgspec.field(name="schema", default=None)
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(
+    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="json_schema"
+):
+    """JSON that follows a schema."""
+
+    json_schema: JsonSchema
+
+
+class StructuralTagFormat(
+    msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="structural_tag"
+):
+    """Text with parts in a form: either `format`, or `structures` and `triggers`."""
+
+    format: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    structures: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+    triggers: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTagFormat
+
+
+def read_output_form(
+    structured_outputs: StructuredOutputs | None, response_format: ResponseFormat | None
+) -> StructuredOutputsParams | None:
+    """Return the one form that both fields together ask for.
+
+    Raises:
+        InvalidRequestError: there are several, or one lacks its schema.
+    """
+    asked = _form_of(response_format)
+    if structured_outputs is None and not asked:
+        return None
+    given = {} if structured_outputs is None else msgspec.structs.asdict(structured_outputs)
+    given = {name: value for name, value in given.items() if value is not None}
+    return StructuredOutputsParams.from_mapping({**given, **asked})
+
+
+def _form_of(response_format: ResponseFormat | None) -> dict[str, Any]:
+    match response_format:
+        case JsonObjectFormat():
+            return {"json_object": True}
+        case JsonSchemaFormat(json_schema=JsonSchema(json_schema=None)):
+            raise InvalidRequestError("response_format.json_schema.schema", None, "a JSON schema")
+        case JsonSchemaFormat(json_schema=named):
+            return {"json": named.json_schema}
+        case StructuralTagFormat():
+            return {"structural_tag": msgspec.to_builtins(response_format)}
+        case _:
+            return {}

@@ -1,0 +1,95 @@
+"""POST /tokenize and /detokenize: the model's tokenizer. They need no worker."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from baton_core.errors import InvalidRequestError
+from baton_router.generation import Prompt
+from baton_router.http.calls import Call
+from baton_router.http.chat_conversation import read_conversation
+from baton_router.http.chat_schemas import Messages, ReasoningEffort, Tools
+from baton_router.http.sampling_fields import Fields
+
+
+class TokenizeRequest(Fields, kw_only=True):
+    """A text (`prompt`) or a conversation (`messages`)."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
+    documents: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    """Default: true for a text, false for a conversation, whose template writes them."""
+    add_generation_prompt: bool | None = None
+    """Default: true."""
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeReply(msgspec.Struct, kw_only=True):
+    """The tokens of a text."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | UnsetType | None = UNSET
+
+
+class DetokenizeRequest(Fields, kw_only=True):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: list[int]
+    skip_special_tokens: bool | None = None
+
+
+class DetokenizeReply(msgspec.Struct, kw_only=True):
+    """Their text."""
+
+    prompt: str
+
+
+async def tokenize(call: Call[TokenizeRequest]) -> None:
+    """Answer with token ids.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the message names it.
+        RequestError: as `FrontDoor.tokenize`.
+    """
+    body, door = call.body, call.site.door
+    token_ids = await door.tokenize(
+        _read_prompt(body), model=body.model or "", add_special_tokens=body.add_special_tokens
+    )
+    reply = TokenizeReply(count=len(token_ids), max_model_len=door.max_model_len, tokens=list(token_ids))
+    if body.return_token_strs:
+        reply.token_strs = await asyncio.to_thread(lambda: list(map(door.tokenizer.token_text, token_ids)))
+    await call.reply(reply)
+
+
+async def detokenize(call: Call[DetokenizeRequest]) -> None:
+    """Answer with a text.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the message names it.
+        RequestError: as `FrontDoor.detokenize`.
+    """
+    body = call.body
+    text = await call.site.door.detokenize(
+        body.tokens, model=body.model or "", skip_special_tokens=bool(body.skip_special_tokens)
+    )
+    await call.reply(DetokenizeReply(prompt=text))
+
+
+def _read_prompt(body: TokenizeRequest) -> Prompt:
+    if (body.prompt is None) == (body.messages is None):
+        raise InvalidRequestError("prompt", body.prompt, "one of prompt and messages")
+    return read_conversation(body) if body.prompt is None else body.prompt

@@ -1,0 +1,69 @@
+"""What a router tells of its workers, as their registrations and last heartbeats describe them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from baton_core.routing.fleet import Fleet
+from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_service import vllm_metrics as vllm
+from baton_service.exposition import Exposition, Family, Kind
+
+
+def _gauge(name: str, text: str, *labels: str) -> Family:
+    return Family(name=f"baton_{name}", kind=Kind.GAUGE, text=text, labels=labels)
+
+
+WORKERS: Final = _gauge("workers", "Workers in a session with this router", "role", "state")
+BROKEN_PAIRS: Final = _gauge(
+    "broken_pairs", "Pairs of workers of which one's blocks do not arrive at the other"
+)
+STEP_AGE: Final = _gauge("worker_step_age_seconds", "How long the step in flight has been running", "worker")
+QUEUED: Final = _gauge("worker_queued_tokens", "Prompt tokens that are not computed yet", "worker")
+PREFILL_RATE: Final = _gauge(
+    "worker_prefill_tokens_per_second",
+    "Learned: prompt tokens that steps compute; 0: not known yet",
+    "worker",
+)
+STEP_TIME: Final = _gauge(
+    "worker_decode_step_seconds", "Learned: a step without prompt tokens; 0: not known yet", "worker"
+)
+PULL_RATE: Final = _gauge(
+    "worker_pull_bytes_per_second", "Learned: KV copied from other workers; 0: not known yet", "worker"
+)
+FAMILIES: Final = (WORKERS, BROKEN_PAIRS, STEP_AGE, QUEUED, PREFILL_RATE, STEP_TIME, PULL_RATE)
+
+
+def tell_fleet(page: Exposition, model_name: str, fleet: Fleet) -> None:
+    """Add a sample for each worker, and vLLM's for those that serve no metrics of their own."""
+    workers = fleet.workers()
+    states = Counter((load.role or info.role, state_of(load)) for info, load in workers)
+    for (role, state), count in sorted(states.items()):
+        page.add(WORKERS, count, role, state)
+    page.add(BROKEN_PAIRS, fleet.num_broken_pairs)
+    for info, load in workers:
+        name, rates = info.worker_id, load.rates
+        page.add(STEP_AGE, load.step_age_s, name)
+        page.add(QUEUED, load.num_queued_tokens, name)
+        page.add(PREFILL_RATE, rates.prefill_tokens_per_s, name)
+        page.add(STEP_TIME, rates.decode_step_s, name)
+        page.add(PULL_RATE, rates.pull_bytes_per_s, name)
+        if not info.metrics_address:
+            _tell_engine(page, model_name, info, load)
+
+
+def state_of(load: WorkerLoad) -> str:
+    """What a worker is ready for, in one word."""
+    if load.fault:
+        return "faulty"
+    return "asleep" if load.is_asleep else "draining" if load.is_draining else "ready"
+
+
+def _tell_engine(page: Exposition, model_name: str, info: WorkerInfo, load: WorkerLoad) -> None:
+    engine = (model_name, info.worker_id)
+    page.add(vllm.NUM_RUNNING, load.num_running, *engine)
+    page.add(vllm.NUM_WAITING, load.num_waiting, *engine)
+    page.add(vllm.KV_USAGE, 1 - load.num_available_blocks / info.num_blocks, *engine)
+    cache = (str(info.identity.block_size), str(info.num_blocks), info.identity.dtype)
+    page.add(vllm.CACHE_CONFIG, 1, *engine, *cache, "")

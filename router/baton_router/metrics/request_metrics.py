@@ -1,0 +1,160 @@
+"""What a router counts of its requests, for each engine: the worker that decodes them, or draws a token."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from baton_core.distribution import Distribution
+from baton_core.errors import ErrorCode
+from baton_core.requests.finish import FinishReason
+from baton_core.requests.phases import PhaseReport
+from baton_core.routing.request_record import RequestRecord
+from baton_core.routing.router_events import FailRequest, FinishRequest
+from baton_core.sessions.router_messages import SequenceOutput, ToRouter
+from baton_router.client_stream import ClientStream
+from baton_router.metrics.placement_metrics import PlacementMetrics
+from baton_service import vllm_metrics as vllm
+from baton_service.exposition import Exposition, Family
+from baton_service.work_done import WorkDone
+
+NO_ENGINE: Final = ""
+"""Of requests that no worker came to decode."""
+_DISTRIBUTIONS: Final = {
+    vllm.TIME_TO_FIRST_TOKEN: vllm.FIRST_TOKEN_BOUNDS,
+    vllm.INTER_TOKEN_LATENCY: vllm.TOKEN_GAP_BOUNDS,
+    vllm.TIME_PER_OUTPUT_TOKEN: vllm.TOKEN_GAP_BOUNDS,
+    vllm.E2E_LATENCY: vllm.LATENCY_BOUNDS,
+    vllm.QUEUE_TIME: vllm.LATENCY_BOUNDS,
+    vllm.INFERENCE_TIME: vllm.LATENCY_BOUNDS,
+    vllm.PREFILL_TIME: vllm.LATENCY_BOUNDS,
+    vllm.DECODE_TIME: vllm.LATENCY_BOUNDS,
+    vllm.REQUEST_PROMPT_TOKENS: vllm.TOKENS_BOUNDS,
+    vllm.REQUEST_GENERATION_TOKENS: vllm.TOKENS_BOUNDS,
+    vllm.PARAMS_N: vllm.SEQUENCES_BOUNDS,
+    vllm.PARAMS_MAX_TOKENS: vllm.TOKENS_BOUNDS,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """All that is over."""
+
+    num_finished: int
+    """Sequences that ended by themselves."""
+    num_failed: int
+    """Requests that ended with an error, or whose client left."""
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    """Prompt tokens that were found where the prompt was computed."""
+    num_generated_tokens: int
+
+
+class _Engine:
+    """Of one worker's requests."""
+
+    def __init__(self) -> None:
+        self.num_prompt_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_generated = 0
+        self.ends: Counter[str] = Counter()
+        self.distributions = {family: Distribution(bounds) for family, bounds in _DISTRIBUTIONS.items()}
+        self.token_gaps = self.distributions[vllm.INTER_TOKEN_LATENCY]
+
+    def add(self, family: Family, value: float) -> None:
+        self.distributions[family].add(max(value, 0.0))
+
+
+class RequestMetrics:
+    """Of one router, on its loop: told of tokens as they come and of requests as they end."""
+
+    def __init__(self) -> None:
+        self.placements = PlacementMetrics()
+        self.work = WorkDone()
+        self.num_cut_tokens = 0
+        """Tokens that came together with a stop string, behind it."""
+        self._engines: dict[str, _Engine] = {}
+        self._speaker = NO_ENGINE
+
+    def on_message(self, worker_id: str, message: ToRouter) -> None:
+        """Hear what a worker says; the tokens that `on_tokens` is told of next are its own."""
+        self._speaker = worker_id
+        if isinstance(message, PhaseReport):
+            self.work.add(message)
+
+    def on_tokens(self, now: float, stream: ClientStream, output: SequenceOutput) -> None:
+        """Count what a stream has just taken, and time it against the sequence's tokens before."""
+        engine, heard_s, index = self._engine(self._speaker), stream.heard_s, output.index
+        num_sent = stream.num_sent_tokens
+        engine.num_generated += num_sent - stream.num_counted_tokens
+        stream.num_counted_tokens = num_sent
+        if (last_s := heard_s.get(index)) is not None:
+            num_tokens = len(output.token_ids)
+            engine.token_gaps.add((now - last_s) / num_tokens, num_tokens)
+        heard_s[index] = now
+
+    def on_ended(
+        self, stream: ClientStream, end: FinishRequest | FailRequest, record: RequestRecord | None
+    ) -> None:
+        """Count a request that is over."""
+        if record is not None:
+            self.placements.on_ended(record)
+        if isinstance(end, FailRequest):
+            engine = self._engine(NO_ENGINE)
+            is_aborted = end.code is ErrorCode.CANCELLED
+            engine.ends[FinishReason.ABORT if is_aborted else FinishReason.ERROR] += 1
+        else:
+            engine = self._engine(end.timings.decode_worker or end.timings.prefill_worker)
+            engine.ends.update(stream.finish_reasons)
+            _count_finished(engine, stream, end)
+            if record is not None and record.first_token_s is not None and record.ended_s is not None:
+                engine.add(vllm.TIME_TO_FIRST_TOKEN, record.first_token_s - record.started_s)
+                engine.add(vllm.E2E_LATENCY, record.ended_s - record.started_s)
+        self.num_cut_tokens += stream.num_cut_tokens
+
+    def ended(self) -> Ended:
+        """Sums over all engines."""
+        engines = self._engines.values()
+        ends = sum((engine.ends for engine in engines), Counter[str]())
+        num_failed = ends[FinishReason.ABORT] + ends[FinishReason.ERROR]
+        return Ended(
+            num_finished=ends.total() - num_failed,
+            num_failed=num_failed,
+            num_prompt_tokens=sum(engine.num_prompt_tokens for engine in engines),
+            num_cached_tokens=sum(engine.num_cached_tokens for engine in engines),
+            num_generated_tokens=sum(engine.num_generated for engine in engines),
+        )
+
+    def tell(self, page: Exposition, model_name: str) -> None:
+        """Add all samples to a scrape."""
+        for worker_id, engine in self._engines.items():
+            labels = (model_name, worker_id)
+            page.add(vllm.PROMPT_TOKENS, engine.num_prompt_tokens, *labels)
+            page.add(vllm.GENERATION_TOKENS, engine.num_generated, *labels)
+            for reason, count in sorted(engine.ends.items()):
+                page.add(vllm.REQUEST_SUCCESS, count, *labels, reason)
+            for family, distribution in engine.distributions.items():
+                page.add(family, distribution, *labels)
+
+    def _engine(self, worker_id: str) -> _Engine:
+        if (engine := self._engines.get(worker_id)) is None:
+            engine = self._engines[worker_id] = _Engine()
+        return engine
+
+
+def _count_finished(engine: _Engine, stream: ClientStream, end: FinishRequest) -> None:
+    timings, params = end.timings, stream.spec.params
+    engine.num_prompt_tokens += end.num_prompt_tokens
+    engine.num_cached_tokens += end.num_cached_tokens
+    engine.add(vllm.QUEUE_TIME, timings.queue_s)
+    engine.add(vllm.INFERENCE_TIME, timings.total_s - timings.queue_s)
+    engine.add(vllm.PREFILL_TIME, timings.prefill_s)
+    engine.add(vllm.DECODE_TIME, timings.total_s - timings.first_token_s)
+    if timings.per_token_s:
+        engine.add(vllm.TIME_PER_OUTPUT_TOKEN, timings.per_token_s)
+    engine.add(vllm.REQUEST_PROMPT_TOKENS, end.num_prompt_tokens)
+    engine.add(vllm.REQUEST_GENERATION_TOKENS, stream.num_sent_tokens)
+    engine.add(vllm.PARAMS_N, params.n)
+    if params.max_tokens is not None:
+        engine.add(vllm.PARAMS_MAX_TOKENS, params.max_tokens)

@@ -1,0 +1,157 @@
+"""What Redis loses or gets wrong: routers go on with what they know, and the truth comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from baton_core.routing.charge import Charge
+from baton_service.shared_state.pending_changes import MAX_PENDING
+from tests.conformance.locality.cluster import (
+    CachingWorker,
+    ListeningRouter,
+    LocalityCluster,
+    block,
+    converged,
+    locality_cluster,
+)
+from tests.integration.scripted_worker import until
+from tests.integration.tcp_proxy import Proxy
+from tests.redis_server import RedisServer, needs_redis
+
+pytestmark = needs_redis
+NUMBERS = range(16)
+Scenario = Callable[[LocalityCluster, RedisServer], Awaitable[None]]
+
+
+def play(scenario: Scenario, folder: Path) -> None:
+    async def played() -> None:
+        async with asyncio.timeout(30), locality_cluster("redis", folder) as cluster:
+            assert cluster.redis is not None
+            await scenario(cluster, cluster.redis)
+
+    asyncio.run(played())
+
+
+async def made(cluster: LocalityCluster) -> tuple[ListeningRouter, CachingWorker]:
+    """A router that knows of three blocks of a worker."""
+    router, worker = await cluster.router("r1"), await cluster.worker("w1")
+    worker.store(1, 2, 3)
+    await converged(router, worker, numbers=NUMBERS)
+    return router, worker
+
+
+@pytest.mark.parametrize("loses", ["flush", "crash"])
+def test_a_redis_that_lost_everything_is_filled_again_without_a_change(loses: str, tmp_path: Path) -> None:
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        router, worker = await made(cluster)
+        num_resyncs = router.share.state.num_resyncs
+        if loses == "flush":
+            await redis.ask("FLUSHALL")
+        else:
+            redis.kill()
+            await until(lambda: not router.share.state.is_up)
+            worker.remove(1)
+            assert router.holds(worker, NUMBERS) == {1, 2, 3}, "it forgot what it knew"
+            await redis.start()
+        await until(lambda: router.share.state.num_resyncs > num_resyncs)
+        await converged(router, worker, numbers=NUMBERS)
+        late = await cluster.router("r2")
+        await until(lambda: late.workers == {"w1"})
+        await converged(late, worker, numbers=NUMBERS)
+
+    play(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "damage", [("SREM", "test:blocks:w1", block(2)), ("HSET", "test:worker:w1", "number", 0)]
+)
+def test_what_redis_has_wrong_is_replaced(damage: tuple[str | bytes | int, ...], tmp_path: Path) -> None:
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        _, worker = await made(cluster)
+        num_republished = worker.share.state.num_republished
+        await redis.ask(*damage)
+        await until(lambda: worker.share.state.num_republished > num_republished)
+        late = await cluster.router("r2")
+        await converged(late, worker, numbers=NUMBERS)
+        assert late.holds(worker, NUMBERS) == {1, 2, 3}
+
+    play(scenario, tmp_path)
+
+
+def test_more_changes_than_one_write_takes_become_a_snapshot(tmp_path: Path) -> None:
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        router, worker = await made(cluster)
+        num_republished = worker.share.state.num_republished
+        worker.store(*range(10, 12 + MAX_PENDING))
+        await until(lambda: worker.share.state.num_republished > num_republished)
+        await converged(router, worker, numbers=[1, 10, 11 + MAX_PENDING])
+
+    play(scenario, tmp_path)
+
+
+def test_an_entry_that_cannot_be_read_costs_a_resync_and_nothing_else(tmp_path: Path) -> None:
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        router, worker = await made(cluster)
+        await redis.ask("XADD", "test:changes", "*", "header", "nonsense")
+        worker.store(4)
+        await converged(router, worker, numbers=NUMBERS)
+
+    play(scenario, tmp_path)
+
+
+def test_leases_are_given_back_at_the_end_and_end_by_themselves(tmp_path: Path) -> None:
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        keys = ("test:worker:w1", "test:blocks:w1", "test:router:r1")
+        async with AsyncExitStack() as life:
+            own = LocalityCluster(life, redis)
+            await made(own)
+            for key in keys:
+                assert 0 < await redis.ask("PTTL", key) <= 3000
+        assert not await redis.ask("SMEMBERS", "test:workers")
+        assert not await redis.ask("SMEMBERS", "test:routers")
+        assert await redis.ask("EXISTS", *keys) == 0
+
+    play(scenario, tmp_path)
+
+
+def test_routers_hear_what_others_gave_until_those_are_gone(tmp_path: Path) -> None:
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        one, other = await cluster.router("r1"), await cluster.router("r2")
+        worker = await cluster.worker("w1")
+        await until(lambda: one.workers == other.workers == {"w1"})
+        charge = Charge(worker.name, num_tokens=8, num_sequences=1)
+        one.router.fleet.give(charge)
+        one.share.on_charged()
+        await until(lambda: other.heard("r1") == (charge,))
+        assert one.heard("r1") == ()
+        await redis.ask("FLUSHALL")
+        await asyncio.sleep(1.5)
+        assert other.heard("r1") == (charge,), "it forgot what it knew"
+        one.router.fleet.give(charge, sign=-1)
+        one.share.on_charged()
+        await until(lambda: other.heard("r1") == ())
+
+    play(scenario, tmp_path)
+
+
+def test_a_router_that_was_given_is_not_dialed_again_under_the_address_that_it_registered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(cluster: LocalityCluster, redis: RedisServer) -> None:
+        router, other = await cluster.router("r1"), await cluster.router("r2")
+        async with Proxy(router.port) as port:
+            worker = CachingWorker("w1", 1, redis.settings(), [f"127.0.0.1:{port}"])
+            async with worker.running():
+                await until(lambda: router.workers == other.workers == {"w1"})
+                await asyncio.sleep(1.2)  # one more look at the registry
+                assert router.workers == other.workers == {"w1"}
+        assert caplog.text.count("worker w1 joined") == 2, "one session with each"
+
+    with caplog.at_level(logging.INFO):
+        play(scenario, tmp_path)

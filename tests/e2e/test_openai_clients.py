@@ -1,0 +1,312 @@
+"""OpenAI's own client, LangChain's chat model and litellm, each against a served cluster as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, Literal
+
+import openai
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, ConfigDict
+
+from baton_router.model_folder import read_model_folder
+from baton_router.tokenization import Tokenizer
+from tests.e2e.processes import FLOAT32, KV_CACHE_BYTES, ONE_MIXED, Cluster, serving
+from tests.integration.router_cluster import MODEL
+
+KEY: Final = "secret-key"
+FLAGS: Final = ("--api-key", KEY, "--served-model-name", "tiny", "--max-logprobs", "5")
+PARSERS: Final = (
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *("--reasoning-parser", "qwen3"),
+)
+QUESTION: Final = "What is a list?"
+MESSAGES: Final[list[Any]] = [{"role": "user", "content": QUESTION}]
+
+
+class Verdict(BaseModel):
+    """Whether something is so."""
+
+    model_config = ConfigDict(extra="forbid")
+    answer: Literal["yes", "no"]
+    is_sure: bool
+
+
+TOOL: Final[Any] = {
+    "type": "function",
+    "function": {"name": "judge", "description": "Judge.", "parameters": Verdict.model_json_schema()},
+}
+TOKENIZER: Final = Tokenizer(read_model_folder(MODEL))
+UNWANTED: Final = {
+    str(token_id): -100
+    for token_id in range(4096)
+    if (text := TOKENIZER.token_text(token_id)).isspace() or text.startswith("<")
+}
+"""Keeps a model of five million parameters from blank lines within JSON, and from thinking before it."""
+SHORT: Final[Any] = {"max_tokens": 120, "temperature": 0.0, "logit_bias": UNWANTED}
+PLAIN: Final[Any] = {"max_tokens": 12, "temperature": 0.0}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    flags = ("--kv-cache-memory-bytes", str(KV_CACHE_BYTES), *ONE_MIXED, *FLOAT32, *FLAGS, *PARSERS)
+    with serving(tmp_path_factory.mktemp("clients"), *flags) as cluster:
+        yield cluster
+        cluster.wait_until_idle(num_workers=1)
+
+
+@pytest.fixture(scope="module")
+def url(served: Cluster) -> str:
+    return f"http://{served.http_address}/v1"
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def answer(client: openai.OpenAI) -> str:
+    """What the model says to `MESSAGES`, greedily."""
+    completion = client.chat.completions.create(model="tiny", messages=MESSAGES, **PLAIN)
+    assert completion.choices[0].message.content
+    return completion.choices[0].message.content
+
+
+@pytest.fixture(scope="module")
+def model(url: str) -> ChatOpenAI:
+    """LangChain's; as short in its words as `SHORT`."""
+    bias = {int(token_id): bias for token_id, bias in UNWANTED.items()}
+    fields: Any = {"temperature": 0, "max_tokens": 120, "logit_bias": bias}
+    return ChatOpenAI(model="tiny", base_url=url, api_key=KEY, max_retries=0, **fields)
+
+
+class TestOpenAI:
+    def test_plain_and_streamed_answers_are_the_same(self, client: openai.OpenAI, answer: str) -> None:
+        stream = client.chat.completions.create(
+            model="tiny", messages=MESSAGES, stream=True, stream_options={"include_usage": True}, **PLAIN
+        )
+        chunks = list(stream)
+        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == answer
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert chunks[-2].choices[0].finish_reason in ("stop", "length")
+        usage = chunks[-1].usage
+        assert usage is not None
+        assert usage.completion_tokens <= 12
+        assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+
+    def test_its_own_stream_helper_accumulates(self, client: openai.OpenAI, answer: str) -> None:
+        with client.chat.completions.stream(model="tiny", messages=MESSAGES, **PLAIN) as stream:
+            stream.until_done()
+            assert stream.get_final_completion().choices[0].message.content == answer
+
+    def test_several_answers_with_log_probabilities(self, client: openai.OpenAI) -> None:
+        completion = client.chat.completions.create(
+            model="tiny", messages=MESSAGES, n=3, seed=7, max_tokens=6, logprobs=True, top_logprobs=2
+        )
+        assert [choice.index for choice in completion.choices] == [0, 1, 2]
+        assert len({choice.message.content for choice in completion.choices}) > 1
+        for choice in completion.choices:
+            assert choice.logprobs is not None
+            assert choice.logprobs.content
+            for token in choice.logprobs.content:
+                best, second = token.top_logprobs
+                assert 0 >= best.logprob >= second.logprob
+                assert best.logprob >= token.logprob
+            spoken = b"".join(bytes(token.bytes or ()) for token in choice.logprobs.content)
+            assert spoken.decode(errors="replace").startswith(choice.message.content or "-")
+
+    @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "judge"}}])
+    def test_a_forced_tool_is_called_in_its_form(self, client: openai.OpenAI, choice: Any) -> None:
+        completion = client.chat.completions.create(
+            model="tiny",
+            messages=MESSAGES,
+            tools=[TOOL],
+            tool_choice=choice,
+            parallel_tool_calls=False,
+            **SHORT,
+        )
+        message = completion.choices[0].message
+        assert message.tool_calls is not None
+        assert message.content is None
+        (call,) = message.tool_calls
+        assert call.type == "function"
+        assert call.function.name == "judge"
+        Verdict.model_validate_json(call.function.arguments)
+        assert completion.choices[0].finish_reason == ("tool_calls" if choice == "required" else "stop")
+        result: Any = {"role": "tool", "tool_call_id": call.id, "content": "done"}
+        history: list[Any] = [*MESSAGES, message, result]
+        after = client.chat.completions.create(model="tiny", messages=history, tools=[TOOL], **PLAIN)
+        assert after.choices[0].finish_reason
+
+    def test_a_streamed_call_has_the_same_arguments(self, client: openai.OpenAI) -> None:
+        fields: Any = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, **SHORT}
+        whole = client.chat.completions.create(model="tiny", messages=MESSAGES, **fields)
+        assert whole.choices[0].message.tool_calls is not None
+        with client.chat.completions.stream(model="tiny", messages=MESSAGES, **fields) as stream:
+            stream.until_done()
+            message = stream.get_final_completion().choices[0].message
+        assert message.tool_calls is not None
+        (expected,), (call,) = whole.choices[0].message.tool_calls, message.tool_calls
+        assert expected.type == call.type == "function"
+        assert call.function.arguments == expected.function.arguments
+
+    def test_an_answer_is_parsed_into_a_model(self, client: openai.OpenAI) -> None:
+        completion = client.chat.completions.parse(
+            model="tiny", messages=MESSAGES, response_format=Verdict, **SHORT
+        )
+        assert isinstance(completion.choices[0].message.parsed, Verdict)
+
+    def test_a_thought_is_apart_and_the_form_begins_behind_it(self, client: openai.OpenAI) -> None:
+        opened: list[Any] = [*MESSAGES, {"role": "assistant", "content": "<think>"}]
+        completion = client.chat.completions.create(
+            model="tiny",
+            messages=opened,
+            temperature=0,
+            max_tokens=40,
+            extra_body={
+                "continue_final_message": True,
+                "thinking_token_budget": 6,
+                "structured_outputs": {"choice": ["red", "green"]},
+            },
+        )
+        message = completion.choices[0].message
+        assert message.content in ("red", "green")
+        assert message.model_extra is not None
+        assert message.model_extra["reasoning_content"] == message.model_extra["reasoning"] != ""
+
+    def test_what_is_beyond_openai_goes_through_extra_body(self, client: openai.OpenAI) -> None:
+        completion = client.chat.completions.create(
+            model="tiny",
+            messages=MESSAGES,
+            max_tokens=40,
+            extra_body={
+                "structured_outputs": {"choice": ["red", "green"]},
+                "top_k": 5,
+                "include_timings": True,
+            },
+        )
+        assert completion.choices[0].message.content in ("red", "green")
+        assert completion.model_extra is not None
+        assert completion.model_extra["timings"]["total_s"] > 0
+
+    def test_errors_are_of_their_classes_and_name_the_field(self, client: openai.OpenAI, url: str) -> None:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=-1)
+        assert caught.value.param == "temperature"
+        assert "temperature is -1" in caught.value.message
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "a " * 5000}])
+        assert caught.value.param == "messages"
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="tiny", messages=MESSAGES, logprobs=True, top_logprobs=6)
+        assert caught.value.param == "top_logprobs"
+        with pytest.raises(openai.NotFoundError) as missing:
+            client.chat.completions.create(model="huge", messages=MESSAGES)
+        assert missing.value.code == "model_not_found"
+        with pytest.raises(openai.NotFoundError):
+            client.embeddings.create(model="tiny", input="x")
+        with (
+            openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger,
+            pytest.raises(openai.AuthenticationError),
+        ):
+            stranger.models.list()
+
+    def test_a_form_that_is_none_is_refused_before_anything_runs(self, client: openai.OpenAI) -> None:
+        form: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strange"}}}
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model="tiny", messages=MESSAGES, response_format=form)
+        assert caught.value.param == "response_format.json_schema.schema"
+
+    def test_models_are_listed_and_texts_completed(self, client: openai.OpenAI) -> None:
+        assert [model.id for model in client.models.list()] == ["tiny"]
+        completion = client.completions.create(model="tiny", prompt=QUESTION, max_tokens=3, temperature=0)
+        assert completion.usage is not None
+        assert completion.usage.completion_tokens == 3
+
+    async def _many(self, url: str, count: int) -> list[str | None]:
+        async with openai.AsyncOpenAI(base_url=url, api_key=KEY, max_retries=0) as client:
+            calls = (
+                client.chat.completions.create(model="tiny", messages=MESSAGES, **PLAIN) for _ in range(count)
+            )
+            return [completion.choices[0].message.content for completion in await asyncio.gather(*calls)]
+
+    def test_its_asynchronous_client_asks_many_at_once(self, url: str, answer: str) -> None:
+        assert asyncio.run(self._many(url, 8)) == [answer] * 8
+
+
+class TestLangChain:
+    def test_plain_and_streamed_answers_are_the_same(self, url: str, answer: str) -> None:
+        model = ChatOpenAI(model="tiny", base_url=url, api_key=KEY, temperature=0, max_tokens=12)
+        message = model.invoke(QUESTION)
+        assert message.content == answer
+        assert message.usage_metadata is not None
+        assert message.usage_metadata["output_tokens"] <= 12
+        assert "".join(str(chunk.content) for chunk in model.stream(QUESTION)) == answer
+
+    @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+    def test_structured_output_is_an_object(self, model: ChatOpenAI, method: Any) -> None:
+        verdict = model.with_structured_output(Verdict, method=method).invoke(QUESTION)
+        assert isinstance(verdict, Verdict)
+
+    def test_a_bound_tool_is_called_and_its_result_taken(self, model: ChatOpenAI) -> None:
+        bound = model.bind_tools([Verdict], tool_choice="any", parallel_tool_calls=False)
+        message = bound.invoke(QUESTION)
+        assert isinstance(message, AIMessage)
+        (call,) = message.tool_calls
+        assert call["name"] == "Verdict"
+        Verdict.model_validate(call["args"])
+        total = None
+        for chunk in bound.stream(QUESTION):
+            total = chunk if total is None else total + chunk
+        assert isinstance(total, AIMessage)
+        assert [(c["name"], c["args"]) for c in total.tool_calls] == [(call["name"], call["args"])]
+        result = ToolMessage("done", tool_call_id=call["id"])
+        assert model.invoke([HumanMessage(QUESTION), message, result]).response_metadata["finish_reason"]
+
+    def test_an_error_is_openais(self, url: str) -> None:
+        model = ChatOpenAI(model="tiny", base_url=url, api_key=KEY, max_retries=0, top_p=3)
+        with pytest.raises(openai.BadRequestError) as caught:
+            model.invoke(QUESTION)
+        assert caught.value.param == "top_p"
+
+
+@pytest.mark.filterwarnings("ignore")  # its own, of its types and of connections that it leaves to the end
+class TestLiteLLM:
+    @pytest.fixture
+    def litellm(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        """The package; not imported above, which takes seconds that other tests would wait for."""
+        monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the network for prices
+        return importlib.import_module("litellm")
+
+    @pytest.fixture
+    def ask(self, litellm: Any, url: str) -> Callable[..., Any]:
+        fields = {"model": "openai/tiny", "api_base": url, "messages": MESSAGES, "num_retries": 0}
+        return partial(litellm.completion, **fields, api_key=KEY)
+
+    def test_plain_and_streamed_answers_are_the_same(self, ask: Callable[..., Any], answer: str) -> None:
+        assert ask(**PLAIN).choices[0].message.content == answer
+        chunks = list(ask(stream=True, **PLAIN))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == answer
+
+    def test_a_forced_tool_is_called_in_its_form(self, ask: Callable[..., Any]) -> None:
+        message = ask(tools=[TOOL], tool_choice="required", **SHORT).choices[0].message
+        assert message.tool_calls[0].function.name == "judge"
+        Verdict.model_validate_json(message.tool_calls[0].function.arguments)
+
+    def test_an_answer_follows_the_model_of_its_format(self, ask: Callable[..., Any]) -> None:
+        content = ask(response_format=Verdict, **SHORT).choices[0].message.content
+        Verdict.model_validate(json.loads(content))
+
+    def test_errors_are_of_their_classes(self, ask: Callable[..., Any], litellm: Any) -> None:
+        with pytest.raises(litellm.BadRequestError, match="temperature is -1"):
+            ask(temperature=-1.0)
+        with pytest.raises(litellm.AuthenticationError):
+            ask(api_key="wrong")

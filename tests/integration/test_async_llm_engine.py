@@ -1,0 +1,284 @@
+"""`AsyncLLMEngine`: one event loop, an engine on a thread or in processes of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baton import AsyncEngineArgs, AsyncLLMEngine, RequestOutput, RequestOutputKind
+from baton.clusters.cluster import ClusterLoad
+from baton_core.errors import InvalidRequestError, RequestError
+from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
+from tests.models import make_model
+
+LONG = 400
+"""Tokens that take many steps."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("async") / "llama", "llama")
+
+
+@pytest.fixture(scope="module", params=["on a thread", "in processes"])
+def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[AsyncLLMEngine]:
+    workers = {"prefill_workers": 1, "decode_workers": 1} if request.param == "in processes" else {}
+    fields = {name: getattr(tiny_args(folder), name) for name in ("model", "kv_cache_memory_bytes")}
+    engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(**fields, **workers, enable_log_requests=True))
+    yield engine
+    engine.shutdown()
+    assert not engine.is_running
+
+
+@pytest.fixture
+def threaded(folder: Path) -> Iterator[AsyncLLMEngine]:
+    engine = AsyncLLMEngine.from_engine_args(tiny_args(folder))
+    yield engine
+    engine.shutdown()
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def within_a_minute() -> None:
+        async with asyncio.timeout(60):
+            await main()
+
+    asyncio.run(within_a_minute())
+
+
+async def collect(outputs: AsyncIterator[RequestOutput]) -> list[RequestOutput]:
+    return [output async for output in outputs]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110  (the engine tells nobody)
+        await asyncio.sleep(0.01)
+
+
+async def until_idle(engine: AsyncLLMEngine) -> None:
+    """Nothing runs, and no block is in use."""
+    while await engine._cluster.load() != ClusterLoad():  # noqa: ASYNC110  (the engine tells nobody)
+        await asyncio.sleep(0.01)
+
+
+def test_a_short_prompt_is_not_handed_over(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        *_, last = await collect(engine.generate(PROMPT[:8], greedy(4), "short"))
+        assert last.kv_transfer_params is None
+
+    run(main)
+
+
+def test_callers_beside_each_other_get_their_own_outputs(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        calls = [
+            collect(engine.generate(PROMPT[: 9 + number % 5], greedy(8), f"r{number}"))
+            for number in range(20)
+        ]
+        outputs = await asyncio.gather(*calls)
+        alone = [
+            (await collect(engine.generate(PROMPT[: 9 + length], greedy(8), "alone")))[-1]
+            for length in range(5)
+        ]
+        for number, shown in enumerate(outputs):
+            assert {output.request_id for output in shown} == {f"r{number}"}
+            assert [output.finished for output in shown] == [False] * (len(shown) - 1) + [True]
+            assert shown[-1].outputs == alone[number % 5].outputs
+        await until_idle(engine)
+
+    run(main)
+
+
+def test_each_kind_shows_the_same_tokens(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        whole, parts, final = await asyncio.gather(
+            *(
+                collect(engine.generate(PROMPT, greedy(9, output_kind=kind), kind.name))
+                for kind in RequestOutputKind
+            )
+        )
+        tokens = whole[-1].outputs[0].token_ids
+        assert len(tokens) == 9
+        assert [token for output in parts for token in output.outputs[0].token_ids] == tokens
+        assert [output.outputs[0].token_ids for output in final] == [tokens]
+        assert "".join(output.outputs[0].text for output in parts) == whole[-1].outputs[0].text
+
+    run(main)
+
+
+def test_leaving_an_iterator_aborts_its_request(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        async for output in engine.generate(PROMPT, greedy(LONG), "left"):
+            assert not output.finished
+            break
+        gc.collect()
+        await until_idle(engine)
+        task = asyncio.create_task(collect(engine.generate(PROMPT, greedy(LONG), "cancelled")))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until_idle(engine)
+        again = await collect(engine.generate(PROMPT, greedy(3), "left"))
+        assert len(again[-1].outputs[0].token_ids) == 3
+
+    run(main)
+
+
+def test_an_aborted_request_ends_with_what_it_has(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(collect(engine.generate(PROMPT, greedy(LONG), "aborted")))
+        await until(lambda: engine._open)
+        await engine.abort(["aborted", "nobody"])
+        output = (await task)[-1]
+        assert output.finished
+        assert output.outputs[0].finish_reason == "abort"
+        assert len(output.outputs[0].token_ids) < LONG
+        await until_idle(engine)
+
+    run(main)
+
+
+def test_a_slow_caller_misses_nothing_and_holds_nobody_up(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        slow = engine.generate(PROMPT, greedy(LONG, output_kind=RequestOutputKind.DELTA), "slow")
+        tokens = list((await anext(slow)).outputs[0].token_ids)
+        quick = await collect(engine.generate(PROMPT, greedy(LONG), "quick"))
+        await until_idle(engine)
+        num_outputs = 0
+        async for output in slow:
+            num_outputs += 1
+            tokens += output.outputs[0].token_ids
+        assert tokens == quick[-1].outputs[0].token_ids
+        assert num_outputs == 1, "what has come in the meantime is shown at once"
+
+    run(main)
+
+
+def test_refusals_reach_their_caller_alone(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        for params, said in (
+            ({"sampling_params": greedy(1, stop_token_ids=(9999,))}, "stop_token_ids is 9999"),
+            ({"lora_request": "a"}, "lora_request is 'a'; allowed: None"),
+            ({"prompt": []}, "prompt is '0 tokens'"),
+        ):
+            given = {"prompt": PROMPT, "sampling_params": greedy(1), "request_id": "bad", **params}
+            with pytest.raises(InvalidRequestError, match=said):
+                await collect(engine.generate(**given))
+        with pytest.raises(RequestError, match="bad: priority is 3; allowed: 0"):
+            await collect(engine.generate(PROMPT, greedy(1), "bad", priority=3))
+        first = engine.generate(PROMPT, greedy(5), "twice")
+        await anext(first)
+        with pytest.raises(InvalidRequestError, match="request_id is 'twice'; allowed: a name that no open"):
+            await collect(engine.generate(PROMPT, greedy(5), "twice"))
+        assert (await collect(first))[-1].finished
+
+    run(main)
+
+
+def test_it_says_how_it_does(engine: AsyncLLMEngine, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        await engine.check_health()
+        with caplog.at_level(logging.INFO, "baton"):
+            await collect(engine.generate(PROMPT, greedy(1), "logged"))
+            await engine.do_log_stats()
+        (request,) = [text for text in caplog.messages if text.startswith("request logged: 70 tokens, ")]
+        assert "max_tokens=1" in request
+        assert any("prompt tokens/s" in text for text in caplog.messages)
+        assert (await engine.get_tokenizer()).eos_token == "<|im_end|>"
+        names = [metric.name for metric in await engine.get_metrics()]
+        assert names[0] == "vllm:num_requests_running"
+
+    run(main)
+
+
+def test_one_loop_may_follow_another(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        assert len((await collect(engine.generate(PROMPT, greedy(2), "again")))[-1].outputs[0].token_ids) == 2
+
+    run(main)
+    run(main)
+
+
+def test_an_engine_on_a_thread_sleeps_and_wakes_up(threaded: AsyncLLMEngine) -> None:
+    engine = threaded
+
+    async def main() -> None:
+        expected = (await collect(engine.generate(PROMPT, greedy(6), "a")))[-1].outputs
+        task = asyncio.create_task(collect(engine.generate(PROMPT, greedy(LONG), "long")))
+        await until(lambda: engine._open)
+        await engine.sleep(2)
+        assert (await task)[-1].outputs[0].finish_reason == "abort"
+        assert await engine.is_sleeping()
+        with pytest.raises(RequestError, match="the engine sleeps without kv_cache and weights"):
+            await collect(engine.generate(PROMPT, greedy(1), "b"))
+        await engine.wake_up(["weights"])
+        assert await engine.is_sleeping()
+        await engine.wake_up()
+        output = (await collect(engine.generate(PROMPT, greedy(6), "c")))[-1]
+        assert (output.outputs, output.num_cached_tokens) == (expected, 0)
+        waiting = asyncio.create_task(collect(engine.generate(PROMPT, greedy(20), "d")))
+        await until(lambda: engine._open)
+        await engine.sleep(0, mode="keep")
+        kept = asyncio.create_task(collect(engine.generate(PROMPT, greedy(6), "e")))
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        assert not kept.done()
+        await engine.wake_up()
+        assert len((await waiting)[-1].outputs[0].token_ids) == 20
+        assert (await kept)[-1].outputs == expected
+
+    run(main)
+
+
+def test_an_engine_on_a_thread_does_what_operators_ask(threaded: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        assert await threaded.apply_model(lambda model: type(model).__name__) == ["Decoder"]
+        assert await threaded.collective_rpc("builtins:isinstance", args=(object,)) == [True]
+        assert await threaded.reset_prefix_cache()
+        with pytest.raises(InvalidRequestError, match="torch_profiler_dir is ''; allowed: a folder"):
+            await threaded.start_profile()
+        with pytest.raises(InvalidRequestError, match="stop_profile is 'called'"):
+            await threaded.stop_profile()
+
+    run(main)
+
+
+def test_what_is_open_ends_with_an_error_when_it_is_shut_down(folder: Path) -> None:
+    engine = AsyncLLMEngine.from_engine_args(tiny_args(folder))
+
+    async def main() -> None:
+        task = asyncio.create_task(collect(engine.generate(PROMPT, greedy(LONG), "open")))
+        await until(lambda: engine._open)
+        await asyncio.to_thread(engine.shutdown)
+        with pytest.raises(RequestError, match="open: the engine is shut down"):
+            await task
+        assert engine.errored
+        with pytest.raises(RequestError, match="the engine is shut down"):
+            await collect(engine.generate(PROMPT, greedy(1), "late"))
+        with pytest.raises(RequestError, match="the engine has ended"):
+            await engine.check_health()
+
+    run(main)
+
+
+def test_a_failure_of_the_engine_reaches_every_caller(
+    threaded: AsyncLLMEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("out of order")
+
+    async def main() -> None:
+        monkeypatch.setattr(threaded._cluster._cluster, "step", fail)
+        calls = [collect(threaded.generate(PROMPT, greedy(3), name)) for name in ("a", "b")]
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(result, RequestError)
+            assert "the engine failed: RuntimeError: out of order" in str(result)
+        assert not threaded.is_running
+
+    run(main)

@@ -1,0 +1,62 @@
+"""`LLM` that plans steps ahead: the tokens are those of one that does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from baton import LLM, SamplingParams
+from baton_core.worker.scheduler import Scheduler
+from baton_core.worker.step_plan import StepPlan
+from tests.integration.tiny_llm import greedy, tiny_args
+from tests.models import make_model, make_prompt
+
+ASKED = [
+    (make_prompt(30, seed=1), greedy(24)),
+    (make_prompt(3, seed=2), SamplingParams(temperature=0.9, seed=3, max_tokens=40, ignore_eos=True)),
+    (make_prompt(70, seed=3), SamplingParams(temperature=1.0, seed=5, max_tokens=17, n=2, ignore_eos=True)),
+    (make_prompt(9, seed=4), greedy(20, logprobs=2)),
+    (make_prompt(12, seed=5), greedy(1)),
+    (make_prompt(40, seed=6), greedy(5, presence_penalty=1.0)),
+]
+"""One draws by rules: while it runs, nothing is planned ahead."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("llm") / "llama", "llama")
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[StepPlan]:
+    """The steps that are planned ahead from now on."""
+    plans: list[StepPlan] = []
+    original = Scheduler.schedule_ahead
+
+    def schedule_ahead(self: Scheduler, *args: object) -> StepPlan | None:
+        plan = original(self, *args)  # type: ignore[arg-type]
+        plans.extend([plan] if plan is not None else [])
+        return plan
+
+    monkeypatch.setattr(Scheduler, "schedule_ahead", schedule_ahead)
+    return plans
+
+
+def test_the_tokens_are_those_of_an_engine_that_plans_step_by_step(
+    folder: Path, ahead: list[StepPlan]
+) -> None:
+    prompts, params = [{"prompt_token_ids": prompt} for prompt, _ in ASKED], [params for _, params in ASKED]
+    with LLM.from_engine_args(tiny_args(folder)) as llm:
+        expected = [request.outputs for request in llm.generate(prompts, params, use_tqdm=False)]
+    assert not ahead, "on a CPU only who asks for it plans ahead"
+    with LLM.from_engine_args(tiny_args(folder, async_scheduling=True)) as llm:
+        told = [request.outputs for request in llm.generate(prompts, params, use_tqdm=False)]
+        assert told == expected
+        assert max(len(plan.slices) for plan in ahead) > 1
+        ahead.clear()
+        (stop,) = expected[0][0].token_ids[10:11]
+        first = expected[0][0].token_ids.index(stop)
+        stopped = llm.generate(prompts[0], greedy(24, stop_token_ids=[stop]), use_tqdm=False)
+        assert list(stopped[0].outputs[0].token_ids) == list(expected[0][0].token_ids[: first + 1])
+        assert len(ahead) == first + 1, "one step too many, and no more"

@@ -1,0 +1,339 @@
+"""What operators ask of a real router's real workers, over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from baton_core.sessions.control_messages import Control, ControlResult
+from baton_core.sessions.worker_info import Role
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub, OperatorStub
+from baton_router.http.http_settings import HttpSettings
+from tests.e2e.calls import answer, ask, draw_prompt, greedy
+from tests.integration import asked_functions
+from tests.integration.http_router import client_of, error_of, http_cluster
+from tests.integration.router_cluster import run, serving
+from tests.integration.scripted_worker import ScriptedWorker, until
+from tests.integration.worker_cluster import Gate, eventually, working
+
+FUNCTIONS = asked_functions.__name__
+PROMPT = draw_prompt(100, seed=1)
+
+
+@dataclass(slots=True)
+class Site:
+    """A router with a prefill and a decode worker, as its operator sees it."""
+
+    http: httpx.AsyncClient
+    baton: BatonStub
+    operator: OperatorStub
+    workers: AsyncExitStack
+    """Ends them."""
+
+    async def generate(self, num_tokens: int = 8) -> tuple[list[int], int]:
+        """Tokens that follow the prompt, and how many of its own were cached."""
+        events = [event async for event in self.baton.Generate(ask(PROMPT, greedy(num_tokens)))]
+        outputs, finished = answer(events)
+        return list(outputs[0].token_ids), finished.usage.cached_tokens
+
+    async def control(
+        self, action: str, *, timeout_s: float | None = None, **argument: Any
+    ) -> dict[str, tuple[Any, str, str]]:
+        """Each worker's result, error code and message."""
+        request = pb.ControlRequest(action=action, argument_json=json.dumps(argument), timeout_s=timeout_s)
+        results = (await self.operator.Control(request)).results
+        return {one.worker_id: (json.loads(one.result_json), one.error_code, one.message) for one in results}
+
+    async def has_settled(self) -> bool:
+        """Whether no block is in use at any worker."""
+        results = await self.control("reset_prefix_cache")
+        return not any(result["num_in_use"] for result, _, _ in results.values())
+
+
+@asynccontextmanager
+async def operated(
+    *,
+    split: str = "always",
+    decode_gate: Gate | None = None,
+    move_timeout_s: float = 15.0,
+    **worker: Any,
+) -> AsyncIterator[Site]:
+    """With `split` "never" there is one worker, which does both."""
+    async with AsyncExitStack() as stack:
+        http = HttpSettings(enable_operator_routes=True)
+        server = await stack.enter_async_context(
+            serving(split=split, http=http, move_timeout_s=move_timeout_s)
+        )
+        workers = await stack.enter_async_context(AsyncExitStack())
+        for role in (Role.MIXED,) if split == "never" else (Role.PREFILL, Role.DECODE):
+            gate = None if role is Role.PREFILL else decode_gate
+            await workers.enter_async_context(working(role, server.grpc_port, gate=gate, **worker))
+        client = await stack.enter_async_context(client_of(server))
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
+        await stack.enter_async_context(channel)
+        await eventually(lambda: _is_healthy(client), 5.0)
+        yield Site(client, BatonStub(channel), OperatorStub(channel), workers)
+
+
+async def _is_healthy(client: httpx.AsyncClient) -> bool:
+    return (await client.get("/health")).status_code == 200
+
+
+async def status_of(call: Any) -> tuple[str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code().name, caught.value.details() or ""
+
+
+def test_workers_that_slept_give_the_same_tokens_as_before() -> None:
+    async def scenario() -> None:
+        async with operated() as site:
+            expected, _ = await site.generate()
+            for level in (1, 2):
+                await eventually(site.has_settled, 5.0)
+                await sleep_and_wake_up(site, level)
+                assert await site.generate() == (expected, 0)
+
+    run(scenario())
+
+
+async def sleep_and_wake_up(site: Site, level: int) -> None:
+    """See on the way what the routes and a client are told."""
+    http = site.http
+    assert (await http.post("/sleep", params={"level": level})).status_code == 200
+    assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
+    assert (await http.get("/health")).status_code == 503
+    assert await status_of(site.generate()) == ("UNAVAILABLE", "every decode worker sleeps")
+    assert (await http.post("/wake_up?tags=weights")).status_code == 200
+    assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
+    assert (await http.post("/wake_up")).status_code == 200
+    assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False}
+    assert (await http.get("/health")).status_code == 200
+
+
+def test_workers_do_not_sleep_while_they_have_a_request() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with operated(decode_gate=gate) as site:
+            expected, _ = await site.generate(20)
+            await eventually(site.has_settled, 5.0)
+            gate.close()
+            generating = asyncio.create_task(site.generate(20))
+            await until(lambda: gate.is_holding)
+            asked = asyncio.create_task(site.control("sleep", level=1))
+            await asyncio.sleep(0.05)
+            gate.open()
+            _, code, message = (await asked)["decode"]
+            assert code == "overloaded"
+            assert "allowed with 1 requests, 0 leases and 0 transfers open: 0" in message
+            await site.control("wake_up")
+            assert (await generating)[0] == expected
+            await eventually(site.has_settled, 5.0)
+            assert [code for _, code, _ in (await site.control("sleep")).values()] == ["", ""]
+
+    run(scenario())
+
+
+def test_a_pause_holds_requests_until_the_end_of_it() -> None:
+    async def scenario() -> None:
+        async with operated() as site:
+            expected, _ = await site.generate()
+            assert (await site.http.post("/sleep?level=0")).status_code == 200
+            assert (await site.http.get("/health")).status_code == 200
+            generating = asyncio.create_task(site.generate())
+            done, _ = await asyncio.wait((generating,), timeout=0.3)
+            assert not done
+            assert (await site.http.post("/wake_up?tags=scheduling")).status_code == 200
+            assert (await generating)[0] == expected
+
+    run(scenario())
+
+
+def test_a_reset_forgets_cached_prefixes_everywhere() -> None:
+    async def scenario() -> None:
+        async with operated() as site:
+            await site.generate()
+            _, num_cached = await site.generate()
+            assert num_cached == 96
+            response = await site.http.post("/reset_prefix_cache")
+            assert (response.status_code, response.json().keys()) == (200, {"num_forgotten", "num_in_use"})
+            assert response.json()["num_forgotten"] >= 3
+            assert (await site.generate())[1] == 0
+
+    run(scenario())
+
+
+def test_functions_are_called_by_their_names_between_steps() -> None:
+    async def scenario() -> None:
+        async with operated(allow_functions=True) as site:
+            results = await site.control("apply_model", func=f"{FUNCTIONS}:num_weights")
+            assert results["prefill"] == results["decode"]
+            assert results["prefill"][0] > 1000
+            body = {"method": f"{FUNCTIONS}:block_size", "kwargs": {"factor": 2}}
+            response = await site.http.post("/collective_rpc", json=body)
+            assert response.json() == {"results": [64, 64]}
+            for name, code, text in (
+                ("give_a_tensor", "invalid_request", "allowed: what JSON can hold"),
+                ("give_much", "invalid_request", "allowed: at most 65536 bytes of JSON"),
+                ("fail", "internal", "collective_rpc failed: ValueError: on purpose"),
+                ("nothing", "invalid_request", "no attribute 'nothing'"),
+            ):
+                results = await site.control("collective_rpc", method=f"{FUNCTIONS}:{name}")
+                told = [(error, text in message) for _, error, message in results.values()]
+                assert told == [(code, True)] * 2
+            response = await site.http.post("/collective_rpc", json={"method": f"{FUNCTIONS}:fail"})
+            assert error_of(response)[0] == 500
+            assert "worker decode: collective_rpc failed: ValueError: on purpose" in error_of(response)[2]
+
+    run(scenario())
+
+
+def test_an_answer_that_does_not_come_is_an_error_that_names_what_was_waited_for() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with operated(decode_gate=gate, allow_functions=True) as site:
+            gate.close()
+            generating = asyncio.create_task(site.generate())
+            await until(lambda: gate.is_holding)
+            results = await site.control("collective_rpc", method=f"{FUNCTIONS}:block_size", timeout_s=0.3)
+            assert results["prefill"] == (32, "", "")
+            text = "collective_rpc waited 0.3 s for the step in flight to end"
+            assert results["decode"] == (None, "deadline_exceeded", text)
+            gate.open()
+            await generating
+
+    run(scenario())
+
+
+def test_a_worker_that_leaves_meanwhile_has_an_error_in_the_place_of_its_answer() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with operated(split="never", decode_gate=gate, move_timeout_s=1.0) as site:
+            gate.close()
+            generating = asyncio.create_task(status_of(site.generate()))
+            await until(lambda: gate.is_holding)
+            asking = asyncio.create_task(site.control("wake_up"))
+            await asyncio.sleep(0.05)
+            leaving = asyncio.create_task(site.workers.aclose())
+            _, code, message = (await asking)["mixed"]
+            assert (code, message.startswith("the worker was lost: ")) == ("worker_lost", True)
+            gate.open()
+            await leaving
+            assert (await generating)[0] == "UNAVAILABLE"
+
+    run(scenario())
+
+
+def test_a_worker_that_says_nothing_is_not_waited_for_longer_than_asked() -> None:
+    async def scenario() -> None:
+        silent = ScriptedWorker("w1")
+        async with http_cluster(silent, http=HttpSettings(enable_operator_routes=True)) as client:
+            asking = asyncio.create_task(client.post("/collective_rpc", json={"method": "x", "timeout": 0.1}))
+            await until(lambda: bool(silent.commands))
+            (asked,) = silent.commands
+            assert isinstance(asked, Control)
+            assert (asked.timeout_s, json.loads(asked.argument_json)["method"]) == (0.1, "x")
+            status, _, message = error_of(await asking)
+            assert (status, message) == (504, "worker w1: no answer to collective_rpc within 0.1 s")
+            silent.client.send(silent.router_id, ControlResult(control_id=asked.control_id))
+            asking = asyncio.create_task(client.get("/is_sleeping"))
+            await until(lambda: len(silent.commands) == 2)
+            awake = ControlResult(control_id=asked.control_id + 1, result_json="false")
+            silent.client.send(silent.router_id, awake)
+            assert (await asking).json() == {"is_sleeping": False}
+
+    run(scenario())
+
+
+def test_profiles_are_written_where_the_worker_was_told(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with operated(split="never", profiler_folder=str(tmp_path)) as site:
+            assert (await site.http.post("/start_profile")).status_code == 200
+            response = await site.http.post("/start_profile")
+            assert error_of(response)[0] == 400
+            assert "start_profile is 'called again'" in error_of(response)[2]
+            assert (await site.http.post("/stop_profile")).status_code == 200
+
+    run(scenario())
+    traces = [json.loads(path.read_text()) for path in tmp_path.iterdir()]
+    assert [bool(trace["traceEvents"]) for trace in traces] == [True]
+
+
+def test_functions_are_refused_by_name_unless_allowed_and_what_is_wrong_by_field() -> None:
+    async def scenario() -> None:
+        async with operated(split="never") as site:
+            response = await site.http.post("/collective_rpc", json={"method": "warm_up", "args": [4]})
+            status, _, message = error_of(response)
+            assert status == 400
+            assert "method is 'warm_up'; allowed: none: this worker runs without --allow-functions" in message
+            results = await site.control("apply_model", func="os:getpid")
+            assert [code for _, code, _ in results.values()] == ["invalid_request"]
+            for path, text in (
+                ("/sleep?level=3", "level is 3; allowed: 0, 1, 2"),
+                ("/sleep?levle=1", "allowed: level"),
+                ("/wake_up?tags=disk", "tags is 'disk'; allowed: weights, kv_cache, scheduling"),
+                ("/start_profile", "torch_profiler_dir is ''"),
+                ("/stop_profile", "stop_profile is 'called'"),
+                ("/reset_prefix_cache?x=1", "allowed: none"),
+            ):
+                status, _, message = error_of(await site.http.post(path))
+                assert (status, text in message) == (400, True), message
+            for request, text in (
+                (pb.ControlRequest(action="stop"), "action is 'stop'; allowed: sleep, wake_up"),
+                (pb.ControlRequest(action="sleep", argument_json="[1]"), "allowed: a JSON object"),
+                (pb.ControlRequest(action="sleep", timeout_s=0.0), "timeout_s is 0.0"),
+                (
+                    pb.ControlRequest(action="wake_up", argument_json=json.dumps({"tags": ["x" * 70_000]})),
+                    "bytes of JSON; allowed: at most 65536".replace("; ", "'; "),
+                ),
+            ):
+                code, details = await status_of(site.operator.Control(request))
+                assert (code, text in details) == ("INVALID_ARGUMENT", True), details
+
+    run(scenario())
+
+
+def test_operators_need_to_be_let_in() -> None:
+    async def scenario() -> None:
+        request = pb.ControlRequest(action="is_sleeping")
+        for settings, names in ((HttpSettings(), ()), (_keyed(), ("baton.v1.Operator",))):
+            async with serving(http=settings) as server:
+                address = f"127.0.0.1:{server.grpc_port}"
+                async with grpc.aio.insecure_channel(address) as channel:
+                    key = (("authorization", "Bearer the-key"),) if names else ()
+                    assert await _reflected(channel, key) >= {"baton.v1.Baton", *names}
+                    operator = OperatorStub(channel)
+                    if not names:
+                        assert (await status_of(operator.Control(request)))[0] == "UNIMPLEMENTED"
+                        continue
+                    assert (await status_of(operator.Control(request)))[0] == "UNAUTHENTICATED"
+                    code, details = await status_of(operator.Control(request, metadata=key))
+                    assert (code, details) == (
+                        "UNAVAILABLE",
+                        "is_sleeping reaches nobody: no worker is registered",
+                    )
+
+    run(scenario())
+
+
+def _keyed() -> HttpSettings:
+    return HttpSettings(enable_operator_routes=True, api_keys=("the-key",))
+
+
+async def _reflected(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...]) -> set[str]:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    asked = reflection_pb2.ServerReflectionRequest(list_services="")
+    async for response in stub.ServerReflectionInfo(iter([asked]), metadata=metadata):
+        return {service.name for service in response.list_services_response.service}
+    return set()

@@ -1,0 +1,120 @@
+"""Keys: on every route but those of health."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from baton_core.errors import InvalidConfigError
+from baton_router.http.http_settings import HttpSettings
+from baton_router.http.routes import OPERATOR_ROUTES, ROUTES
+from baton_service.router_access import RouterAccess
+from tests.integration.http_router import error_of, http_cluster
+from tests.integration.router_cluster import ANSWER, MODEL, run, serving
+from tests.integration.scripted_worker import ScriptedWorker, until
+
+KEYED = HttpSettings(api_keys=("first-key", "second-key"), enable_operator_routes=True)
+OPEN = {"/health", "/ping", "/", "/dashboard"}
+
+
+def test_no_route_but_health_and_the_pages_answers_without_a_key() -> None:
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=KEYED) as client:
+            for route in (*ROUTES, *OPERATOR_ROUTES):
+                status = (await client.request(route.method, route.path)).status_code
+                assert status == (200 if route.path in OPEN else 401), route.path
+            for method, path in (("GET", "/openapi.json"), ("GET", "/nope"), ("PUT", "/v1/models")):
+                response = await client.request(method, path)
+                assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
+
+    run(scenario())
+
+
+def test_each_key_opens_and_nothing_else_does() -> None:
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=KEYED) as client:
+            for key in KEYED.api_keys:
+                assert (await ask(client, f"Bearer {key}")).status_code == 200
+            assert (await ask(client, "bearer first-key")).status_code == 200
+            for wrong in ("", "first-key", "Bearer", "Bearer first", "Basic first-key", "Bearer é"):
+                response = await ask(client, wrong)
+                assert error_of(response)[:2] == (401, None)
+                assert response.json()["error"]["code"] == "invalid_api_key"
+
+    run(scenario())
+
+
+async def ask(client: httpx.AsyncClient, authorization: str) -> httpx.Response:
+    headers = [(b"authorization", authorization.encode("latin-1"))]
+    return await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}, headers=headers)
+
+
+@pytest.mark.parametrize("key", ["", "with space", "umlaut-ü", "line\n"])
+def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
+    with pytest.raises(InvalidConfigError, match="--api-key"):
+        HttpSettings(api_keys=(key,))
+
+
+def test_metrics_alone_may_be_opened() -> None:
+    async def scenario() -> None:
+        async with http_cluster(http=replace(KEYED, open_metrics=True)) as client:
+            assert (await client.get("/metrics")).status_code == 200
+            assert (await client.get("/load")).status_code == 401
+            headers = {"authorization": "Bearer first-key"}
+            paths = (await client.get("/openapi.json", headers=headers)).json()["paths"]
+            assert [path for path in ("/metrics", "/load") if "security" in paths[path]["get"]] == ["/load"]
+
+    run(scenario())
+
+
+def test_a_worker_needs_a_key_too(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        worker = ScriptedWorker("w1")
+        async with serving(http=KEYED) as server:
+            address = f"127.0.0.1:{server.grpc_port}"
+            for key in ("", "third-key"):
+                caplog.clear()
+                joining = asyncio.create_task(
+                    worker.joined(server.grpc_port, RouterAccess(key=key)).__aenter__()
+                )
+                await until(lambda: bool(caplog.messages))
+                said = caplog.messages[0]
+                assert said.startswith(f"router {address} refuses this worker, trying on: Incorrect API key")
+                assert said.endswith("; it wants a key, by --api-key or BATON_API_KEY")
+                joining.cancel()
+                await asyncio.gather(joining, return_exceptions=True)
+                await worker.client.close()
+            async with worker.joined(server.grpc_port, RouterAccess(key="second-key")):
+                assert worker.has_joined
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+
+
+def test_a_router_process_takes_its_key_from_the_environment() -> None:
+    read_fd, write_fd = os.pipe()
+    flags = ("--port", "0", "--grpc-port", "0", "--report-fd", str(write_fd), "--log-level", "error")
+    router = subprocess.Popen(
+        [sys.executable, "-m", "baton", "router", str(MODEL), *flags],
+        pass_fds=(write_fd,),
+        env={**os.environ, "BATON_API_KEY": "from-outside"},
+    )
+    os.close(write_fd)
+    try:
+        with os.fdopen(read_fd) as pipe:
+            said = json.loads(pipe.readline())
+        assert said.keys() == {"address", "http_address"}
+        models = f"http://{said['http_address']}/v1/models"
+        assert httpx.get(models).status_code == 401
+        assert httpx.get(models, headers={"authorization": "Bearer from-outside"}).status_code == 200
+    finally:
+        router.terminate()
+        assert router.wait(10) == 0

@@ -1,0 +1,159 @@
+"""What a client is told when something is wrong: status, field and message in OpenAI's body."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from baton_router.http.http_settings import HttpSettings
+from baton_router.request_text import RequestText
+from tests.integration.http_router import error_of, http_cluster
+from tests.integration.router_cluster import ANSWER, run
+from tests.integration.scripted_worker import ScriptedWorker
+
+COMPLETIONS = "/v1/completions"
+JSON = {"content-type": "application/json"}
+MAX_BODY_BYTES = 10_000
+WRONG_BODIES: list[tuple[bytes, str | None]] = [
+    (b"", "body"),
+    (b"{", "body"),
+    (b"null", "body"),
+    (b"[]", "body"),
+    (b'"text"', "body"),
+    (b"\xff\xfe", "body"),
+    (b"\xef\xbb\xbf{}", "body"),
+    (b'{"prompt": "\xc3\x28"}', "body"),
+    (b'{"prompt": "\\ud800"}', "body"),
+    (b'{"prompt": "x", "temperature": NaN}', "body"),
+    (b'{"prompt": "x"}{}', "body"),
+    (b"[" * 9000, "body"),
+    (b'{"prompt": "x", "suffix": ' + b"[" * 9000, "body"),
+    (b'{"prompt": "x", "suffix": ' + b"[" * 900 + b"]" * 900 + b"}", "suffix"),
+    (b"{}", "prompt"),
+    (b'{"prompt": 5}', "prompt"),
+    (b'{"prompt": [1.5]}', "prompt[0]"),
+    (b'{"prompt": [[1, "a"]]}', "prompt[0][1]"),
+    (b'{"prompt": [99999999999999999999999]}', "prompt"),
+    (b'{"prompt": "x", "max_tokens": "9"}', "max_tokens"),
+    (b'{"prompt": "x", "max_tokens": 1e999}', "max_tokens"),
+    (b'{"prompt": "x", "max_tokens": 123456789012345678901234567890}', "max_tokens"),
+    (b'{"prompt": "x", "stream": 1}', "stream"),
+    (b'{"prompt": "x", "stop": {"a": 1}}', "stop"),
+    (b'{"prompt": "x", "logit_bias": {"a": "b"}}', "logit_bias[...]"),
+    (b'{"prompt": "x", "max_tokenz": 5}', "max_tokenz"),
+    (b'{"prompt": "x", "": 5}', "''"),
+    (b'{"prompt": "x", "stream_options": {"include_usages": true}}', "stream_options.include_usages"),
+    (b'{"prompt": "x", "response_format": {"type": "yaml"}}', "response_format.type"),
+    (b'{"prompt": "x", "response_format": {"type": "json_schema"}}', "response_format.json_schema"),
+]
+
+
+def test_a_wrong_body_is_refused_by_field_and_reaches_no_worker() -> None:
+    async def scenario() -> None:
+        worker = ScriptedWorker("w1", answers=[ANSWER])
+        async with http_cluster(worker) as client:
+            for body, param in WRONG_BODIES:
+                response = await client.post(COMPLETIONS, content=body, headers=JSON)
+                assert error_of(response)[:2] == (400, param), body[:60]
+                assert response.json()["error"]["type"] == "invalid_request_error"
+            assert not worker.commands
+
+    run(scenario())
+
+
+def test_routes_methods_and_models_that_are_not_there() -> None:
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
+            for path in ("/nope", "/v1", "/v1/completions/", "/v1//completions", "/%2e%2e/health"):
+                assert error_of(await client.post(path, json={}))[0] == 404
+            assert error_of(await client.get("/v1/models/other"))[:2] == (404, "model")
+            response = await client.get(COMPLETIONS)
+            assert (error_of(response)[0], response.headers["allow"]) == (405, "POST")
+            response = await client.post(COMPLETIONS, json={"prompt": "x", "model": "other"})
+            assert error_of(response) == (404, "model", "model is 'other'; allowed: 'tiny'")
+            assert response.json()["error"]["code"] == "model_not_found"
+
+    run(scenario())
+
+
+def test_a_body_is_bounded_and_json() -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b" " * 1000
+
+    async def scenario() -> None:
+        settings = HttpSettings(max_body_bytes=MAX_BODY_BYTES)
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=settings) as client:
+            whole = json.dumps({"prompt": "x" * MAX_BODY_BYTES}).encode()
+            for content in (whole, pieces(), b"x" * 2**23):
+                response = await client.post(COMPLETIONS, content=content, headers=JSON)
+                status, _, message = error_of(response)
+                assert status == 413
+                assert message.endswith(f"; allowed: at most {MAX_BODY_BYTES} bytes")
+            just = json.dumps({"prompt": "x", "max_tokens": 1}).encode().ljust(MAX_BODY_BYTES)
+            assert (await client.post(COMPLETIONS, content=just, headers=JSON)).status_code == 200
+            form = {"content-type": "application/x-www-form-urlencoded"}
+            assert error_of(await client.post(COMPLETIONS, content=just, headers=form))[0] == 415
+
+    run(scenario())
+
+
+def test_who_comes_too_early_or_too_many_may_come_again() -> None:
+    async def scenario() -> None:
+        async with http_cluster() as client:
+            response = await client.post(COMPLETIONS, json={"prompt": "x"})
+            assert (error_of(response)[0], response.headers["retry-after"]) == (503, "1")
+            assert response.json()["error"]["type"] == "server_error"
+
+    run(scenario())
+
+
+def test_too_many_calls_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("baton_router.front_door.MAX_CALLS", 0)
+
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
+            response = await client.post(COMPLETIONS, json={"prompt": "x"})
+            assert (error_of(response)[0], response.headers["retry-after"]) == (429, "1")
+            assert response.json()["error"]["type"] == "rate_limit_error"
+
+    run(scenario())
+
+
+def test_a_call_that_takes_too_long_is_told_so() -> None:
+    async def scenario() -> None:
+        worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=1)
+        async with http_cluster(worker, request_timeout_s=0.1) as client:
+            response = await client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 9})
+            assert error_of(response)[0] == 504
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_fault_of_the_router_stays_in_its_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_streamed: bool
+) -> None:
+    def fail(*args: object) -> None:
+        raise RuntimeError("a secret")
+
+    monkeypatch.setattr(RequestText, "finish" if is_streamed else "push", fail)
+    monkeypatch.setattr("baton_router.http.models._describe", fail)
+
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
+            asked = {"prompt": "x", "max_tokens": 2, "stream": is_streamed}
+            response = await client.post(COMPLETIONS, json=asked)
+            if is_streamed:
+                *_, error, done, rest = response.text.split("\n\n")
+                assert (response.status_code, done, rest) == (200, "data: [DONE]", "")
+                response = httpx.Response(500, content=error.removeprefix("data: "))
+            assert error_of(response) == (500, None, "internal error; the router's log has the cause")
+            models = await client.get("/v1/models")
+            assert error_of(models) == (500, None, "internal error; the router's log has the cause")
+
+    run(scenario())
+    assert "a secret" in caplog.text

@@ -1,0 +1,191 @@
+"""The routes beside generation: state, models, text, operators, the description; and names of requests."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from baton_core.sessions.worker_info import Role
+from baton_router.http.http_settings import HttpSettings
+from tests.integration.http_router import client_of, error_of, http_cluster
+from tests.integration.router_cluster import ANSWER, PROMPT, TOKENIZER, run, serving
+from tests.integration.scripted_worker import ScriptedWorker
+
+COMPLETIONS = "/v1/completions"
+
+
+def worker() -> ScriptedWorker:
+    return ScriptedWorker("w1", answers=[ANSWER])
+
+
+def test_health_follows_the_workers() -> None:
+    async def scenario() -> None:
+        async with serving() as server, client_of(server) as client:
+            for path in ("/health", "/ping"):
+                assert (await client.get(path)).status_code == 503
+            async with ScriptedWorker("d1", Role.DECODE).joined(server.grpc_port):
+                assert (await client.get("/health")).status_code == 503
+            async with ScriptedWorker("w1").joined(server.grpc_port):
+                for path in ("/health", "/ping"):
+                    assert (await client.get(path)).status_code == 200
+                    assert (await client.head(path)).status_code == 200
+
+    run(scenario())
+
+
+def test_the_model_is_listed_under_each_of_its_names() -> None:
+    async def scenario() -> None:
+        async with http_cluster(worker(), served_model_names=("org/tiny", "small")) as client:
+            listed = (await client.get("/v1/models")).json()
+            assert [model["id"] for model in listed["data"]] == ["org/tiny", "small"]
+            assert {model["max_model_len"] for model in listed["data"]} == {4096}
+            assert (await client.get("/v1/models/org/tiny")).json() == listed["data"][0]
+
+    run(scenario())
+
+
+def test_metrics_count_what_was_served() -> None:
+    async def scenario() -> None:
+        async with http_cluster(worker()) as client:
+            assert re.fullmatch(r"\d+\.\d+.*", (await client.get("/version")).json()["version"])
+            assert (await client.get("/load")).json() == {"server_load": 0}
+            for _ in range(2):
+                await client.post(COMPLETIONS, json={"prompt": PROMPT, "max_tokens": 3})
+            text = (await client.get("/metrics")).text
+            samples = {
+                sample.name: sample.value
+                for family in text_string_to_metric_families(text)
+                for sample in family.samples
+                if sample.labels.get("model_name") == "tiny" and "le" not in sample.labels
+            }
+            num_prompt_tokens = 2 * len(TOKENIZER.encode(PROMPT))
+            assert samples["vllm:prompt_tokens_total"] == num_prompt_tokens
+            assert samples["vllm:generation_tokens_total"] == 6
+            assert samples["vllm:request_success_total"] == 2
+            assert samples["vllm:e2e_request_latency_seconds_count"] == 2
+            assert samples["vllm:time_to_first_token_seconds_count"] == 2
+            assert samples["vllm:num_requests_running"] == samples["vllm:num_requests_waiting"] == 0
+            assert samples["vllm:kv_cache_usage_perc"] == 0
+
+    run(scenario())
+
+
+def test_text_becomes_tokens_and_back_without_workers() -> None:
+    async def scenario() -> None:
+        async with http_cluster() as client:
+            text = "Hello, 你好!"
+            asked = {"prompt": text, "return_token_strs": True}
+            answer = (await client.post("/tokenize", json=asked)).json()
+            assert answer["tokens"] == list(TOKENIZER.encode(text))
+            assert answer["count"] == len(answer["tokens"]) == len(answer["token_strs"])
+            back = await client.post("/detokenize", json={"tokens": answer["tokens"]})
+            assert back.json() == {"prompt": text}
+            chat = {"messages": [{"role": "user", "content": "Hi"}], "add_generation_prompt": False}
+            tokens = (await client.post("/tokenize", json=chat)).json()["tokens"]
+            longer = (await client.post("/tokenize", json=chat | {"add_generation_prompt": True})).json()
+            assert longer["tokens"][: len(tokens)] == tokens
+            assert longer["count"] > len(tokens)
+            for wrong, param in (({}, "prompt"), (asked | chat, "prompt"), ({"prompt": 3}, "prompt")):
+                assert error_of(await client.post("/tokenize", json=wrong))[:2] == (400, param)
+            refused = await client.post("/detokenize", json={"tokens": [2**31]})
+            assert error_of(refused)[0] == 400
+
+    run(scenario())
+
+
+def test_operator_routes_are_off_unless_enabled() -> None:
+    adapter = {"lora_name": "a", "lora_path": "/b"}
+
+    async def scenario() -> None:
+        async with http_cluster(worker()) as client:
+            assert error_of(await client.post("/sleep"))[0] == 404
+            assert error_of(await client.post("/v1/load_lora_adapter", json=adapter))[0] == 404
+        async with http_cluster(worker(), http=HttpSettings(enable_operator_routes=True)) as client:
+            response = await client.post("/v1/load_lora_adapter", json=adapter)
+            assert error_of(response)[:2] == (501, "lora_name")
+
+    run(scenario())
+
+
+def test_a_request_is_named_by_its_client_or_here() -> None:
+    async def scenario() -> None:
+        asked = {"prompt": "x", "max_tokens": 1}
+        async with http_cluster(worker()) as client:
+            response = await client.post(COMPLETIONS, json=asked, headers={"x-request-id": "mine"})
+            assert response.headers["x-request-id"] == "mine"
+            assert response.json()["id"] == "cmpl-mine"
+            both = asked | {"request_id": "of the body"}
+            response = await client.post(COMPLETIONS, json=both, headers={"x-request-id": "mine"})
+            assert response.headers["x-request-id"] == "mine"
+            for wrong in (b"x" * 129, b"\xff", b"a\tb"):
+                response = await client.post(COMPLETIONS, json=asked, headers=[(b"x-request-id", wrong)])
+                assert re.fullmatch(r"req-[0-9a-f]{16}", response.headers["x-request-id"])
+            for path in ("/health", "/nope", "/v1/models"):
+                response = await client.get(path, headers={"x-request-id": "mine"})
+                assert response.headers["x-request-id"] == "mine"
+
+    run(scenario())
+
+
+def test_the_description_names_every_route_and_type() -> None:
+    async def scenario() -> None:
+        async with http_cluster() as client:
+            document = (await client.get("/openapi.json")).json()
+            assert document["openapi"].startswith("3.1")
+            assert set(document["paths"][COMPLETIONS]["post"]["responses"]) >= {
+                "200",
+                "400",
+                "401",
+                "413",
+                "429",
+            }
+            schemas = document["components"]["schemas"]
+            names = {name.removeprefix("#/components/schemas/") for name in references(document)}
+            assert names <= schemas.keys()
+            await client.post(COMPLETIONS, json={"prompt": "x"}, headers={"x-request-id": "mine"})
+            for path, operations in document["paths"].items():
+                known = path.replace("{model}", "tiny").replace("{request_id}", "mine")
+                for method in operations:
+                    status = (await client.request(method, known)).status_code
+                    assert status not in (404, 405), path
+            assert schemas["CompletionRequest"]["additionalProperties"] is False
+
+    run(scenario())
+
+
+def references(node: Any) -> set[str]:
+    if isinstance(node, dict):
+        own = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
+        return own.union(*(references(value) for value in node.values()))
+    return set().union(*(references(value) for value in node)) if isinstance(node, list) else set()
+
+
+def test_pages_of_allowed_origins_may_call() -> None:
+    headers = {"origin": "https://a.example", "access-control-request-method": "POST"}
+    settings = HttpSettings(allowed_origins=("https://a.example",), api_keys=("key",))
+
+    async def scenario() -> None:
+        async with http_cluster(http=settings) as client:
+            asked = await client.options(COMPLETIONS, headers=headers)
+            assert asked.status_code == 200
+            assert asked.headers["access-control-allow-origin"] == "https://a.example"
+            assert asked.headers["x-request-id"]
+            response = await client.post(COMPLETIONS, headers={"origin": "https://a.example"})
+            assert response.status_code == 401
+            exposed = response.headers["access-control-expose-headers"]
+            assert exposed == "x-request-id, traceparent, x-resume-token"
+            other = await client.options(COMPLETIONS, headers={**headers, "origin": "https://b.example"})
+            assert "access-control-allow-origin" not in other.headers
+
+    run(scenario())
+
+
+def test_paths_may_have_a_root_that_a_proxy_takes_off() -> None:
+    async def scenario() -> None:
+        async with http_cluster(worker(), http=HttpSettings(root_path="/llm")) as client:
+            assert (await client.get("/health")).status_code == 200
+            assert (await client.get("/openapi.json")).json()["servers"] == [{"url": "/llm"}]
+
+    run(scenario())

@@ -1,0 +1,62 @@
+"""The bundled model with int8 layers: the same greedy tokens again, and split over two workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tokenizers import Tokenizer
+
+from baton.config.engine_args import BUNDLED_MODEL
+from baton_core.errors import IncompatibleWorkerError
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.sessions.router_messages import RequestSpec
+from baton_engine.quantization import Quantization
+from tests.sim.torch_cluster import Backend, Shape, TorchCluster
+
+FOLDER: Final = Path(BUNDLED_MODEL)
+GREEDY: Final = SamplingParams(temperature=0.0, seed=0, max_tokens=24, ignore_eos=True)
+TEXTS: Final = (
+    "<|im_start|>user\nWhat does os.path.join do?<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\nWhat is the json module?<|im_end|>\n<|im_start|>assistant\n",
+    "The os module provides a portable way of using operating system dependent functionality.",
+)
+SHAPE: Final = Shape(max_num_batched_tokens=32, max_model_len=256, quantization=Quantization.INT8)
+
+
+def specs(name: str) -> list[RequestSpec]:
+    tokenizer = Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    return [
+        RequestSpec(
+            request_id=f"{name}-{number}",
+            prompt_token_ids=tuple(tokenizer.encode(text, add_special_tokens=False).ids),
+            params=GREEDY,
+        )
+        for number, text in enumerate(TEXTS)
+    ]
+
+
+def greedy_tokens(backend: Backend | None) -> list[dict[int, list[int]]]:
+    """Of all texts, first computed in full, then over what is cached."""
+    with TorchCluster(FOLDER, backend, SHAPE) as cluster:
+        outcomes = [*cluster.serve(specs("first")), *cluster.serve(specs("second"))]
+        if backend is not None:
+            assert cluster.engines["d"].num_pulled_blocks > 0
+    return [outcome.tokens for outcome in outcomes]
+
+
+def test_greedy_tokens_are_the_same_again_and_split_over_two_workers() -> None:
+    together = greedy_tokens(None)
+    assert all(len(tokens[0]) == GREEDY.max_tokens for tokens in together)
+    assert together[: len(TEXTS)] == together[len(TEXTS) :]
+    assert greedy_tokens(None) == together
+    assert greedy_tokens("shared_memory") == together
+
+
+def test_a_worker_with_int8_layers_does_not_join_one_without() -> None:
+    with TorchCluster(FOLDER, None, SHAPE) as quantized, TorchCluster(FOLDER, None, Shape()) as plain:
+        theirs, ours = (one.sim.workers["m"].core.config.identity for one in (quantized, plain))
+    assert theirs.dtype == ours.dtype
+    with pytest.raises(IncompatibleWorkerError, match=r"^model is .*the same files, and the same --quantiz"):
+        ours.require_compatible(theirs)

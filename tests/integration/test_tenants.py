@@ -1,0 +1,87 @@
+"""What holders of different keys learn of each other through a real router and worker: nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from baton_core.sessions.worker_info import Role
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_router.http.http_settings import HttpSettings
+from tests.integration.http_router import client_of
+from tests.integration.router_cluster import serving
+from tests.integration.scripted_worker import until
+from tests.integration.worker_cluster import working
+
+KEYS = ("key-a", "key-b")
+PROMPT = list(range(5, 105))
+NUM_CACHED = 96
+"""Whole blocks of 32 tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    http: httpx.AsyncClient
+    grpc: BatonStub
+
+    async def over_http(self, key: str, **fields: Any) -> int:
+        """Ask with a key; returns how many tokens of the prompt were cached, as `usage` says."""
+        body = {"prompt": PROMPT, "max_tokens": 1, **fields}
+        headers = {"authorization": f"Bearer {key}"}
+        answer = (await self.http.post("/v1/completions", json=body, headers=headers)).json()
+        assert answer["usage"]["prompt_tokens"] == len(PROMPT)
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    async def over_grpc(self, key: str) -> int:
+        """The same, as the last event says."""
+        prompt = pb.TokenIds(ids=PROMPT)
+        request = pb.GenerateRequest(token_ids=prompt, sampling_params=pb.SamplingParams(max_tokens=1))
+        metadata = (("authorization", f"Bearer {key}"),)
+        events = [event async for event in self.grpc.Generate(request, metadata=metadata)]
+        return events[-1].finished.usage.cached_tokens
+
+
+@asynccontextmanager
+async def clients(**http: Any) -> AsyncIterator[Clients]:
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(http=HttpSettings(**http)))
+        await stack.enter_async_context(working(Role.MIXED, server.grpc_port, key="key-a"))
+        await until(lambda: server._router.is_ready)
+        channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
+        stub = BatonStub(await stack.enter_async_context(channel))
+        yield Clients(await stack.enter_async_context(client_of(server)), stub)
+
+
+def test_a_key_finds_its_own_prefixes_and_nobody_elses() -> None:
+    async def scenario() -> None:
+        async with clients(api_keys=KEYS) as client:
+            assert await client.over_http("key-a") == 0
+            assert await client.over_http("key-b") == 0
+            for key in KEYS:
+                assert await client.over_http(key) == NUM_CACHED
+                assert await client.over_grpc(key) == NUM_CACHED
+            assert [await client.over_http("key-a", cache_salt="s") for _ in range(2)] == [0, NUM_CACHED]
+            assert await client.over_http("key-b", cache_salt="s") == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "shares", [{"api_keys": KEYS, "shared_prefix_cache": True}, {}], ids=["asked", "open"]
+)
+def test_prefixes_are_shared_on_purpose_or_without_keys(shares: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with clients(**shares) as client:
+            assert await client.over_http("key-a") == 0
+            assert await client.over_http("key-b") == NUM_CACHED
+            assert await client.over_http("key-b", cache_salt="s") == 0
+
+    asyncio.run(scenario())

@@ -1,0 +1,101 @@
+"""Files of certificates and keys that cannot be used are refused before anything starts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baton_core.errors import InvalidConfigError
+from baton_service.tls import ClientTls, ServerTls
+from tests.certificates import Authority, Pair, needs_openssl
+
+pytestmark = needs_openssl
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority.make(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def pair(authority: Authority) -> Pair:
+    return authority.issue("router")
+
+
+def test_each_side_takes_what_belongs_together(authority: Authority, pair: Pair, tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_text(Path(pair.keyfile).read_text() + Path(pair.certfile).read_text())
+    ca = authority.own.certfile
+    for certfile, keyfile in ((pair.certfile, pair.keyfile), (str(both), "")):
+        assert ServerTls(certfile=certfile, keyfile=keyfile).grpc_credentials() is not None
+        assert ClientTls(ca_certs=ca, certfile=certfile, keyfile=keyfile).grpc_credentials() is not None
+    assert ServerTls().grpc_credentials() is None
+    assert ClientTls().grpc_credentials() is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "authority_of_grpc"),
+    [
+        ({}, ""),
+        ({"cert_reqs": 1, "ca_certs": "CA"}, ""),
+        ({"cert_reqs": 2, "ca_certs": "CA"}, "CA"),
+        ({"ca_certs": "CA", "grpc_ca_certs": "ROUTER"}, "ROUTER"),
+        ({"grpc_ca_certs": "CA"}, "CA"),
+    ],
+)
+def test_the_grpc_port_demands_certificates_of_its_own_authority_or_with_the_http_port(
+    authority: Authority, pair: Pair, settings: dict[str, Any], authority_of_grpc: str
+) -> None:
+    files = {"CA": authority.own.certfile, "ROUTER": pair.certfile, "": ""}
+    given = {name: files.get(value, value) for name, value in settings.items()}
+    tls = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile, **given)
+    assert tls.grpc_authority == files[authority_of_grpc]
+
+
+def test_an_error_names_flag_and_file_and_what_is_allowed(
+    authority: Authority, pair: Pair, tmp_path: Path
+) -> None:
+    garbage, locked = tmp_path / "garbage.pem", tmp_path / "locked.key"
+    garbage.write_text("no PEM")
+    encrypt = (
+        "openssl",
+        "ec",
+        "-in",
+        pair.keyfile,
+        "-aes128",
+        "-passout",
+        "pass:secret",
+        "-out",
+        str(locked),
+    )
+    subprocess.run(encrypt, check=True, capture_output=True, timeout=60.0)
+    absent, other = str(tmp_path / "absent.pem"), authority.own.keyfile
+    certfile, keyfile = pair.certfile, pair.keyfile
+    served = {"certfile": certfile, "keyfile": keyfile}
+    cases: list[tuple[type, dict[str, Any], str]] = [
+        (ServerTls, {"certfile": absent}, f"--ssl-certfile is {absent!r}, which cannot be read"),
+        (ServerTls, {**served, "keyfile": absent}, f"--ssl-keyfile is {absent!r}, which cannot be read"),
+        (ServerTls, {**served, "keyfile": other}, f"{certfile!r} and --ssl-keyfile is {other!r}, which"),
+        (ServerTls, {**served, "keyfile": str(locked)}, "the key without a passphrase"),
+        (ServerTls, {"certfile": certfile}, "--ssl-keyfile is not given, which cannot be used"),
+        (ServerTls, {"keyfile": keyfile}, f"--ssl-keyfile is {keyfile!r} without --ssl-certfile; allowed"),
+        (ServerTls, {"cert_reqs": 2}, "--ssl-cert-reqs is '2' without --ssl-certfile"),
+        (ServerTls, {**served, "cert_reqs": 2}, "--ssl-cert-reqs is '2' without --ssl-ca-certs"),
+        (ServerTls, {**served, "cert_reqs": 3}, "--ssl-cert-reqs is 3; allowed: 0, 1, 2"),
+        (
+            ServerTls,
+            {**served, "grpc_ca_certs": str(garbage)},
+            f"--ssl-grpc-ca-certs is {str(garbage)!r}, which",
+        ),
+        (ClientTls, {"ca_certs": str(garbage)}, "allowed: certificates in PEM"),
+        (ClientTls, served, f"--ssl-certfile is {certfile!r} without --ssl-ca-certs"),
+        (ClientTls, {"ca_certs": certfile, "keyfile": keyfile}, "without --ssl-certfile"),
+        (ClientTls, {"router_name": "r"}, "--ssl-router-name is 'r' without --ssl-ca-certs"),
+    ]
+    for kind, settings, said in cases:
+        with pytest.raises(InvalidConfigError, match=re.escape(said)):
+            kind(**settings)

@@ -1,0 +1,164 @@
+"""What no router and no worker could mean is refused by field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from baton_core.errors import InvalidRequestError
+from baton_core.sessions.control_messages import MAX_JSON_BYTES
+from baton_proto.v1 import session_pb2 as pb
+from baton_service.wire import (
+    decode_command,
+    decode_hello,
+    decode_load,
+    decode_report,
+)
+
+VALID_SAMPLING = pb.Sampling(n=1, repetition_penalty=1.0, temperature=1.0, top_p=1.0, seed=1)
+
+
+def make_spec(**changes: object) -> pb.RequestSpec:
+    fields = {"request_id": "r", "prompt_token_ids": [1], "sampling": VALID_SAMPLING}
+    return pb.RequestSpec(**(fields | changes))
+
+
+def make_sampling(**changes: Any) -> pb.RouterData:
+    sampling = pb.Sampling(n=1, repetition_penalty=1.0, temperature=1.0, top_p=1.0, seed=1)
+    sampling.MergeFrom(pb.Sampling(**changes))
+    return pb.RouterData(generate=pb.Generate(spec=make_spec(sampling=sampling)))
+
+
+def sequence(**changes: object) -> pb.TokenBatch:
+    return pb.TokenBatch(outputs=[pb.SequenceOutput(**({"request_id": "r"} | changes))])
+
+
+def make_control(argument_json: str) -> pb.Control:
+    return pb.Control(control_id=1, action="sleep", argument_json=argument_json)
+
+
+def make_result(result_json: str) -> pb.ControlResult:
+    return pb.ControlResult(control_id=1, result_json=result_json)
+
+
+def logprobs(token_ids: list[int], values: list[float], ranks: list[int]) -> pb.WorkerData:
+    position = pb.TokenLogprobs(token_ids=token_ids, logprobs=values, ranks=ranks)
+    return pb.WorkerData(token_batch=sequence(token_ids=[1], logprobs=[position]))
+
+
+@pytest.mark.parametrize(
+    ("field", "data"),
+    [
+        ("message", pb.RouterData(number=1)),
+        ("spec", pb.RouterData(generate=pb.Generate())),
+        ("sampling", pb.RouterData(prefill=pb.Prefill(spec=pb.RequestSpec(request_id="r")))),
+        ("request_id", pb.RouterData(generate=pb.Generate(spec=make_spec(request_id="")))),
+        ("prompt_token_ids", pb.RouterData(generate=pb.Generate(spec=make_spec(prompt_token_ids=[])))),
+        ("prompt_token_ids", pb.RouterData(generate=pb.Generate(spec=make_spec(prompt_token_ids=[2**31])))),
+        ("n", pb.RouterData(generate=pb.Generate(spec=make_spec(sampling=pb.Sampling())))),
+        ("bad_words", pb.RouterData(generate=pb.Generate(spec=make_spec(bad_words=[pb.Tokens()])))),
+        (
+            "thinking.end_token_ids",
+            pb.RouterData(generate=pb.Generate(spec=make_spec(thinking=pb.Thinking(num_tokens=1)))),
+        ),
+        ("repetition_penalty", make_sampling(repetition_penalty=3.0)),
+        ("min_tokens", make_sampling(min_tokens=5, max_tokens=4)),
+        ("logprobs", make_sampling(logprobs=-2)),
+        ("prompt_logprobs", make_sampling(prompt_logprobs=-2)),
+        ("skip_reading_prefix_cache", make_sampling(prompt_logprobs=0)),
+        ("logprob_token_ids", make_sampling(logprob_token_ids=[2**31])),
+        ("allowed_token_ids", make_sampling(allowed_token_ids=[2**31])),
+        ("logit_bias[7]", make_sampling(logit_bias={7: 101.0})),
+        ("logits_processors", make_sampling(logits_processors=["name"])),
+        ("extra_args", make_sampling(extra_args_json="[1]")),
+        ("extra_args", make_sampling(extra_args_json="{")),
+        ("structured_outputs", make_sampling(structured_outputs=pb.OutputForm())),
+        ("structured_outputs", make_sampling(structured_outputs=pb.OutputForm(regex="a", grammar="b"))),
+        (
+            "repetition_detection.min_count",
+            make_sampling(repetition_detection=pb.RepetitionRule(max_pattern_size=3)),
+        ),
+        ("source", pb.RouterData(reserve=pb.Reserve(spec=make_spec()))),
+        ("source.worker_id", pb.RouterData(reserve=pb.Reserve(spec=make_spec(), source=pb.KVSource()))),
+        ("request_id", pb.RouterData(start=pb.Start())),
+        ("index", pb.RouterData(start=pb.Start(request_id="r", first_tokens=[{"index": 64}]))),
+        ("token_id", pb.RouterData(start=pb.Start(request_id="r", first_tokens=[{"token_id": 2**31}]))),
+        ("indices", pb.RouterData(cancel=pb.Cancel(request_id="r", indices=[64]))),
+        ("control_id", pb.RouterData(control=pb.Control(action="sleep"))),
+        ("action", pb.RouterData(control=pb.Control(control_id=1, action="odd"))),
+        ("timeout_s", pb.RouterData(control=pb.Control(control_id=1, action="sleep", timeout_s=-1.0))),
+        ("argument", pb.RouterData(control=make_control("x" * (MAX_JSON_BYTES + 1)))),
+        ("control_id", pb.WorkerData(control_result=pb.ControlResult())),
+        ("code", pb.WorkerData(control_result=pb.ControlResult(control_id=1, code="odd"))),
+        ("result", pb.WorkerData(control_result=make_result("x" * (MAX_JSON_BYTES + 1)))),
+        ("message", pb.WorkerData(number=1)),
+        ("request_id", pb.WorkerData(reserved=pb.Reserved())),
+        ("code", pb.WorkerData(refused=pb.Refused(request_id="r", code="odd"))),
+        ("code", pb.WorkerData(failed=pb.Failed(request_id="r"))),
+        ("queue_s", pb.WorkerData(first_token=pb.FirstToken(request_id="r", queue_s=-1.0))),
+        ("prefill_s", pb.WorkerData(first_token=pb.FirstToken(request_id="r", prefill_s=float("nan")))),
+        ("transfer_s", pb.WorkerData(transferred=pb.Transferred(request_id="r", transfer_s=float("inf")))),
+        ("request_id", pb.WorkerData(token_batch=pb.TokenBatch(outputs=[pb.SequenceOutput()]))),
+        ("index", pb.WorkerData(token_batch=sequence(index=64))),
+        ("token_ids", pb.WorkerData(token_batch=sequence())),
+        ("token_ids", pb.WorkerData(token_batch=sequence(token_ids=[2**31]))),
+        ("finish_reason", pb.WorkerData(token_batch=sequence(token_ids=[1], finish_reason="odd"))),
+        ("stop_token_id", pb.WorkerData(token_batch=sequence(token_ids=[1], stop_token_id=2**31))),
+        ("logprobs", pb.WorkerData(token_batch=sequence(token_ids=[1], logprobs=[pb.TokenLogprobs()]))),
+        ("logprobs", logprobs([1], [-1.0], [1, 2])),
+        ("logprobs", logprobs([2**31], [-1.0], [1])),
+        ("logprobs", logprobs([1], [float("nan")], [1])),
+        ("request_id", pb.WorkerData(prompt_logprobs=pb.PromptLogprobs(start=1))),
+        ("start", pb.WorkerData(prompt_logprobs=pb.PromptLogprobs(request_id="r"))),
+        (
+            "entries",
+            pb.WorkerData(prompt_logprobs={"request_id": "r", "start": 1, "entries": [pb.TokenLogprobs()]}),
+        ),
+    ],
+)
+def test_what_means_nothing_is_refused_by_field(field: str, data: pb.RouterData | pb.WorkerData) -> None:
+    decode: Callable[..., object] = decode_command if isinstance(data, pb.RouterData) else decode_report
+    with pytest.raises(InvalidRequestError) as caught:
+        decode(data)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *("worker_id", "epoch", "role", "identity", "max_model_len", "vocab_size"),
+        *("num_blocks", "max_num_seqs", "block_bytes"),
+    ],
+)
+def test_a_registration_without_a_field_is_refused(field: str) -> None:
+    identity = {
+        "model": "m",
+        "dtype": "d",
+        "kv_layout": "k",
+        "block_size": 1,
+        "transport": "t",
+        "kv_windows": [0],
+    }
+    hello = pb.Hello(
+        worker_id="w1",
+        epoch=1,
+        role="mixed",
+        identity=pb.Identity(**identity, protocol_version=1),
+        max_model_len=1,
+        vocab_size=1,
+        num_blocks=1,
+        max_num_seqs=1,
+        block_bytes=1,
+    )
+    decode_hello(hello)
+    hello.ClearField(field)
+    with pytest.raises(InvalidRequestError) as caught:
+        decode_hello(hello)
+    assert caught.value.field == field
+
+
+def test_a_step_age_that_is_no_duration_is_refused() -> None:
+    with pytest.raises(InvalidRequestError, match="step_age_s"):
+        decode_load(pb.Load(step_age_s=-0.5))

@@ -1,0 +1,239 @@
+"""Mistakes that a core could have, put into it for a while: each has to be seen by the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from baton_core.blocks.imports import Imports
+from baton_core.blocks.lease_table import LeaseTable
+from baton_core.blocks.peer_messages import BlocksReady, Confirmed
+from baton_core.blocks.transfer import Transfer
+from baton_core.routing.token_stream import TokenStream
+from baton_core.sessions.session import SessionMachine
+from baton_core.worker.scheduler import Scheduler
+from baton_core.worker.sequence import SequenceInput
+from baton_core.worker.worker_events import SendToPuller
+from baton_simulator.backends import BACKENDS
+from baton_simulator.scenario import FaultKind, Scenario, make_scenario
+from baton_simulator.transfer_timings import SHORT
+
+Mutation = Callable[[Any], Any]
+"""Makes a method out of the one that it takes the place of."""
+
+
+def _reuse_quarantined_blocks(original: Any) -> Any:
+    """An abort counts as a fence, although the transport goes on writing."""
+
+    def on_pull_aborted(self: Transfer, now: float, pull_id: int, *, is_fenced: bool) -> Any:
+        return original(self, now, pull_id, is_fenced=True)
+
+    return on_pull_aborted
+
+
+def _act_for_another_epoch(original: Any) -> Any:
+    """A message for an earlier life of the holder is taken as its own."""
+
+    def on_message(self: LeaseTable, now: float, peer_id: bytes, message: Any) -> Any:
+        epoch = self._epoch
+        fields = {name: getattr(message, name) for name in message.__struct_fields__}
+        return original(self, now, peer_id, type(message)(**{**fields, "holder_epoch": epoch}))
+
+    return on_message
+
+
+def _free_on_cancel(original: Any) -> Any:
+    """A transfer that is given up does not wait for its copies in flight."""
+
+    def give_up(self: Transfer, now: float, reason: str) -> Any:
+        self._in_flight.clear()
+        return original(self, now, reason)
+
+    return give_up
+
+
+def _free_in_step(original: Any) -> Any:
+    """A sequence that ends while a step computes it does not wait for the step."""
+
+    def remove(self: Scheduler, now: float, seq: Any) -> None:
+        original(self, now, seq)
+        if seq.state == "draining":
+            self._pool.release(seq.tables.cut(0))
+
+    return remove
+
+
+def _follow_the_wrong_draws(original: Any) -> Any:
+    """A step that is planned ahead takes the first draws, whoever is left out."""
+
+    def schedule_ahead(self: Scheduler, now: float, ends_with_next: Any) -> Any:
+        plan = original(self, now, ends_with_next)
+        if plan is None:
+            return None
+        rows = tuple(range(len(plan.slices)))
+        return replace(plan, follows=replace(plan.follows, rows=rows))
+
+    return schedule_ahead
+
+
+def _confirm_without_checking(original: Any) -> Any:
+    """The holder says that whatever was pulled was held."""
+
+    def confirm(self: LeaseTable, peer_id: bytes, message: Any) -> Any:
+        answer = Confirmed(transfer_id=message.transfer_id, holder_epoch=self._epoch, is_held=True)
+        return [SendToPuller(peer_id=peer_id, message=answer)]
+
+    return confirm
+
+
+def _ignore_checksums(original: Any) -> Any:
+    """A block that arrived wrong is taken."""
+
+    def on_pull_done(self: Transfer, now: float, pull_id: int, failed: Any, error: str) -> Any:
+        return original(self, now, pull_id, () if not error else failed, error)
+
+    return on_pull_done
+
+
+def _renew_what_has_ended(original: Any) -> Any:
+    """The holder renews a lease that it has not got any more."""
+
+    def renew(self: LeaseTable, now: float, peer_id: bytes, message: Any) -> Any:
+        if self._offer_of(message.transfer_id) is not None:
+            return original(self, now, peer_id, message)
+        answer = BlocksReady(
+            transfer_id=message.transfer_id, holder_epoch=self._epoch, offers=(), renewal=message.renewal
+        )
+        return [SendToPuller(peer_id=peer_id, message=answer)]
+
+    return renew
+
+
+def _keep_what_is_withdrawn(original: Any) -> Any:
+    """The blocks of a request that was cancelled stay leased."""
+
+    def withdraw(self: LeaseTable, request_id: str, reason: str) -> Any:
+        return []
+
+    return withdraw
+
+
+def _forget_reservation(original: Any) -> Any:
+    """A reservation that is cancelled keeps its blocks."""
+
+    def cancel(self: Imports, now: float, request_id: str) -> Any:
+        reservation = self._reservations.pop(request_id, None)
+        if reservation is not None:
+            reservation.seq.apply(now, SequenceInput.END)
+        return []
+
+    return cancel
+
+
+def _take_repeated_frames(original: Any) -> Any:
+    """A session that goes on with a new stream delivers again what was written again."""
+
+    def on_frame(self: SessionMachine[Any, Any], now: float, frame: Any) -> Any:
+        taken = original(self, now, frame)
+        if not taken and not self.is_over and getattr(frame, "number", self._received + 1) <= self._received:
+            return (frame.payload,)
+        return taken
+
+    return on_frame
+
+
+def _resume_one_token_early(original: Any) -> Any:
+    """A request that is moved forgets its last token, which is generated and emitted again."""
+
+    def resumed(self: TokenStream) -> Any:
+        return tuple(
+            replace(one, token_ids=one.token_ids[:-1] or one.token_ids) for one in original.fget(self)
+        )
+
+    return property(resumed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistake:
+    """A method that does something else, and where that matters soon."""
+
+    owner: type
+    method: str
+    mutate: Mutation
+    kinds: str
+    """Faults of the scenarios, separated by commas."""
+    topology: str = "1p1d"
+    backend: str = ""
+    """Empty lets each seed choose."""
+
+    def scenario(self, seed: int) -> Scenario:
+        scenario = make_scenario(seed, self.topology, frozenset(map(FaultKind, self.kinds.split(","))))
+        if not self.backend:
+            return scenario
+        return replace(scenario, backend=BACKENDS[self.backend], timings=SHORT)
+
+    @contextmanager
+    def made(self) -> Iterator[None]:
+        """The core with this mistake, until the end of the block."""
+        original = self.owner.__dict__[self.method]
+        setattr(self.owner, self.method, self.mutate(original))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.method, original)
+
+
+MISTAKES: Final = {
+    "drop a fence": Mistake(
+        owner=Transfer,
+        method="on_pull_aborted",
+        mutate=_reuse_quarantined_blocks,
+        kinds="crash,cancel",
+        backend="rdma",
+    ),
+    "skip an epoch check": Mistake(
+        owner=LeaseTable, method="on_message", mutate=_act_for_another_epoch, kinds="crash"
+    ),
+    "free on cancel": Mistake(
+        owner=Transfer, method="give_up", mutate=_free_on_cancel, kinds="crash,cancel", backend="rdma"
+    ),
+    "free in a step": Mistake(owner=Scheduler, method="remove", mutate=_free_in_step, kinds="crash,cancel"),
+    "follow the wrong draws": Mistake(
+        owner=Scheduler, method="schedule_ahead", mutate=_follow_the_wrong_draws, kinds="crash,cancel"
+    ),
+    "confirm without checking": Mistake(
+        owner=LeaseTable,
+        method="_confirm",
+        mutate=_confirm_without_checking,
+        kinds="freeze,drift",
+        backend="rdma",
+    ),
+    "take a block with a wrong checksum": Mistake(
+        owner=Transfer, method="on_pull_done", mutate=_ignore_checksums, kinds="garble", backend="tcp"
+    ),
+    "renew a lease after it ended": Mistake(
+        owner=LeaseTable,
+        method="_renew",
+        mutate=_renew_what_has_ended,
+        kinds="freeze,drift",
+        backend="rdma",
+    ),
+    "forget to release on cancel": Mistake(
+        owner=LeaseTable, method="withdraw", mutate=_keep_what_is_withdrawn, kinds="cancel,crash"
+    ),
+    "forget a reservation on cancel": Mistake(
+        owner=Imports, method="cancel", mutate=_forget_reservation, kinds="cancel,crash"
+    ),
+    "emit a token twice on a resumed session": Mistake(
+        owner=SessionMachine, method="on_frame", mutate=_take_repeated_frames, kinds="freeze"
+    ),
+    "emit a token twice on a moved request": Mistake(
+        owner=TokenStream,
+        method="resumed",
+        mutate=_resume_one_token_early,
+        kinds="crash",
+        topology="1p2d",
+    ),
+}

@@ -1,0 +1,71 @@
+"""Figures of an `LLM`: counted from its requests' ends, under vLLM's names."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from baton.api.metrics import Counter, Gauge, GenerationMetrics, Histogram
+from baton.api.output_builder import OutputBuilder
+from baton.clusters.cluster import ClusterLoad
+from baton_core.routing.router_events import RequestTimings
+from baton_router.generation import Delta, Finished
+from tests.builders import make_request
+
+
+def ended(total_s: float, *, num_cached_tokens: int = 0, **params: object) -> OutputBuilder:
+    builder = OutputBuilder(None, make_request(prompt=40, **params), str)
+    builder.push(Delta(index=0, text="", token_ids=(1, 2, 3), finish_reason="length"))
+    timings = RequestTimings(first_token_s=0.03, total_s=total_s, queue_s=0.25, prefill_s=0.5)
+    builder.push(
+        Finished(
+            request_id="r",
+            num_prompt_tokens=40,
+            num_output_tokens=3,
+            num_cached_tokens=num_cached_tokens,
+            seed=0,
+            timings=timings,
+        )
+    )
+    return builder
+
+
+def test_requests_are_counted() -> None:
+    metrics = GenerationMetrics("model")
+    metrics.finish(ended(0.9, num_cached_tokens=32))
+    metrics.finish(ended(0.5, prompt_logprobs=1))
+    aborted = OutputBuilder(None, make_request(), str)
+    aborted.abort()
+    metrics.finish(aborted)
+    load = ClusterLoad(num_running=2, num_waiting=1, kv_cache_usage=0.25)
+    labels = {"model_name": "model", "engine": "0"}
+    found = {(one.name, one.labels.get("finished_reason")): one for one in metrics.read(load)}
+    assert found["vllm:num_requests_running", None] == Gauge(
+        name="vllm:num_requests_running", labels=labels, value=2.0
+    )
+    assert found["vllm:prompt_tokens", None] == Counter(name="vllm:prompt_tokens", labels=labels, value=80)
+    values = {name: one.value for name, one in found.items() if isinstance(one, Counter | Gauge)}
+    assert values["vllm:num_requests_waiting", None] == 1
+    assert values["vllm:kv_cache_usage_perc", None] == 0.25
+    assert values["vllm:generation_tokens", None] == 6
+    assert values["vllm:prefix_cache_queries", None] == 40, "one did not look"
+    assert values["vllm:prefix_cache_hits", None] == 32
+    assert values["vllm:request_success", "length"] == 2
+    assert values["vllm:request_success", "abort"] == 1
+    latency = found["vllm:e2e_request_latency_seconds", None]
+    assert isinstance(latency, Histogram)
+    assert (latency.count, latency.sum) == (2, pytest.approx(1.4))
+    assert [latency.buckets[bound] for bound in ("0.3", "0.5", "0.8", "1.0", "+Inf")] == [0, 1, 1, 2, 2]
+
+
+def test_the_log_tells_the_speed_since_the_last_time(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = GenerationMetrics("model")
+    metrics.finish(ended(1.0))
+    with caplog.at_level(logging.INFO, "baton.api.metrics"):
+        metrics.log(ClusterLoad(num_running=3, kv_cache_usage=0.5))
+        metrics.log(ClusterLoad())
+    first, second = caplog.messages
+    assert first.startswith("3 running, 0 waiting, KV cache 50.0 %, ")
+    assert " 0.0 prompt tokens/s, 0.0 generated tokens/s" not in first
+    assert second.endswith(" 0.0 prompt tokens/s, 0.0 generated tokens/s")

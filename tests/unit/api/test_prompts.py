@@ -1,0 +1,96 @@
+"""Prompts and conversations as callers give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from baton.api.conversations import ChatOptions, as_conversations
+from baton.api.prompts import PromptParts, as_list, one_each, read_prompt
+from baton_core.errors import InvalidRequestError
+
+MESSAGE = {"role": "user", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        ("a", PromptParts(text="a", token_ids=None)),
+        ([1, 2], PromptParts(text=None, token_ids=(1, 2))),
+        ((1, 2), PromptParts(text=None, token_ids=(1, 2))),
+        ({"prompt": "a"}, PromptParts(text="a", token_ids=None)),
+        ({"prompt_token_ids": [1]}, PromptParts(text=None, token_ids=(1,))),
+        ({"prompt_token_ids": [1], "prompt": "a"}, PromptParts(text="a", token_ids=(1,))),
+        ({"prompt": "a", "cache_salt": "s"}, PromptParts(text="a", token_ids=None, cache_salt="s")),
+        ({"prompt": "a", "multi_modal_data": None}, PromptParts(text="a", token_ids=None)),
+    ],
+)
+def test_one_prompt_is_read_and_is_one_of_a_list(given: Any, parts: PromptParts) -> None:
+    assert read_prompt(given) == parts
+    assert as_list(given) == [given]
+    assert as_list([given, given]) == [given, given]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, 3, {"text": "a"}, {}, ["a", 1], {"prompt": 3}, {"prompt": "a", "multi_modal_data": {"image": 1}}],
+)
+def test_anything_else_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"prompt is .*allowed: text, token ids"):
+        read_prompt(given)
+
+
+def test_text_has_to_be_text() -> None:
+    with pytest.raises(InvalidRequestError, match="text that UTF-8 can hold"):
+        read_prompt("\ud800")
+
+
+def test_no_prompts_are_no_prompts() -> None:
+    assert as_list([]) == []
+
+
+def test_values_are_for_all_or_for_each() -> None:
+    assert one_each("priority", None, 0, 2) == [0, 0]
+    assert one_each("priority", 3, 0, 2) == [3, 3]
+    assert one_each("priority", [1, 2], 0, 2) == [1, 2]
+    with pytest.raises(InvalidRequestError, match="priority is '1 of them'; allowed: 1 or 2"):
+        one_each("priority", [1], 0, 2)
+
+
+def test_one_conversation_or_many() -> None:
+    options = ChatOptions()
+    (one,) = as_conversations([MESSAGE, MESSAGE], options)
+    assert one.messages == (MESSAGE, MESSAGE)
+    assert one.add_generation_prompt
+    assert [chat.messages for chat in as_conversations([[MESSAGE], [MESSAGE] * 2], options)] == [
+        (MESSAGE,),
+        (MESSAGE, MESSAGE),
+    ]
+
+
+@pytest.mark.parametrize("given", [None, [], "a", ["a"], [3], 3])
+def test_what_is_no_conversation_is_refused(given: Any) -> None:
+    with pytest.raises(InvalidRequestError, match=r"messages is .*; allowed: a list of messages"):
+        as_conversations(given, ChatOptions())
+
+
+def test_options_of_the_template_are_handed_on() -> None:
+    options = ChatOptions(
+        chat_template="{{ messages }}",
+        chat_template_content_format="openai",
+        add_generation_prompt=False,
+        continue_final_message=True,
+        tools=[{"type": "function"}],
+        chat_template_kwargs={"enable_thinking": False},
+    )
+    (conversation,) = as_conversations([MESSAGE], options)
+    assert conversation.template == "{{ messages }}"
+    assert conversation.content_forms is not None
+    assert conversation.content_forms.takes_parts
+    assert not conversation.content_forms.takes_text
+    assert (conversation.add_generation_prompt, conversation.continue_final_message) == (False, True)
+    assert conversation.tools == ({"type": "function"},)
+    assert conversation.template_arguments == {"enable_thinking": False}
+    with pytest.raises(InvalidRequestError, match="chat_template_content_format is 'xml'; allowed: auto"):
+        ChatOptions(chat_template_content_format="xml")

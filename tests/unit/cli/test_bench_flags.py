@@ -1,0 +1,100 @@
+"""Flags of `baton bench`: what each takes, and which of them do not go together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from baton.cli import main
+from baton.commands.bench_arguments import BENCH_ACTIONS
+from baton.commands.cli_arguments import parse
+from baton.commands.flags import Flag
+from baton.config.engine_args import BUNDLED_MODEL
+from baton_core.errors import InvalidConfigError
+from tests.unit.cli.test_flags import hostile_values
+
+FLAGS = {flag.name: flag for action in BENCH_ACTIONS for flag in action.flags}
+
+
+@pytest.mark.parametrize("flag", FLAGS.values(), ids=lambda flag: flag.name)
+def test_hostile_values_are_refused_by_flag_and_what_is_allowed(flag: Flag) -> None:
+    values = () if flag.kind is bool else hostile_values(flag)
+    for value in values:
+        if flag.form is not None and value == "" == flag.default:
+            continue  # the way to say nothing
+        with pytest.raises(InvalidConfigError) as refused:
+            flag.parse(value)
+        assert str(refused.value).startswith(f"{flag.name} is ")
+        assert str(refused.value).endswith(f"; allowed: {flag.allowed}")
+
+
+@pytest.mark.parametrize("benchmark", [action.name for action in BENCH_ACTIONS])
+def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", benchmark, "--help"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out
+    action = next(action for action in BENCH_ACTIONS if action.name == benchmark)
+    assert [flag.name for flag in action.flags if flag.name not in said] == []
+    assert ("--kv-cache-memory-bytes" in said) is action.is_offline
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("serve --request-rate 0", "--request-rate is '0'; allowed: inf, or a number over 0"),
+        ("serve --goodput ttft", "--goodput is 'ttft'; allowed: ttft:MS, tpot:MS or e2el:MS"),
+        (
+            "serve --goodput ttft:1 ttft:2",
+            "--goodput is 'ttft:1 ttft:2'; allowed: each of ttft, tpot, e2el once",
+        ),
+        ("serve --base-url ftp://x", "--base-url is 'ftp://x'; allowed: http://host:port"),
+        ("serve --dataset-name trace", "--dataset-path is ''; allowed: a file"),
+        ("serve --dataset-path x", "--dataset-path is 'x'; allowed: none for random, which is drawn"),
+        ("serve --ramp-up-start-rps 1", "--ramp-up-strategy is not given; allowed: linear or exponential"),
+        ("serve --ramp-up-strategy linear --ramp-up-start-rps 1", "--ramp-up-end-rps is not given"),
+        (
+            "serve --ramp-up-strategy linear --request-rate 3",
+            "--request-rate is 3; allowed: nothing beside --ramp-up-strategy",
+        ),
+        ("serve --max-concurrency 2147483647", "--max-concurrency is 2147483647; allowed: up to "),
+        ("serve --save-result --result-dir /nowhere", "--result-dir is '/nowhere'; allowed: a folder"),
+        ("serve --plot x.gif", "--plot is 'x.gif'; allowed: a file that ends with .png, .svg, .pdf"),
+        ("serve --backend baton-grpc --endpoint /x", "--endpoint is '/x'; allowed: nothing with baton-grpc"),
+        (
+            "serve --dataset-name trace --dataset-path x --trace-divisor 100",
+            "--trace-divisor is 100; allowed: a divisor of 512",
+        ),
+        ("sweep --num-prompts 3", "--request-rates is not given; allowed: it, --max-concurrencies, or both"),
+        ("throughput --tensor-parallel-size 2", "--tensor-parallel-size is 2"),
+        ("latency --output-json /nowhere/x", "--output-json is '/nowhere/x'; allowed: a file in an existing"),
+    ],
+)
+def test_values_that_cannot_be_are_refused(
+    arguments: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_configuration_file_stands_in_for_flags(tmp_path: Path) -> None:
+    path = tmp_path / "bench.yaml"
+    path.write_text("num-prompts: 7\ngoodput: [ttft:200, tpot:50]\nseed: 3\n")
+    args = parse(["bench", "serve", "--config", str(path), "--seed", "4"])
+    assert (args.num_prompts, args.goodput, args.seed) == (7, ("ttft:200", "tpot:50"), 4)
+    path.write_text("batch-size: 2\nblock-size: 16\n")
+    args = parse(["bench", "latency", "--config", str(path)])
+    assert (args.batch_size, args.block_size) == (2, 16)
+
+
+def test_a_server_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "serve", "--port", "1", "--num-prompts", "1"]) == 1
+    assert "the server does not list its models: " in capsys.readouterr().err
+
+
+def test_a_chat_without_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    chat = ["serve", "--backend", "openai-chat", "--port", "1", "--num-prompts", "1", "--model", "m"]
+    assert main(["bench", *chat]) == 2
+    assert "--backend is 'openai-chat', whose prompts are text" in capsys.readouterr().err
+    assert main(["bench", *chat, "--token-ids", "--tokenizer", BUNDLED_MODEL]) == 2

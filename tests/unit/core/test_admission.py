@@ -1,0 +1,262 @@
+"""Who is taken, who waits, and who is refused with which reason and delay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from baton_core.errors import ErrorCode
+from baton_core.requests.finish import FinishReason
+from baton_core.requests.request_context import RequestContext, Slo
+from baton_core.routing.admission import AdmissionConfig
+from baton_core.routing.admission_gate import HoldBack
+from baton_core.routing.admission_outcome import AdmissionOutcome
+from baton_core.routing.placement import SplitMode
+from baton_core.routing.rate_limits import RateLimit
+from baton_core.routing.router_events import ClientGone, FailRequest, WorkerJoined, WorkerLeft
+from baton_core.sessions.worker_info import WorkerRates
+from tests.builders import make_worker_info
+from tests.unit.core.routers import Client, first_token, refused, tokens
+
+ONE_SEAT = HoldBack(sequences_per_seat=1.0)
+RATES = WorkerRates(prefill_tokens_per_s=10.0, decode_step_s=0.05)
+
+
+def make_client(*worker_ids: str, max_num_seqs: int = 1, **config: Any) -> Client:
+    """Mixed workers that run so many sequences at a time, and are given no more."""
+    client = Client(split=SplitMode.NEVER, admission=AdmissionConfig(**{"hold_back": ONE_SEAT, **config}))
+    for worker_id in worker_ids:
+        client.feed(WorkerJoined(info=make_worker_info(worker_id, max_num_seqs=max_num_seqs)))
+    return client
+
+
+def of(tenant: str = "", **slo: float) -> RequestContext:
+    return RequestContext(tenant=tenant, slo=Slo(**slo))
+
+
+def names(sent: list[tuple[str, Any]]) -> list[str]:
+    return [message.spec.request_id for _, message in sent if hasattr(message, "spec")]
+
+
+def finish(client: Client, request_id: str, *, now: float, worker_id: str = "m") -> list[str]:
+    """End a request with its first token; returns whom that made room for."""
+    said = first_token(request_id, tokens(request_id, 0, 5, reason=FinishReason.STOP))
+    return names(client.says(worker_id, said, now=now))
+
+
+def refusal(client: Client) -> FailRequest:
+    end = client.ends[-1]
+    assert isinstance(end, FailRequest)
+    assert end.code is ErrorCode.OVERLOADED
+    return end
+
+
+# --- the line ---
+
+
+def test_what_a_worker_has_no_seat_for_waits_and_follows_when_one_is_free() -> None:
+    client = make_client("m", "n")
+    assert [names(client.submit(name)) for name in "abcd"] == [["a"], ["b"], [], []]
+    assert client.core.admission.num_waiting == 2
+    assert finish(client, "a", now=1.0) == ["c"]
+    assert finish(client, "b", now=2.0, worker_id="n") == ["d"]
+    assert client.core.admission.num_by_outcome == {AdmissionOutcome.ADMITTED: 4}
+
+
+def test_tenants_take_turns_and_one_that_leaves_the_line_is_forgotten() -> None:
+    client = make_client("m")
+    for name in ("a1", "a2", "a3", "a4", "b1", "b2"):
+        client.submit(name, context=of(name[0]))
+    client.feed(ClientGone(request_id="a3"))
+    order, last = [], "a1"
+    for now in range(1, 5):
+        (last,) = finish(client, last, now=float(now))
+        order.append(last)
+    assert order == ["a2", "b1", "a4", "b2"]
+
+
+def test_a_newcomer_does_not_pass_those_that_wait() -> None:
+    client = make_client("m")
+    client.submit("a")
+    client.submit("b", now=0.5)
+    client.says("m", refused("a"), now=1.0)
+    assert client.submit("c", now=1.0) == []
+    assert names(client.heartbeat("m", now=2.0)) == ["a\t1"]
+
+
+def test_one_that_was_refused_by_a_worker_goes_on_waiting_where_it_was() -> None:
+    client = make_client("m")
+    for now, name in enumerate("abc"):
+        client.submit(name, now=float(now))
+    client.says("m", refused("a"), now=3.0)
+    assert names(client.heartbeat("m", now=4.0)) == ["a\t1"]
+
+
+def test_small_news_give_the_line_a_turn_only_now_and_then() -> None:
+    client = make_client("m", max_num_seqs=2)
+    for name in "abc":
+        client.submit(name)
+    assert client.heartbeat("m", now=1.0) == []
+    assert client.core.next_deadline() == 30.0
+    assert finish(client, "a", now=1.001) == []
+    assert client.core.next_deadline() == pytest.approx(1.02)
+    assert names(client.wait(1.02)) == ["c"]
+    assert client.core.next_deadline() == 100.0
+
+
+def test_what_waits_when_the_last_worker_is_lost_waits_for_another() -> None:
+    client = make_client("m")
+    for name in "abc":
+        client.submit(name)
+    client.feed(WorkerLeft(worker_id="m", reason="it is gone"), now=1.0)
+    assert not client.ends
+    assert client.join("m2")
+
+
+def test_the_line_is_bounded_and_who_has_most_in_it_gives_way() -> None:
+    client = make_client("m", max_queued_requests=3)
+    for name in ("x", "a1", "a2", "a3", "a4"):
+        client.submit(name, context=of(name[0]))
+    assert refusal(client).request_id == "a4"
+    assert refusal(client).message == "3 requests wait for a worker, the maximum"
+    client.submit("b1", context=of("b"))
+    assert refusal(client).request_id == "a3"
+    assert finish(client, "x", now=1.0) == ["a1"]
+    assert finish(client, "a1", now=2.0) == ["b1"]
+    assert client.core.admission.num_by_outcome[AdmissionOutcome.QUEUE_FULL] == 2
+
+
+def test_without_a_line_what_finds_no_room_is_refused() -> None:
+    client = make_client("m", max_queued_requests=0)
+    client.submit("a")
+    client.submit("b")
+    assert refusal(client).request_id == "b"
+    assert client.core.admission.num_waiting == 0
+
+
+def test_waiting_ends_at_the_queues_deadline() -> None:
+    client = make_client("m")
+    client.submit("a")
+    client.submit("b")
+    client.wait(30.0)
+    assert refusal(client).message.startswith("waited 30.0 s for a worker: ")
+    assert client.core.admission.num_by_outcome[AdmissionOutcome.QUEUE_TIMEOUT] == 1
+
+
+def test_prompts_that_a_worker_could_not_begin_soon_wait_at_the_router() -> None:
+    client = make_client("m", max_num_seqs=8, hold_back=HoldBack(queue_s=1.0))
+    client.heartbeat("m", rates=RATES)
+    assert names(client.submit("a", prompt=8)) == ["a"]
+    assert names(client.submit("b", prompt=8, first=100)) == ["b"]
+    assert client.submit("c", prompt=8, first=200) == []
+    assert client.core.fleet.charges()[0].num_sequences == 2
+    assert names(client.says("m", first_token("a"), now=0.8)) == ["c"]
+
+
+# --- deadlines ---
+
+
+def test_what_cannot_have_its_first_token_in_time_is_refused_at_once() -> None:
+    client = make_client("m", max_num_seqs=8)
+    client.heartbeat("m", rates=RATES)
+    assert names(client.submit("a", prompt=8, context=of(ttft_s=1.0))) == ["a"]
+    assert client.submit("b", prompt=8, first=100, context=of(ttft_s=1.0)) == []
+    assert refusal(client).message == "slo_ttft_s is 1; the first token is predicted after 1.65 s"
+    assert refusal(client).retry_after_s == pytest.approx(0.65)
+    assert names(client.submit("c", prompt=8, first=100, context=of(ttft_s=2.0))) == ["c"]
+    assert client.core.admission.num_by_outcome == {
+        AdmissionOutcome.ADMITTED: 2,
+        AdmissionOutcome.SLO_TTFT: 1,
+    }
+
+
+def test_the_time_before_the_router_heard_of_it_counts() -> None:
+    client = make_client("m", max_num_seqs=8)
+    client.heartbeat("m", rates=RATES)
+    late = RequestContext(slo=Slo(ttft_s=1.0), arrived_s=4.5)
+    client.submit("a", prompt=8, context=late, now=5.0)
+    assert refusal(client).message == "slo_ttft_s is 1; the first token is predicted after 1.35 s"
+
+
+def test_the_routers_deadline_holds_where_a_request_has_none() -> None:
+    client = make_client("m", max_num_seqs=8, slo=Slo(ttft_s=0.5))
+    client.heartbeat("m", rates=RATES)
+    client.submit("a", prompt=8)
+    assert refusal(client).message == "slo_ttft_s is 0.5; the first token is predicted after 0.85 s"
+    assert names(client.submit("b", prompt=8, context=of(ttft_s=1.0))) == ["b"]
+
+
+def test_nothing_is_refused_for_rates_that_are_not_known() -> None:
+    client = make_client("m", max_num_seqs=8)
+    assert names(client.submit("a", context=of(ttft_s=1e-6, tpot_s=1e-6))) == ["a"]
+
+
+def test_a_deadline_that_passes_in_the_line_ends_the_wait() -> None:
+    client = make_client("m")
+    client.submit("a")
+    client.submit("b", context=of(ttft_s=2.0))
+    assert client.core.next_deadline() == 2.0
+    client.wait(2.0)
+    assert refusal(client).request_id == "b"
+    assert refusal(client).message.startswith("slo_ttft_s is 2; after 2 s it waits for a worker: ")
+    assert client.core.admission.num_by_outcome[AdmissionOutcome.SLO_TTFT] == 1
+
+
+def test_a_wait_that_will_be_too_long_is_foreseen_from_how_fast_the_line_moves() -> None:
+    client = make_client("m")
+    for number in range(40):
+        client.submit(f"a{number}", max_tokens=2)
+    for number in range(20):
+        assert finish(client, f"a{number}", now=float(number + 1)) == [f"a{number + 1}"]
+    client.submit("patient", now=20.0, context=of(ttft_s=60.0))
+    assert client.ends[-1].request_id == "a19"
+    client.submit("hasty", now=20.0, context=of(ttft_s=10.0))
+    assert refusal(client).request_id == "hasty"
+    assert refusal(client).retry_after_s == pytest.approx(9.0, rel=0.3)
+
+
+def test_workers_that_are_too_slow_for_a_request_are_left_out() -> None:
+    client = make_client("m", "n", max_num_seqs=8)
+    client.heartbeat("m", rates=RATES)
+    client.heartbeat("n", rates=WorkerRates(decode_step_s=0.01))
+    for number in range(3):
+        ((worker_id, _),) = client.submit(f"a{number}", first=50 * number, context=of(tpot_s=0.02))
+        assert worker_id == "n"
+    client.submit("b", context=of(tpot_s=0.005))
+    assert refusal(client).message == "slo_tpot_s is 0.005; the fastest worker needs 0.01 s a token"
+    assert client.core.admission.num_by_outcome[AdmissionOutcome.SLO_TPOT] == 1
+
+
+# --- rates ---
+
+
+def test_a_tenants_rate_is_limited_and_the_others_are_not() -> None:
+    client = make_client("m", max_num_seqs=99, rate_limit=RateLimit(requests=2))
+    for name in ("a1", "a2", "a3", "b1"):
+        client.submit(name, context=of(name[0]))
+    text = "requests per minute of this key are at their limit of 2; there is room in 30 s"
+    assert (refusal(client).request_id, refusal(client).message) == ("a3", text)
+    assert refusal(client).retry_after_s == pytest.approx(30.0)
+    assert names(client.submit("a4", now=30.0, context=of("a"))) == ["a4"]
+    assert client.core.admission.num_by_outcome[AdmissionOutcome.REQUEST_RATE] == 1
+
+
+def test_tokens_are_charged_as_expected_and_then_as_they_were() -> None:
+    client = make_client("m", max_num_seqs=99, rate_limit=RateLimit(tokens=40))
+    client.submit("a", prompt=8, max_tokens=30)
+    client.submit("b", prompt=8, max_tokens=30)
+    assert refusal(client).request_id == "b"
+    assert client.core.admission.num_by_outcome[AdmissionOutcome.TOKEN_RATE] == 1
+    finish(client, "a", now=0.0)
+    client.submit("c", prompt=8, max_tokens=22)
+    assert names(client.sent[-1:]) == ["c"]
+
+
+def test_a_request_that_never_got_a_worker_costs_no_tokens() -> None:
+    client = make_client("m", rate_limit=RateLimit(tokens=40))
+    client.submit("a", prompt=8, max_tokens=2, context=of("x"))
+    client.submit("b", prompt=8, max_tokens=30, context=of("y"))
+    client.feed(ClientGone(request_id="b"))
+    client.submit("c", prompt=8, max_tokens=32, context=of("y"))
+    assert [end.request_id for end in client.ends] == ["b"]

@@ -1,0 +1,61 @@
+"""A slice whose rules cannot be followed ends its own request."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from baton_core.errors import ErrorCode
+from baton_core.sessions.router_messages import Failed, FirstToken, TokenBatch
+from baton_core.worker.worker_events import StepDone
+from tests.builders import make_request, make_worker_config, step_result
+from tests.unit.core.workers import Worker
+
+
+def step_failing(worker: Worker, names: Collection[str], index: int = 0) -> None:
+    """Run a step in which sequence `index` of the requests named fails."""
+    plan = worker.core.schedule(0.0)
+    assert plan is not None
+    seq_ids = [piece.seq_id for piece in plan.slices]
+    failures = {
+        number: "no such word"
+        for number, seq_id in enumerate(seq_ids)
+        if seq_id.request_id in names and seq_id.index == index
+    }
+    assert failures
+    result = step_result(plan)
+    sampled = tuple(() if number in failures else tokens for number, tokens in enumerate(result.sampled))
+    worker.feed(StepDone(result=replace(result, sampled=sampled, failures=failures)))
+
+
+def test_its_neighbours_go_on() -> None:
+    worker = Worker(make_worker_config())
+    for name in "abc":
+        worker.generate(make_request(name, prompt=4))
+    step_failing(worker, ["b"])
+    assert [message.request_id for message in worker.heard(FirstToken)] == ["a", "c"]
+    step_failing(worker, ["a"])
+    (batch,) = worker.heard(TokenBatch)
+    assert [output.request_id for output in batch.outputs] == ["c"]
+    assert worker.heard(Failed) == [
+        Failed(request_id=name, code=ErrorCode.INTERNAL, message="no such word") for name in "ba"
+    ]
+    assert worker.core.num_requests == 1
+
+
+def test_one_of_several_sequences_ends_the_whole_request_once() -> None:
+    worker = Worker(make_worker_config())
+    worker.generate(make_request("a", prompt=4, n=3))
+    worker.step()
+    step_failing(worker, ["a"], index=1)
+    assert len(worker.heard(Failed)) == 1
+    assert worker.core.num_requests == 0
+    assert worker.core.pool.num_used == 0
+
+
+def test_a_prompt_that_waits_for_its_puller_is_given_up() -> None:
+    worker = Worker(make_worker_config())
+    worker.prefill(make_request("a", prompt=8))
+    step_failing(worker, ["a"])
+    assert [message.request_id for message in worker.told] == ["a"]
+    assert worker.core.num_requests == worker.core.leases.num_open == worker.core.pool.num_used == 0

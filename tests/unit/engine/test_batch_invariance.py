@@ -1,0 +1,183 @@
+"""Logits of the batch-invariant mode: the same bits alone, in company, in chunks and over a cached prefix."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from baton_core.errors import InvalidConfigError
+from baton_engine.batch_invariance import invariant_kernels
+from baton_engine.loading import EngineSettings, load_model, load_runner
+from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.sizing import KVCacheSettings
+from baton_engine.step_attention import StepAttention
+from baton_engine.weights import WeightReader
+from baton_kernels import cpu_selection, invariant_selection
+from baton_kernels.interface import AttentionBatch, Kernels
+from baton_kernels.selection import select_kernels
+from tests.unit.engine.steps import BLOCK_SIZE, group_tables
+
+ModelFolder = Callable[[str], Path]
+CPU = torch.device("cpu")
+NUM_BLOCKS = 64
+PROMPT = [token % 97 + 5 for token in range(3, 3 * 101, 3)]
+
+
+@dataclass
+class Running:
+    """A sequence: tokens with the blocks that hold their KV."""
+
+    tokens: list[int]
+    blocks: list[int]
+    num_computed: int = 0
+    logits: list[Tensor] = field(default_factory=list)
+
+
+class Machine:
+    """A tiny model with a pool that starts as NaN; steps are given as (sequence, number of tokens)."""
+
+    def __init__(
+        self,
+        folder: Path,
+        dtype: torch.dtype = torch.float32,
+        kernels: Kernels | None = None,
+        *,
+        is_quantized: bool = False,
+    ) -> None:
+        config = read_model_config(folder)
+        self.kernels = kernels or invariant_kernels(config, CPU, dtype)
+        self.weights = WeightReader(folder, dtype, is_quantized=is_quantized)
+        self.model = build_model(config, self.weights, self.kernels.layers)
+        self.spec = config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
+        num_blocks = NUM_BLOCKS * len(self.spec.groups)
+        self.pool = torch.full((num_blocks, *self.spec.block_shape), torch.nan, dtype=dtype)
+        self.free = random.Random(0).sample(range(NUM_BLOCKS), NUM_BLOCKS)
+
+    def sequence(self, tokens: Sequence[int]) -> Running:
+        return Running(list(tokens), [self.free.pop() for _ in range(-(-len(tokens) // BLOCK_SIZE))])
+
+    @torch.inference_mode()
+    def step(self, *slices: tuple[Running, int]) -> None:
+        tables = [group_tables(seq.blocks, len(self.spec.groups)) for seq, _ in slices]
+        batches = AttentionBatch.build_groups(
+            query_lens=[count for _, count in slices],
+            context_lens=[seq.num_computed + count for seq, count in slices],
+            block_tables=list(zip(*tables, strict=True)),
+            windows=[group.window for group in self.spec.groups],
+            block_size=BLOCK_SIZE,
+        )
+        token_ids = [
+            token
+            for seq, count in slices
+            for token in seq.tokens[seq.num_computed : seq.num_computed + count]
+        ]
+        attention = StepAttention(self.kernels.attention, self.pool, self.spec, batches)
+        hidden = self.model.forward(torch.tensor(token_ids), attention)
+        logits = self.model.logits(hidden)
+        for (seq, count), part in zip(slices, logits.split([count for _, count in slices]), strict=True):
+            seq.logits.append(part)
+            seq.num_computed += count
+
+    def logits(self, tokens: Sequence[int], chunk_len: int) -> Tensor:
+        """Of a sequence that is alone; its blocks are free again afterwards."""
+        seq = self.sequence(tokens)
+        while seq.num_computed < len(tokens):
+            self.step((seq, min(chunk_len, len(tokens) - seq.num_computed)))
+        self.free += seq.blocks
+        return torch.cat(seq.logits)
+
+
+def mixed_steps(machine: Machine, seed: int) -> Tensor:
+    """Logits of the prompt in chunks of random length, between two others that are computed in turn."""
+    dice = random.Random(seed)
+    ours = machine.sequence(PROMPT)
+    others = [machine.sequence(dice.choices(range(5, 90), k=count)) for count in (45, 20)]
+    while ours.num_computed < len(PROMPT):
+        running = [seq for seq in (ours, *others) if seq.num_computed < len(seq.tokens)]
+        dice.shuffle(running)
+        machine.step(
+            *((seq, min(dice.choice((1, 3, 17, 40)), len(seq.tokens) - seq.num_computed)) for seq in running)
+        )
+    for seq in (ours, *others):
+        machine.free += seq.blocks
+    return torch.cat(ours.logits)
+
+
+@pytest.mark.parametrize("variant", ["qwen2", "qwen3", "gemma2", "gpt2", "opt"])
+def test_logits_have_the_same_bits_however_a_sequence_is_computed(
+    variant: str, model_folder: ModelFolder
+) -> None:
+    machine = Machine(model_folder(variant))
+    alone = machine.logits(PROMPT, len(PROMPT))
+    assert alone.isfinite().all()
+    for chunk_len in (1, 7, 32):
+        assert torch.equal(machine.logits(PROMPT, chunk_len), alone)
+    for seed in range(6):
+        assert torch.equal(mixed_steps(machine, seed), alone)
+
+
+def test_logits_over_a_prefix_that_another_sequence_computed_have_the_same_bits(
+    model_folder: ModelFolder,
+) -> None:
+    machine = Machine(model_folder("qwen3"))
+    alone = machine.logits(PROMPT, len(PROMPT))
+    first = machine.sequence(PROMPT[:40])
+    machine.step((first, 17))
+    machine.step((first, 23))
+    second = machine.sequence(PROMPT)
+    second.blocks[:5], second.num_computed = first.blocks, 40
+    machine.step((second, 1))
+    machine.step((second, len(PROMPT) - 41))
+    assert torch.equal(torch.cat(second.logits), alone[40:])
+
+
+def test_bfloat16_has_the_same_bits_too(model_folder: ModelFolder) -> None:
+    machine = Machine(model_folder("qwen2"), torch.bfloat16)
+    alone = machine.logits(PROMPT, len(PROMPT))
+    assert torch.equal(machine.logits(PROMPT, 7), alone)
+    assert torch.equal(mixed_steps(machine, 0), alone)
+
+
+def test_the_mode_changes_logits_by_rounding_alone(model_folder: ModelFolder) -> None:
+    folder = model_folder("gemma2")
+    plain = Machine(folder, kernels=select_kernels("cpu")).logits(PROMPT, len(PROMPT))
+    torch.testing.assert_close(Machine(folder).logits(PROMPT, 32), plain, rtol=1e-4, atol=1e-4)
+
+
+def test_a_loaded_engine_tells_what_its_bits_depend_on(model_folder: ModelFolder) -> None:
+    cache = KVCacheSettings(kv_cache_memory_bytes=1 << 22, max_model_len=64)
+    settings = EngineSettings(model=str(model_folder("qwen2")), kv_cache=cache, batch_invariant=True)
+    best = cpu_selection.load_best()
+    assert best is not None
+    numerics = load_runner(settings).numerics
+    assert numerics.startswith(best[1].name)
+    assert numerics.endswith(f"torch-{torch.__version__} threads-{torch.get_num_threads()}")
+
+
+@pytest.mark.parametrize(
+    ("variant", "reason"),
+    [
+        ("qwen3-moe", "Qwen3MoeForCausalLM, a mixture of experts"),
+        ("granite", "GraniteForCausalLM, which runs through Transformers"),
+    ],
+)
+def test_models_without_the_mode_are_refused_by_name(
+    variant: str, reason: str, model_folder: ModelFolder
+) -> None:
+    settings = EngineSettings(model=str(model_folder(variant)), batch_invariant=True)
+    with pytest.raises(InvalidConfigError, match=rf"^batch_invariant is True; allowed with {reason}: False$"):
+        load_model(settings)
+
+
+def test_a_machine_without_the_kernels_is_refused(
+    model_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(invariant_selection, "load_best", lambda: None)
+    with pytest.raises(InvalidConfigError, match="allowed with a CPU for which the C\\+\\+ kernels cannot"):
+        load_model(EngineSettings(model=str(model_folder("qwen2")), batch_invariant=True))

@@ -1,0 +1,127 @@
+"""What the C++ kernels compute between two products, against float64 and against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from baton_kernels.cpu_attention import CpuAttention
+from baton_kernels.cpu_layers import CpuLayers
+from baton_kernels.cpu_variants import AMX, AVX2, AVX512, AVX512_BF16, PLAIN, CpuVariant
+from baton_kernels.interface import AttentionBatch, Function, LayerKernels
+from baton_kernels.rotation import rotate
+from tests.unit.kernels.cpu_builds import load
+from tests.unit.kernels.test_cpu_attention import is_v_transposed, transpose_back, transpose_v
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
+builds = pytest.mark.parametrize(
+    "variant", [AMX, AVX512_BF16, AVX512, AVX2, PLAIN], ids=lambda variant: variant.name
+)
+dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def assert_close(found: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
+    assert found.dtype == dtype
+    torch.testing.assert_close(
+        found.double(), expected.double(), rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+    )
+
+
+def normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+@builds
+@dtypes
+def test_norms_equal_float64_with_either_weight(variant: CpuVariant, dtype: torch.dtype) -> None:
+    layers = CpuLayers(load(variant))
+    for size in (896, 70):
+        x, residual = (normal(9, size, dtype=dtype, seed=seed) for seed in range(2))
+        weight = normal(size, dtype=dtype, seed=2)
+        for gain in (weight, weight.float()):
+            assert_close(layers.rms_norm(x, gain, 1e-6), normed(x.double(), gain.double(), 1e-6), dtype)
+            both, total = layers.add_rms_norm(x, residual.clone(), gain, 1e-6)
+            assert torch.equal(total, x + residual)
+            assert_close(both, normed(total.double(), gain.double(), 1e-6), dtype)
+
+
+@builds
+@dtypes
+def test_heads_of_a_fused_projection_are_normed_where_they_lie(
+    variant: CpuVariant, dtype: torch.dtype
+) -> None:
+    layers, weight = CpuLayers(load(variant)), normal(24, dtype=dtype, seed=1)
+    fused = normal(5, 8 * 24, dtype=dtype)
+    heads = fused[:, 48:120].view(5, 3, 24)
+    expected = layers.rms_norm(heads.contiguous(), weight, 1e-6)
+    assert torch.equal(layers.rms_norm(heads, weight, 1e-6), expected)
+    assert torch.equal(layers.rms_norm(heads.transpose(0, 1), weight, 1e-6), expected.transpose(0, 1))
+    assert_close(expected, normed(heads.double(), weight.double(), 1e-6), dtype)
+
+
+@builds
+@dtypes
+def test_gated_products_equal_float64(variant: CpuVariant, dtype: torch.dtype) -> None:
+    layers = CpuLayers(load(variant))
+    for size in (512, 70):
+        gate_up = normal(7, 2 * size, dtype=dtype) * 4
+        gate, up = gate_up.double().chunk(2, dim=-1)
+        assert_close(layers.silu_mul(gate_up), functional.silu(gate) * up, dtype)
+        expected = functional.gelu(gate, approximate="tanh") * up
+        assert_close(layers.apply_mul(Function.GELU_TANH, gate_up), expected, dtype)
+        exact = LayerKernels().apply_mul(Function.GELU, gate_up)
+        assert torch.equal(layers.apply_mul(Function.GELU, gate_up), exact)
+
+
+@builds
+@dtypes
+def test_rotation_equals_float64_and_writes_its_slots_alone(variant: CpuVariant, dtype: torch.dtype) -> None:
+    transposed = is_v_transposed(variant, dtype)
+    kernels = CpuAttention(load(variant), is_v_transposed=transposed)
+    batch = AttentionBatch.build(
+        query_lens=[3, 1, 1], context_lens=[5, 7, 1], block_tables=[[4, 1], [0, 3], [2]], block_size=4
+    )
+    batch.slot_mapping[-1] = -1
+    for head_dim, rotary_dim in ((64, 64), (80, 20)):
+        q, k, v = normal(5, 10, head_dim, dtype=dtype).split((6, 2, 2), 1)
+        angles = normal(5, 1, rotary_dim // 2, seed=1).repeat(1, 1, 2)
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        pool, expected = torch.full((2, 6, 2, 2, 2, 4, head_dim), torch.nan, dtype=dtype)
+        turned_q, turned_k = kernels.rotate_and_write(q, k, v, cos, sin, pool, 1, batch)
+        for turned, x in ((turned_q, q), (turned_k, k)):
+            assert_close(turned, rotate(x.double(), cos.double(), sin.double()), dtype)
+        written = transpose_v(expected) if transposed else expected
+        kernels.write(turned_k, v, written, 1, batch)
+        both = (transpose_back(side) if transposed else side for side in (pool, written))
+        torch.testing.assert_close(*both, rtol=0, atol=0, equal_nan=True)
+        assert int(pool.isfinite().sum()) == 4 * 2 * 2 * head_dim
+
+
+@dtypes
+def test_a_row_is_computed_alike_in_any_company_on_any_threads(dtype: torch.dtype) -> None:
+    layers, weight = CpuLayers(load(PLAIN)), normal(1024, dtype=dtype, seed=1)
+    rows = normal(40, 1024, dtype=dtype)
+    torch.set_num_threads(2)
+    try:
+        together = layers.rms_norm(rows, weight, 1e-6), layers.silu_mul(rows.repeat(1, 4))
+    finally:
+        torch.set_num_threads(1)
+    alone = [(layers.rms_norm(row, weight, 1e-6), layers.silu_mul(row.repeat(1, 4))) for row in rows.split(1)]
+    for of_all, of_each in zip(together, zip(*alone, strict=True), strict=True):
+        assert torch.equal(of_all, torch.cat(of_each))

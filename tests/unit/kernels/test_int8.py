@@ -1,0 +1,199 @@
+"""Linear layers of 8-bit integers against exact integer arithmetic: every build, and torch alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional
+
+from baton_kernels import int8
+from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags
+from baton_kernels.int8 import TorchInt8Product, VnniProduct, quantize_rows, quantize_with
+from baton_kernels.int8_library import Int8Library
+from baton_kernels.interface import Product
+from tests.unit.kernels.cpu_builds import load
+
+builds = pytest.mark.parametrize("variant", [AVX512, AVX2, PLAIN], ids=lambda variant: variant.name)
+dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+TINY = 1e-40
+
+
+def _name(variant: CpuVariant | None) -> str:
+    return "torch" if variant is None else variant.name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def vnni(variant: CpuVariant) -> Int8Library:
+    """Skips the test where this CPU lacks the instructions."""
+    library = Int8Library(load(variant))
+    if not cpu_flags() >= int8._NEEDS:
+        pytest.skip("this CPU lacks AVX512-VNNI")
+    return library
+
+
+def make_product(variant: CpuVariant | None, weight: Tensor, bias: Tensor | None = None) -> Product:
+    return VnniProduct(vnni(variant), weight, bias) if variant else TorchInt8Product(weight, bias)
+
+
+def make_rows(num_rows: int, size: int, seed: int = 0) -> Tensor:
+    return torch.randn(num_rows, size, generator=torch.Generator().manual_seed(seed))
+
+
+def exact(x: Tensor, weight: Tensor) -> Tensor:
+    """The scaled sums of the codes' products: in float64 these are integers without rounding."""
+    (codes, scales), (weight_codes, weight_scales) = quantize_rows(x), quantize_rows(weight)
+    sums = codes.double() @ weight_codes.double().T
+    return sums.float() * weight_scales * scales[:, None]
+
+
+def odd_rows(size: int) -> Tensor:
+    """Rows with one extreme each, and an ordinary one."""
+    rows = make_rows(9, size)
+    for row, value in enumerate((0.0, TINY, 1e-38, 1e38, -torch.inf, torch.nan)):
+        rows[row] = 0.0 if row < 3 else rows[row]
+        rows[row, size // 2] = value
+    rows[6] = -3.0
+    rows[7] = torch.arange(size) - size / 2  # halves between two codes among them
+    return rows
+
+
+@builds
+@dtypes
+@pytest.mark.parametrize("size", [1, 3, 64, 127, 896])
+def test_every_build_makes_the_codes_of_torch(variant: CpuVariant, dtype: torch.dtype, size: int) -> None:
+    library = Int8Library(load(variant))
+    rows = torch.cat((odd_rows(size), make_rows(40, size))).to(dtype)
+    for x in (rows, rows[:1], rows[:0], rows.repeat(1, 2)[:, size // 2 : size // 2 + size], rows.T[:5]):
+        codes, scales = quantize_with(library, x)
+        expected_codes, expected_scales = quantize_rows(x)
+        assert torch.equal(codes, expected_codes)
+        torch.testing.assert_close(scales, expected_scales, rtol=0, atol=0, equal_nan=True)
+
+
+@dtypes
+def test_an_error_is_at_most_half_a_scale_and_what_is_not_finite_stays_so(dtype: torch.dtype) -> None:
+    rows = torch.cat((odd_rows(50), make_rows(200, 50) * 1e3)).to(dtype)
+    codes, scales = quantize_rows(rows)
+    is_finite = rows.isfinite().all(dim=1)
+    assert torch.equal(scales.isfinite(), is_finite)
+    assert is_finite.sum() == len(rows) - 2
+    errors = (rows.double() - codes.double() * scales.double()[:, None]).abs()[is_finite]
+    assert (errors <= scales.double()[is_finite, None] / 2 * (1 + 1e-4) + 4e-37).all()
+    assert codes.abs().max() == 127
+    assert (codes[is_finite & (scales > 0)].abs().amax(dim=1) == 127).all()
+    assert not codes[~is_finite].any()
+
+
+@pytest.mark.parametrize("variant", [None, AVX512, AVX2, PLAIN], ids=_name)
+@settings(max_examples=25, deadline=None)
+@given(
+    num_rows=st.integers(0, 19),
+    in_features=st.integers(1, 140),
+    out_features=st.integers(1, 70),
+    seed=st.integers(0, 9),
+    is_extreme=st.booleans(),
+)
+def test_products_are_those_of_exact_integers(
+    variant: CpuVariant | None,
+    num_rows: int,
+    in_features: int,
+    out_features: int,
+    seed: int,
+    is_extreme: bool,
+) -> None:
+    x, weight = make_rows(num_rows, in_features, seed), make_rows(out_features, in_features, seed + 1)
+    if is_extreme:
+        x, weight = x.sign(), weight.sign()
+    out = make_product(variant, weight)(x)
+    assert (out.dtype, out.shape) == (torch.float32, (num_rows, out_features))
+    assert torch.equal(out, exact(x, weight))
+
+
+@pytest.mark.parametrize("variant", [None, AVX512], ids=_name)
+def test_sums_too_large_for_float32_are_exact_before_they_are_rounded(variant: CpuVariant | None) -> None:
+    for size in (1040, 1041, 5003):
+        x, weight = torch.ones(3, size), torch.ones(5, size)
+        x[1], weight[1] = -1.0, -1.0
+        x[2, ::2], weight[2, ::7] = 0.3, -0.2
+        assert torch.equal(make_product(variant, weight)(x), exact(x, weight))
+
+
+@pytest.mark.parametrize("variant", [None, AVX512, PLAIN], ids=_name)
+@dtypes
+def test_a_row_is_computed_alike_in_any_batch_and_biases_are_added(
+    variant: CpuVariant | None, dtype: torch.dtype
+) -> None:
+    weight, bias = make_rows(45, 131), make_rows(1, 45, 3)[0]
+    layer, x = make_product(variant, weight, bias), make_rows(37, 262).to(dtype)[:, 40:171]
+    out = layer(x)
+    assert out.dtype is dtype
+    rtol = 2**-7 if dtype is torch.bfloat16 else 1e-6
+    torch.testing.assert_close(out, (exact(x, weight) + bias).to(dtype), rtol=rtol, atol=1e-6)
+    for row in range(len(x)):
+        assert torch.equal(layer(x[row : row + 1])[0], out[row])
+    assert torch.equal(layer(x.flip(0)).flip(0), out)
+    wide = functional.linear(x.double(), weight.double(), bias.double())
+    assert (out.double() - wide).norm() < 0.02 * wide.norm()
+
+
+@pytest.mark.parametrize("variant", [None, AVX512], ids=_name)
+def test_a_row_or_an_output_that_is_not_finite_is_nan_and_touches_no_other(
+    variant: CpuVariant | None,
+) -> None:
+    x, weight = odd_rows(64), make_rows(40, 64)
+    weight[7, 5] = torch.inf
+    out = make_product(variant, weight)(x)
+    is_nan = torch.zeros_like(out, dtype=torch.bool)
+    is_nan[4:6], is_nan[:, 7] = True, True
+    assert torch.equal(out.isnan(), is_nan)
+    assert not out[:2, :7].any(), "zeros, and numbers too small for a scale"
+
+
+def test_layers_use_the_kernels_where_the_cpu_has_the_instructions() -> None:
+    layer = int8.int8_product(make_rows(64, 64), None)
+    assert type(layer) is (VnniProduct if cpu_flags() >= int8._NEEDS else TorchInt8Product)
+    assert 64 * 64 <= layer.packed_bytes < 64 * 64 * 1.3
+
+
+def test_a_weight_whose_sums_may_not_fit_is_refused() -> None:
+    assert int8.MAX_IN_FEATURES * 127**2 < 2**31 <= (int8.MAX_IN_FEATURES + 1) * 127**2
+    with pytest.raises(ValueError, match="a weight has 133145 inputs; allowed: at most 133144"):
+        int8.int8_product(torch.zeros(1, 133145), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("load_best", lambda: None, "the C++ kernels cannot be built"),
+        ("cpu_flags", frozenset, "this CPU lacks AVX512-VNNI"),
+    ],
+)
+def test_elsewhere_torch_computes_and_the_log_says_so_once(
+    name: str,
+    given: Callable[[], object],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(int8, name, given)
+    int8.load_int8.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        layers = [int8.int8_product(make_rows(5, 7), None) for _ in range(2)]
+    int8.load_int8.cache_clear()
+    assert [type(layer) for layer in layers] == [TorchInt8Product] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        f"int8 layers are computed by torch, slower than float32: {said}"
+    ]

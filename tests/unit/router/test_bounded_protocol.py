@@ -1,0 +1,263 @@
+"""HTTP clients that are slow, idle, or send what never ends lose their connection; nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from starlette.datastructures import Headers
+from starlette.types import Message, Receive, Scope, Send
+
+from baton_core.errors import InvalidConfigError
+from baton_router.http import bodies
+from baton_router.http.bounded_protocol import MAX_PIPELINED
+from baton_router.http.connection_limits import ConnectionLimits
+from baton_router.http.errors import HttpError
+from baton_router.http.server import HttpServer
+
+QUICK = ConnectionLimits(
+    max_connections=8, max_header_bytes=4096, header_timeout_s=0.3, idle_timeout_s=1.5, stall_timeout_s=0.5
+)
+GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+BODY = b"b" * 2**18
+PIECE = b"a" * 65_536
+MUCH = 32 * 2**20
+"""Bytes that no connection may hold, with all the buffers on the way."""
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers GET at once, and POST when it has the body."""
+    if scope["method"] == "POST":
+        await bodies.read_body(receive, Headers(scope=scope), 2**20)
+    headers = [(b"content-length", b"%d" % len(BODY))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": BODY})
+
+
+class Server(HttpServer):
+    @property
+    def num_connections(self) -> int:
+        assert self._server is not None
+        return len(self._server.server_state.connections)
+
+    @property
+    def num_calls(self) -> int:
+        assert self._server is not None
+        return len(self._server.server_state.tasks)
+
+    async def until_empty(self) -> None:
+        async with asyncio.timeout(10):
+            while self.num_connections or self.num_calls:  # noqa: ASYNC110 (nothing tells of it)
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Server]:
+    server = Server()
+    server.bind("127.0.0.1", 0)
+    await server.start(app, root_path="", limits=QUICK)
+    try:
+        yield server
+        async with connected(server) as (reader, writer):  # it still serves
+            writer.write(GET + b"\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    finally:
+        await server.stop(0)
+
+
+@asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[Streams]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(scenario, 30))
+
+
+async def rest_of(reader: asyncio.StreamReader) -> bytes:
+    """All that comes until the server hangs up."""
+    parts: list[bytes] = []
+    with suppress(ConnectionError):
+        while part := await reader.read(65_536):
+            parts.append(part)
+    return b"".join(parts)
+
+
+async def pour(writer: asyncio.StreamWriter) -> int:
+    """Send without end; returns after how many bytes the server hung up."""
+    num_sent = 0
+    with suppress(ConnectionError):
+        while num_sent < MUCH:
+            writer.write(PIECE)
+            await writer.drain()
+            num_sent += len(PIECE)
+    return num_sent
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        GET + b"x: ",
+        b"GET /",
+        b"GET /?",
+        b"GET / HTTP/1.1\r\n",
+        CHUNKED + b"1\r\n{\r\n0\r\nx: ",
+        CHUNKED + b"1;",
+    ],
+    ids=["value", "path", "query", "name", "trailer", "extension"],
+)
+def test_what_never_ends_is_not_kept(beginning: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as (_, writer):
+            writer.write(beginning)
+            assert await pour(writer) < MUCH
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("header", [b"a:\r\n", b"a: " + b"b" * 1000 + b"\r\n"], ids=["many", "large"])
+def test_too_large_headers_are_refused_with_431(header: bytes) -> None:
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as (reader, writer):
+            writer.write(GET + header * 200 + b"\r\n")
+            said = await rest_of(reader)
+            assert said.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+            assert said.endswith(b"allowed: at most 4096 bytes\n")
+
+    run(scenario())
+
+
+def test_large_bodies_and_headers_that_fit_are_taken() -> None:
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as (reader, writer):
+            writer.write(POST + b"a: " + b"b" * 3000 + b"\r\nContent-Length: 1000000\r\n\r\n" + b"c" * 10**6)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("first", "drip"),
+    [
+        (b"", b""),
+        (b"GET /", b"a"),
+        (GET, b"a: b\r\n"),
+        (GET + b"\r\n", b"\r\n"),
+        (GET + b"Content-Length: 999\r\n\r\n", b"a"),
+    ],
+    ids=["silence", "line", "headers", "blank lines", "a body that nobody asked for"],
+)
+def test_who_sends_no_request_loses_the_connection(first: bytes, drip: bytes) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving() as server, connected(server) as (reader, writer):
+            dripping, began = asyncio.create_task(keep_sending(writer, first, drip)), loop.time()
+            await rest_of(reader)
+            assert 0.25 < loop.time() - began < 5
+            dripping.cancel()
+
+    run(scenario())
+
+
+async def keep_sending(writer: asyncio.StreamWriter, first: bytes, drip: bytes) -> None:
+    writer.write(first)
+    with suppress(ConnectionError):
+        while True:
+            await asyncio.sleep(0.05)
+            writer.write(drip)
+            await writer.drain()
+
+
+def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as (reader, writer):
+            for _ in range(3):
+                writer.write(GET + b"\r\n")
+                await reader.readuntil(b"\r\n\r\n")
+                assert await reader.readexactly(len(BODY)) == BODY
+                await asyncio.sleep(0.6)
+            assert await rest_of(reader) == b""
+
+    run(scenario())
+
+
+def test_who_takes_nothing_of_the_answers_loses_the_connection() -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            with socket.socket() as deaf:
+                deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                deaf.connect(("127.0.0.1", server.port))
+                deaf.sendall((GET + b"\r\n") * MAX_PIPELINED)
+                async with asyncio.timeout(5):
+                    while not server.num_calls:  # noqa: ASYNC110 (nothing tells of it)
+                        await asyncio.sleep(0.01)
+                await server.until_empty()
+
+    run(scenario())
+
+
+def test_too_many_requests_at_once_end_the_connection() -> None:
+    async def scenario() -> None:
+        async with serving() as server, connected(server) as (reader, writer):
+            writer.write((GET + b"\r\n") * (MAX_PIPELINED + 2))
+            assert b"HTTP/1.1 400 " in await rest_of(reader)
+            await server.until_empty()
+
+    run(scenario())
+
+
+def test_one_connection_more_than_allowed_is_hung_up_on() -> None:
+    async def scenario() -> None:
+        async with serving() as server:
+            others = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
+            async with connected(server) as (reader, writer):
+                writer.write(GET + b"\r\n")
+                assert await rest_of(reader) == b""
+            for _, writer in others:
+                writer.close()
+            await server.until_empty()
+
+    run(scenario())
+
+
+def test_a_body_is_waited_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "READ_WITHIN_S", 0.05)
+
+    async def one_byte() -> Message:
+        await asyncio.sleep(0.01)
+        return {"type": "http.request", "body": b"{", "more_body": True}
+
+    async def scenario() -> None:
+        with pytest.raises(HttpError, match=r"no whole body within 0.05 s") as caught:
+            await bodies.read_body(one_byte, Headers({"content-length": "99"}), 1000)
+        assert caught.value.status == 408
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("max_connections", 0, "--max-connections is 0; allowed: 1 or more"),
+        ("max_header_bytes", 10, "--max-header-bytes is 10; allowed: 1024 or more"),
+        ("header_timeout_s", 0.0, "--header-timeout is 0.0; allowed: seconds, over 0"),
+        ("idle_timeout_s", -1.0, "--idle-timeout is -1.0; allowed: seconds, over 0"),
+        ("stall_timeout_s", float("nan"), "--stall-timeout is nan; allowed: seconds, over 0"),
+    ],
+)
+def test_a_limit_that_is_none_is_refused(field: str, value: Any, said: str) -> None:
+    with pytest.raises(InvalidConfigError, match=said):
+        ConnectionLimits(**{field: value})

@@ -1,0 +1,146 @@
+"""Thoughts before an answer: where they stand, how they are read, how many tokens they have."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_router.answers.answer import Answer, PlainParser, collect
+from baton_router.answers.registry import find_reasoning_parser
+from baton_router.http.reasoning_use import ReasoningCounter, ReasoningUse, find_reasoning, markers_of
+from baton_router.model_folder import read_model_folder
+from baton_router.request_limits import ReasoningMarkers
+from baton_router.thinking_place import Thinking, find_thinking
+from baton_router.tokenization import Tokenizer
+from baton_router.word_rules import UNLIMITED, read_thinking
+
+BUNDLED = Path(__file__).parents[3] / "lib" / "baton" / "bundled"
+MARKERS = ReasoningMarkers(start="<think>", end="</think>")
+IMPLIED = ReasoningMarkers(start="<think>", end="</think>", is_implied=True)
+ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
+PLACES = [
+    ("", Thinking.BEFORE),
+    ("<think>\n", Thinking.INSIDE),
+    ("<think>\nWell, ", Thinking.INSIDE),
+    ("<think>\n\n</think>\n\n", Thinking.OVER),
+    ("<think>So.</think>It is", Thinking.OVER),
+    ("</think>", Thinking.OVER),
+]
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer with a special token for each marker."""
+    folder = tmp_path_factory.mktemp("marked")
+    shutil.copytree(BUNDLED, folder, dirs_exist_ok=True)
+    path = folder / "tokenizer_config.json"
+    config = json.loads(path.read_text()) | {"extra_special_tokens": ["<think>", "</think>"]}
+    path.write_text(json.dumps(config))
+    return Tokenizer(read_model_folder(folder))
+
+
+@pytest.fixture(scope="module")
+def unmarked() -> Tokenizer:
+    return Tokenizer(read_model_folder(BUNDLED))
+
+
+def encode(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def use(name: str, tokenizer: Tokenizer, turn: str, **template_arguments: object) -> ReasoningUse:
+    found = find_reasoning(name, template_arguments, encode(tokenizer, ANSWER + turn), tokenizer)
+    assert found is not None
+    return found
+
+
+def read(reasoning: ReasoningUse, text: str) -> Answer:
+    parser = reasoning.make_parser(PlainParser())
+    return collect([*parser.push(text), *parser.flush()])
+
+
+@pytest.mark.parametrize(("turn", "place"), PLACES)
+def test_the_answers_own_turn_says_where_the_thinking_stands(
+    marked: Tokenizer, unmarked: Tokenizer, turn: str, place: Thinking
+) -> None:
+    for tokenizer in (marked, unmarked):
+        for before in ("", "<|im_start|>user\nWhat is <think>?", "<|im_start|>user\nAnd </think>?"):
+            prompt = encode(tokenizer, before + ANSWER + turn)
+            assert find_thinking(prompt, tokenizer, MARKERS) is place
+            implied = Thinking.INSIDE if place is Thinking.BEFORE else place
+            assert find_thinking(prompt, tokenizer, IMPLIED) is implied
+
+
+def test_without_special_tokens_the_whole_prompt_is_looked_at(unmarked: Tokenizer) -> None:
+    assert find_thinking(encode(unmarked, "Say. <think>"), unmarked, MARKERS) is Thinking.INSIDE
+    assert find_thinking((), unmarked, MARKERS) is Thinking.BEFORE
+
+
+def test_parsers_say_whether_a_thought_needs_a_mark() -> None:
+    assert markers_of(find_reasoning_parser("qwen3")) == MARKERS
+    assert markers_of(find_reasoning_parser("deepseek_r1")) == IMPLIED
+
+
+def test_workers_follow_the_thinking_for_a_budget_or_a_form(marked: Tokenizer) -> None:
+    (start,), (end,) = encode(marked, "<think>"), encode(marked, "</think>")
+    form = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"))
+    both = SamplingParams(structured_outputs=form.structured_outputs, thinking_token_budget=4)
+
+    def starts(params: SamplingParams, turn: str, markers: ReasoningMarkers = MARKERS) -> object:
+        thinking = read_thinking(params, encode(marked, ANSWER + turn), marked, markers)
+        if thinking is None:
+            return None
+        assert thinking.end_token_ids == (end,)
+        assert thinking.num_tokens == (params.thinking_token_budget or UNLIMITED)
+        return thinking.start_token_ids
+
+    assert starts(SamplingParams(), "") is None
+    assert starts(form, "") == (start,)
+    assert starts(form, "", IMPLIED) == ()
+    assert starts(form, "<think>\n") == ()
+    assert starts(form, "<think>\n\n</think>\n\n") is None
+    assert starts(both, "<think>\n\n</think>\n\n") is None, "no thought comes before the form"
+    assert starts(both, "") == (start,)
+    assert starts(SamplingParams(thinking_token_budget=4), "<think>\n\n</think>\n\n") == (start,)
+    assert read_thinking(form, (5,), marked, None) is None
+
+
+def test_thoughts_are_read_from_where_the_prompt_left_off(unmarked: Tokenizer) -> None:
+    split = Answer(content="So.", reasoning="Hm.", tool_calls=())
+    plain = Answer(content="So.", reasoning=None, tool_calls=())
+    assert read(use("qwen3", unmarked, ""), "<think>Hm.</think>So.") == split
+    assert read(use("qwen3", unmarked, ""), "So.") == plain
+    assert read(use("qwen3", unmarked, "<think>"), "Hm.</think>So.") == split
+    assert read(use("qwen3", unmarked, "", enable_thinking=False), "So.") == plain
+    assert read(use("deepseek_r1", unmarked, ""), "Hm.</think>So.") == split
+    assert read(use("deepseek_r1", unmarked, "<think></think>"), "So.") == plain
+    assert find_reasoning("", {}, (), unmarked) is None
+
+
+@pytest.mark.parametrize(
+    ("turn", "output", "thought"),
+    [
+        ("", "<think>one two</think>three", "one two"),
+        ("<think>", "one two</think>three", "one two"),
+        ("<think>", "one two", "one two"),
+        ("", "one two", ""),
+        ("<think></think>", "one two", ""),
+    ],
+)
+def test_tokens_between_the_markers_are_counted(
+    marked: Tokenizer, turn: str, output: str, thought: str
+) -> None:
+    counter = use("qwen3", marked, turn).make_counter(marked)
+    assert isinstance(counter, ReasoningCounter)
+    for token_id in encode(marked, output):
+        counter.add([token_id])
+    assert counter.num_tokens == len(encode(marked, thought))
+
+
+def test_nothing_is_counted_where_markers_are_no_tokens(unmarked: Tokenizer) -> None:
+    assert use("qwen3", unmarked, "").make_counter(unmarked) is None

@@ -1,0 +1,85 @@
+"""Names of parsers, plug-ins, and the ids of calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from baton_core.errors import InvalidConfigError
+from baton_router.answers import registry
+from baton_router.answers.answer import (
+    PlainParser,
+    TextDelta,
+    ToolCallDelta,
+)
+from baton_router.answers.call_ids import random_call_id, random_mistral_call_id
+from tests.unit.router.answers import CALL, content, read
+
+
+def test_call_ids_have_the_form_that_clients_and_templates_expect() -> None:
+    (delta, *_) = registry.make_tool_parser("hermes", ()).push(f"<tool_call>{CALL}")
+    assert isinstance(delta, ToolCallDelta)
+    for call_id in (delta.call_id, random_call_id()):
+        assert call_id is not None
+        assert len(bytes.fromhex(call_id.removeprefix("chatcmpl-tool-"))) == 16
+    assert random_call_id() != random_call_id()
+    (delta, *_) = registry.make_tool_parser("mistral", ()).push("[TOOL_CALLS]f[ARGS]{}")
+    assert isinstance(delta, ToolCallDelta)
+    for call_id in (delta.call_id, random_mistral_call_id()):
+        assert call_id is not None
+        assert len(call_id) == 9
+        assert call_id.isalnum()
+        assert call_id.isascii()
+
+
+def test_an_unknown_parser_is_refused_with_the_names_of_all() -> None:
+    with pytest.raises(InvalidConfigError, match="--tool-call-parser is 'gpt'; allowed: hermes, llama3_json"):
+        registry.make_tool_parser("gpt", ())
+
+
+PLUGIN = """
+from dataclasses import dataclass
+from baton_router.answers.answer import AnswerDelta, PlainParser, TextDelta
+from baton_router.answers.registry import register_tool_parser
+
+@dataclass
+class Loud(PlainParser):
+    tools: tuple
+    choose_id: object = None
+
+    def push(self, text: str) -> list[AnswerDelta]:
+        return [TextDelta(text=text.upper())]
+
+register_tool_parser("loud", Loud)
+"""
+
+
+def test_a_plug_in_adds_a_parser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_TOOL_PARSERS", dict(registry._TOOL_PARSERS))
+    (tmp_path / "loud.py").write_text(PLUGIN)
+    registry.load_plugin(str(tmp_path / "loud.py"))
+    assert "loud" in registry.tool_parser_names()
+    assert registry.make_tool_parser("loud", ()).push("hello") == [TextDelta(text="HELLO")]
+    with pytest.raises(InvalidConfigError, match="'loud'; allowed: any but"):
+        registry.register_tool_parser("loud", registry._TOOL_PARSERS["hermes"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("none.py", None, "FileNotFoundError"),
+        ("none.txt", "", r"ImportError: its name does not end in \.py"),
+        ("bad.py", "def", "SyntaxError"),
+        ("bad.py", "1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_plug_in_that_fails_is_refused(tmp_path: Path, name: str, text: str | None, reason: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(InvalidConfigError, match=rf"--tool-parser-plugin is .*{name}.*{reason}"):
+        registry.load_plugin(str(tmp_path / name))
+
+
+def test_a_plain_answer_is_all_content() -> None:
+    assert read(PlainParser(), f"<tool_call>{CALL}", 3) == content(f"<tool_call>{CALL}")

@@ -1,0 +1,184 @@
+"""Which service tells which metric, and what a worker counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from baton.worker.worker_metrics import WorkerMetrics
+from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
+from baton_core.routing.router_core import RouterConfig, RouterCore
+from baton_core.routing.router_events import WorkerJoined
+from baton_core.sessions.router_messages import Transferred
+from baton_core.worker.worker_core import WorkerCore
+from baton_core.worker.worker_events import StepDone
+from baton_router.metrics.request_metrics import RequestMetrics
+from baton_router.metrics.router_metrics import RouterMetrics
+from baton_service.exposition import Exposition
+from tests.builders import make_request, make_worker_config, make_worker_info, step_result
+from tests.unit.core.workers import Pair, Worker
+
+GAUGES: Final = {
+    *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"),
+    "lora_requests_info",
+}
+COUNTERS: Final = {
+    *("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "generation_tokens"),
+    *("prompt_tokens_by_source", "request_success", "num_preemptions"),
+    *("nixl_num_failed_transfers", "nixl_num_kv_expired_reqs"),
+}
+HISTOGRAMS: Final = {
+    *("iteration_tokens_total", "time_to_first_token_seconds", "inter_token_latency_seconds"),
+    *("request_time_per_output_token_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds"),
+    *("request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds"),
+    *("request_prompt_tokens", "request_generation_tokens", "request_params_n"),
+    *("request_params_max_tokens", "nixl_xfer_time_seconds", "nixl_bytes_transferred"),
+    "nixl_num_descriptors",
+}
+TYPES: Final = {
+    f"vllm:{name}": kind
+    for kind, names in (("gauge", GAUGES), ("counter", COUNTERS), ("histogram", HISTOGRAMS))
+    for name in names
+}
+
+Key = tuple[str, tuple[str, ...]]
+
+
+def types_of(page: Exposition) -> dict[str, str]:
+    """Of each family, by its name without `_total`."""
+    return {family.name: family.type for family in text_string_to_metric_families(page.text().decode())}
+
+
+def samples_of(page: Exposition) -> dict[Key, float]:
+    """By name and the values of the labels beyond the engine's and the worker's."""
+    return {
+        (sample.name, tuple(sample.labels[name] for name in sorted({*sample.labels} - _OWN))): sample.value
+        for family in text_string_to_metric_families(page.text().decode())
+        for sample in family.samples
+    }
+
+
+_OWN: Final = {"model_name", "engine", "worker"}
+
+
+def worker_metrics(core: WorkerCore | None = None) -> WorkerMetrics:
+    return WorkerMetrics("tiny", core or WorkerCore(make_worker_config("w1")))
+
+
+def router_metrics(**info: object) -> RouterMetrics:
+    core = RouterCore(RouterConfig())
+    core.on_event(0.0, WorkerJoined(info=make_worker_info("w1", **info)))
+    return RouterMetrics("tiny", core, RequestMetrics())
+
+
+def test_router_and_worker_together_tell_every_name_that_dashboards_know() -> None:
+    told = types_of(router_metrics().exposition()) | types_of(worker_metrics().exposition())
+    assert {name: kind for name, kind in told.items() if name.startswith("vllm:")} == TYPES
+    assert all(name.startswith(("vllm:", "baton_")) for name in told)
+
+
+def test_the_documentation_lists_every_name() -> None:
+    listed = (Path(__file__).parents[3] / "docs" / "observability.md").read_text(encoding="utf-8")
+    told = types_of(router_metrics().exposition()) | types_of(worker_metrics().exposition())
+    for name, kind in told.items():
+        shown = f"{name}_total" if kind == "counter" else name
+        assert f"| `{shown}` | {kind} |" in listed
+
+
+def test_each_series_is_told_by_one_service() -> None:
+    of_worker = {name for name, _ in samples_of(worker_metrics().exposition())}
+    of_router = {name for name, _ in samples_of(router_metrics(metrics_address="w1:9100").exposition())}
+    assert not of_worker & of_router
+    instead = {name for name, _ in samples_of(router_metrics().exposition())} - of_router
+    assert instead == {
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:cache_config_info",
+    }
+    assert instead <= of_worker
+
+
+def test_series_name_model_and_engine() -> None:
+    for page in (worker_metrics().exposition(), router_metrics().exposition()):
+        engines = [
+            sample.labels
+            for family in text_string_to_metric_families(page.text().decode())
+            for sample in family.samples
+            if sample.name.startswith("vllm:")
+        ]
+        assert engines
+        assert all((labels["model_name"], labels["engine"]) == ("tiny", "w1") for labels in engines)
+
+
+def test_lookups_steps_and_blocks_are_counted() -> None:
+    worker = Worker(make_worker_config("w1", num_blocks=16))
+    metrics = worker_metrics(worker.core)
+    for request_id in ("a", "b"):
+        worker.generate(make_request(request_id, prompt=9, max_tokens=1))
+        plan = worker.core.schedule(0.0)
+        assert plan is not None
+        metrics.on_step(plan)
+        worker.feed(StepDone(result=step_result(plan)))
+    told = samples_of(metrics.exposition())
+    assert told["vllm:prefix_cache_queries_total", ()] == 18
+    assert told["vllm:prefix_cache_hits_total", ()] == 8, "two full blocks of four tokens"
+    assert told["vllm:iteration_tokens_total_count", ()] == 2
+    assert told["vllm:iteration_tokens_total_sum", ()] == 9 + 1
+    assert told["vllm:kv_cache_usage_perc", ()] == 0
+    states = ("free", "cached", "in_use", "quarantined")
+    assert [told["baton_kv_blocks", (state,)] for state in states] == [14, 2, 0, 0]
+
+
+def test_transfers_and_sources_are_counted_from_reports() -> None:
+    metrics = worker_metrics()
+    block_bytes = make_worker_config().kv_spec.block_bytes
+    pulled = Phase(name=PhaseName.TRANSFER, start_s=1.0, end_s=1.25, num_bytes=3 * block_bytes, peer="p")
+    sources = TokenSources(num_computed=1, num_local_cache=4, num_remote=12, num_recomputed=2)
+    metrics.on_message(PhaseReport(request_id="r", phases=(pulled, pulled), sources=sources, sent_s=2.0))
+    for num_recomputed in (0, 2):
+        metrics.on_message(
+            Transferred(
+                request_id="r",
+                num_blocks=6,
+                num_bytes=0,
+                transfer_s=0.5,
+                num_recomputed_tokens=num_recomputed,
+            )
+        )
+    told = samples_of(metrics.exposition())
+    assert told["vllm:nixl_xfer_time_seconds_sum", ()] == 0.5
+    assert told["vllm:nixl_bytes_transferred_sum", ()] == 6 * block_bytes
+    assert told["vllm:nixl_num_descriptors_sum", ()] == 6
+    assert told["vllm:nixl_num_descriptors_count", ()] == 1
+    assert told["vllm:nixl_num_failed_transfers_total", ()] == 1
+    by_source = {labels: value for (name, labels), value in told.items() if "by_source" in name}
+    assert by_source == {("local_compute",): 3, ("local_cache_hit",): 4, ("external_kv_transfer",): 12}
+    assert told["baton_recomputed_tokens_total", ()] == 2
+
+
+def test_offers_that_end_by_time_are_counted_by_cause() -> None:
+    pair = Pair()
+    holder = worker_metrics(pair.p.core)
+    pair.hand_over(make_request("pulled", first=100))
+    pair.prefill(make_request("unclaimed"))
+    pair.reserve(make_request("silent", first=200))
+    pair.prefill(make_request("silent", first=200))
+    pair.is_cut = True
+    assert samples_of(holder.exposition())["baton_leases_open", ()] == 2
+    pair.wait(100.0)
+    told = samples_of(holder.exposition())
+    assert told["baton_leases_open", ()] == 0
+    assert told["baton_leases_expired_total", ("unclaimed",)] == 1
+    assert told["baton_leases_expired_total", ("silent",)] == 1
+    assert told["vllm:nixl_num_kv_expired_reqs_total", ()] == 2
+
+
+def test_a_worker_is_healthy_while_a_router_gives_it_work() -> None:
+    metrics = worker_metrics()
+    assert metrics.problem == "no router"
+    metrics.num_sessions = 1
+    assert metrics.problem == ""
+    assert samples_of(metrics.exposition())["baton_sessions", ()] == 1

@@ -1,0 +1,108 @@
+"""Metrics and health of a service over HTTP, answered by its loop."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from baton_core.errors import InvalidConfigError
+from baton_service import metrics_server
+from baton_service.exposition import Exposition, Family, Kind
+from baton_service.metrics_server import MetricsServer, serving_metrics
+
+STEPS = Family(name="baton_steps", kind=Kind.COUNTER, text="Steps", labels=("worker",))
+
+
+class Service:
+    problem = "no router"
+
+    def exposition(self) -> Exposition:
+        page = Exposition((STEPS,))
+        page.add(STEPS, 3, 'w"1')
+        return page
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_it_tells_of_what_it_watches_and_is_as_healthy() -> None:
+    async def scenario() -> None:
+        with serving_metrics("127.0.0.1", 0) as server:
+            assert (await asyncio.to_thread(get, server.port, "/health"))[0] == 503
+            assert (await asyncio.to_thread(get, server.port, "/metrics"))[0] == 503
+            service = Service()
+            server.watch(service)
+            assert (await asyncio.to_thread(get, server.port, "/health")) == (503, "no router\n")
+            service.problem = ""
+            assert (await asyncio.to_thread(get, server.port, "/health")) == (200, "")
+            status, text = await asyncio.to_thread(get, server.port, "/metrics?name=x")
+            (family,) = text_string_to_metric_families(text)
+            (sample,) = family.samples
+            assert (status, sample.name, sample.value) == (200, "baton_steps_total", 3)
+            assert sample.labels == {"worker": 'w"1'}
+            assert (await asyncio.to_thread(get, server.port, "/metrics", "HEAD")) == (200, "")
+            assert (await asyncio.to_thread(get, server.port, "/"))[0] == 404
+            port = server.port
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.to_thread(get, port, "/health")
+
+    asyncio.run(scenario())
+
+
+def test_a_loop_that_hangs_is_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "_ANSWER_WITHIN_S", 0.05)
+
+    async def scenario() -> None:
+        with serving_metrics("127.0.0.1", 0) as server:
+            service = Service()
+            service.problem = ""
+            server.watch(service)
+            with ThreadPoolExecutor(1) as pool:
+                asking = pool.submit(get, server.port, "/health")
+                assert asking.result(timeout=10)[0] == 503, "the loop does nothing else meanwhile"
+
+    asyncio.run(scenario())
+
+
+def test_a_port_in_use_is_refused_by_its_flag() -> None:
+    async def scenario() -> None:
+        with serving_metrics("127.0.0.1", 0) as server:
+            said = f"--metrics-port is {server.port}, which cannot be taken on 127.0.0.1"
+            with pytest.raises(InvalidConfigError, match=said):
+                MetricsServer("127.0.0.1", server.port)
+
+    asyncio.run(scenario())
+
+
+def test_so_many_connections_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "MAX_CALLS", 2)
+
+    async def scenario() -> None:
+        with serving_metrics("127.0.0.1", 0) as server:
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
+            assert await silent[2][0].read() == b""
+            for _, writer in silent:
+                writer.close()
+            async with asyncio.timeout(5):
+                while (await asyncio.to_thread(status, server.port)) != 503:  # noqa: ASYNC110 (nothing tells of it)
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(scenario())
+
+
+def status(port: int) -> int:
+    try:
+        return get(port, "/health")[0]
+    except (ConnectionError, http.client.HTTPException):
+        return 0

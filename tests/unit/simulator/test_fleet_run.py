@@ -1,0 +1,140 @@
+"""Runs of small fleets: answers that can be computed by hand, and what holds in every run."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from baton_core.requests.request_context import Slo
+from baton_core.routing.placement import SplitMode
+from baton_simulator.capacity.fate import Fate
+from baton_simulator.capacity.fleet_run import FleetPlan, FleetRun, Loss
+from baton_simulator.capacity.trace import Scale
+from baton_simulator.capacity.trace_formats import TraceRequest
+from baton_simulator.capacity.workload import make_workload
+from tests.unit.simulator.capacity_fleets import KV_BYTES, make_plan, make_requests
+
+
+def run(plan: FleetPlan, requests: list[TraceRequest]) -> list[Fate]:
+    """Run to the end and a while longer, and see that nothing is left anywhere."""
+    fleet = FleetRun(plan, make_workload(requests, Scale()))
+    fates = fleet.run()
+    fleet.clock.run(fleet.clock.now + 30.0)
+    fleet.router.core.check_invariants()
+    assert fleet.router.core.num_requests == 0
+    for worker in fleet.workers.values():
+        worker.core.check_invariants()
+        assert not worker.is_alive or worker.core.num_requests == 0
+    return fates
+
+
+def make_mixture(seed: int, count: int) -> list[TraceRequest]:
+    """Prompts of up to three ids, many of them shared, in bursts."""
+    rng, requests, at_ms = Random(seed), [], 0
+    for _ in range(count):
+        ids = [0, rng.randrange(1, 6), rng.randrange(6, 20)][: rng.randint(1, 3)]
+        requests.append(
+            TraceRequest(
+                timestamp=at_ms,
+                input_length=512 * len(ids) - rng.randrange(512),
+                output_length=rng.randint(0, 12),
+                hash_ids=ids,
+            )
+        )
+        at_ms += rng.choice([0, 0, 400])
+    return requests
+
+
+def test_a_request_alone_takes_its_steps() -> None:
+    (fate,) = run(make_plan("1M", split=SplitMode.NEVER), make_requests(1, prompt=100, output=5))
+    assert fate.ttft_s == pytest.approx(0.01 + 100 * 0.001)
+    assert fate.e2e_s == pytest.approx(0.11 + 4 * 0.012)
+    assert fate.tpot_s == pytest.approx(0.012)
+    assert (fate.is_split, fate.num_cached_tokens, fate.error) == (False, 0, "")
+
+
+def test_a_message_takes_its_time_on_each_of_its_four_ways() -> None:
+    plan = make_plan("1M", split=SplitMode.NEVER, message_s=0.1)
+    (fate,) = run(plan, make_requests(1, prompt=100, output=5))
+    assert fate.ttft_s == pytest.approx(0.11 + 4 * 0.1)
+    assert fate.e2e_s == pytest.approx(0.11 + 4 * 0.1 + 4 * 0.012)
+
+
+def test_a_split_request_waits_for_its_blocks_to_cross_the_link() -> None:
+    (fate,) = run(make_plan("1P:1D"), make_requests(1, prompt=100, output=5))
+    copy_s = 4 * 32 * KV_BYTES / 1e6
+    assert fate.is_split
+    assert fate.ttft_s == pytest.approx(0.11)
+    assert fate.e2e_s == pytest.approx(0.11 + copy_s + 4 * 0.012)
+
+
+def test_two_prompts_at_once_follow_one_another_on_a_worker_and_on_a_link() -> None:
+    requests = [
+        TraceRequest(timestamp=0, input_length=1500, output_length=2, hash_ids=[3 * n, 3 * n + 1, 3 * n + 2])
+        for n in range(2)
+    ]
+    first, second = run(make_plan("1P:1D", link_bytes_per_s=1e9), requests)
+    assert first.ttft_s == pytest.approx(0.01 + 1.5)
+    assert second.ttft_s == pytest.approx(2 * (0.01 + 1.5))
+
+
+def test_the_second_prompt_of_a_conversation_finds_the_blocks_of_the_first() -> None:
+    requests = make_requests(2, prompt=1024, output=1, every_ms=5000)
+    again = [requests[0], TraceRequest(5000, 1200, 1, [*requests[0].hash_ids, 99])]
+    _, second = run(make_plan("1M", split=SplitMode.NEVER), again)
+    assert second.num_cached_tokens == 1024
+    assert second.ttft_s == pytest.approx(0.01 + (1200 - 1024) * 0.001)
+
+
+@pytest.mark.parametrize("tokens_per_step", [4, 64])
+def test_steps_that_stand_for_several_take_as_long_in_all(tokens_per_step: int) -> None:
+    plan = make_plan("1M", split=SplitMode.NEVER, tokens_per_step=tokens_per_step)
+    (fate,) = run(plan, make_requests(1, prompt=100, output=65))
+    assert fate.e2e_s == pytest.approx(0.11 + 64 * 0.012)
+    assert fate.tpot_s == pytest.approx(0.012)
+
+
+@pytest.mark.parametrize("mix", ["1M", "2P:2D", "1P:1D:1M"])
+def test_every_request_ends_once_and_nothing_is_left(mix: str) -> None:
+    requests = make_mixture(1, 40)
+    fates = run(make_plan(mix, split=SplitMode.AUTO, max_num_seqs=8), requests)
+    assert [fate.ask.name for fate in fates] == [f"request-{number}" for number in range(40)]
+    assert all(fate.is_whole for fate in fates)
+    assert any(fate.num_cached_tokens for fate in fates)
+
+
+def test_equal_plans_give_equal_fates() -> None:
+    one, other = (run(make_plan("2P:2D", split=SplitMode.AUTO), make_mixture(2, 30)) for _ in range(2))
+    assert one == other
+
+
+def test_every_request_ends_though_workers_are_lost() -> None:
+    plan = make_plan("2P:2D", split=SplitMode.AUTO)
+    losing = FleetPlan(
+        mix=plan.mix,
+        hardware=plan.hardware,
+        router=plan.router,
+        loss=Loss(workers=("P0", "D0"), at_s=2.0),
+    )
+    fates = run(losing, make_mixture(3, 40))
+    assert len(fates) == 40
+    assert all(fate.ended_s is not None for fate in fates)
+    late = [fate for fate in fates if fate.ask.at_s > 2.0 + 1.5]
+    assert late
+    assert all(fate.is_whole for fate in late), "whoever comes once the loss is known is served by the others"
+
+
+def test_a_prompt_that_no_cache_holds_is_refused() -> None:
+    plan = make_plan("1M", split=SplitMode.NEVER)
+    (fate,) = run(plan, make_requests(1, prompt=300_000))
+    assert "allowed: 1 to" in fate.error
+
+
+def test_what_cannot_be_in_time_is_refused_where_the_router_enforces_it() -> None:
+    plan = make_plan("1M", split=SplitMode.NEVER)
+    strict = FleetPlan(mix=plan.mix, hardware=plan.hardware, router=plan.router, slo=Slo(ttft_s=3.0))
+    requests = make_requests(8, prompt=2000, output=1, every_ms=500)
+    assert all(fate.is_whole for fate in run(plan, requests))
+    fates = run(strict, requests)
+    assert any("slo_ttft_s is 3" in fate.error for fate in fates)

@@ -1,0 +1,84 @@
+"""What holds for every source file: what it may not load, how long it is, where settings come from."""
+
+from __future__ import annotations
+
+import ast
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pytest
+
+T = TypeVar("T", bound=ast.AST)
+ROOT: Final = Path(__file__).parents[2]
+FOLDERS: Final = ("lib", "router", "prefill_worker", "decode_worker", "kv_transfer", "kernels")
+FILES: Final = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+UNPICKLING: Final = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+"""Modules that run what they read, or that can be made to."""
+EVALUATING: Final = {"eval", "exec", "compile"}
+MAX_FILE_LINES: Final = 400
+MAX_FUNCTION_LINES: Final = 60
+MAX_ENVIRONMENT_READS: Final = 12
+"""Settings are flags; the environment holds secrets, and what other programs define."""
+
+
+Sources = dict[Path, list[ast.AST]]
+
+
+@pytest.fixture(scope="module")
+def sources() -> Sources:
+    """The nodes of each file's syntax tree."""
+    gc.disable()  # CPython 3.11 gives up a tree while which finalizers run (python/cpython#106905)
+    try:
+        return {path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8")))) for path in FILES}
+    finally:
+        gc.enable()
+
+
+def named(sources: Sources, *kinds: type[T]) -> Iterator[tuple[str, T]]:
+    """Nodes of these kinds, each with the place to name in a complaint."""
+    for path, nodes in sources.items():
+        for node in nodes:
+            if isinstance(node, kinds):
+                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}", node
+
+
+def modules_of(node: ast.Import | ast.ImportFrom) -> set[str]:
+    """Top-level packages that an import names."""
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+    return {name.split(".")[0] for name in names}
+
+
+def is_evaluation(call: ast.Call) -> bool:
+    """Whether a call runs what it is given, or can be made to by it."""
+    called = ast.unparse(call.func)
+    if called == "torch.load":
+        return "weights_only=True" not in [ast.unparse(keyword) for keyword in call.keywords]
+    return called in EVALUATING or called.endswith(".recv_pyobj")
+
+
+def test_nothing_unpickles_or_evaluates_what_it_reads(sources: Sources) -> None:
+    imports = named(sources, ast.Import, ast.ImportFrom)
+    assert [where for where, node in imports if modules_of(node) & UNPICKLING] == []
+    assert [where for where, node in named(sources, ast.Call) if is_evaluation(node)] == []
+
+
+def test_files_and_functions_can_be_read_at_one_sitting(sources: Sources) -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert [path for path, length in lengths.items() if length > MAX_FILE_LINES] == []
+    assert [
+        f"{where} {node.name}"
+        for where, node in named(sources, ast.FunctionDef, ast.AsyncFunctionDef)
+        if (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES and not is_kernel(node)
+    ] == []
+
+
+def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether Triton compiles it, which inlines what it calls but reads best in one piece."""
+    return any(ast.unparse(one).startswith("triton.jit") for one in function.decorator_list)
+
+
+def test_few_places_read_the_environment(sources: Sources) -> None:
+    reads = [where for where, node in named(sources, ast.Attribute) if node.attr in ("environ", "getenv")]
+    assert len(reads) <= MAX_ENVIRONMENT_READS, reads
