@@ -172,11 +172,20 @@ def test_refusals_reach_their_caller_alone(engine: AsyncLLMEngine) -> None:
                 await collect(engine.generate(**given))
         with pytest.raises(RequestError, match="bad: priority is 3; allowed: 0"):
             await collect(engine.generate(PROMPT, greedy(1), "bad", priority=3))
-        first = engine.generate(PROMPT, greedy(5), "twice")
-        await anext(first)
+        first = engine.generate(PROMPT, greedy(400), "twice")
+        assert not (await anext(first)).finished
         with pytest.raises(InvalidRequestError, match="request_id is 'twice'; allowed: a name that no open"):
             await collect(engine.generate(PROMPT, greedy(5), "twice"))
         assert (await collect(first))[-1].finished
+
+    run(main)
+
+
+def test_a_name_is_free_with_the_last_output(engine: AsyncLLMEngine) -> None:
+    async def main() -> None:
+        async for output in engine.generate(PROMPT, greedy(2), "again"):
+            if output.finished:
+                assert (await collect(engine.generate(PROMPT, greedy(2), "again")))[-1].finished
 
     run(main)
 

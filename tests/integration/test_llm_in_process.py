@@ -324,6 +324,7 @@ def test_pooling_is_refused_by_name(llm: LLM, name: str) -> None:
 
 def test_it_shows_what_it_is(llm: LLM, folder: Path) -> None:
     assert repr(llm) == f"LLM(model={str(folder)!r}, max_model_len=512)"
+    llm.generate({"prompt_token_ids": PROMPT}, greedy(1), use_tqdm=False)
     metrics = {metric.name: metric for metric in llm.get_metrics()}
     assert metrics["vllm:num_requests_running"].value == 0  # type: ignore[union-attr]
     assert metrics["vllm:prompt_tokens"].value > 0  # type: ignore[union-attr]

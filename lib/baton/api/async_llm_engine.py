@@ -205,10 +205,13 @@ class AsyncLLMEngine:
         try:
             self._cluster.submit(builder.spec, inbox)
             self._log_request(builder)
-            while not builder.is_over:
+            while True:
                 for letter in await inbox.take():
                     _read(builder, letter)
-                if (output := builder.take()) is not None:
+                output = builder.take()
+                if builder.is_over:
+                    break
+                if output is not None:
                     yield output
         finally:
             del self._open[request_id]
@@ -217,6 +220,8 @@ class AsyncLLMEngine:
                 builder.abort()
                 self._cluster.abort(request_id)
             self.metrics.finish(builder)
+        if output is not None:  # whoever has the last output may use the name again
+            yield output
 
     def _log_request(self, builder: OutputBuilder) -> None:
         if isinstance(self.args, AsyncEngineArgs) and self.args.enable_log_requests:
