@@ -11,25 +11,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
 
-from arrivals import Arrival, Load
+from arrivals import Load
 from paired_runs import PairedLoad, PairedRuns, run_in_turns
+from random_load import random_load
 from replay_cluster import TOPOLOGIES, ClusterPlan, running
 from replay_metrics import Spread, paired_change, shown, spread, table
 from worker_sizing import VOCAB_SIZE, add_worker_arguments, timed_worker_flags
 
-from baton_bench.token_source import FIRST_TOKEN
-
 SPLITS = ("auto", "always", "never")
-JITTER = 0.25
-"""A prompt is at most this much shorter or longer than its cell's length, relative."""
 MAX_LOSS = 0.05
 """By which auto may be slower than the better of the others."""
 FIGURE = "mean_e2e_s"
@@ -72,22 +67,12 @@ def make_cell(args: argparse.Namespace, prompt_len: int, load: float) -> Cell:
 
 
 def make_load(args: argparse.Namespace, cell: Cell) -> Load:
-    """Poisson arrivals, at least two."""
-    draws = random.Random(f"{args.seed} {cell}")
-    count = max(2, round(cell.rate * args.seconds))
-    times = accumulate(draws.expovariate(cell.rate) for _ in range(count))
-    return Load(
-        arrivals=[
-            Arrival(
-                at_s=at_s,
-                token_ids=draws.choices(
-                    range(FIRST_TOKEN, VOCAB_SIZE),
-                    k=max(1, round(cell.prompt_len * draws.uniform(1 - JITTER, 1 + JITTER))),
-                ),
-                num_tokens=args.output_tokens,
-            )
-            for at_s in times
-        ]
+    return random_load(
+        rate=cell.rate,
+        seconds=args.seconds,
+        prompt_len=cell.prompt_len,
+        num_tokens=args.output_tokens,
+        seed=f"{args.seed} {cell}",
     )
 
 

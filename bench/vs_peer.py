@@ -3,9 +3,9 @@
     bash bench/peer/make_environment.sh /tmp/peer
     python -m bench.vs_peer --peer /tmp/peer --dtype float32 --repeats 3
 
-Each engine is a process of its own that is held while another one computes. Prints a table of medians, by how
-much Baton is better, and how near each engine is to what this machine reads and multiplies at most, measured
-in the same run; `--output` keeps every single figure.
+Each engine is a process of its own, started anew for each round and held while another one computes. Prints
+a table of medians, by how much Baton is better, and how near each engine is to what this machine reads and
+multiplies at most, measured in the same run; `--output` keeps every single figure.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class Comparison:
     results: Results = field(default_factory=Results)
 
     def run_offline(self, scenarios: Sequence[str]) -> None:
-        """Run scenarios of an engine without a server, on processes that are started once."""
-        with ExitStack() as stack:
-            running: dict[str, OfflineEngine] = {}
-            for name in self.names:
-                engine = running[name] = stack.enter_context(self.engines.offline(name))
-                engine.wait_until_ready(START_WITHIN_S)
-                ask(engine, FULL_STEP, "warm-up")
-                engine.hold()
-            for scenario in scenarios:
-                for number in range(self.num_rounds):
+        """Run scenarios of an engine without a server; each round is one of new processes."""
+        for number in range(self.num_rounds):
+            with ExitStack() as stack:
+                running: dict[str, OfflineEngine] = {}
+                for name in self.names:
+                    engine = running[name] = stack.enter_context(self.engines.offline(name))
+                    engine.wait_until_ready(START_WITHIN_S)
+                    ask(engine, FULL_STEP, "warm-up")
+                    engine.hold()
+                for scenario in scenarios:
                     self.results.limits.append(self.measure_limits())
                     self._round(scenario, f"{scenario} {number}", running)
 

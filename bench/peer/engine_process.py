@@ -52,7 +52,7 @@ class EngineProcess:
             pass_fds=() if fd < 0 else (fd,),
         )
         assert self._guardian.stdout is not None
-        self._group = int(self._guardian.stdout.readline())
+        self._guardian.stdout.readline()  # the command runs
 
     def __enter__(self) -> Self:
         return self
@@ -77,10 +77,16 @@ class EngineProcess:
 
     def hold(self) -> None:
         """Stop it where it is: an engine that waits takes no time from the one that computes."""
-        os.killpg(self._group, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        os.killpg(self._group, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """All of its processes, of whatever group."""
+        for pid in descendants(self._guardian.pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def memory(self) -> Memory:
         peak = shared_once = 0
@@ -94,6 +100,7 @@ class EngineProcess:
         """End all of it; kill what takes too long."""
         assert self._guardian.stdin is not None
         assert self._guardian.stdout is not None
+        self.go_on()
         with suppress(BrokenPipeError):
             self._guardian.stdin.close()
         with suppress(subprocess.TimeoutExpired):

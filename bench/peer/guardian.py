@@ -2,8 +2,8 @@
 
     python bench/peer/guardian.py LOG COMMAND...
 
-Whoever holds the other end of standard input need not live to say so. The first line of standard output is
-the command's process id, which is also its process group; the command itself writes to LOG.
+Whoever holds the other end of standard input need not live to say so. A line on standard output says that the
+command runs; the command itself writes to LOG.
 """
 
 from __future__ import annotations
