@@ -1,4 +1,4 @@
-"""Attention on the CPU: C++ for one-token slices and for the cache, torch's flash attention for chunks."""
+"""Attention on the CPU in C++; torch's takes chunks with AMX, whose caches have V transposed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.cpu_chunks import attend_chunk
-from baton_kernels.cpu_library import CpuLibrary, Decode, Layer, Read, Rotate, Write
+from baton_kernels.cpu_library import Attend, CpuLibrary, Decode, Layer, Read, Rotate, Write
 from baton_kernels.interface import AttentionBatch, AttentionKernels
 
 DTYPES: Final = (torch.float32, torch.bfloat16)
@@ -97,6 +97,64 @@ class CpuAttention(AttentionKernels):
         q = dense_rows(q)
         out = torch.empty(q.shape, dtype=q.dtype)
         self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap)
+        if max(batch.query_lens) > 1:
+            if self._is_v_transposed:
+                self._attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap)
+            else:
+                self.attend_slices(out, q, kv_pool, layer, batch, scale, softcap, least_tokens=2)
+        return out
+
+    def attend_slices(
+        self,
+        out: Tensor,
+        q: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scale: float,
+        softcap: float | None,
+        *,
+        least_tokens: int,
+    ) -> None:
+        """Mutates the rows of `out` that belong to slices of `least_tokens` or more."""
+        step = Attend(
+            layer=self._layer(kv_pool, layer),
+            q=q.data_ptr(),
+            out=out.data_ptr(),
+            tables=batch.block_tables.data_ptr(),
+            lengths=batch.seq_lens.data_ptr(),
+            query_start=batch.query_start.data_ptr(),
+            q_stride=q.stride(0),
+            num_seqs=len(batch.query_lens),
+            max_blocks=batch.block_tables.shape[1],
+            group_size=q.shape[1] // kv_pool.shape[3],
+            window=batch.window or 0,
+            least_tokens=least_tokens,
+            num_threads=torch.get_num_threads(),
+            is_q_bfloat16=q.dtype == torch.bfloat16,
+            scale=scale,
+            soft_cap=softcap or 0.0,
+        )
+        self._library.attend(step)
+
+    def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+        if pairs:
+            sources, destinations = torch.tensor(pairs).unbind(1)
+            kv_pool.index_copy_(0, destinations, kv_pool.index_select(0, sources))
+
+    def _attend_chunks(
+        self,
+        out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scale: float,
+        softcap: float | None,
+    ) -> None:
+        """With torch, from a pool with V transposed. Mutates the rows of `out` of longer slices."""
         start = 0
         for seq, query_len in enumerate(batch.query_lens):
             tokens = slice(start, start + query_len)
@@ -106,12 +164,6 @@ class CpuAttention(AttentionKernels):
                     q[tokens], k[tokens], v[tokens], cached, batch.window, scale, softcap
                 )
             start += query_len
-        return out
-
-    def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
-        if pairs:
-            sources, destinations = torch.tensor(pairs).unbind(1)
-            kv_pool.index_copy_(0, destinations, kv_pool.index_select(0, sources))
 
     def _attend_decodes(
         self,

@@ -21,7 +21,7 @@ from baton_kernels.cpu_variants import CpuVariant
 
 SOURCES: Final = Path(__file__).parent / "cpu"
 _COMPILERS: Final = ("c++", "g++", "clang++")
-_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fno-strict-aliasing", "-Wno-psabi")
+_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-Wno-psabi")
 _TIMEOUT_S: Final = 120
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 

@@ -1,7 +1,7 @@
 """Kernels of the batch-invariant mode on a CPU: a token's numbers do not depend on what shares its step.
 
 Each number of a linear layer is one chain of multiply-adds over the inputs, in order. Attention folds a
-query's keys in splits of 32 tokens, in order, whether it is a single token or one of a chunk. Functions and
+query's keys in splits of 64 tokens, in order, whether it is a single token or one of a chunk. Functions and
 norms take each row by itself. So neither the number of rows or threads nor the place of a row in its batch
 changes a bit; the build does, through the width of its vectors.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_kernels.cpu_attention import CpuAttention, dense_rows
-from baton_kernels.cpu_invariant_library import PANEL, Attend, InvariantLibrary
+from baton_kernels.cpu_invariant_library import PANEL, InvariantLibrary
 from baton_kernels.cpu_invariant_library import Product as ProductStep
 from baton_kernels.cpu_layers import CpuLayers
 from baton_kernels.cpu_library import CpuLibrary
@@ -22,10 +22,6 @@ from baton_kernels.interface import AttentionBatch, Function
 
 class InvariantCpuAttention(CpuAttention):
     """One way to attend for slices of any length; the cache is written as by `CpuAttention`."""
-
-    def __init__(self, library: CpuLibrary) -> None:
-        super().__init__(library)
-        self._invariant = InvariantLibrary(library)
 
     def attend(
         self,
@@ -40,24 +36,7 @@ class InvariantCpuAttention(CpuAttention):
     ) -> Tensor:
         q = dense_rows(q)
         out = torch.empty(q.shape, dtype=q.dtype)
-        step = Attend(
-            layer=self._layer(kv_pool, layer),
-            q=q.data_ptr(),
-            out=out.data_ptr(),
-            tables=batch.block_tables.data_ptr(),
-            lengths=batch.seq_lens.data_ptr(),
-            query_start=batch.query_start.data_ptr(),
-            q_stride=q.stride(0),
-            num_seqs=len(batch.query_lens),
-            max_blocks=batch.block_tables.shape[1],
-            group_size=q.shape[1] // kv_pool.shape[3],
-            window=batch.window or 0,
-            num_threads=torch.get_num_threads(),
-            is_q_bfloat16=q.dtype == torch.bfloat16,
-            scale=scale,
-            soft_cap=softcap or 0.0,
-        )
-        self._invariant.attend(step)
+        self.attend_slices(out, q, kv_pool, layer, batch, scale, softcap, least_tokens=1)
         return out
 
 

@@ -1,5 +1,5 @@
-"""The batch-invariant mode's part of a build of the CPU kernels, as Python calls it. The structs mirror those
-of cpu/product.h and cpu/attend_blocks.h.
+"""The batch-invariant mode's part of a build of the CPU kernels, as Python calls it. The struct mirrors that
+of cpu/product.h.
 
 As in `cpu_library`, arguments are addresses of CPU tensors that the caller keeps alive.
 """
@@ -7,35 +7,13 @@ As in `cpu_library`, arguments are addresses of CPU tensors that the caller keep
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_float, c_int32, c_int64, c_void_p
+from ctypes import c_int32, c_int64, c_void_p
 from typing import Final
 
-from baton_kernels.cpu_library import CpuLibrary, Layer
+from baton_kernels.cpu_library import CpuLibrary
 
 PANEL: Final = 32
-"""Outputs of a linear layer that lie side by side, and tokens of a split of the keys: kPanel in C++."""
-
-
-class Attend(ctypes.Structure):
-    """Attention of all slices of a step."""
-
-    _fields_ = (
-        ("layer", Layer),
-        ("q", c_void_p),
-        ("out", c_void_p),
-        ("tables", c_void_p),
-        ("lengths", c_void_p),
-        ("query_start", c_void_p),
-        ("q_stride", c_int64),
-        ("num_seqs", c_int64),
-        ("max_blocks", c_int64),
-        ("group_size", c_int64),
-        ("window", c_int64),
-        ("num_threads", c_int64),
-        ("is_q_bfloat16", c_int32),
-        ("scale", c_float),
-        ("soft_cap", c_float),
-    )
+"""Outputs of a linear layer that lie side by side: kPanel in C++."""
 
 
 class Product(ctypes.Structure):
@@ -56,21 +34,16 @@ class Product(ctypes.Structure):
 
 
 class InvariantLibrary:
-    """Functions of a loaded build. Each mutates the `out` of its argument and may raise MemoryError."""
+    """Functions of a loaded build."""
 
     def __init__(self, library: CpuLibrary) -> None:
-        loaded = library.loaded
-        self._attend, self._multiply = loaded.baton_attend, loaded.baton_multiply
-        for function in (self._attend, self._multiply):
-            function.argtypes = (c_void_p,)
-
-    def attend(self, step: Attend) -> None:
-        _require_memory(self._attend(ctypes.addressof(step)))
+        self._multiply = library.loaded.baton_multiply
+        self._multiply.argtypes = (c_void_p,)
 
     def multiply(self, step: Product) -> None:
-        _require_memory(self._multiply(ctypes.addressof(step)))
+        """Mutates `out`.
 
-
-def _require_memory(status: int) -> None:
-    if status:
-        raise MemoryError("no memory for what a batch-invariant kernel works on")
+        Raises: MemoryError.
+        """
+        if self._multiply(ctypes.addressof(step)):
+            raise MemoryError("no memory for the rows of a linear layer")

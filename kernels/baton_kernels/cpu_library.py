@@ -1,5 +1,5 @@
-"""One build of the CPU kernels, as Python calls it. The structs mirror those of cpu/decode.h, cpu/rows.h,
-cpu/rotate.h and cpu/linear.h.
+"""One build of the CPU kernels, as Python calls it. The structs mirror those of cpu/decode.h,
+cpu/attend_blocks.h, cpu/rows.h, cpu/rotate.h and cpu/linear.h.
 
 Calls return when their work is done, on `num_threads` threads, without the interpreter's lock. Arguments are
 addresses of CPU tensors, which the caller keeps alive and in the shapes that the structs state.
@@ -45,6 +45,29 @@ class Decode(ctypes.Structure):
         ("max_blocks", c_int64),
         ("group_size", c_int64),
         ("window", c_int64),
+        ("num_threads", c_int64),
+        ("is_q_bfloat16", c_int32),
+        ("scale", c_float),
+        ("soft_cap", c_float),
+    )
+
+
+class Attend(ctypes.Structure):
+    """Attention of the slices of a step that have `least_tokens` or more."""
+
+    _fields_ = (
+        ("layer", Layer),
+        ("q", c_void_p),
+        ("out", c_void_p),
+        ("tables", c_void_p),
+        ("lengths", c_void_p),
+        ("query_start", c_void_p),
+        ("q_stride", c_int64),
+        ("num_seqs", c_int64),
+        ("max_blocks", c_int64),
+        ("group_size", c_int64),
+        ("window", c_int64),
+        ("least_tokens", c_int64),
         ("num_threads", c_int64),
         ("is_q_bfloat16", c_int32),
         ("scale", c_float),
@@ -134,9 +157,11 @@ class CpuLibrary:
         self.loaded = library
         self.name = path.stem
         """The variant, and a hash of the sources, the flags and the compiler."""
-        self._decode, self._linear = library.baton_decode, library.baton_linear
+        self._decode, self._attend = library.baton_decode, library.baton_attend
+        self._linear = library.baton_linear
         self._write, self._read, self._rotate = library.baton_write, library.baton_read, library.baton_rotate
-        for function in (self._decode, self._linear, self._write, self._read, self._rotate):
+        functions = (self._decode, self._attend, self._linear, self._write, self._read, self._rotate)
+        for function in functions:
             function.argtypes = (c_void_p,)
         self._write.restype = self._read.restype = self._rotate.restype = None
 
@@ -145,11 +170,14 @@ class CpuLibrary:
 
         Raises: MemoryError; RuntimeError when this build does not read the layer's layout.
         """
-        match self._decode(ctypes.addressof(step)):
-            case 1:
-                raise RuntimeError("this build of the CPU kernels does not read the layout of the KV pool")
-            case 2:
-                raise MemoryError("no memory for the partial results of attention")
+        _check_attention(self._decode(ctypes.addressof(step)))
+
+    def attend(self, step: Attend) -> None:
+        """Mutates the rows of `out` that belong to the slices that are taken.
+
+        Raises: MemoryError; RuntimeError when this build does not read the layer's layout.
+        """
+        _check_attention(self._attend(ctypes.addressof(step)))
 
     def write(self, step: Write) -> None:
         """Mutates the pool at `slots` of the layer."""
@@ -170,3 +198,11 @@ class CpuLibrary:
         """
         if self._linear(ctypes.addressof(step)):
             raise MemoryError("no memory for the rows of a linear layer")
+
+
+def _check_attention(status: int) -> None:
+    match status:
+        case 1:
+            raise RuntimeError("this build of the CPU kernels does not read the layout of the KV pool")
+        case 2:
+            raise MemoryError("no memory for the partial results of attention")

@@ -22,18 +22,28 @@ class CpuVariant:
     needs: frozenset[str] = frozenset()
     """CPU flags, by the kernel's names."""
     compiler_flags: tuple[str, ...]
+    has_dot: bool = False
+    """Whether it multiplies pairs of bfloat16."""
     has_tiles: bool = False
     """Whether it reads bfloat16 caches with V transposed inside a block, `[head_dim, block_size]`."""
+
+
+_DOT: Final = "BATON_BFLOAT16_DOT=1"
 
 
 def _variant(name: str, needs: str, *macros: str, has_tiles: bool = False) -> CpuVariant:
     machine = [flag.replace("amx_", "amx-").replace("avx512_", "avx512") for flag in needs.split()]
     flags = (*(f"-D{macro}" for macro in macros), *(f"-m{flag}" for flag in machine))
-    return CpuVariant(name=name, needs=frozenset(needs.split()), compiler_flags=flags, has_tiles=has_tiles)
+    return CpuVariant(
+        name=name,
+        needs=frozenset(needs.split()),
+        compiler_flags=flags,
+        has_dot=_DOT in macros,
+        has_tiles=has_tiles,
+    )
 
 
 _AVX512: Final = "avx2 fma avx512f avx512bw avx512dq avx512vl"
-_DOT: Final = "BATON_BFLOAT16_DOT=1"
 
 AMX: Final = _variant(
     "amx",

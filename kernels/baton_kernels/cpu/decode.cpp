@@ -1,6 +1,4 @@
 // The functions that cpu_library.py calls. One build serves one instruction set; see cpu_variants.py for its macros.
-#include <omp.h>
-
 #include <atomic>
 #include <new>
 #include <vector>
@@ -13,6 +11,7 @@
 #include "int8_product.h"
 #include "draw.h"
 #include "few_rows.h"
+#include "helpers.h"
 #include "linear.h"
 #include "product.h"
 #include "rotate.h"
@@ -83,27 +82,23 @@ void run(const BatonDecode& step, const Kernel& kernel) {
   std::vector<std::atomic<int64_t>> left(plan.rows.size());
   for (size_t row = 0; row < left.size(); ++row)
     left[row] = plan.first_part[row + 1] - plan.first_part[row];
-#pragma omp parallel num_threads(step.num_threads) if (num_parts > 1)
-  {
-    float* own_scratch = scratch + omp_get_thread_num() * scratch_size;
-#pragma omp for schedule(dynamic)
-    for (int64_t part = 0; part < num_parts; ++part) {
-      const int64_t row = plan.row_of_part[part], first = plan.first_part[row];
-      kernel.attend(Part(plan.rows[row], part - first), PartialResult(step, results + part * result_size),
-                    own_scratch);
-      if (--left[row] == 0)
-        merge(plan.rows[row], results + first * result_size, plan.first_part[row + 1] - first);
-    }
-  }
+  for_each(step.num_threads, num_parts, 1, [&](int64_t part, int64_t thread) {
+    const int64_t row = plan.row_of_part[part], first = plan.first_part[row];
+    kernel.attend(Part(plan.rows[row], part - first), PartialResult(step, results + part * result_size),
+                  scratch + thread * scratch_size);
+    if (--left[row] == 0)
+      merge(plan.rows[row], results + first * result_size, plan.first_part[row + 1] - first);
+  });
 }
 
 void attend(const BatonAttend& step) {
   const std::vector<QueryTile> tiles = query_tiles(step);
-  const int64_t size = cache_line(TileMemory::size_of(step));
+  const TileKernel kernel = tile_kernel(step);
+  const int64_t size = cache_line(kernel.size);
   float* memory = reserve(step.num_threads * size);
-#pragma omp parallel for num_threads(step.num_threads) schedule(dynamic) if (tiles.size() > 1)
-  for (size_t tile = 0; tile < tiles.size(); ++tile)
-    attend_tile(step, tiles[tile], memory + omp_get_thread_num() * size);
+  for_each(step.num_threads, tiles.size(), 1, [&](int64_t tile, int64_t thread) {
+    kernel.attend(step, tiles[tile], memory + thread * size);
+  });
 }
 
 void normalise(const BatonNorm& step) { normalise_rows(step, reserve(norm_scratch(step))); }
@@ -187,11 +182,15 @@ int baton_apply(const BatonFunction* step) { return baton::done(baton::apply_to_
 
 int baton_draw(const BatonDraw* step) { return baton::done(baton::draw, step); }
 
-void baton_multiply_few_rows(const BatonFewRows* step) { baton::multiply_few_rows(*step); }
+// Return 0, or 1 for numbers that this build does not multiply.
+int baton_multiply_few_rows(const BatonFewRows* step) { return baton::multiply_few_rows(*step) ? 0 : 1; }
 
-// These two are the batch-invariant mode's.
-int baton_attend(const BatonAttend* step) { return baton::done(baton::attend, step); }
+// Return 0, 1 for a layout that this build does not read, 2 without memory.
+int baton_attend(const BatonAttend* step) {
+  return step->layer.is_v_transposed ? 1 : baton::done(baton::attend, step);
+}
 
+// The batch-invariant mode's.
 int baton_multiply(const BatonProduct* step) { return baton::done(baton::multiply_in_panels, step); }
 
 void baton_quantize(const BatonQuantize* step) { baton::quantize_rows(*step); }

@@ -194,10 +194,10 @@ void draw_row(const BatonDraw& step, int64_t row, float* memory) {
 
 inline void draw_rows(const BatonDraw& step, float* memory) {
   const auto draw = step.is_bfloat16 ? draw_row<Bfloat16> : draw_row<float>;
-#pragma omp parallel for num_threads(step.num_threads) schedule(dynamic) \
-    if (step.num_rows * step.vocab_size >= kThreadedLogits)
-  for (int64_t row = 0; row < step.num_rows; ++row)
-    draw(step, row, memory + omp_get_thread_num() * Scores::size_of(step));
+  const int64_t num_threads = step.num_rows * step.vocab_size >= kThreadedLogits ? step.num_threads : 1;
+  for_each(num_threads, step.num_rows, 1, [&](int64_t row, int64_t thread) {
+    draw(step, row, memory + thread * Scores::size_of(step));
+  });
 }
 
 }  // namespace baton

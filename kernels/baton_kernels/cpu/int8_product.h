@@ -2,6 +2,7 @@
 // and only the finished sums become numbers again. So a row's numbers depend on nothing but the row.
 #pragma once
 
+#include "helpers.h"
 #include "panels.h"
 #include "quantize.h"
 
@@ -135,13 +136,10 @@ inline void multiply_int8_panel(const BatonInt8Product& step, const QuantizedRow
 inline void multiply_int8(const BatonInt8Product& step, float* scratch) {
   const QuantizedRows rows(step, scratch);
   const int64_t num_panels = (step.out_features + kPanel - 1) / kPanel;
-#pragma omp parallel num_threads(step.num_threads)
-  {
-#pragma omp for
-    for (int64_t row = 0; row < step.num_rows; ++row) rows.fill(step, row);
-#pragma omp for schedule(static)
-    for (int64_t panel = 0; panel < num_panels; ++panel) multiply_int8_panel(step, rows, panel);
-  }
+  for_each(step.num_threads, step.num_rows, fair_grain(step.num_threads, step.num_rows),
+           [&](int64_t row, int64_t) { rows.fill(step, row); });
+  for_each(step.num_threads, num_panels, fair_grain(step.num_threads, num_panels),
+           [&](int64_t panel, int64_t) { multiply_int8_panel(step, rows, panel); });
 }
 
 }  // namespace baton

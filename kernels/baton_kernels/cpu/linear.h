@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "helpers.h"
 #include "vectors.h"
 
 // The caller's mirror of this struct is cpu_library.py.
@@ -82,17 +83,14 @@ inline void multiply(const BatonLinear& step, float* place) {
   const LinearScratch scratch(step, place);
   for (int64_t first = 0; first < step.num_rows; first += kPassRows) {
     const int64_t count = std::min(kPassRows, step.num_rows - first);
-#pragma omp parallel num_threads(step.num_threads)
-    {
-#pragma omp for
-      for (int64_t row = 0; row < count; ++row)
-        copy_row(step.x + (first + row) * step.x_stride, scratch.x + row * scratch.width,
-                 step.in_features);
-      float* weights = scratch.weights + omp_get_thread_num() * kTileOuts * scratch.width;
-#pragma omp for schedule(static)
-      for (int64_t out = 0; out < step.out_features; out += kTileOuts)
-        multiply_outs(step, scratch, weights, out, first, count);
-    }
+    for (int64_t row = 0; row < count; ++row)
+      copy_row(step.x + (first + row) * step.x_stride, scratch.x + row * scratch.width, step.in_features);
+    const int64_t num_tiles = (step.out_features + kTileOuts - 1) / kTileOuts;
+    for_each(step.num_threads, num_tiles, fair_grain(step.num_threads, num_tiles),
+             [&](int64_t tile, int64_t thread) {
+               float* weights = scratch.weights + thread * kTileOuts * scratch.width;
+               multiply_outs(step, scratch, weights, tile * kTileOuts, first, count);
+             });
   }
 }
 

@@ -1,9 +1,8 @@
-// Products with panels of kPanel columns, for the batch-invariant mode. Each number of a result is one chain
-// of multiply-adds over the inner dimension, in order: it depends neither on the rows beside it nor on their
-// number.
+// Products with panels of kPanel columns. Each number of a result is one chain of multiply-adds over the inner
+// dimension, in order: it depends neither on the rows beside it nor on their number.
 #pragma once
 
-#include "vectors.h"
+#include "pairs.h"
 
 namespace baton {
 
@@ -21,20 +20,20 @@ struct Rows {
 };
 
 // sums[row] += x[row] @ panel, for kRows rows of n numbers; sums and panel are kPanel wide.
-template <int kRows, class Weight>
-__attribute__((noinline)) void fold_tile(Rows<const float> x, Rows<const Weight> panel, int64_t n,
+template <int kRows, class Number, class Weight>
+__attribute__((noinline)) void fold_tile(Rows<const Number> x, Rows<const Weight> panel, int64_t n,
                                          Rows<float> sums) {
   Floats totals[kRows][kPanelVectors];
   for (int row = 0; row < kRows; ++row)
     for (int i = 0; i < kPanelVectors; ++i) totals[row][i] = load(sums.row(row) + i * kLanes);
   for (int64_t k = 0; k < n; ++k) {
-    Floats columns[kPanelVectors];
-    for (int i = 0; i < kPanelVectors; ++i) columns[i] = load(panel.row(k) + i * kLanes);
+    decltype(load_numbers(panel.first)) columns[kPanelVectors];
+    for (int i = 0; i < kPanelVectors; ++i) columns[i] = load_numbers(panel.row(k) + i * kLanes);
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
-      const Floats factor = splat(x.row(row)[k]);
+      const auto factor = splat_number(x.row(row) + k);
 #pragma GCC unroll 8
-      for (int i = 0; i < kPanelVectors; ++i) totals[row][i] += factor * columns[i];
+      for (int i = 0; i < kPanelVectors; ++i) totals[row][i] = add_product(totals[row][i], factor, columns[i]);
     }
   }
   for (int row = 0; row < kRows; ++row)
@@ -42,15 +41,15 @@ __attribute__((noinline)) void fold_tile(Rows<const float> x, Rows<const Weight>
 }
 
 // The same for any number of rows: in tiles as large as the registers hold, then in smaller ones.
-template <class Weight, int kRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1>
-void fold_panel(Rows<const float> x, Rows<const Weight> panel, int64_t n, Rows<float> sums,
+template <class Weight, class Number = float, int kRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1>
+void fold_panel(Rows<const Number> x, Rows<const Weight> panel, int64_t n, Rows<float> sums,
                 int64_t num_rows) {
   int64_t row = 0;
   for (; row + kRows <= num_rows; row += kRows) fold_tile<kRows>(x.from(row), panel, n, sums.from(row));
   if constexpr (kRows > 1) {
     constexpr int kFewer = kRows == 12 ? 8 : kRows / 2;
     if (row < num_rows)
-      fold_panel<Weight, kFewer>(x.from(row), panel, n, sums.from(row), num_rows - row);
+      fold_panel<Weight, Number, kFewer>(x.from(row), panel, n, sums.from(row), num_rows - row);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "helpers.h"
 #include "panels.h"
 
 // The caller's mirror of this struct is cpu_invariant_library.py.
@@ -60,18 +61,15 @@ inline void multiply_panels(const BatonProduct& step, float* scratch) {
     x = {scratch, inner};
     sums += round_up(num_rows * inner, 16);
   }
-#pragma omp parallel num_threads(step.num_threads)
-  {
-    if (step.is_bfloat16) {
-#pragma omp for
-      for (int64_t row = 0; row < num_rows; ++row)
-        load_row(step.x, row * step.x_stride, inner, true, scratch + row * inner);
-    }
-    float* own_sums = sums + omp_get_thread_num() * kProductRows * kPanel;
-#pragma omp for collapse(2) schedule(static)
-    for (int64_t first = 0; first < num_rows; first += kProductRows)
-      for (int64_t panel = 0; panel < num_panels; ++panel) multiply_panel(step, x, first, panel, own_sums);
-  }
+  if (step.is_bfloat16)
+    for_each(step.num_threads, num_rows, fair_grain(step.num_threads, num_rows), [&](int64_t row, int64_t) {
+      load_row(step.x, row * step.x_stride, inner, true, scratch + row * inner);
+    });
+  const int64_t count = (num_rows + kProductRows - 1) / kProductRows * num_panels;
+  for_each(step.num_threads, count, fair_grain(step.num_threads, count), [&](int64_t piece, int64_t thread) {
+    const int64_t first = piece / num_panels * kProductRows;
+    multiply_panel(step, x, first, piece % num_panels, sums + thread * kProductRows * kPanel);
+  });
 }
 
 }  // namespace baton

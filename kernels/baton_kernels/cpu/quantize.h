@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "helpers.h"
 #include "vectors.h"
 
 // The caller's mirror of this struct is int8_library.py.
@@ -53,15 +54,15 @@ void quantize_row(const Element* x, int64_t n, int8_t* codes, float* scale) {
 }
 
 inline void quantize_rows(const BatonQuantize& step) {
-#pragma omp parallel for num_threads(step.num_threads) if (step.num_rows > 1)
-  for (int64_t row = 0; row < step.num_rows; ++row) {
+  const int64_t grain = fair_grain(step.num_threads, step.num_rows);
+  for_each(step.num_threads, step.num_rows, grain, [&](int64_t row, int64_t) {
     int8_t* codes = step.codes + row * step.size;
     const int64_t from = row * step.x_stride;
     if (step.is_bfloat16)
       quantize_row(static_cast<const Bfloat16*>(step.x) + from, step.size, codes, step.scales + row);
     else
       quantize_row(static_cast<const float*>(step.x) + from, step.size, codes, step.scales + row);
-  }
+  });
 }
 
 }  // namespace baton

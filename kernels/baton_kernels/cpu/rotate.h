@@ -64,9 +64,8 @@ void rotate_token(const BatonRotate& step, int64_t token) {
 
 template <class Element>
 void rotate_rows(const BatonRotate& step) {
-#pragma omp parallel for num_threads(step.write.num_threads) \
-    if (step.write.num_tokens >= 2 * kTokensPerThread)
-  for (int64_t token = 0; token < step.write.num_tokens; ++token) rotate_token<Element>(step, token);
+  for_each(step.write.num_threads, step.write.num_tokens, kTokensPerThread,
+           [&](int64_t token, int64_t) { rotate_token<Element>(step, token); });
 }
 
 }  // namespace baton

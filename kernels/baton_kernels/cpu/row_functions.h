@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "helpers.h"
 #include "panels.h"
 
 // The caller's mirrors of these structs are in cpu_layers.py.
@@ -32,7 +33,7 @@ struct BatonFunction {
 
 namespace baton {
 
-constexpr int64_t kThreadedNumbers = 1 << 15;   // fewer are done before another thread is awake
+constexpr int64_t kThreadedNumbers = 1 << 15;   // fewer are done before another thread has begun
 
 enum class Function : int32_t { kSilu, kGelu, kGeluTanh, kTanh, kCos, kSin };
 
@@ -80,9 +81,14 @@ inline void apply_to_row(const BatonFunction& step, int64_t row) {
   }
 }
 
+template <class Step, class Body>
+void for_each_row(const Step& step, const Body& body) {
+  const int64_t num_threads = step.num_rows * step.size >= kThreadedNumbers ? step.num_threads : 1;
+  for_each(num_threads, step.num_rows, fair_grain(num_threads, step.num_rows), body);
+}
+
 inline void apply_to_rows(const BatonFunction& step) {
-#pragma omp parallel for num_threads(step.num_threads) if (step.num_rows * step.size >= kThreadedNumbers)
-  for (int64_t row = 0; row < step.num_rows; ++row) apply_to_row(step, row);
+  for_each_row(step, [&](int64_t row, int64_t) { apply_to_row(step, row); });
 }
 
 // The sum of n numbers, a multiple of kLanes, or of their squares.
@@ -141,9 +147,9 @@ inline void normalise_rows(const BatonNorm& step, float* scratch) {
   std::fill_n(bias, width, 0.0f);
   if (step.weight) load_row(step.weight, 0, step.size, step.is_weight_bfloat16, weight);
   if (step.bias) load_row(step.bias, 0, step.size, step.is_weight_bfloat16, bias);
-#pragma omp parallel for num_threads(step.num_threads) if (step.num_rows * step.size >= kThreadedNumbers)
-  for (int64_t row = 0; row < step.num_rows; ++row)
-    normalise_row(step, row, rows + omp_get_thread_num() * width, weight, bias);
+  for_each_row(step, [&](int64_t row, int64_t thread) {
+    normalise_row(step, row, rows + thread * width, weight, bias);
+  });
 }
 
 }  // namespace baton

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "helpers.h"
+
 // One layer's part of the pool. The caller's mirror of these structs is cpu_library.py.
 struct BatonLayer {
   void* k;                  // K in block 0: [num_kv_heads, block_size, head_dim]
@@ -59,8 +61,8 @@ void write_token(const BatonWrite& step, int64_t token) {
 
 template <class Element>
 void write_rows(const BatonWrite& step) {
-#pragma omp parallel for num_threads(step.num_threads) if (step.num_tokens >= 2 * kTokensPerThread)
-  for (int64_t token = 0; token < step.num_tokens; ++token) write_token<Element>(step, token);
+  for_each(step.num_threads, step.num_tokens, kTokensPerThread,
+           [&](int64_t token, int64_t) { write_token<Element>(step, token); });
 }
 
 template <class Element>
@@ -68,27 +70,25 @@ void read_rows(const BatonRead& step) {
   const BatonLayer& layer = step.layer;
   const int64_t dim = layer.head_dim, size = layer.block_size, last = step.first + step.num_tokens;
   const int64_t first_block = step.first / size, num_blocks = (last + size - 1) / size - first_block;
-#pragma omp parallel for collapse(2) num_threads(step.num_threads) \
-    if (step.num_tokens >= 2 * kTokensPerThread)
-  for (int64_t head = 0; head < layer.num_kv_heads; ++head) {
-    for (int64_t index = 0; index < num_blocks; ++index) {
-      const int64_t start = (first_block + index) * size;
-      const int64_t begin = std::max(start, step.first), end = std::min(start + size, last);
-      const int64_t origin = step.table[first_block + index] * layer.block_stride + head * size * dim;
-      const int64_t to = (head * step.num_tokens + begin - step.first) * dim;
-      std::memcpy(static_cast<Element*>(step.k) + to,
-                  static_cast<const Element*>(layer.k) + origin + (begin - start) * dim,
-                  (end - begin) * dim * sizeof(Element));
-      const Element* from = static_cast<const Element*>(layer.v) + origin;
-      Element* v = static_cast<Element*>(step.v) + to;
-      if (layer.is_v_transposed) {
-        for (int64_t token = 0; token < end - begin; ++token)
-          for (int64_t d = 0; d < dim; ++d) v[token * dim + d] = from[d * size + begin - start + token];
-      } else {
-        std::memcpy(v, from + (begin - start) * dim, (end - begin) * dim * sizeof(Element));
-      }
+  const int64_t grain = std::max<int64_t>(1, kTokensPerThread / size);
+  for_each(step.num_threads, layer.num_kv_heads * num_blocks, grain, [&](int64_t piece, int64_t) {
+    const int64_t head = piece / num_blocks, index = piece % num_blocks;
+    const int64_t start = (first_block + index) * size;
+    const int64_t begin = std::max(start, step.first), end = std::min(start + size, last);
+    const int64_t origin = step.table[first_block + index] * layer.block_stride + head * size * dim;
+    const int64_t to = (head * step.num_tokens + begin - step.first) * dim;
+    std::memcpy(static_cast<Element*>(step.k) + to,
+                static_cast<const Element*>(layer.k) + origin + (begin - start) * dim,
+                (end - begin) * dim * sizeof(Element));
+    const Element* from = static_cast<const Element*>(layer.v) + origin;
+    Element* v = static_cast<Element*>(step.v) + to;
+    if (layer.is_v_transposed) {
+      for (int64_t token = 0; token < end - begin; ++token)
+        for (int64_t d = 0; d < dim; ++d) v[token * dim + d] = from[d * size + begin - start + token];
+    } else {
+      std::memcpy(v, from + (begin - start) * dim, (end - begin) * dim * sizeof(Element));
     }
-  }
+  });
 }
 
 }  // namespace baton

@@ -85,18 +85,6 @@ inline void copy_row(const float* from, Bfloat16* to, int64_t n) {
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
 
-inline float max_lane(Floats x) {
-  float largest = x[0];
-  for (int lane = 1; lane < kLanes; ++lane) largest = x[lane] > largest ? x[lane] : largest;
-  return largest;
-}
-
-inline float sum_lanes(Floats x) {
-  float sum = 0;
-  for (int lane = 0; lane < kLanes; ++lane) sum += x[lane];
-  return sum;
-}
-
 // 2^x for x <= 0; below 2^-126 the result is 2^-126. The power series of 2^f has its error under 2e-7 for
 // |f| <= 1/2.
 inline Floats exp2_nonpositive(Floats x) {
@@ -128,6 +116,27 @@ inline Floats select(Floats a, Floats b, std::index_sequence<kLane...>, Mask) {
 #else
   return __builtin_shuffle(a, b, Ints{Mask::source(kLane)...});
 #endif
+}
+
+template <int kBy>
+struct Rotation {
+  static constexpr int source(int lane) { return (lane + kBy) % kLanes; }
+};
+
+// x folded with itself, rotated by half of the lanes, then by a quarter, and so on: one number in all lanes.
+template <int kBy = kLanes / 2, class Fold>
+Floats fold_lanes(Floats x, Fold fold) {
+  x = fold(x, select(x, x, std::make_index_sequence<kLanes>{}, Rotation<kBy>{}));
+  if constexpr (kBy > 1) return fold_lanes<kBy / 2>(x, fold);
+  return x;
+}
+
+inline float max_lane(Floats x) {
+  return fold_lanes(x, [](Floats a, Floats b) { return max(a, b); })[0];
+}
+
+inline float sum_lanes(Floats x) {
+  return fold_lanes(x, [](Floats a, Floats b) { return a + b; })[0];
 }
 
 // In blocks of kBlock lanes: the first (or second) halves of `a`, each followed by the same half of `b`.

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from baton_engine.element_type import has_native_bfloat16
 from baton_engine.weights import WeightReader
-from baton_kernels.cpu_few_rows import FewRowsProduct, is_in_panels
+from baton_kernels.cpu_few_rows import FewRowsProduct, is_in_panels, takes_few_rows
 from baton_kernels.cpu_linear import widened_linear
 from baton_kernels.cpu_selection import load_best
 from baton_kernels.int8 import int8_product
@@ -57,7 +57,8 @@ class Linear:
             packed = _reorder(weight)
             self.packed_bytes = packed.nbytes
             self._multiply = partial(_multiply, weight=packed, bias=bias)
-            if is_in_panels(packed, weight) and (best := load_best()) is not None:
+            best = load_best()
+            if best and takes_few_rows(best[0], weight.dtype) and is_in_panels(packed, weight):
                 self._multiply = FewRowsProduct(best[1], packed, weight.shape, bias, self._multiply)
         elif is_emulated(weight) and (best := load_best()) is not None:
             self._multiply = partial(widened_linear, best[1], weight=weight.contiguous(), bias=bias)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import weakref
@@ -17,8 +18,17 @@ from torch.nn import functional
 from baton_engine.models import linear
 from baton_engine.models.linear import Linear, load_head
 from baton_engine.weights import WeightReader
-from baton_kernels.cpu_few_rows import MAX_ROWS, FewRowsProduct, is_in_panels
+from baton_kernels.cpu_few_rows import (
+    MAX_ROWS,
+    PANEL,
+    FewRows,
+    FewRowsProduct,
+    is_in_panels,
+    takes_few_rows,
+)
 from baton_kernels.cpu_selection import load_best
+from baton_kernels.cpu_variants import AVX512_BF16, PLAIN, VARIANTS
+from tests.unit.kernels.cpu_builds import EMULATED, load
 
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 0.3}
 
@@ -42,25 +52,62 @@ def make_weight(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor
     return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_few_rows_are_multiplied_by_the_packed_weight_alone_or_together(has_bias: bool) -> None:
+def test_few_rows_are_multiplied_by_the_packed_weight_alone_or_together(
+    dtype: torch.dtype, has_bias: bool
+) -> None:
     best = load_best()
     assert best is not None
-    weight, bias = make_weight(192, 1344), make_weight(192) if has_bias else None
+    weight, bias = make_weight(192, 1344, dtype=dtype), make_weight(192, dtype=dtype) if has_bias else None
     packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-    if not is_in_panels(packed, weight):
-        pytest.skip("oneDNN packs weights otherwise on this CPU")
+    if not takes_few_rows(best[0], dtype) or not is_in_panels(packed, weight):
+        pytest.skip("this CPU leaves few rows to oneDNN")
     layer = FewRowsProduct(best[1], packed, weight.shape, bias, lambda x: x.new_empty(0))
-    x = make_weight(MAX_ROWS + 1, 1360)[:, 10:1354]
+    x = make_weight(MAX_ROWS + 1, 1361, dtype=dtype)[:, 10:1354]
     expected = functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
     for num_rows in (1, 2, 6, 7, 12, 13, 25, MAX_ROWS):
-        torch.testing.assert_close(layer(x[:num_rows]).double(), expected[:num_rows], rtol=0, atol=1e-3)
+        torch.testing.assert_close(
+            layer(x[:num_rows]).double(), expected[:num_rows], rtol=0, atol=TOLERANCE[dtype] * 2
+        )
         assert torch.equal(layer(x[:num_rows])[-1:], layer(x[num_rows - 1 : num_rows]))
     assert len(layer(x)) == len(layer(x[:0])) == 0
 
 
+def pack_in_panels(weight: torch.Tensor) -> torch.Tensor:
+    """As oneDNN does with AVX512-BF16: two neighbours of the inner dimension side by side."""
+    return weight.view(len(weight) // PANEL, PANEL, -1, 2).transpose(1, 2).contiguous()
+
+
+def test_bfloat16_pairs_are_multiplied_by_a_build_that_has_the_instruction_emulated() -> None:
+    weight, bias = make_weight(128, 1344, dtype=torch.bfloat16), make_weight(128, dtype=torch.bfloat16)
+    panels, x = pack_in_panels(weight), make_weight(13, 1344, dtype=torch.bfloat16)
+    out = torch.empty(13, 128, dtype=torch.bfloat16)
+    step = FewRows(
+        x=x.data_ptr(),
+        panels=panels.data_ptr(),
+        bias=bias.data_ptr(),
+        out=out.data_ptr(),
+        x_stride=1344,
+        num_rows=13,
+        in_features=1344,
+        out_features=128,
+        num_threads=2,
+        is_bfloat16=True,
+    )
+    assert load(EMULATED).loaded.baton_multiply_few_rows(ctypes.c_void_p(ctypes.addressof(step))) == 0
+    exact = functional.linear(x.double(), weight.double(), bias.double())
+    torch.testing.assert_close(out.double(), exact, rtol=4e-3, atol=1e-3)
+    assert load(PLAIN).loaded.baton_multiply_few_rows(ctypes.c_void_p(ctypes.addressof(step))) == 1
+
+
+def test_which_builds_take_few_rows() -> None:
+    assert [variant for variant in VARIANTS if takes_few_rows(variant, torch.bfloat16)] == [AVX512_BF16]
+    assert all(takes_few_rows(variant, torch.float32) for variant in VARIANTS)
+
+
 def test_weights_that_are_not_in_whole_panels_are_left_to_the_packed_product() -> None:
-    for weight in (make_weight(97, 130), make_weight(128, 64, dtype=torch.bfloat16)):
+    for weight in (make_weight(97, 130), make_weight(128, 65, dtype=torch.bfloat16)):
         assert not is_in_panels(torch.ops.mkldnn._reorder_linear_weight(weight), weight)
     weight = make_weight(128, 64)
     assert not is_in_panels(torch.ops.mkldnn._reorder_linear_weight(weight), weight + 1)

@@ -15,7 +15,7 @@ from baton_kernels.cpu_invariant import InvariantCpuAttention, InvariantCpuLayer
 from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant
 from baton_kernels.interface import AttentionBatch, Function, LayerKernels
 from baton_kernels.reference import attend_reference
-from tests.unit.kernels.cpu_builds import load
+from tests.unit.kernels.cpu_builds import EMULATED, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
 BUILDS = (AVX512, AVX2, PLAIN)
@@ -23,6 +23,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 CONTEXT = 130
 
 builds = pytest.mark.parametrize("variant", BUILDS, ids=lambda variant: variant.name)
+attention_builds = pytest.mark.parametrize("variant", (*BUILDS, EMULATED), ids=lambda variant: variant.name)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
@@ -125,7 +126,7 @@ def piece_of(step: PagedBatch, start: int, count: int) -> AttentionBatch:
     )
 
 
-@builds
+@attention_builds
 @dtypes
 @pytest.mark.parametrize(
     ("window", "softcap", "head_dim", "group"),
@@ -156,11 +157,22 @@ def test_attention_computes_a_token_alike_however_its_prompt_is_cut(
             assert torch.equal(piece, whole[start : start + size])
 
 
-@builds
-def test_attention_computes_a_sequence_alike_in_any_company(variant: CpuVariant) -> None:
+@attention_builds
+@dtypes
+def test_attention_reads_nothing_before_the_window(variant: CpuVariant, dtype: torch.dtype) -> None:
+    kernels = InvariantCpuAttention(load(variant))
+    slices = [(1, 97), (3, 70), (40, 150), (1, 8)]
+    step = make_paged_batch(slices, window=20, group=3, block_size=16, head_dim=24, dtype=dtype)
+    found = kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
+    assert_close(found, attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale).to(dtype))
+
+
+@attention_builds
+@dtypes
+def test_attention_computes_a_sequence_alike_in_any_company(variant: CpuVariant, dtype: torch.dtype) -> None:
     kernels = InvariantCpuAttention(load(variant))
     slices = [(1, 1), (5, 40), (1, 97), (33, 33), (1, 64), (2, 70)]
-    step = make_paged_batch(slices, group=3, block_size=32)
+    step = make_paged_batch(slices, group=3, block_size=32, dtype=dtype)
     whole = kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
     start = 0
     for seq, (query_len, context_len) in enumerate(slices):

@@ -1,0 +1,165 @@
+// Loops over several threads. A calling thread has helpers of its own, which wait awake for a while, since the next
+// loop of a step follows within microseconds and waking a thread takes tens of them. They wait by giving their
+// core to whoever else can run, and the caller waits for no helper that has not begun: so a machine with more
+// threads than cores loses little, where OpenMP's barriers lose most of their time.
+#pragma once
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace baton {
+
+// A loop that threads take indices of.
+struct Loop {
+  void (*run)(const Loop&, int64_t thread) = nullptr;
+  const void* body = nullptr;
+  int64_t num_threads = 0, count = 0, grain = 1;
+  std::atomic<int64_t>* next = nullptr;
+};
+
+// The helpers of one thread.
+class Helpers {
+ public:
+  Helpers() = default;
+  Helpers(const Helpers&) = delete;
+  Helpers& operator=(const Helpers&) = delete;
+
+  ~Helpers() {
+    {
+      const std::lock_guard lock(mutex_);
+      has_ended_ = true;
+    }
+    waking_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Whether its threads are of this process: a fork has none of them.
+  bool is_here() const { return getpid() == process_; }
+
+  void run(const Loop& loop) {
+    start(loop.num_threads - 1);
+    loop_ = loop;
+    state_ = ((state_ >> kEpochBit) + 1) << kEpochBit | kOpen;
+    if (num_asleep_ > 0) {
+      const std::lock_guard lock(mutex_);
+      waking_.notify_all();
+    }
+    loop.run(loop, 0);
+    state_ &= ~kOpen;
+    for (int64_t turn = 0; state_ & kInside; ++turn) rest(turn);
+  }
+
+ private:
+  // Of the state: how many helpers are inside of the loop, whether more may enter it, and its number.
+  static constexpr uint64_t kInside = 0xffff, kOpen = 0x10000;
+  static constexpr int kEpochBit = 17;
+  static constexpr int64_t kTurns = 32;   // between looks at the clock and at who else can run
+  static constexpr std::chrono::microseconds kAwake{500};
+
+  static void rest(int64_t turn) {
+    if (turn % kTurns == kTurns - 1) sched_yield();
+#if defined(__x86_64__)
+    else _mm_pause();
+#endif
+  }
+
+  // Without memory or threads there are fewer helpers.
+  void start(int64_t number) {
+    try {
+      while (int64_t(threads_.size()) < number)
+        threads_.emplace_back([this, own = int64_t(threads_.size()) + 1] { help(own); });
+    } catch (const std::system_error&) {
+    }
+  }
+
+  void help(int64_t own) {
+    for (uint64_t seen = 0; wait_for_other(seen);) {
+      uint64_t state = state_;
+      seen = state >> kEpochBit;
+      while (state & kOpen && state >> kEpochBit == seen)
+        if (state_.compare_exchange_weak(state, state + 1)) {
+          if (own < loop_.num_threads) loop_.run(loop_, own);
+          --state_;
+          break;
+        }
+    }
+  }
+
+  // Wait for another loop than number `seen`; false at the end.
+  bool wait_for_other(uint64_t seen) {
+    const auto until = std::chrono::steady_clock::now() + kAwake;
+    for (int64_t turn = 0; state_ >> kEpochBit == seen; ++turn) {
+      rest(turn);
+      if (turn % kTurns == 0 && std::chrono::steady_clock::now() > until) return sleep(seen);
+    }
+    return true;
+  }
+
+  bool sleep(uint64_t seen) {
+    std::unique_lock lock(mutex_);
+    ++num_asleep_;
+    waking_.wait(lock, [&] { return has_ended_ || state_ >> kEpochBit != seen; });
+    --num_asleep_;
+    return !has_ended_;
+  }
+
+  const pid_t process_ = getpid();
+  alignas(64) std::atomic<uint64_t> state_ = 0;
+  std::atomic<int64_t> num_asleep_ = 0;
+  Loop loop_;              // written while nobody is inside
+  std::mutex mutex_;
+  std::condition_variable waking_;
+  bool has_ended_ = false;
+  std::vector<std::thread> threads_;
+};
+
+// This thread's helpers, which end with it.
+inline Helpers& own_helpers() {
+  struct Owner {
+    std::unique_ptr<Helpers> helpers;
+    ~Owner() {
+      if (helpers && !helpers->is_here()) helpers.release();
+    }
+  };
+  static thread_local Owner owner;
+  if (owner.helpers && !owner.helpers->is_here()) owner.helpers.release();
+  if (!owner.helpers) owner.helpers = std::make_unique<Helpers>();
+  return *owner.helpers;
+}
+
+// Call body(index, thread) once for each index of [0, count), `grain` of them in a row, on up to `num_threads`
+// threads numbered from 0; return when all are done. Not to be called from a body.
+template <class Body>
+void for_each(int64_t num_threads, int64_t count, int64_t grain, const Body& body) {
+  std::atomic<int64_t> next = 0;
+  const auto run = [](const Loop& loop, int64_t thread) {
+    const Body& body = *static_cast<const Body*>(loop.body);
+    for (int64_t start; (start = loop.next->fetch_add(loop.grain)) < loop.count;)
+      for (int64_t index = start; index < start + loop.grain && index < loop.count; ++index) body(index, thread);
+  };
+  const Loop loop{run, &body, num_threads, count, grain < 1 ? 1 : grain, &next};
+  if (num_threads > 1 && count > loop.grain) own_helpers().run(loop);
+  else run(loop, 0);
+}
+
+// As much in a row as leaves each thread a few turns, so that one that comes late takes fewer.
+inline int64_t fair_grain(int64_t num_threads, int64_t count) {
+  constexpr int64_t kTurnsEach = 4;
+  return num_threads > 0 ? (count + num_threads * kTurnsEach - 1) / (num_threads * kTurnsEach) : count;
+}
+
+}  // namespace baton

@@ -1,0 +1,57 @@
+// Numbers as an inner product takes them: a float at a time, or two neighbours of bfloat16, which AVX512-BF16
+// multiplies and adds in one instruction.
+#pragma once
+
+#include <cstring>
+
+#if BATON_BFLOAT16_DOT
+#include <immintrin.h>
+#endif
+
+#include "vectors.h"
+
+namespace baton {
+
+struct Pair {
+  Bfloat16 first, second;
+};
+
+// What rows of numbers are made of, and how many of them a number takes.
+template <class Number>
+struct Inner {
+  using Element = Number;
+  static constexpr int kDepth = 1;
+};
+
+template <>
+struct Inner<Pair> {
+  using Element = Bfloat16;
+  static constexpr int kDepth = 2;
+};
+
+inline Floats splat_number(const float* from) { return splat(*from); }
+
+inline Floats load_numbers(const float* from) { return load(from); }
+
+inline Floats load_numbers(const Bfloat16* from) { return load(from); }
+
+// sum + a * b
+inline Floats add_product(Floats sum, Floats a, Floats b) { return sum + a * b; }
+
+#if BATON_BFLOAT16_DOT
+using Pairs = __m512bh;
+
+inline Pairs splat_number(const Pair* from) {
+  int32_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return (Pairs)_mm512_set1_epi32(bits);
+}
+
+inline Pairs load_numbers(const Pair* from) { return (Pairs)_mm512_loadu_si512(from); }
+
+inline Floats add_product(Floats sum, Pairs a, Pairs b) {
+  return (Floats)_mm512_dpbf16_ps((__m512)sum, a, b);
+}
+#endif
+
+}  // namespace baton
