@@ -23,7 +23,7 @@ TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 CONTEXT = 130
 
 builds = pytest.mark.parametrize("variant", BUILDS, ids=lambda variant: variant.name)
-attention_builds = pytest.mark.parametrize("variant", (*BUILDS, EMULATED), ids=lambda variant: variant.name)
+attention_builds = pytest.mark.parametrize("variant", [*BUILDS, EMULATED], ids=lambda variant: variant.name)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
