@@ -20,7 +20,7 @@ from baton_kernels.cpu_variants import CpuVariant
 
 PANEL: Final = 64
 """Outputs side by side in a panel: kPackedPanel in C++."""
-MAX_ROWS: Final = 48
+MAX_ROWS: Final = 192
 """oneDNN is as fast with more; kFewRows in C++."""
 _DEPTH: Final = {torch.float32: 1, torch.bfloat16: 2}
 """Neighbours of the inner dimension that lie side by side in a panel."""

@@ -22,7 +22,7 @@ struct BatonFewRows {
 
 namespace baton {
 
-constexpr int kFewRows = 48;
+constexpr int64_t kFewRows = 192;
 constexpr int kPackedPanel = 64;
 constexpr int kPackedVectors = kPackedPanel / kLanes;
 constexpr int kFewTileRows = 6;

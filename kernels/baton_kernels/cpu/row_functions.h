@@ -66,18 +66,38 @@ inline Floats apply(Function function, Floats x) {
   return x;
 }
 
-constexpr int64_t kPiece = 64;   // numbers of a row that are taken at a time
+// A vector of a row from the number `at` on, of `count` numbers with zeros behind them.
+template <class Element>
+Floats load_some(const void* row, int64_t at, int64_t count) {
+  const Element* from = static_cast<const Element*>(row) + at;
+  if (count >= kLanes) return load(from);
+  Floats x = {};
+  for (int64_t i = 0; i < count; ++i) x[i] = widen(from[i]);
+  return x;
+}
 
-inline void apply_to_row(const BatonFunction& step, int64_t row) {
-  for (int64_t i = 0; i < step.size; i += kPiece) {
-    const int64_t count = std::min(kPiece, step.size - i), at = row * step.stride + i;
-    float x[kPiece] = {}, factor[kPiece];
-    load_row(step.x, at, count, step.is_bfloat16, x);
-    std::fill_n(factor, kPiece, 1.0f);
-    if (step.factor) load_row(step.factor, at, count, step.is_bfloat16, factor);
-    for (int64_t j = 0; j < kPiece; j += kLanes)
-      store(x + j, apply(static_cast<Function>(step.function), load(x + j)) * load(factor + j));
-    store_row(x, count, step.is_bfloat16, step.out, row * step.size + i);
+// The first `count` numbers of a vector, or all of them.
+template <class Element>
+void store_some(Element* to, Floats x, int64_t count) {
+  if (count >= kLanes) return store(to, x);
+  for (int64_t i = 0; i < count; ++i) put(to + i, x[i]);
+}
+
+inline Floats rounded(Floats x) {
+  Bfloat16 halves[kLanes];
+  store(halves, x);
+  return load(halves);
+}
+
+template <class Element>
+void apply_to_row(const BatonFunction& step, int64_t row) {
+  const auto function = static_cast<Function>(step.function);
+  Element* out = static_cast<Element*>(step.out) + row * step.size;
+  for (int64_t i = 0; i < step.size; i += kLanes) {
+    const int64_t count = step.size - i, at = row * step.stride + i;
+    Floats y = apply(function, load_some<Element>(step.x, at, count));
+    if (step.factor) y *= load_some<Element>(step.factor, at, count);
+    store_some(out + i, y, count);
   }
 }
 
@@ -88,7 +108,8 @@ void for_each_row(const Step& step, const Body& body) {
 }
 
 inline void apply_to_rows(const BatonFunction& step) {
-  for_each_row(step, [&](int64_t row, int64_t) { apply_to_row(step, row); });
+  const auto apply_to = step.is_bfloat16 ? apply_to_row<Bfloat16> : apply_to_row<float>;
+  for_each_row(step, [&](int64_t row, int64_t) { apply_to(step, row); });
 }
 
 // The sum of n numbers, a multiple of kLanes, or of their squares.
@@ -102,26 +123,29 @@ float sum_row(const float* x, int64_t n) {
   return sum_lanes(sum);
 }
 
-// x += residual, rounded to its type, which is what the residual becomes.
-inline void add_residual(const BatonNorm& step, int64_t row, float* x) {
-  for (int64_t i = 0; i < step.size; i += kPiece) {
-    const int64_t count = std::min(kPiece, step.size - i), at = row * step.size + i;
-    float y[kPiece];
-    load_row(step.residual, at, count, step.is_bfloat16, y);
-    for (int64_t j = 0; j < count; ++j) x[i + j] += y[j];
-    store_row(x + i, count, step.is_bfloat16, step.residual, at);
-    if (step.is_bfloat16) load_row(step.residual, at, count, true, x + i);
+// Set `x` to a row of whole vectors, zeros behind `size`: the row to normalise, with the residual added, which becomes
+// that sum, rounded to its type.
+template <class Element>
+void read_row(const BatonNorm& step, int64_t row, float* x) {
+  const int64_t size = step.size, from = row / step.num_inner * step.stride + row % step.num_inner * size;
+  Element* residual = step.residual ? static_cast<Element*>(step.residual) + row * size : nullptr;
+  for (int64_t i = 0; i < size; i += kLanes) {
+    const int64_t count = size - i;
+    Floats y = load_some<Element>(step.x, from + i, count);
+    if (residual) {
+      y += load_some<Element>(residual, i, count);
+      store_some(residual + i, y, count);
+      y = load_some<Element>(residual, i, count);
+    }
+    store(x + i, y);
   }
 }
 
-// `x` is memory for a row of whole vectors; `weight` and `bias` are float32.
-inline void normalise_row(const BatonNorm& step, int64_t row, float* x, const float* weight,
-                          const float* bias) {
-  const int64_t size = step.size, width = round_up(size, 16);
-  std::fill(x + size, x + width, 0.0f);
-  load_row(step.x, row / step.num_inner * step.stride + row % step.num_inner * size, size, step.is_bfloat16,
-           x);
-  if (step.residual) add_residual(step, row, x);
+// `x` is memory for a row of whole vectors, as `weight` and `bias` are, in float32.
+template <class Element>
+void normalise_row(const BatonNorm& step, int64_t row, float* x, const float* weight, const float* bias) {
+  const int64_t size = step.size, width = round_up(size, kLanes);
+  read_row<Element>(step, row, x);
   if (step.is_centered) {
     const float mean = sum_row<false>(x, width) / size;
     for (int64_t i = 0; i < size; ++i) x[i] -= mean;
@@ -129,11 +153,12 @@ inline void normalise_row(const BatonNorm& step, int64_t row, float* x, const fl
   const float scale = 1.0f / std::sqrt(sum_row<true>(x, width) / size + step.eps);
   // A weight in the type of bfloat16 rows multiplies what is rounded, as the family of Llama does.
   const bool is_rounded = step.is_bfloat16 && step.is_weight_bfloat16 && !step.is_centered;
-  for (int64_t i = 0; i < size; ++i) x[i] *= scale;
-  if (is_rounded)
-    for (int64_t i = 0; i < size; ++i) x[i] = widen(to_bfloat16(x[i]));
-  for (int64_t i = 0; i < size; ++i) x[i] = x[i] * weight[i] + bias[i];
-  store_row(x, size, step.is_bfloat16, step.out, row * size);
+  Element* out = static_cast<Element*>(step.out) + row * size;
+  for (int64_t i = 0; i < size; i += kLanes) {
+    Floats y = load(x + i) * scale;
+    if (is_rounded) y = rounded(y);
+    store_some(out + i, y * load(weight + i) + load(bias + i), size - i);
+  }
 }
 
 inline int64_t norm_scratch(const BatonNorm& step) {
@@ -147,8 +172,9 @@ inline void normalise_rows(const BatonNorm& step, float* scratch) {
   std::fill_n(bias, width, 0.0f);
   if (step.weight) load_row(step.weight, 0, step.size, step.is_weight_bfloat16, weight);
   if (step.bias) load_row(step.bias, 0, step.size, step.is_weight_bfloat16, bias);
+  const auto normalise_one = step.is_bfloat16 ? normalise_row<Bfloat16> : normalise_row<float>;
   for_each_row(step, [&](int64_t row, int64_t thread) {
-    normalise_row(step, row, rows + thread * width, weight, bias);
+    normalise_one(step, row, rows + thread * width, weight, bias);
   });
 }
 
