@@ -57,8 +57,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _COMPUTING = ("LLM", "LLMEngine", "AsyncLLMEngine")
 
 PASSIVE_OPENMP = ("OMP_WAIT_POLICY", "passive")
-"""Read when torch is loaded: its idle threads sleep instead of spinning on cores that others need. Those of the C++
-kernels give way by themselves."""
+"""Read when torch is loaded: its idle threads sleep instead of spinning on cores that others need. Those of
+the C++ kernels give way by themselves."""
 
 
 def __getattr__(name: str) -> Any:
