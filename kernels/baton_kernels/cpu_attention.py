@@ -97,7 +97,7 @@ class CpuAttention(AttentionKernels):
         q = dense_rows(q)
         out = torch.empty(q.shape, dtype=q.dtype)
         self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap)
-        if max(batch.query_lens) > 1:
+        if max(batch.query_lens, default=0) > 1:
             if self._is_v_transposed:
                 self._attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap)
             else:

@@ -83,7 +83,7 @@ class FewRowsProduct:
             is_bfloat16=x.dtype == torch.bfloat16,
         )
         if self._multiply(ctypes.addressof(step)):
-            raise RuntimeError(f"this build of the CPU kernels does not multiply {x.dtype}")
+            raise RuntimeError(f"this build of the kernels does not multiply {num_rows} rows of {x.dtype}")
         return out
 
 

@@ -182,7 +182,7 @@ int baton_apply(const BatonFunction* step) { return baton::done(baton::apply_to_
 
 int baton_draw(const BatonDraw* step) { return baton::done(baton::draw, step); }
 
-// Return 0, or 1 for numbers that this build does not multiply.
+// Return 0, or 1 for numbers or as many rows as this build does not multiply.
 int baton_multiply_few_rows(const BatonFewRows* step) { return baton::multiply_few_rows(*step) ? 0 : 1; }
 
 // Return 0, 1 for a layout that this build does not read, 2 without memory.

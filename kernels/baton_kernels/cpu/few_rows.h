@@ -111,8 +111,9 @@ void multiply_few_rows_panel(const BatonFewRows& step, int64_t panel) {
              kPackedPanel);
 }
 
-// Return whether this build has the numbers.
+// Return whether this build has the numbers, and the rows are few.
 inline bool multiply_few_rows(const BatonFewRows& step) {
+  if (step.num_rows > kFewRows) return false;
 #if BATON_BFLOAT16_DOT
   const auto multiply = step.is_bfloat16 ? multiply_few_rows_panel<Pair> : multiply_few_rows_panel<float>;
 #else

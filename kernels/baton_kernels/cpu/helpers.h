@@ -11,9 +11,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -82,7 +82,7 @@ class Helpers {
     try {
       while (int64_t(threads_.size()) < number)
         threads_.emplace_back([this, own = int64_t(threads_.size()) + 1] { help(own); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
     }
   }
 
