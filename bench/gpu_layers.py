@@ -20,7 +20,7 @@ from gpu_measures import (
 )
 from torch import Tensor
 
-from baton_kernels.interface import AttentionBatch, LayerKernels
+from baton_kernels.interface import AttentionBatch, Function, LayerKernels
 from baton_kernels.sampling import SampleBatch, SamplingKernels
 from baton_kernels.selection import select_kernels
 from baton_kernels.torch_attention import TorchAttention
@@ -78,8 +78,8 @@ def _contenders(setup: Setup, shape: ModelShape, num_tokens: int) -> Iterator[Co
     yield (
         "silu_mul",
         3 * shape.intermediate_size * size,
-        lambda: ours.silu_mul(gate_up),
-        lambda: plain.silu_mul(gate_up),
+        lambda: ours.apply_mul(Function.SILU, gate_up),
+        lambda: plain.apply_mul(Function.SILU, gate_up),
     )
     yield _rotation(setup, shape, num_tokens, random)
     if num_tokens <= 256:

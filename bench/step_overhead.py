@@ -65,8 +65,8 @@ class FreeModel:
         generator = torch.Generator().manual_seed(0)
         self._logits = torch.randn(max_num_seqs, vocab_size, generator=generator) * spread
 
-    def forward(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
-        return torch.empty(len(token_ids), 0)
+    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+        return torch.empty(len(token_ids if rows is None else rows), 0)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._logits[: len(hidden)]

@@ -14,7 +14,7 @@ from torch import Tensor
 from baton_kernels.cpu_library import CpuLibrary
 from baton_kernels.interface import Function, LayerKernels
 
-_VECTORISED: Final = (Function.SILU, Function.GELU_TANH)
+VECTORISED: Final = (Function.SILU, Function.GELU_TANH)
 """Those that C++ computes for a whole vector at once; torch is faster with the others."""
 
 
@@ -71,7 +71,7 @@ class CpuLayers(LayerKernels):
         return self.normalise(x, residual, weight, None, eps), residual
 
     def apply_mul(self, function: Function, gate_up: Tensor) -> Tensor:
-        if function not in _VECTORISED:
+        if function not in VECTORISED:
             return super().apply_mul(function, gate_up)
         gate, up = (gate_up if gate_up.stride(1) == 1 else gate_up.contiguous()).chunk(2, dim=-1)
         return self.apply_rows(function, gate, up)

@@ -23,6 +23,8 @@ class CpuVariant:
     needs: frozenset[str] = frozenset()
     """CPU flags, by the kernel's names."""
     compiler_flags: tuple[str, ...]
+    num_lanes: int
+    """Numbers of four bytes in a vector."""
     has_dot: bool = False
     """Whether it multiplies pairs of bfloat16."""
     has_tiles: bool = False
@@ -32,13 +34,15 @@ class CpuVariant:
 _DOT: Final = "BATON_BFLOAT16_DOT=1"
 
 
-def _variant(name: str, needs: str, *macros: str, has_tiles: bool = False) -> CpuVariant:
+def _variant(name: str, needs: str, num_lanes: int, *macros: str, has_tiles: bool = False) -> CpuVariant:
     machine = [flag.replace("amx_", "amx-").replace("avx512_", "avx512") for flag in needs.split()]
-    flags = (*(f"-D{macro}" for macro in macros), *(f"-m{flag}" for flag in machine))
+    defined = (f"BATON_LANES={num_lanes}", *macros)
+    flags = (*(f"-D{macro}" for macro in defined), *(f"-m{flag}" for flag in machine))
     return CpuVariant(
         name=name,
         needs=frozenset(needs.split()),
         compiler_flags=flags,
+        num_lanes=num_lanes,
         has_dot=_DOT in macros,
         has_tiles=has_tiles,
     )
@@ -49,15 +53,15 @@ _AVX512: Final = "avx2 fma avx512f avx512bw avx512dq avx512vl"
 AMX: Final = _variant(
     "amx",
     f"{_AVX512} avx512_bf16 amx_tile amx_bf16",
-    "BATON_LANES=16",
+    16,
     _DOT,
     "BATON_TILES=1",
     has_tiles=True,
 )
-AVX512_BF16: Final = _variant("avx512-bf16", f"{_AVX512} avx512_bf16", "BATON_LANES=16", _DOT)
-AVX512: Final = _variant("avx512", _AVX512, "BATON_LANES=16")
-AVX2: Final = _variant("avx2", "avx2 fma", "BATON_LANES=8")
-PLAIN: Final = _variant("plain", "", "BATON_LANES=4")
+AVX512_BF16: Final = _variant("avx512-bf16", f"{_AVX512} avx512_bf16", 16, _DOT)
+AVX512: Final = _variant("avx512", _AVX512, 16)
+AVX2: Final = _variant("avx2", "avx2 fma", 8)
+PLAIN: Final = _variant("plain", "", 4)
 VARIANTS: Final = (AMX, AVX512_BF16, AVX512, AVX2, PLAIN)
 """Fastest first."""
 

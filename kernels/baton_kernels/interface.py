@@ -267,10 +267,6 @@ class LayerKernels:
         gate, up = gate_up.chunk(2, dim=-1)
         return self.apply(function, gate) * up
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
-        """`apply_mul` of SiLU, for which a device may have a kernel of its own."""
-        return self.apply_mul(Function.SILU, gate_up)
-
     def product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
         """A linear layer that these kernels want computed their way; None leaves it to the engine."""
         return None

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from baton_kernels.interface import LayerKernels
+from baton_kernels.interface import Function, LayerKernels
 from baton_kernels.kernel_variant import TRITON_TYPES, KernelVariant
 
 TILE_ELEMENTS: Final = 2048
@@ -93,7 +93,9 @@ class TritonLayers(LayerKernels):
         _norm(_as_rows(x), residual, weight, out, residual, eps, adds=True)
         return out, residual
 
-    def silu_mul(self, gate_up: Tensor) -> Tensor:
+    def apply_mul(self, function: Function, gate_up: Tensor) -> Tensor:
+        if function != Function.SILU:
+            return super().apply_mul(function, gate_up)
         num_rows, width = gate_up.shape
         out = torch.empty((num_rows, width // 2), dtype=gate_up.dtype, device=gate_up.device)
         variant = silu_variant(gate_up.dtype, width // 2)

@@ -6,7 +6,8 @@ Called from the engine thread only.
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Sequence
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -116,7 +117,7 @@ class ModelRunner:
         return token_ids[index]
 
     def _forward(self, slices: tuple[SequenceSlice, ...], drawn: Tensor | None) -> Tensor:
-        """Return the final hidden states `[num_tokens, hidden_size]`, valid until the next step.
+        """Return the final hidden states of the `_wanted_rows`, or of all tokens, valid until the next step.
 
         `drawn` has the tokens of slices that do not know theirs.
         """
@@ -126,7 +127,11 @@ class ModelRunner:
         if drawn is None:
             token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
             (drawn,) = upload((token_ids,), self.model.device)
-        return self.model.forward(drawn, attention)
+        wanted = _wanted_rows(slices)
+        if wanted is None:
+            return self.model.forward(drawn, attention)
+        (rows,) = upload((np.array(wanted, np.int64),), self.model.device)
+        return self.model.forward(drawn, attention, rows)
 
     def _batches(self, slices: tuple[SequenceSlice, ...]) -> list[AttentionBatch]:
         """Where the slices stand, for each KV group."""
@@ -141,19 +146,26 @@ class ModelRunner:
 
     def _draw(self, hidden: Tensor, slices: tuple[SequenceSlice, ...]) -> Drawn:
         """Draw every slice's samples from the logits of its last token, computed once per slice."""
-        last_rows: list[int] = []
-        logits_row_of_sample: list[int] = []
-        specs: list[SampleSpec] = []
-        num_tokens = 0
-        for piece in slices:
-            num_tokens += piece.num_scheduled_tokens
-            if piece.samples:
-                logits_row_of_sample += [len(last_rows)] * len(piece.samples)
-                last_rows.append(num_tokens - 1)
-                specs += piece.samples
-        if not specs:
+        drawing = [piece for piece in slices if piece.samples]
+        if not drawing:
             return Drawn()
-        logits = self.model.logits(hidden if len(last_rows) == len(hidden) else hidden[last_rows])
-        if len(specs) > len(last_rows):
-            logits = logits[logits_row_of_sample]
+        logits = self.model.logits(hidden if len(drawing) == len(hidden) else hidden[_last_rows(slices)])
+        specs = [spec for piece in drawing for spec in piece.samples]
+        if len(specs) > len(drawing):
+            logits = logits[[row for row, piece in enumerate(drawing) for _ in piece.samples]]
         return self._sampler.draw(logits, specs)
+
+
+def _last_rows(slices: Sequence[SequenceSlice]) -> list[int]:
+    """Where the last tokens of the slices with samples are among the tokens of the step."""
+    ends = accumulate(piece.num_scheduled_tokens for piece in slices)
+    return [end - 1 for end, piece in zip(ends, slices, strict=True) if piece.samples]
+
+
+def _wanted_rows(slices: Sequence[SequenceSlice]) -> list[int] | None:
+    """The tokens whose hidden states somebody looks at, at least one; None if they are all."""
+    num_tokens = sum(piece.num_scheduled_tokens for piece in slices)
+    rows = _last_rows(slices)
+    if len(rows) == num_tokens or any(piece.prompt_logprobs is not None for piece in slices):
+        return None
+    return rows or [num_tokens - 1]

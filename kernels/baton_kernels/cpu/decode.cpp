@@ -10,7 +10,7 @@
 #endif
 #include "int8_product.h"
 #include "draw.h"
-#include "few_rows.h"
+#include "packed.h"
 #include "helpers.h"
 #include "linear.h"
 #include "product.h"
@@ -183,7 +183,7 @@ int baton_apply(const BatonFunction* step) { return baton::done(baton::apply_to_
 int baton_draw(const BatonDraw* step) { return baton::done(baton::draw, step); }
 
 // Return 0, or 1 for numbers or as many rows as this build does not multiply.
-int baton_multiply_few_rows(const BatonFewRows* step) { return baton::multiply_few_rows(*step) ? 0 : 1; }
+int baton_multiply_packed(const BatonPacked* step) { return baton::multiply_packed(*step) ? 0 : 1; }
 
 // Return 0, 1 for a layout that this build does not read, 2 without memory.
 int baton_attend(const BatonAttend* step) {

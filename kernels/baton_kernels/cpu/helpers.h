@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -141,25 +142,25 @@ inline Helpers& own_helpers() {
   return *owner.helpers;
 }
 
-// Call body(index, thread) once for each index of [0, count), `grain` of them in a row, on up to `num_threads`
-// threads numbered from 0; return when all are done. Not to be called from a body.
+// Call body(index, thread) once for each index of [0, count) on up to `num_threads` threads numbered from 0; return
+// when all are done. Not to be called from a body. A thread takes many indices in a row while many are left, so that it
+// reads on in memory, and then fewer, so that all end at once, but `grain` at least.
 template <class Body>
 void for_each(int64_t num_threads, int64_t count, int64_t grain, const Body& body) {
   std::atomic<int64_t> next = 0;
   const auto run = [](const Loop& loop, int64_t thread) {
     const Body& body = *static_cast<const Body*>(loop.body);
-    for (int64_t start; (start = loop.next->fetch_add(loop.grain)) < loop.count;)
-      for (int64_t index = start; index < start + loop.grain && index < loop.count; ++index) body(index, thread);
+    for (int64_t start = *loop.next; start < loop.count;) {
+      const int64_t share = (loop.count - start) / (2 * loop.num_threads);
+      const int64_t end = std::min(start + std::max(loop.grain, share), loop.count);
+      if (!loop.next->compare_exchange_weak(start, end)) continue;
+      for (int64_t index = start; index < end; ++index) body(index, thread);
+      start = *loop.next;
+    }
   };
-  const Loop loop{run, &body, num_threads, count, grain < 1 ? 1 : grain, &next};
+  const Loop loop{run, &body, std::max<int64_t>(num_threads, 1), count, std::max<int64_t>(grain, 1), &next};
   if (num_threads > 1 && count > loop.grain) own_helpers().run(loop);
   else run(loop, 0);
-}
-
-// As much in a row as leaves each thread a few turns, so that one that comes late takes fewer.
-inline int64_t fair_grain(int64_t num_threads, int64_t count) {
-  constexpr int64_t kTurnsEach = 4;
-  return num_threads > 0 ? (count + num_threads * kTurnsEach - 1) / (num_threads * kTurnsEach) : count;
 }
 
 }  // namespace baton

@@ -136,9 +136,9 @@ inline void multiply_int8_panel(const BatonInt8Product& step, const QuantizedRow
 inline void multiply_int8(const BatonInt8Product& step, float* scratch) {
   const QuantizedRows rows(step, scratch);
   const int64_t num_panels = (step.out_features + kPanel - 1) / kPanel;
-  for_each(step.num_threads, step.num_rows, fair_grain(step.num_threads, step.num_rows),
+  for_each(step.num_threads, step.num_rows, 1,
            [&](int64_t row, int64_t) { rows.fill(step, row); });
-  for_each(step.num_threads, num_panels, fair_grain(step.num_threads, num_panels),
+  for_each(step.num_threads, num_panels, 1,
            [&](int64_t panel, int64_t) { multiply_int8_panel(step, rows, panel); });
 }
 

@@ -86,7 +86,7 @@ inline void multiply(const BatonLinear& step, float* place) {
     for (int64_t row = 0; row < count; ++row)
       copy_row(step.x + (first + row) * step.x_stride, scratch.x + row * scratch.width, step.in_features);
     const int64_t num_tiles = (step.out_features + kTileOuts - 1) / kTileOuts;
-    for_each(step.num_threads, num_tiles, fair_grain(step.num_threads, num_tiles),
+    for_each(step.num_threads, num_tiles, 1,
              [&](int64_t tile, int64_t thread) {
                float* weights = scratch.weights + thread * kTileOuts * scratch.width;
                multiply_outs(step, scratch, weights, tile * kTileOuts, first, count);

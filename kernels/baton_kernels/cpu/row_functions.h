@@ -104,7 +104,7 @@ void apply_to_row(const BatonFunction& step, int64_t row) {
 template <class Step, class Body>
 void for_each_row(const Step& step, const Body& body) {
   const int64_t num_threads = step.num_rows * step.size >= kThreadedNumbers ? step.num_threads : 1;
-  for_each(num_threads, step.num_rows, fair_grain(num_threads, step.num_rows), body);
+  for_each(num_threads, step.num_rows, 1, body);
 }
 
 inline void apply_to_rows(const BatonFunction& step) {

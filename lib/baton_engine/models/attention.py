@@ -60,8 +60,13 @@ class SelfAttention:
             size = config.head_dim
             self._qk_norms = norms.load(f"{prefix}.q_norm", size), norms.load(f"{prefix}.k_norm", size)
 
-    def forward(self, hidden: Tensor, rotation: Rotation, attention: StepAttention) -> Tensor:
-        """Map `[num_tokens, hidden_size]` to a new tensor of the same shape; write K and V to the cache."""
+    def forward(
+        self, hidden: Tensor, rotation: Rotation, attention: StepAttention, rows: Tensor | None = None
+    ) -> Tensor:
+        """Map `[num_tokens, hidden_size]` to a new `[num_rows, hidden_size]`, of `rows` or of all tokens.
+
+        Writes K and V of all tokens to the cache.
+        """
         config = self._config
         q, k, v = (
             part.view(len(hidden), -1, config.head_dim)
@@ -73,4 +78,4 @@ class SelfAttention:
         attended = attention.rotate_and_attend(
             self._layer, q, k, v, rotation, scale=config.scale, softcap=config.softcap
         )
-        return self._output(attended.flatten(-2))
+        return self._output((attended if rows is None else attended[rows]).flatten(-2))

@@ -48,16 +48,18 @@ class Decoder:
         self._head = load_head(weights, "lm_head.weight", self._embedding, kernels, is_tied=tied)
         self._kernels = kernels
 
-    def forward(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
-        """Return the final hidden states `[num_tokens, hidden_size]` of `token_ids` `[num_tokens] int64`.
+    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+        """Return the final hidden states `[num_rows, hidden_size]` of `token_ids` `[num_tokens] int64`.
 
+        `rows` `[num_rows] int64` are the tokens whose hidden states are wanted; None wants those of all.
         Writes the K and V of every token to the cache behind `attention`.
         """
         rotations = [rotary.cos_sin(attention.positions, self.dtype) for rotary in self._rotaries]
         change = self._embedding[token_ids] * self._embedding_scale
         hidden = torch.zeros_like(change)
         for layer, rotary in zip(self._layers, self._rotary_of_layer, strict=True):
-            change, hidden = layer.forward(change, hidden, rotations[rotary], attention)
+            wanted = rows if layer is self._layers[-1] else None
+            change, hidden = layer.forward(change, hidden, rotations[rotary], attention, wanted)
         normed, _ = self._norm.add(change, hidden)
         return normed
 
@@ -102,14 +104,21 @@ class _DecoderLayer:
         self._before_feed_forward = norms.load(f"{prefix}.{name}", size)
 
     def forward(
-        self, change: Tensor, hidden: Tensor, rotation: Rotation, attention: StepAttention
+        self,
+        change: Tensor,
+        hidden: Tensor,
+        rotation: Rotation,
+        attention: StepAttention,
+        rows: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the change that this layer makes last, and the hidden states before it.
+        """Return the change that this layer makes last, and the hidden states before it, of `rows` alone.
 
         `change` is what the layer before made last, not yet added to `hidden`: each norm adds it.
         """
         normed, hidden = self._before_attention.add(change, hidden)
-        change = self._attention.forward(normed, rotation, attention)
+        change = self._attention.forward(normed, rotation, attention, rows)
+        if rows is not None:
+            hidden = hidden[rows]
         if self._after_attention is not None:
             change = self._after_attention(change)
         normed, hidden = self._before_feed_forward.add(change, hidden)

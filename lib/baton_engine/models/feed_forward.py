@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final, Protocol
 
 import torch
@@ -14,7 +13,7 @@ from baton_engine.weights import WeightReader
 from baton_kernels.interface import Function, LayerKernels
 
 _CPU_ROWS: Final = 512
-"""Tokens at a time on a CPU, so that what lies between the projections stays in its caches."""
+"""Tokens at a time on a CPU, so that gates that are written before they are multiplied stay in its caches."""
 
 
 class FeedForward(Protocol):
@@ -60,14 +59,15 @@ class GatedFeedForward:
         self._down = load_projection(
             weights, prefix, ["down_proj"], kernels, in_size=inner, out_sizes=[hidden_size], has_bias=has_bias
         )
-        is_silu = config.activation == "silu"
-        self._activate = kernels.silu_mul if is_silu else partial(kernels.apply_mul, Function.GELU_TANH)
+        self._activation = Function.SILU if config.activation == "silu" else Function.GELU_TANH
+        is_in_pieces = weights.device.type == "cpu" and not self._gate_up.gates(self._activation)
+        self._num_rows = _CPU_ROWS if is_in_pieces else None
 
     def forward(self, hidden: Tensor) -> Tensor:
-        if hidden.device.type != "cpu" or len(hidden) <= _CPU_ROWS:
+        if self._num_rows is None or len(hidden) <= self._num_rows:
             return self._map(hidden)
-        starts = range(0, len(hidden), _CPU_ROWS)
-        return torch.cat([self._map(hidden[start : start + _CPU_ROWS]) for start in starts])
+        starts = range(0, len(hidden), self._num_rows)
+        return torch.cat([self._map(hidden[start : start + self._num_rows]) for start in starts])
 
     def _map(self, hidden: Tensor) -> Tensor:
-        return self._down(self._activate(self._gate_up(hidden)))
+        return self._down(self._gate_up.gated(self._activation, hidden))

@@ -51,9 +51,10 @@ class LearnedPositionsDecoder:
         tied = config.tie_word_embeddings
         self._head = load_head(weights, "lm_head.weight", self._embedding, kernels, is_tied=tied)
 
-    def forward(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
-        """Return the final hidden states `[num_tokens, embedding_size]` of `token_ids` `[num_tokens] int64`.
+    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+        """Return the final hidden states `[num_rows, embedding_size]` of `token_ids` `[num_tokens] int64`.
 
+        `rows` `[num_rows] int64` are the tokens whose hidden states are wanted; None wants those of all.
         Writes the K and V of every token to the cache behind `attention`.
         """
         hidden = self._embedding[token_ids]
@@ -61,7 +62,7 @@ class LearnedPositionsDecoder:
             hidden = self._project_in(hidden)
         hidden = hidden + self._positions[attention.positions + self._offset]
         for layer in self._layers:
-            hidden = layer.forward(hidden, attention)
+            hidden = layer.forward(hidden, attention, rows if layer is self._layers[-1] else None)
         if self._final_norm is not None:
             hidden = self._final_norm(hidden)
         return hidden if self._project_out is None else self._project_out(hidden)
@@ -91,16 +92,19 @@ class _Layer:
         self._up = tensors.linear([f"{prefix}.{names.up}"], inner, size)
         self._down = tensors.linear([f"{prefix}.{names.down}"], size, inner)
 
-    def forward(self, hidden: Tensor, attention: StepAttention) -> Tensor:
+    def forward(self, hidden: Tensor, attention: StepAttention, rows: Tensor | None) -> Tensor:
+        attended = self._attend(self._attention_norm(hidden) if self._is_pre_norm else hidden, attention)
+        if rows is not None:
+            hidden, attended = hidden[rows], attended[rows]
+        hidden = hidden + self._output(attended)
         if self._is_pre_norm:
-            hidden = hidden + self._attend(self._attention_norm(hidden), attention)
             return hidden + self._feed_forward(self._mlp_norm(hidden))
-        hidden = self._attention_norm(hidden + self._attend(hidden, attention))
+        hidden = self._attention_norm(hidden)
         return self._mlp_norm(hidden + self._feed_forward(hidden))
 
     def _attend(self, hidden: Tensor, attention: StepAttention) -> Tensor:
         q, k, v = (part.view(len(hidden), -1, self._head_dim) for part in self._qkv(hidden).chunk(3, dim=-1))
-        return self._output(attention.attend(self._layer, q, k, v, scale=self._scale).flatten(-2))
+        return attention.attend(self._layer, q, k, v, scale=self._scale).flatten(-2)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         return self._down(self._activation(self._up(hidden)))

@@ -1,9 +1,9 @@
 """Linear layers, each with the product that suits its weight on this machine.
 
 Quantized layers multiply codes of 8 bits, and kernels may bring a product of their own. Otherwise, on a CPU,
-large weights are repacked once for oneDNN, through two private operators of torch; bfloat16 that the CPU only
-emulates is widened by the C++ kernels instead. Everywhere else, and where either is missing, a layer is
-`functional.linear`.
+large weights are packed once: for the C++ kernels or, where oneDNN is the faster one, for that, through two
+private operators of torch. bfloat16 that the CPU only emulates is widened by the C++ kernels. Everywhere
+else, and where something is missing, a layer is `functional.linear`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torch.nn import functional
 
 from baton_engine.element_type import has_native_bfloat16
 from baton_engine.weights import WeightReader
-from baton_kernels.cpu_few_rows import FewRowsProduct, is_in_panels, takes_few_rows
 from baton_kernels.cpu_linear import widened_linear
+from baton_kernels.cpu_packed import PackedProduct, packed_product
 from baton_kernels.cpu_selection import load_best
 from baton_kernels.int8 import int8_product
-from baton_kernels.interface import LayerKernels, Product
+from baton_kernels.interface import Function, LayerKernels, Product
 
 logger = logging.getLogger(__name__)
 
@@ -48,18 +48,18 @@ class Linear:
     ) -> None:
         self.packed_bytes = 0
         """Size of the packed copy; 0 without one."""
+        self._kernels = kernels
         self._multiply: Product | partial[Tensor]
         product = int8_product(weight, bias) if is_quantized else kernels.product(weight, bias)
+        if product is None and pays_packed(weight):
+            product = packed_product(weight, bias)
         if product is not None:
             self.packed_bytes = product.packed_bytes
             self._multiply = product
-        elif pays_packed(weight):
+        elif pays_packed(weight) and can_pack():
             packed = _reorder(weight)
             self.packed_bytes = packed.nbytes
             self._multiply = partial(_multiply, weight=packed, bias=bias)
-            best = load_best()
-            if best and takes_few_rows(best[0], weight.dtype) and is_in_panels(packed, weight):
-                self._multiply = FewRowsProduct(best[1], packed, weight.shape, bias, self._multiply)
         elif is_emulated(weight) and (best := load_best()) is not None:
             self._multiply = partial(widened_linear, best[1], weight=weight.contiguous(), bias=bias)
         else:
@@ -69,12 +69,22 @@ class Linear:
         """Map `[num_rows, in_features]` to a new `[num_rows, out_features]`."""
         return self._multiply(x)
 
+    def gates(self, function: Function) -> bool:
+        """Say whether `gated` of that function takes one pass, without the outputs in memory."""
+        return isinstance(self._multiply, PackedProduct) and self._multiply.gates(function)
+
+    def gated(self, function: Function, x: Tensor) -> Tensor:
+        """Return `function(gate) * up` `[num_rows, n]`, where the outputs are gate and up side by side."""
+        if isinstance(self._multiply, PackedProduct) and self._multiply.gates(function):
+            return self._multiply.gated(function, x)
+        return self._kernels.apply_mul(function, self(x))
+
 
 def pays_packed(weight: Tensor) -> bool:
-    """Say whether the packed product is the faster one for batches of several rows."""
+    """Say whether a product with a packed weight is faster than one without."""
     if weight.device.type != "cpu" or weight.numel() < MIN_PACKED_ELEMENTS or is_emulated(weight):
         return False
-    return weight.dtype in (torch.float32, torch.bfloat16) and can_pack()
+    return weight.dtype in (torch.float32, torch.bfloat16)
 
 
 def is_emulated(weight: Tensor) -> bool:

@@ -16,7 +16,7 @@ from torch.nn import functional
 from baton_engine.models.linear import Linear
 from baton_engine.models.mixture_config import MixtureConfig
 from baton_engine.weights import WeightReader
-from baton_kernels.interface import LayerKernels
+from baton_kernels.interface import Function, LayerKernels
 
 _GROUPED_ALIGNMENT_BYTES: Final = 16
 _MIN_CUDA_CAPABILITY: Final = (8, 0)
@@ -70,7 +70,7 @@ class MixtureFeedForward:
         numbers = torch.arange(self._num_experts, device=flat.device)
         ends = (flat[:, None] == numbers).sum(dim=0).cumsum(dim=0).to(torch.int32)
         gate_up = grouped_linear(hidden[order // num_choices], self._gate_up, ends)
-        sorted_rows = grouped_linear(self._kernels.silu_mul(gate_up), self._down, ends)
+        sorted_rows = grouped_linear(self._kernels.apply_mul(Function.SILU, gate_up), self._down, ends)
         rows = sorted_rows[order.argsort()].view(num_tokens, num_choices, -1)
         return (rows * expert_weights[:, :, None]).sum(dim=1).to(hidden.dtype)
 
@@ -83,13 +83,14 @@ class _SharedExpert:
     ) -> None:
         hidden_size, expert = config.hidden_size, f"{prefix}.shared_expert"
         names = [f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight"]
-        self._gate_up = Linear(weights.load_stacked(names, [(size, hidden_size)] * 2))
-        self._down = Linear(weights.load(f"{expert}.down_proj.weight", (hidden_size, size)))
-        self._scale = Linear(weights.load(f"{prefix}.shared_expert_gate.weight", (1, hidden_size)))
-        self._kernels = kernels
+        self._gate_up = Linear(weights.load_stacked(names, [(size, hidden_size)] * 2), kernels=kernels)
+        self._down = Linear(weights.load(f"{expert}.down_proj.weight", (hidden_size, size)), kernels=kernels)
+        self._scale = Linear(
+            weights.load(f"{prefix}.shared_expert_gate.weight", (1, hidden_size)), kernels=kernels
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self._scale(hidden).sigmoid() * self._down(self._kernels.silu_mul(self._gate_up(hidden)))
+        return self._scale(hidden).sigmoid() * self._down(self._gate_up.gated(Function.SILU, hidden))
 
 
 def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

@@ -27,11 +27,12 @@ class Model(Protocol):
         """Whether `forward` never makes the host wait for the device, so that a CUDA graph can hold it."""
         ...
 
-    def forward(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
-        """Return the final hidden states `[num_tokens, hidden_size]` of `token_ids` `[num_tokens] int64`.
+    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+        """Return the final hidden states `[num_rows, hidden_size]` of `token_ids` `[num_tokens] int64`.
 
-        Writes the K and V of every token to the cache behind `attention`. A token's hidden state depends
-        on its own sequence alone.
+        `rows` `[num_rows] int64` are the tokens whose hidden states are wanted, at least one; None wants
+        those of all. Writes the K and V of every token to the cache behind `attention`. A token's hidden
+        state depends on its own sequence alone.
         """
         ...
 

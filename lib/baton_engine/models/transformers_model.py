@@ -47,9 +47,10 @@ class TransformersModel:
         self._head = _head_of(self._model)
         self._check_independence()
 
-    def forward(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
-        """Return the final hidden states `[num_tokens, hidden_size]` of `token_ids` `[num_tokens] int64`.
+    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+        """Return the final hidden states `[num_rows, hidden_size]` of `token_ids` `[num_tokens] int64`.
 
+        `rows` `[num_rows] int64` are the tokens whose hidden states are wanted; None wants those of all.
         Writes the K and V of every token to the cache behind `attention`.
         """
         head_dim = self._config.head_dim
@@ -65,7 +66,7 @@ class TransformersModel:
                 input_ids=token_ids[None], position_ids=attention.positions[None], use_cache=False
             )
         hidden: Tensor = output.last_hidden_state[0]
-        return hidden
+        return hidden if rows is None else hidden[rows]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`."""

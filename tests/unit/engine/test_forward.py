@@ -27,6 +27,7 @@ def native_logits(
     chunk_len: int,
     dtype: torch.dtype = torch.float32,
     max_model_len: int | None = None,
+    rows: list[int] | None = None,
 ) -> Tensor:
     model, kv_spec = load_model(folder, dtype, max_model_len)
     num_groups = len(kv_spec.groups)
@@ -46,7 +47,8 @@ def native_logits(
             for group, table in zip(kv_spec.groups, group_tables(BLOCK_IDS, num_groups), strict=True)
         ]
         attention = StepAttention(kernels.attention, kv_pool, kv_spec, batches)
-        logits.append(model.logits(model.forward(torch.tensor(chunk), attention)))
+        wanted = None if rows is None else torch.tensor(rows)
+        logits.append(model.logits(model.forward(torch.tensor(chunk), attention, wanted)))
     return torch.cat(logits)
 
 
@@ -55,6 +57,16 @@ def test_logits_equal_those_of_transformers(variant: str, model_folder: Callable
     folder, prompt = model_folder(variant), make_prompt(PROMPT_LEN)
     expected = reference_logits(folder, prompt)
     torch.testing.assert_close(native_logits(folder, prompt, PROMPT_LEN), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_wanted_rows_alone_have_the_logits_of_transformers(
+    variant: str, model_folder: Callable[[str], Path]
+) -> None:
+    folder, prompt, rows = model_folder(variant), make_prompt(PROMPT_LEN), [3, PROMPT_LEN - 1]
+    expected = reference_logits(folder, prompt)[rows]
+    logits = native_logits(folder, prompt, PROMPT_LEN, rows=rows)
+    torch.testing.assert_close(logits, expected, atol=2e-5, rtol=0)
 
 
 @pytest.mark.parametrize("chunk_len", [1, 7, BLOCK_SIZE, 31])

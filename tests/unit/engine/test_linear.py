@@ -18,24 +18,27 @@ from torch.nn import functional
 from baton_engine.models import linear
 from baton_engine.models.linear import Linear, load_head
 from baton_engine.weights import WeightReader
-from baton_kernels.cpu_few_rows import (
-    MAX_ROWS,
-    PANEL,
-    FewRows,
-    FewRowsProduct,
-    is_in_panels,
-    takes_few_rows,
+from baton_kernels.cpu_layers import VECTORISED
+from baton_kernels.cpu_packed import (
+    NOT_GATED,
+    Packed,
+    PackedProduct,
+    pack,
+    packed_product,
+    takes,
 )
-from baton_kernels.cpu_selection import load_best
-from baton_kernels.cpu_variants import AVX512_BF16, PLAIN, VARIANTS
+from baton_kernels.cpu_variants import AMX, AVX512, AVX512_BF16, PLAIN, VARIANTS
+from baton_kernels.interface import Function, LayerKernels
 from tests.unit.kernels.cpu_builds import EMULATED, load
 
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 0.3}
 
 
-@pytest.fixture
-def always_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["kernels", "oneDNN"])
+def always_packed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Pack small weights and emulated bfloat16 too."""
+    if request.param == "oneDNN":
+        monkeypatch.setattr(linear, "packed_product", lambda weight, bias: None)
     monkeypatch.setattr(linear, "MIN_PACKED_ELEMENTS", 0)
     monkeypatch.setattr(linear, "has_native_bfloat16", lambda: True)
 
@@ -52,38 +55,63 @@ def make_weight(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor
     return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype)
 
 
+def packed_layer(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedProduct:
+    layer = packed_product(weight, bias)
+    if layer is None:
+        pytest.skip(f"this CPU leaves {weight.dtype} to oneDNN")
+    return layer
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_few_rows_are_multiplied_by_the_packed_weight_alone_or_together(
-    dtype: torch.dtype, has_bias: bool
+@pytest.mark.parametrize("out_features", [192, 150])
+def test_rows_are_multiplied_by_a_packed_weight_alone_or_together(
+    dtype: torch.dtype, has_bias: bool, out_features: int
 ) -> None:
-    best = load_best()
-    assert best is not None
-    weight, bias = make_weight(192, 1344, dtype=dtype), make_weight(192, dtype=dtype) if has_bias else None
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-    if not takes_few_rows(best[0], dtype) or not is_in_panels(packed, weight):
-        pytest.skip("this CPU leaves few rows to oneDNN")
-    layer = FewRowsProduct(best[1], packed, weight.shape, bias, lambda x: x.new_empty(0))
-    x = make_weight(MAX_ROWS + 1, 1361, dtype=dtype)[:, 10:1354]
+    weight = make_weight(out_features, 1344, dtype=dtype)
+    bias = make_weight(out_features, dtype=dtype) if has_bias else None
+    layer = packed_layer(weight, bias)
+    x = make_weight(500, 1361, dtype=dtype)[:, 10:1354]
     expected = functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    for num_rows in (1, 2, 6, 7, 12, 13, 25, MAX_ROWS):
+    for num_rows in (1, 2, 6, 7, 12, 13, 25, 192, 193, 500):
+        out = layer(x[:num_rows])
+        torch.testing.assert_close(out.double(), expected[:num_rows], rtol=0, atol=TOLERANCE[dtype] * 2)
+        assert torch.equal(out[-1:], layer(x[num_rows - 1 : num_rows]))
+    assert layer(x[:0]).shape == (0, out_features)
+    assert torch.equal(layer(x.T.contiguous().T), layer(x))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize("function", VECTORISED, ids=str)
+def test_gates_are_multiplied_before_they_are_rounded(dtype: torch.dtype, function: Function) -> None:
+    weight, bias = make_weight(384, 640, dtype=dtype) / 25, make_weight(384, dtype=dtype)
+    layer, x = packed_layer(weight, bias), make_weight(200, 640, dtype=dtype)
+    outputs = functional.linear(x.double(), weight.double(), bias.double())
+    expected = LayerKernels().apply_mul(function, outputs)
+    assert layer.gates(function)
+    for num_rows in (1, 7, 200):
+        out = layer.gated(function, x[:num_rows])
+        assert out.dtype == dtype
         torch.testing.assert_close(
-            layer(x[:num_rows]).double(), expected[:num_rows], rtol=0, atol=TOLERANCE[dtype] * 2
+            out.double(), expected[:num_rows], rtol=2**-8 if dtype == torch.bfloat16 else 1e-5, atol=1e-4
         )
-        assert torch.equal(layer(x[:num_rows])[-1:], layer(x[num_rows - 1 : num_rows]))
-    assert len(layer(x)) == len(layer(x[:0])) == 0
 
 
-def pack_in_panels(weight: torch.Tensor) -> torch.Tensor:
-    """As oneDNN does with AVX512-BF16: two neighbours of the inner dimension side by side."""
-    return weight.view(len(weight) // PANEL, PANEL, -1, 2).transpose(1, 2).contiguous()
+def test_which_outputs_are_gated_in_one_pass() -> None:
+    assert not packed_layer(make_weight(192, 64), None).gates(Function.SILU)
+    assert not packed_layer(make_weight(128, 64), None).gates(Function.GELU)
+    weight, x = make_weight(600, 512), make_weight(9, 512)
+    for out_features in (512, 600):
+        layer = Linear(weight[:out_features])
+        expected = LayerKernels().apply_mul(Function.SILU, layer(x))
+        torch.testing.assert_close(layer.gated(Function.SILU, x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_bfloat16_pairs_are_multiplied_by_a_build_that_has_the_instruction_emulated() -> None:
     weight, bias = make_weight(128, 1344, dtype=torch.bfloat16), make_weight(128, dtype=torch.bfloat16)
-    panels, x = pack_in_panels(weight), make_weight(13, 1344, dtype=torch.bfloat16)
+    panels, x = pack(weight), make_weight(13, 1344, dtype=torch.bfloat16)
     out = torch.empty(13, 128, dtype=torch.bfloat16)
-    step = FewRows(
+    step = Packed(
         x=x.data_ptr(),
         panels=panels.data_ptr(),
         bias=bias.data_ptr(),
@@ -94,23 +122,19 @@ def test_bfloat16_pairs_are_multiplied_by_a_build_that_has_the_instruction_emula
         out_features=128,
         num_threads=2,
         is_bfloat16=True,
+        function=NOT_GATED,
     )
-    assert load(EMULATED).loaded.baton_multiply_few_rows(ctypes.c_void_p(ctypes.addressof(step))) == 0
+    assert load(EMULATED).loaded.baton_multiply_packed(ctypes.c_void_p(ctypes.addressof(step))) == 0
     exact = functional.linear(x.double(), weight.double(), bias.double())
     torch.testing.assert_close(out.double(), exact, rtol=4e-3, atol=1e-3)
-    assert load(PLAIN).loaded.baton_multiply_few_rows(ctypes.c_void_p(ctypes.addressof(step))) == 1
+    assert load(PLAIN).loaded.baton_multiply_packed(ctypes.c_void_p(ctypes.addressof(step))) == 1
 
 
-def test_which_builds_take_few_rows() -> None:
-    assert [variant for variant in VARIANTS if takes_few_rows(variant, torch.bfloat16)] == [AVX512_BF16]
-    assert all(takes_few_rows(variant, torch.float32) for variant in VARIANTS)
-
-
-def test_weights_that_are_not_in_whole_panels_are_left_to_the_packed_product() -> None:
-    for weight in (make_weight(97, 130), make_weight(128, 65, dtype=torch.bfloat16)):
-        assert not is_in_panels(torch.ops.mkldnn._reorder_linear_weight(weight), weight)
-    weight = make_weight(128, 64)
-    assert not is_in_panels(torch.ops.mkldnn._reorder_linear_weight(weight), weight + 1)
+def test_which_builds_take_which_weights() -> None:
+    assert [variant for variant in VARIANTS if takes(variant, torch.bfloat16)] == [AVX512_BF16]
+    assert [variant for variant in VARIANTS if takes(variant, torch.float32)] == [AMX, AVX512_BF16, AVX512]
+    assert packed_product(make_weight(128, 65, dtype=torch.bfloat16), None) is None
+    assert packed_product(make_weight(128, 64).double(), None) is None
 
 
 @pytest.mark.usefixtures("always_packed")
@@ -201,8 +225,9 @@ def test_without_the_kernels_emulated_bfloat16_is_left_to_torch(monkeypatch: pyt
 
 @pytest.mark.usefixtures("without_operators")
 def test_without_the_private_operators_layers_are_plain_and_the_log_says_so_once(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(linear, "packed_product", lambda weight, bias: None)
     weight, x = make_weight(512, 512), make_weight(3, 512)
     with caplog.at_level(logging.WARNING):
         layers = [Linear(weight), Linear(weight)]

@@ -102,6 +102,8 @@ def test_logits_equal_those_of_transformers_in_one_piece_and_in_chunks(
     expected = reference_logits(folder, prompt)
     for chunk_len in (45, 7):
         torch.testing.assert_close(native_logits(folder, prompt, chunk_len), expected, atol=1e-4, rtol=0)
+    last = native_logits(folder, prompt, 45, rows=[44])
+    torch.testing.assert_close(last, expected[-1:], atol=1e-4, rtol=0)
 
 
 def test_windows_and_heads_are_found_without_weights(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ EMULATED: Final = CpuVariant(
     name="emulated",
     needs=AVX512.needs,
     compiler_flags=(*AVX512.compiler_flags, "-DBATON_BFLOAT16_DOT=1", "-DBATON_TILES=1"),
+    num_lanes=16,
     has_tiles=True,
 )
 """The sources of AMX and AVX512-BF16, their instructions in software."""

@@ -14,7 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from baton_kernels.interface import AttentionBatch
+from baton_kernels.interface import AttentionBatch, Function
 from baton_kernels.rotation import rotate
 
 LAYER: Final = 1
@@ -135,7 +135,8 @@ def silu_error(dtype: torch.dtype) -> float:
 
     gate_up = normal(3, 2 * 200, dtype=dtype) * 4
     gate, up = gate_up.double().chunk(2, -1)
-    return relative_error(TritonLayers().silu_mul(gate_up), gate * gate.sigmoid() * up) / TOLERANCE[dtype]
+    gated = TritonLayers().apply_mul(Function.SILU, gate_up)
+    return relative_error(gated, gate * gate.sigmoid() * up) / TOLERANCE[dtype]
 
 
 def product_errors(dtype: torch.dtype) -> dict[str, float]:

@@ -82,13 +82,16 @@ def test_norms_and_functions_compute_a_row_alike_in_any_batch(
         ("rms_norm", (weight.float(), 1e-6)),
         ("layer_norm", (weight, bias, 1e-5)),
         ("layer_norm", (None, None, 1e-5)),
-        ("silu_mul", ()),
     ):
         alone = torch.cat([getattr(layers, name)(row[None], *arguments) for row in rows])
         assert_close(alone, getattr(plain, name)(rows, *arguments))
         for numbers, batch in batches_of(rows, 3):
             assert torch.equal(getattr(layers, name)(batch, *arguments), alone[numbers])
     for function in Function:
+        alone = torch.cat([layers.apply_mul(function, row[None]) for row in rows])
+        assert_close(alone, plain.apply_mul(function, rows))
+        for numbers, batch in batches_of(rows, 3):
+            assert torch.equal(layers.apply_mul(function, batch), alone[numbers])
         alone = torch.cat([layers.apply(function, row[None]) for row in rows])
         assert_close(alone, plain.apply(function, rows))
         for numbers, batch in batches_of(rows, 4):

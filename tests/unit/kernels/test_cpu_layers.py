@@ -82,7 +82,7 @@ def test_gated_products_equal_float64(variant: CpuVariant, dtype: torch.dtype) -
     for size in (512, 70):
         gate_up = normal(7, 2 * size, dtype=dtype) * 4
         gate, up = gate_up.double().chunk(2, dim=-1)
-        assert_close(layers.silu_mul(gate_up), functional.silu(gate) * up, dtype)
+        assert_close(layers.apply_mul(Function.SILU, gate_up), functional.silu(gate) * up, dtype)
         expected = functional.gelu(gate, approximate="tanh") * up
         assert_close(layers.apply_mul(Function.GELU_TANH, gate_up), expected, dtype)
         exact = LayerKernels().apply_mul(Function.GELU, gate_up)
@@ -119,9 +119,12 @@ def test_a_row_is_computed_alike_in_any_company_on_any_threads(dtype: torch.dtyp
     rows = normal(40, 1024, dtype=dtype)
     torch.set_num_threads(2)
     try:
-        together = layers.rms_norm(rows, weight, 1e-6), layers.silu_mul(rows.repeat(1, 4))
+        together = layers.rms_norm(rows, weight, 1e-6), layers.apply_mul(Function.SILU, rows.repeat(1, 4))
     finally:
         torch.set_num_threads(1)
-    alone = [(layers.rms_norm(row, weight, 1e-6), layers.silu_mul(row.repeat(1, 4))) for row in rows.split(1)]
+    alone = [
+        (layers.rms_norm(row, weight, 1e-6), layers.apply_mul(Function.SILU, row.repeat(1, 4)))
+        for row in rows.split(1)
+    ]
     for of_all, of_each in zip(together, zip(*alone, strict=True), strict=True):
         assert torch.equal(of_all, torch.cat(of_each))
