@@ -1,8 +1,7 @@
 """The builds of the CPU kernels: one per instruction set, from one source in cpu/.
 
-AVX512-BF16 multiplies pairs of bfloat16 in linear layers of few rows and in attention; AMX takes all
-products of a bfloat16 cache, and wants V transposed inside its blocks. The others widen bfloat16 and compute
-in float32.
+AVX512-BF16 multiplies pairs of bfloat16 in linear layers and in attention; AMX takes all products of a
+bfloat16 cache, and wants V transposed inside its blocks. The others widen bfloat16 and compute in float32.
 
 The tests compile all of them and run those that the CPU has. The sources of AMX and AVX512-BF16 they also run
 with these instructions emulated; on a CPU that has AMX they have not been run or measured yet.

@@ -1,13 +1,9 @@
-// Attention over one part of a cache whose K and V are both rows of head_dim, for every shape. Arithmetic is
-// float32; with AVX512-BF16, products of bfloat16 queries and keys are taken as they are stored.
+// Attention over one part of a cache whose K and V are both rows of head_dim, in float32 arithmetic on any CPU.
 #pragma once
 
 #include <tuple>
 
-#if BATON_BFLOAT16_DOT
-#include <immintrin.h>
-#endif
-
+#include "soften.h"
 #include "tiles.h"
 
 namespace baton {
@@ -26,21 +22,6 @@ inline Floats score_keys(Tile<float> keys, const float* q, int64_t width) {
   }
   return sum_each(sums);
 }
-
-#if BATON_BFLOAT16_DOT
-inline Floats score_keys(Tile<Bfloat16> keys, const Bfloat16* q, int64_t width) {
-  Floats sums[kKeys] = {};
-  for (int64_t d = 0; d < width; d += 2 * kLanes) {
-    const auto x = (__m512bh)_mm512_loadu_si512(q + d);
-#pragma GCC unroll 16
-    for (int key = 0; key < kKeys; ++key) {
-      const auto k = (__m512bh)_mm512_loadu_si512(keys.rows + key * keys.stride + d);
-      sums[key] = (Floats)_mm512_dpbf16_ps((__m512)sums[key], k, x);
-    }
-  }
-  return sum_each(sums);
-}
-#endif
 
 // out[head] += weights[head] @ values, for kHeads heads and kVectors vectors of dimensions.
 template <int kHeads, int kVectors>
@@ -80,66 +61,42 @@ inline void weigh_heads(
   }
 }
 
-// Turn one head's scores of n keys into weights, in place; return their sum and the largest score.
-inline std::pair<float, float> soften(float* scores, int64_t n, float factor, float cap) {
-  const int64_t padded = round_up(n, kLanes);
-  std::fill(scores + n, scores + padded, -INFINITY);
-  Floats largest = splat(-INFINITY);
-  for (int64_t key = 0; key < padded; key += kLanes) {
-    Floats x = load(scores + key) * factor;
-    if (cap > 0) x = soft_cap(x, cap) * kLog2E;
-    store(scores + key, x);
-    largest = max(x, largest);
-  }
-  const float top = max_lane(largest);
-  std::fill(scores + n, scores + padded, -INFINITY);
-  Floats sum = {};
-  for (int64_t key = 0; key < padded; key += kLanes) {
-    const Floats weight = exp2_nonpositive(load(scores + key) - top);
-    store(scores + key, weight);
-    sum += weight;
-  }
-  return {sum_lanes(sum), top};
-}
-
 // One thread's memory. What a tile or a query holds behind head_dim has to be zeros.
-template <class Key>
 struct RowScratch {
-  int64_t key_width;
+  int64_t width;
   float* values;   // [kValues, width]
-  Key* keys;       // [kKeys, key_width]
-  Key* q;          // [group_size, key_width]
+  float* keys;     // [kKeys, width]
+  float* q;        // [group_size, width]
   float* scores;   // [group_size, kPartTokens]
 
   static int64_t size_of(const BatonDecode& step) {
     return rows_size(step) + step.group_size * kPartTokens;
   }
   RowScratch(const BatonDecode& step, float* place)
-      : key_width(round_up(step.layer.head_dim, 64 / sizeof(Key))), values(place),
-        keys(reinterpret_cast<Key*>(values + kValues * PartialResult::width_of(step))),
-        q(keys + kKeys * key_width), scores(place + rows_size(step)) {
+      : width(PartialResult::width_of(step)), values(place), keys(values + kValues * width),
+        q(keys + kKeys * width), scores(place + rows_size(step)) {
     std::fill(values, scores, 0.0f);
   }
 
  private:
   static int64_t rows_size(const BatonDecode& step) {
-    return (kValues + kKeys + step.group_size) * round_up(step.layer.head_dim, 32);
+    return (kValues + kKeys + step.group_size) * PartialResult::width_of(step);
   }
 };
 
-template <class Stored, class Key>
+template <class Stored>
 void attend_rows(const Part& part, PartialResult result, float* place) {
   const BatonDecode& step = part.row.step;
   const int64_t width = result.width, num_heads = step.group_size, n = part.end - part.begin;
-  const RowScratch<Key> scratch(step, place);
+  const RowScratch scratch(step, place);
   for (int64_t head = 0; head < num_heads; ++head)
-    part.row.copy_query(head, scratch.q + head * scratch.key_width);
-  TileReader<Stored, Key> keys(part, step.layer.k, scratch.keys, kKeys, scratch.key_width);
+    part.row.copy_query(head, scratch.q + head * width);
+  TileReader<Stored, float> keys(part, step.layer.k, scratch.keys, kKeys, width);
   for (int64_t key = 0; key < n; key += kKeys) {
-    const Tile<Key> tile = keys.read(part.begin + key, std::min<int64_t>(kKeys, n - key));
+    const Tile<float> tile = keys.read(part.begin + key, std::min<int64_t>(kKeys, n - key));
     for (int64_t head = 0; head < num_heads; ++head)
       store(scratch.scores + head * kPartTokens + key,
-            score_keys(tile, scratch.q + head * scratch.key_width, scratch.key_width));
+            score_keys(tile, scratch.q + head * width, width));
   }
   const float factor = step.soft_cap > 0 ? step.scale : step.scale * kLog2E;
   for (int64_t head = 0; head < num_heads; ++head)

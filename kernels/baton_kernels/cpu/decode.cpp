@@ -4,6 +4,9 @@
 #include <vector>
 
 #include "attend_blocks.h"
+#if BATON_BFLOAT16_DOT
+#include "attend_pairs.h"
+#endif
 #include "attend_rows.h"
 #if BATON_TILES
 #include "attend_tiles.h"
@@ -34,12 +37,11 @@ Kernel choose_kernel(const BatonDecode& step) {
 #endif
     return {};
   }
-  if (step.layer.element_bytes == 4) return {attend_rows<float, float>, RowScratch<float>::size_of(step)};
+  if (step.layer.element_bytes == 4) return {attend_rows<float>, RowScratch::size_of(step)};
 #if BATON_BFLOAT16_DOT
-  if (step.is_q_bfloat16)
-    return {attend_rows<Bfloat16, Bfloat16>, RowScratch<Bfloat16>::size_of(step)};
+  if (step.is_q_bfloat16) return {attend_pairs, PairScratch::size_of(step)};
 #endif
-  return {attend_rows<Bfloat16, float>, RowScratch<float>::size_of(step)};
+  return {attend_rows<Bfloat16>, RowScratch::size_of(step)};
 }
 
 // Every row's parts, one after another.

@@ -77,13 +77,22 @@ struct PartialResult {
   float* max;   // [group_size]
   float* sum;   // [group_size]
   float* out;   // [group_size, width]
-  int64_t width;
+  int64_t width;   // head_dim in whole vectors of the cache's numbers
 
-  static int64_t width_of(const BatonDecode& step) { return round_up(step.layer.head_dim, 16); }
+  static int64_t width_of(const BatonDecode& step) {
+    return round_up(step.layer.head_dim, 64 / step.layer.element_bytes);
+  }
   static int64_t size_of(const BatonDecode& step) { return step.group_size * (width_of(step) + 2); }
   PartialResult(const BatonDecode& step, float* place)
       : max(place), sum(max + step.group_size), out(sum + step.group_size), width(width_of(step)) {}
 };
+
+// A row in its type; zeros for no row.
+template <class Element>
+void put_row(const float* row, int64_t n, Element* to) {
+  if (row) copy_row(row, to, n);
+  else std::fill_n(to, n, Element{});
+}
 
 // Join the parts of a row by their maxima and divide. Destroys the first part. Without parts the result is 0.
 inline void merge(const Row& row, float* partials, int64_t num_parts) {
@@ -99,16 +108,17 @@ inline void merge(const Row& row, float* partials, int64_t num_parts) {
       const PartialResult part(step, partials + index * size);
       const float weight = std::exp2(part.max[head] - largest);
       sum += weight * part.sum[head];
-      for (int64_t d = 0; d < row.dim(); ++d)
-        out[d] = (index ? out[d] : 0.0f) + weight * part.out[head * part.width + d];
+      for (int64_t d = 0; d < joined.width; d += kLanes) {
+        const Floats before = index ? load(out + d) : Floats{};
+        store(out + d, before + weight * load(part.out + head * joined.width + d));
+      }
     }
+    for (int64_t d = 0; d < joined.width && num_parts; d += kLanes) store(out + d, load(out + d) / sum);
     const int64_t at =
         (step.tokens[row.decode] * num_heads + row.kv_head * step.group_size + head) * row.dim();
-    for (int64_t d = 0; d < row.dim(); ++d) {
-      const float x = num_parts ? out[d] / sum : 0.0f;
-      if (step.is_q_bfloat16) static_cast<Bfloat16*>(step.out)[at + d] = to_bfloat16(x);
-      else static_cast<float*>(step.out)[at + d] = x;
-    }
+    const float* result = num_parts ? out : nullptr;
+    if (step.is_q_bfloat16) put_row(result, row.dim(), static_cast<Bfloat16*>(step.out) + at);
+    else put_row(result, row.dim(), static_cast<float*>(step.out) + at);
   }
 }
 

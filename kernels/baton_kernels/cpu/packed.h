@@ -1,6 +1,6 @@
 // Linear layers with packed weights, for vectors of 16 numbers: few rows at the speed of reading the weights once,
-// many at that of the multiplications. The weights lie in panels of kPackedPanel outputs, each a row of them for every input,
-// or for every two of bfloat16; zeros behind the last output.
+// many at that of the multiplications. The weights lie in panels of kPackedPanel outputs, each a row of them for
+// every input, or for every two of bfloat16; zeros behind the last output.
 #pragma once
 
 #include <algorithm>
