@@ -56,7 +56,7 @@ class PackedProduct:
     def __init__(self, library: CpuLibrary, weight: Tensor, bias: Tensor | None) -> None:
         self._out_features = len(weight)
         missing = -len(weight) % PANEL
-        self._panels = pack(functional.pad(weight, (0, 0, 0, missing)))
+        self._panels = pack(functional.pad(weight, (0, 0, 0, missing)) if missing else weight)
         self._bias = None if bias is None else functional.pad(bias, (0, missing))
         self._multiply = library.loaded.baton_multiply_packed
         self._multiply.argtypes = (c_void_p,)

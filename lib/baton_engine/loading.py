@@ -18,7 +18,7 @@ from baton_engine.element_type import resolve_dtype
 from baton_engine.logits_processors import LogitsProcessors
 from baton_engine.logits_rules import LogitsRules
 from baton_engine.logprobs import LogprobsMode
-from baton_engine.memory import free_device_bytes
+from baton_engine.memory import free_device_bytes, free_unused
 from baton_engine.model_config import ModelConfig
 from baton_engine.model_folder import resolve_model
 from baton_engine.models.model import Model
@@ -159,6 +159,7 @@ def load_model(settings: EngineSettings, plan: KVCachePlan | None = None) -> Loa
     invariant = settings.batch_invariant
     kernels = invariant_kernels(config, device, dtype) if invariant else select_kernels(device, dtype)
     model = build_model(config, weights, kernels.layers)
+    free_unused(device)  # what lay between reading and packing the weights
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
     spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
     spec = replace(spec, k_axes=kernels.attention.k_axes, v_axes=kernels.attention.v_axes)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 from collections.abc import Callable, Iterable
 from typing import Final
-
-import torch
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.draw_state import Forms
 from baton_engine.loading import AllocatePool, EngineSettings, LoadedEngine, LoadedModel, load_model
+from baton_engine.memory import free_unused
 from baton_engine.step_pipeline import Launched
 from baton_engine.tensor_moves import move_tensors
 
@@ -96,7 +93,7 @@ class ResidentEngine:
             self._model = None
         elif self._model is not None and self._device.type != "cpu":
             move_tensors(self._model.model, "cpu")
-        _free_unused(self._device)
+        free_unused(self._device)
 
     def wake_up(self, tags: Iterable[str]) -> None:
         """Take back the parts that `tags` name, none meaning all.
@@ -117,13 +114,3 @@ class ResidentEngine:
             self._model = load_model(self._settings, self._plan)
         elif self._device.type != "cpu":
             move_tensors(self._model.model, self._device)
-
-
-def _free_unused(device: torch.device) -> None:
-    """Give memory that no object has back to the system."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
-    if trim is not None:
-        trim(0)
