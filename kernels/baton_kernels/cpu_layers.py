@@ -16,6 +16,8 @@ from baton_kernels.interface import Function, LayerKernels
 
 VECTORISED: Final = (Function.SILU, Function.GELU_TANH)
 """Those that C++ computes for a whole vector at once; torch is faster with the others."""
+NOT_GATED: Final = -1
+"""In place of a function of a linear layer's outputs: kNotGated in C++."""
 
 
 class Norm(ctypes.Structure):

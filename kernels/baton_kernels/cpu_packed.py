@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from baton_kernels.cpu_layers import VECTORISED
+from baton_kernels.cpu_layers import NOT_GATED, VECTORISED
 from baton_kernels.cpu_library import CpuLibrary
 from baton_kernels.cpu_selection import load_best
 from baton_kernels.cpu_variants import CpuVariant
@@ -22,8 +22,6 @@ from baton_kernels.interface import Function
 
 PANEL: Final = 64
 """Outputs side by side in a panel: kPackedPanel in C++."""
-NOT_GATED: Final = -1
-"""In place of a function: kNotGated in C++."""
 _DEPTH: Final = {torch.float32: 1, torch.bfloat16: 2}
 """Neighbours of the inner dimension that lie side by side in a panel, in four bytes."""
 

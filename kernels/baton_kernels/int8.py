@@ -17,10 +17,11 @@ from torch.nn import functional
 
 from baton_kernels import int8_library
 from baton_kernels.cpu_invariant_library import PANEL
+from baton_kernels.cpu_layers import NOT_GATED, VECTORISED
 from baton_kernels.cpu_selection import load_best
 from baton_kernels.cpu_variants import cpu_flags
 from baton_kernels.int8_library import Int8Library, Quantize
-from baton_kernels.interface import Product
+from baton_kernels.interface import Function, Product
 
 logger = logging.getLogger(__name__)
 
@@ -116,10 +117,21 @@ class VnniProduct:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Take rows of float32 or bfloat16 and return the same type."""
+        return self._run(x, self._out_features, NOT_GATED)
+
+    def gates(self, function: Function) -> bool:
+        """As `PackedProduct.gates`."""
+        return self._out_features % (2 * PANEL) == 0 and function in VECTORISED
+
+    def gated(self, function: Function, x: Tensor) -> Tensor:
+        """As `PackedProduct.gated`."""
+        return self._run(x, self._out_features // 2, function)
+
+    def _run(self, x: Tensor, width: int, function: int) -> Tensor:
         if x.stride(-1) != 1:
             x = x.contiguous()
         num_rows, in_features = x.shape
-        out = torch.empty(num_rows, self._out_features, dtype=x.dtype)
+        out = torch.empty(num_rows, width, dtype=x.dtype)
         step = int8_library.Int8Product(
             x=x.data_ptr(),
             panels=self._panels.data_ptr(),
@@ -133,6 +145,7 @@ class VnniProduct:
             out_features=self._out_features,
             num_threads=torch.get_num_threads(),
             is_bfloat16=x.dtype == torch.bfloat16,
+            function=function,
         )
         self._library.multiply(step)
         return out

@@ -43,6 +43,7 @@ class Int8Product(ctypes.Structure):
         ("out_features", c_int64),
         ("num_threads", c_int64),
         ("is_bfloat16", c_int32),
+        ("function", c_int32),
     )
 
 

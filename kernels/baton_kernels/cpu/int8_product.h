@@ -5,6 +5,7 @@
 #include "helpers.h"
 #include "panels.h"
 #include "quantize.h"
+#include "row_functions.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -17,11 +18,14 @@ struct BatonInt8Product {
   const int32_t* offsets;       // [num_panels * kPanel], 128 times the sum of each output's weights
   const float* scales;          // [num_panels * kPanel], of each output
   const float* bias;            // [num_panels * kPanel] or null
-  void* out;                    // [num_rows, out_features]
+  void* out;                    // [num_rows, out_features], or half of it if gated
   int64_t x_stride;             // elements between the rows of x
   int64_t num_rows, in_features, out_features;
   int64_t num_threads;
   int32_t is_bfloat16;          // x and out; float32 otherwise
+  int32_t function;             // of both halves of the outputs, whole panels each, as in packed.h; or kNotGated
+
+  int64_t width() const { return function == baton::kNotGated ? out_features : out_features / 2; }
 };
 
 namespace baton {
@@ -111,33 +115,45 @@ inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t wid
 }
 #endif
 
-// One panel's outputs of all rows.
-inline void multiply_int8_panel(const BatonInt8Product& step, const QuantizedRows& rows, int64_t panel) {
-  const int64_t out = panel * kPanel, num_outs = std::min<int64_t>(kPanel, step.out_features - out);
+// One panel's outputs of `count` rows from `first` on, at most kTileCodes, [count, kPanel].
+inline void multiply_int8_tile(const BatonInt8Product& step, const QuantizedRows& rows, int64_t panel, int64_t first,
+                               int64_t count, float* numbers) {
+  const int64_t out = panel * kPanel;
   const int32_t* offsets = step.offsets + out;
   const float* scales = step.scales + out;
+  alignas(64) int32_t sums[kTileCodes * kPanel];
+  sum_rows({rows.codes + first * rows.width, rows.width}, step.panels + out * rows.width, rows.width,
+           {sums, kPanel}, count);
+  for (int64_t row = 0; row < count; ++row, numbers += kPanel) {
+    for (int o = 0; o < kPanel; ++o)   // modulo 2^32 on the way, as the instruction adds
+      numbers[o] = float(int32_t(uint32_t(sums[row * kPanel + o]) - uint32_t(offsets[o]))) * scales[o] *
+                   rows.scales[first + row];
+    if (step.bias)
+      for (int o = 0; o < kPanel; ++o) numbers[o] += step.bias[out + o];
+  }
+}
+
+// The outputs of one panel, or of two that are gated with each other, for all rows.
+inline void multiply_int8_panel(const BatonInt8Product& step, const QuantizedRows& rows, int64_t panel) {
+  const int64_t width = step.width(), num_outs = std::min<int64_t>(kPanel, width - panel * kPanel);
   for (int64_t first = 0; first < step.num_rows; first += kTileCodes) {
     const int64_t count = std::min<int64_t>(kTileCodes, step.num_rows - first);
-    alignas(64) int32_t sums[kTileCodes * kPanel];
-    sum_rows({rows.codes + first * rows.width, rows.width}, step.panels + out * rows.width, rows.width,
-             {sums, kPanel}, count);
-    for (int64_t row = 0; row < count; ++row) {
-      float numbers[kPanel];
-      for (int o = 0; o < kPanel; ++o)   // modulo 2^32 on the way, as the instruction adds
-        numbers[o] = float(int32_t(uint32_t(sums[row * kPanel + o]) - uint32_t(offsets[o]))) * scales[o] *
-                     rows.scales[first + row];
-      if (step.bias)
-        for (int o = 0; o < kPanel; ++o) numbers[o] += step.bias[out + o];
-      store_row(numbers, num_outs, step.is_bfloat16, step.out, (first + row) * step.out_features + out);
+    alignas(64) float numbers[kTileCodes * kPanel], factors[kTileCodes * kPanel];
+    multiply_int8_tile(step, rows, panel, first, count, numbers);
+    if (step.function != kNotGated) {
+      multiply_int8_tile(step, rows, panel + width / kPanel, first, count, factors);
+      gate(static_cast<Function>(step.function), numbers, factors, count * kPanel);
     }
+    for (int64_t row = 0; row < count; ++row)
+      store_row(numbers + row * kPanel, num_outs, step.is_bfloat16, step.out,
+                (first + row) * width + panel * kPanel);
   }
 }
 
 inline void multiply_int8(const BatonInt8Product& step, float* scratch) {
   const QuantizedRows rows(step, scratch);
-  const int64_t num_panels = (step.out_features + kPanel - 1) / kPanel;
-  for_each(step.num_threads, step.num_rows, 1,
-           [&](int64_t row, int64_t) { rows.fill(step, row); });
+  const int64_t num_panels = (step.width() + kPanel - 1) / kPanel;
+  for_each(step.num_threads, step.num_rows, 1, [&](int64_t row, int64_t) { rows.fill(step, row); });
   for_each(step.num_threads, num_panels, 1,
            [&](int64_t panel, int64_t) { multiply_int8_panel(step, rows, panel); });
 }

@@ -25,7 +25,6 @@ struct BatonPacked {
 
 namespace baton {
 
-constexpr int32_t kNotGated = -1;
 constexpr int64_t kPackedRows = 192;      // rows that share a pass over a panel
 constexpr int kPackedPanel = 64;
 constexpr int kPackedVectors = kPackedPanel / kLanes;
@@ -123,8 +122,7 @@ void multiply_piece(const BatonPacked& step, int64_t first, int64_t panel) {
   multiply_panel<Number>(step, first, num_rows, panel, sums);
   if (is_gated) {
     multiply_panel<Number>(step, first, num_rows, panel + width / kPackedPanel, factors);
-    for (int64_t i = 0; i < num_rows * kPackedPanel; i += kLanes)
-      store(sums + i, apply(static_cast<Function>(step.function), load(sums + i)) * load(factors + i));
+    gate(static_cast<Function>(step.function), sums, factors, num_rows * kPackedPanel);
   }
   for (int64_t row = 0; row < num_rows; ++row)
     copy_row(sums + row * kPackedPanel,

@@ -35,6 +35,8 @@ namespace baton {
 
 constexpr int64_t kThreadedNumbers = 1 << 15;   // fewer are done before another thread has begun
 
+constexpr int32_t kNotGated = -1;               // in place of a function of a linear layer's outputs
+
 enum class Function : int32_t { kSilu, kGelu, kGeluTanh, kTanh, kCos, kSin };
 
 inline Floats sigmoid(Floats x) {
@@ -87,6 +89,11 @@ inline Floats rounded(Floats x) {
   Bfloat16 halves[kLanes];
   store(halves, x);
   return load(halves);
+}
+
+// x[i] = function(x[i]) * factor[i] for n numbers, a multiple of kLanes.
+inline void gate(Function function, float* x, const float* factor, int64_t n) {
+  for (int64_t i = 0; i < n; i += kLanes) store(x + i, apply(function, load(x + i)) * load(factor + i));
 }
 
 template <class Element>

@@ -21,12 +21,14 @@ from baton_engine.weights import WeightReader
 from baton_kernels.cpu_linear import widened_linear
 from baton_kernels.cpu_packed import PackedProduct, packed_product
 from baton_kernels.cpu_selection import load_best
-from baton_kernels.int8 import int8_product
+from baton_kernels.int8 import VnniProduct, int8_product
 from baton_kernels.interface import Function, LayerKernels, Product
 
 logger = logging.getLogger(__name__)
 
 _TORCH: Final = LayerKernels()
+_GATING: Final = PackedProduct, VnniProduct
+"""Products that can apply a function to half of their outputs before these are written."""
 
 MIN_PACKED_ELEMENTS: Final = 1 << 18
 """Weights below this pay more for the call of the packed product, some 30 us, than they gain."""
@@ -71,11 +73,11 @@ class Linear:
 
     def gates(self, function: Function) -> bool:
         """Say whether `gated` of that function takes one pass, without the outputs in memory."""
-        return isinstance(self._multiply, PackedProduct) and self._multiply.gates(function)
+        return isinstance(self._multiply, _GATING) and self._multiply.gates(function)
 
     def gated(self, function: Function, x: Tensor) -> Tensor:
         """Return `function(gate) * up` `[num_rows, n]`, where the outputs are gate and up side by side."""
-        if isinstance(self._multiply, PackedProduct) and self._multiply.gates(function):
+        if isinstance(self._multiply, _GATING) and self._multiply.gates(function):
             return self._multiply.gated(function, x)
         return self._kernels.apply_mul(function, self(x))
 

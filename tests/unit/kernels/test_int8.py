@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_kernels import int8
+from baton_kernels.cpu_layers import VECTORISED
 from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags
 from baton_kernels.int8 import TorchInt8Product, VnniProduct, quantize_rows, quantize_with
 from baton_kernels.int8_library import Int8Library
-from baton_kernels.interface import Product
+from baton_kernels.interface import Function, LayerKernels, Product
 from tests.unit.kernels.cpu_builds import load
 
 builds = pytest.mark.parametrize("variant", [AVX512, AVX2, PLAIN], ids=lambda variant: variant.name)
@@ -120,6 +121,25 @@ def test_products_are_those_of_exact_integers(
     out = make_product(variant, weight)(x)
     assert (out.dtype, out.shape) == (torch.float32, (num_rows, out_features))
     assert torch.equal(out, exact(x, weight))
+
+
+@builds
+@dtypes
+@pytest.mark.parametrize("function", VECTORISED, ids=str)
+def test_gates_are_multiplied_before_they_are_rounded(
+    variant: CpuVariant, dtype: torch.dtype, function: Function
+) -> None:
+    weight, bias = make_rows(128, 131), make_rows(1, 128, 3)[0]
+    layer, x = VnniProduct(vnni(variant), weight, bias), make_rows(21, 131).to(dtype)
+    expected = LayerKernels().apply_mul(function, layer(x.float()))
+    for num_rows in (1, 8, 21):
+        out = layer.gated(function, x[:num_rows])
+        assert out.dtype is dtype
+        rtol = 2**-8 if dtype is torch.bfloat16 else 1e-5
+        torch.testing.assert_close(out.float(), expected[:num_rows], rtol=rtol, atol=1e-5)
+    assert layer.gates(function)
+    assert not layer.gates(Function.GELU)
+    assert not VnniProduct(vnni(variant), weight[:96], None).gates(function)
 
 
 @pytest.mark.parametrize("variant", [None, AVX512], ids=_name)
