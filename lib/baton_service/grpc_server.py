@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -169,6 +170,9 @@ async def _abort(context: _Context, error: Exception, method: str) -> None:
     """End the call; an abort that the service itself made passes through.
 
     Where coming again is of use, `retry-after` in the trailing metadata says in how many seconds.
+
+    Raises:
+        asyncio.CancelledError: the client is gone, so that gRPC could not send the status.
     """
     metadata: tuple[tuple[str, str], ...] = ()
     match error:
@@ -181,7 +185,10 @@ async def _abort(context: _Context, error: Exception, method: str) -> None:
         case _:
             _log.error("%s failed", method, exc_info=error)
             code, message = ErrorCode.INTERNAL, "internal error; the server's log has the cause"
-    await context.abort(grpc.StatusCode[STATUS[code].grpc], _cut(message), metadata)
+    try:
+        await context.abort(grpc.StatusCode[STATUS[code].grpc], _cut(message), metadata)
+    except grpc.aio.InternalError as failed:  # the call has ended meanwhile, and gRPC does not know it yet
+        raise asyncio.CancelledError from failed
 
 
 def _cut(message: str) -> str:
