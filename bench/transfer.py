@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import ClassVar, Final
 
@@ -32,6 +33,7 @@ import numpy as np
 import torch
 
 from baton_core.blocks.kv_spec import KVSpec
+from baton_kernels.cpu_selection import select_copy
 from baton_kv.block_runs import merge_runs
 from baton_kv.connector import BlockCopy, KVConnector, PullOrder, VerifiesBy
 from baton_kv.description import decode_description
@@ -41,6 +43,7 @@ from baton_kv.nixl_agent import NixlAgent
 from baton_kv.nixl_library import find_build, load_nixl
 from baton_kv.nixl_link import make_regions
 from baton_kv.nixl_messages import ReadingBegan, decode_address, encode_notice
+from baton_kv.row_copies import copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 from baton_kv.transfer_thread import TransferThread
@@ -59,9 +62,10 @@ class UncheckedSharedMemory(SharedMemoryConnector):
 
 
 MakeConnector = Callable[[KVSpec, int], KVConnector]
+COPY: Final = select_copy() or copy_rows
 TRANSPORTS: Final[dict[str, MakeConnector]] = {
-    "shared_memory": SharedMemoryConnector,
-    "shared_memory, unchecked": UncheckedSharedMemory,
+    "shared_memory": partial(SharedMemoryConnector, copy=COPY),
+    "shared_memory, unchecked": partial(UncheckedSharedMemory, copy=COPY),
     "tcp": TcpConnector,
     "nixl": NixlConnector,
     "nixl, UCX_TLS=tcp": NixlConnector,
@@ -137,7 +141,7 @@ def pulling(transport: str, spec: KVSpec, num_blocks: int) -> Iterator[Puller]:
             exits.callback(holder.close)
             holder.allocate(num_blocks).normal_()
             puller = connect(
-                lambda spec, epoch: InProcessConnector(spec, epoch, registry),
+                lambda spec, epoch: InProcessConnector(spec, epoch, registry, COPY),
                 spec,
                 holder.describe(),
                 holder.seal(range(num_blocks)),

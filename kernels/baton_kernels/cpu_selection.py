@@ -9,6 +9,7 @@ import torch
 
 from baton_kernels.cpu_attention import DTYPES, CpuAttention
 from baton_kernels.cpu_build import BuildError, BuildTimeoutError, build
+from baton_kernels.cpu_copy import CpuCopy
 from baton_kernels.cpu_layers import CpuLayers
 from baton_kernels.cpu_library import CpuLibrary
 from baton_kernels.cpu_sampling import CpuSampling
@@ -33,6 +34,12 @@ def select_cpu_kernels(dtype: torch.dtype) -> Kernels:
         layers=CpuLayers(library),
         sampling=CpuSampling(library),
     )
+
+
+def select_copy() -> CpuCopy | None:
+    """Return what copies rows in host memory; None where there are no C++ kernels."""
+    loaded = load_best()
+    return None if loaded is None else CpuCopy(loaded[1])
 
 
 @cache

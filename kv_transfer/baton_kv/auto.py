@@ -17,6 +17,7 @@ from baton_kv.connector import (
     VerifiesBy,
 )
 from baton_kv.description import decode_description, describe_pool
+from baton_kv.row_copies import CopyRows, copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 
@@ -43,11 +44,17 @@ class AutoConnector(KVConnector):
     )
 
     def __init__(
-        self, spec: KVSpec, epoch: int, where: Listen | None = None, timings: TcpTimings | None = None
+        self,
+        spec: KVSpec,
+        epoch: int,
+        where: Listen | None = None,
+        copy: CopyRows = copy_rows,
+        *,
+        timings: TcpTimings | None = None,
     ) -> None:
         self._spec = spec
         self._epoch = epoch
-        self._shared_memory = SharedMemoryConnector(spec, epoch)
+        self._shared_memory = SharedMemoryConnector(spec, epoch, copy)
         self._tcp = TcpConnector(spec, epoch, where, timings)
         self._chosen: dict[str, KVConnector] = {}
 

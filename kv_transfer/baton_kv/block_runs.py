@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from baton_kv.connector import BlockCopy
-
-Numbers = npt.NDArray[np.int64]
+from baton_kv.row_copies import Numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

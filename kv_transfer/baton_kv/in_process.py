@@ -14,6 +14,7 @@ import torch
 from baton_kv.connector import Capabilities, HolderUnreachableError, VerifiesBy
 from baton_kv.layouts import Blocks
 from baton_kv.mapped import MappedConnector
+from baton_kv.row_copies import CopyRows, copy_rows
 
 if TYPE_CHECKING:
     from baton_core.blocks.kv_spec import KVSpec
@@ -64,8 +65,10 @@ class InProcessConnector(MappedConnector):
         name="in_process", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=True
     )
 
-    def __init__(self, spec: KVSpec, epoch: int, registry: InProcessRegistry) -> None:
-        super().__init__(spec, epoch, registry.reserve_address())
+    def __init__(
+        self, spec: KVSpec, epoch: int, registry: InProcessRegistry, copy: CopyRows = copy_rows
+    ) -> None:
+        super().__init__(spec, epoch, registry.reserve_address(), copy)
         self._registry = registry
 
     def allocate(self, num_blocks: int) -> torch.Tensor:

@@ -1,14 +1,14 @@
 """A connector for pools that this process can read as memory; backends add how a pool gets there.
 
-A pull is cut into runs of adjacent blocks. Each `poll` copies runs of one order up to `STEP_BYTES` and
-checks them while they are still in the processor's cache; between two steps an order can be aborted.
+Each `poll` copies blocks of one order up to `STEP_BYTES`; between two steps an order can be aborted. Blocks
+with checksums are copied `CHECK_BYTES` at a time and checked while the processor's caches still hold them.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -17,7 +17,6 @@ import torch
 import xxhash
 
 from baton_core.blocks.kv_spec import KVSpec
-from baton_kv.block_runs import merge_runs
 from baton_kv.connector import (
     AbortResult,
     InvalidBlocksError,
@@ -30,10 +29,11 @@ from baton_kv.description import Offer, decode_description, describe_pool
 from baton_kv.layouts import Blocks, convert_blocks
 from baton_kv.orders import RunningOrder, require_in_range, require_sound
 from baton_kv.pool_bytes import as_pool, require_blocks
+from baton_kv.row_copies import CopyRows, copy_rows
 
 STEP_BYTES: Final = 4 << 20
-"""After so many bytes a `poll` ends: about a millisecond, the latency of an abort. One run is no larger
-either, unless a single block is."""
+"""After so many bytes a `poll` ends: about a millisecond, the latency of an abort."""
+CHECK_BYTES: Final = 1 << 20
 
 
 class MappedPool(Protocol):
@@ -61,18 +61,20 @@ class _Peer:
 
 
 class _Pull(RunningOrder):
-    """An order in flight, cut into runs."""
+    """An order in flight."""
 
-    def __init__(self, order: PullOrder, max_blocks: int) -> None:
+    def __init__(self, order: PullOrder) -> None:
         super().__init__(order)
-        self.runs: Iterator[tuple[slice, slice]] = iter(merge_runs(order.copies, max_blocks))
+        num_copies = len(order.copies)
+        self.remote = np.fromiter((copy.remote_block_id for copy in order.copies), np.int64, num_copies)
+        self.local = np.fromiter((copy.local_block_id for copy in order.copies), np.int64, num_copies)
         self.num_copied = 0
 
 
 class MappedConnector(KVConnector):
     """Common part of the backends that read a peer's memory directly."""
 
-    def __init__(self, spec: KVSpec, epoch: int, address: str) -> None:
+    def __init__(self, spec: KVSpec, epoch: int, address: str, copy: CopyRows = copy_rows) -> None:
         self._spec = spec
         self._epoch = epoch
         self._address = address
@@ -80,7 +82,9 @@ class MappedConnector(KVConnector):
         self._peers: dict[str, _Peer] = {}
         self._pulls: dict[int, _Pull] = {}
         self._ended: list[PullOutcome] = []
-        self._scratch: Blocks | None = None
+        self._copy = copy
+        self._is_checked = self.capabilities.verifies_by is VerifiesBy.CHECKSUM
+        self._scratch: Blocks = np.empty((0, spec.block_bytes), np.uint8)
         self._woken = threading.Event()
 
     @abstractmethod
@@ -135,7 +139,7 @@ class MappedConnector(KVConnector):
 
     def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
         require_in_range("block_id", block_ids, len(self.blocks))
-        if self.capabilities.verifies_by is VerifiesBy.CONFIRMATION:
+        if not self._is_checked:
             return (None,) * len(block_ids)
         return tuple(xxhash.xxh3_64_intdigest(self.blocks[block_id]) for block_id in block_ids)
 
@@ -147,7 +151,7 @@ class MappedConnector(KVConnector):
         except InvalidBlocksError as error:
             self._ended.append(RunningOrder(order).end(str(error)))
         else:
-            self._pulls[order.pull_id] = _Pull(order, max(1, STEP_BYTES // self._spec.block_bytes))
+            self._pulls[order.pull_id] = _Pull(order)
 
     def poll(self) -> list[PullOutcome]:
         for pull in self._pulls.values():
@@ -201,29 +205,35 @@ class MappedConnector(KVConnector):
         if not peer.pool.is_alive():
             self._end(pull, f"holder {pull.order.source!r} is gone")
             return
-        step_end = pull.num_bytes + STEP_BYTES
-        block_bytes = self._spec.block_bytes
-        for remote, local in pull.runs:
-            self._copy(pull, remote, local, peer)
-            pull.num_bytes += (local.stop - local.start) * block_bytes
-            if pull.num_bytes >= step_end:
-                return
-        self._end(pull, None)
+        step_end = min(pull.num_copied + self._num_blocks(STEP_BYTES), len(pull.local))
+        at_once = self._num_blocks(CHECK_BYTES) if self._is_checked else step_end
+        while pull.num_copied < step_end:
+            self._bring(pull, slice(pull.num_copied, min(pull.num_copied + at_once, step_end)), peer)
+        if step_end == len(pull.local):
+            self._end(pull, None)
 
-    def _copy(self, pull: _Pull, remote: slice, local: slice, peer: _Peer) -> None:
-        """Bring over one run; what is checked is a copy, which the holder can no longer change."""
-        num_blocks = local.stop - local.start
-        copied = self._rows(num_blocks) if peer.is_converted else self.blocks[local]
-        copied[:] = peer.pool.blocks[remote]
-        if self.capabilities.verifies_by is VerifiesBy.CHECKSUM:
-            pull.verify(pull.order.copies[pull.num_copied : pull.num_copied + num_blocks], copied)
+    def _bring(self, pull: _Pull, part: slice, peer: _Peer) -> None:
+        """Bring over a part of an order; what is checked is a copy, which the holder can no longer change."""
+        local, num_blocks = pull.local[part], part.stop - part.start
+        target, rows = self.blocks, local
         if peer.is_converted:
-            convert_blocks(copied, peer.spec, self.blocks[local], self._spec)
-        pull.num_copied += num_blocks
+            target, rows = self._scratch_rows(2 * num_blocks), np.arange(num_blocks)
+        is_read_soon = self._is_checked or peer.is_converted
+        self._copy(peer.pool.blocks, pull.remote[part], target, rows, past_caches=not is_read_soon)
+        if self._is_checked:
+            pull.verify(pull.order.copies[part], [target[row] for row in rows.tolist()])
+        if peer.is_converted:
+            convert_blocks(target[:num_blocks], peer.spec, target[num_blocks:], self._spec)
+            self._copy(target[num_blocks:], rows, self.blocks, local, past_caches=False)
+        pull.num_copied = part.stop
+        pull.num_bytes += num_blocks * self._spec.block_bytes
 
-    def _rows(self, num_blocks: int) -> Blocks:
-        """Memory for blocks in a layout that is not the local one; valid until the next call."""
-        if self._scratch is None:
-            max_blocks = max(1, STEP_BYTES // self._spec.block_bytes)
-            self._scratch = np.empty((max_blocks, self._spec.block_bytes), np.uint8)
+    def _num_blocks(self, num_bytes: int) -> int:
+        """How many blocks are copied at once if it should be so many bytes."""
+        return max(1, num_bytes // self._spec.block_bytes)
+
+    def _scratch_rows(self, num_blocks: int) -> Blocks:
+        """Memory for blocks beside the pool; valid until the next call."""
+        if len(self._scratch) < num_blocks:
+            self._scratch = np.empty((num_blocks, self._spec.block_bytes), np.uint8)
         return self._scratch[:num_blocks]

@@ -14,12 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from baton_kv.block_runs import Numbers, merge_runs
+from baton_kv.block_runs import merge_runs
 from baton_kv.connector import AbortResult, BlockCopy, PullOrder, PullOutcome
 from baton_kv.nixl_agent import NixlAgent, NixlRead, Regions
 from baton_kv.nixl_library import NixlLibrary
 from baton_kv.nixl_messages import Notice, PoolAddress, ReadingBegan, ReadingEnded, encode_notice
 from baton_kv.orders import RunningOrder
+from baton_kv.row_copies import Numbers
 
 PIECE_BYTES: Final = 8 << 20
 """At most so many bytes to a read, unless a single block is larger."""

@@ -21,6 +21,7 @@ from baton_kv.layouts import Blocks
 from baton_kv.mapped import MappedConnector
 from baton_kv.pool_memory import map_read_only, reserve_memory
 from baton_kv.pool_socket import PoolListener, ask_holder, is_open
+from baton_kv.row_copies import CopyRows, copy_rows
 
 if TYPE_CHECKING:
     from baton_core.blocks.kv_spec import KVSpec
@@ -53,8 +54,10 @@ class SharedMemoryConnector(MappedConnector):
         name="shared_memory", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True
     )
 
-    def __init__(self, spec: KVSpec, epoch: int, *, connect_timeout_s: float = 1.0) -> None:
-        super().__init__(spec, epoch, f"baton-kv-{secrets.token_hex(16)}")
+    def __init__(
+        self, spec: KVSpec, epoch: int, copy: CopyRows = copy_rows, *, connect_timeout_s: float = 1.0
+    ) -> None:
+        super().__init__(spec, epoch, f"baton-kv-{secrets.token_hex(16)}", copy)
         self._connect_timeout_s = connect_timeout_s
         self._listener: PoolListener | None = None
 

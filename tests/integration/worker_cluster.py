@@ -35,6 +35,7 @@ from baton_engine.sizing import KVCacheSettings
 from baton_engine.step_pipeline import Launched
 from baton_kv.backends import BACKENDS
 from baton_kv.connector import KVConnector
+from baton_kv.row_copies import copy_rows
 from baton_kv.transport import Listen, Transport
 from baton_prefill.holder_endpoint import HolderEndpoint
 from baton_proto.v1 import baton_pb2 as pb
@@ -146,7 +147,7 @@ async def made(
     )
     context = zmq.asyncio.Context()
     holder = HolderEndpoint(context, peer_address)
-    placement = PoolPlacement(lambda spec: wrap(BACKENDS[kv_transport](spec, epoch, Listen())))
+    placement = PoolPlacement(lambda spec: wrap(BACKENDS[kv_transport](spec, epoch, Listen(), copy_rows)))
     forms = form_compiler(settings)
     engine = GatedEngine(settings.engine, forms, placement, gate or Gate())
     connector = placement.connector

@@ -11,6 +11,7 @@
 #if BATON_TILES
 #include "attend_tiles.h"
 #endif
+#include "copy.h"
 #include "int8_product.h"
 #include "draw.h"
 #include "packed.h"
@@ -166,6 +167,9 @@ void baton_read(const BatonRead* step) {
   if (step->layer.element_bytes == 2) baton::read_rows<uint16_t>(*step);
   else baton::read_rows<uint32_t>(*step);
 }
+
+// Return 0, or 1 for a row that is not there.
+int baton_copy(const BatonCopy* step) { return baton::copy_rows(*step) ? 0 : 1; }
 
 // Return 0, or 2 without memory.
 int baton_linear(const BatonLinear* step) {

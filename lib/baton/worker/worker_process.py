@@ -31,9 +31,11 @@ from baton_engine.loading import EngineSettings, LoadedEngine
 from baton_engine.model_folder import resolve_model
 from baton_engine.models.registry import read_model_config
 from baton_engine.structured.compiler import FormCompiler
+from baton_kernels.cpu_selection import select_copy
 from baton_kv.backends import BACKENDS
 from baton_kv.connector import Capabilities, VerifiesBy
 from baton_kv.curve import CurveKeys
+from baton_kv.row_copies import copy_rows
 from baton_kv.transport import Listen, Transport
 from baton_prefill.holder_endpoint import HolderEndpoint
 from baton_service.keys import Keys
@@ -132,7 +134,8 @@ async def _serve(settings: WorkerSettings) -> None:
         listen = Listen(host=bound_host(holder.address), advertised_host=host, curve=curve)
         device = choose_device(settings.engine.device, settings.kv_transport)
         make_connector = BACKENDS[choose_transport(settings.kv_transport, device)]
-        placement = PoolPlacement(lambda spec: make_connector(spec, epoch, listen), device)
+        copy = (select_copy() if device.type == "cpu" else None) or copy_rows
+        placement = PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device)
         placed = replace(settings.engine, device=device.type)
         forms = await asyncio.to_thread(form_compiler, settings)
         engine = await asyncio.to_thread(_load, placed, forms, placement)

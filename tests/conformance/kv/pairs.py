@@ -9,17 +9,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import pytest
 import torch
 
 from baton_core.blocks.kv_spec import KVSpec
+from baton_kernels.cpu_selection import select_copy
 from baton_kv.auto import AutoConnector
 from baton_kv.connector import BlockCopy, KVConnector, PullOrder, PullOutcome
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.nixl import NixlConnector
 from baton_kv.nixl_library import find_build
+from baton_kv.row_copies import CopyRows, copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 
@@ -36,14 +39,23 @@ _DEADLINE_S: Final = 20.0
 MakeConnector = Callable[[KVSpec, int], KVConnector]
 
 
-def make_in_process() -> MakeConnector:
+def make_in_process(copy: CopyRows = copy_rows) -> MakeConnector:
     registry = InProcessRegistry()
-    return lambda spec, epoch: InProcessConnector(spec, epoch, registry)
+    return lambda spec, epoch: InProcessConnector(spec, epoch, registry, copy)
+
+
+def native_copy() -> CopyRows:
+    """What workers copy with."""
+    copy = select_copy()
+    assert copy is not None
+    return copy
 
 
 BACKENDS: dict[str, Callable[[], MakeConnector]] = {
     "in_process": make_in_process,
+    "in_process, C++": lambda: make_in_process(native_copy()),
     "shared_memory": lambda: SharedMemoryConnector,
+    "shared_memory, C++": lambda: partial(SharedMemoryConnector, copy=native_copy()),
     "tcp": lambda: TcpConnector,
     "auto": lambda: AutoConnector,
     "nixl": lambda: NixlConnector,

@@ -16,6 +16,7 @@ from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_kv.auto import AutoConnector
 from baton_kv.backends import BACKENDS
 from baton_kv.connector import HolderUnreachableError, KVConnector
+from baton_kv.row_copies import copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 from baton_kv.transport import Listen, Transport
@@ -139,7 +140,7 @@ def test_a_peer_may_change_its_way(site: Site) -> None:
     ],
 )
 def test_each_setting_makes_its_connector(transport: Transport, kind: type[KVConnector]) -> None:
-    connector = BACKENDS[transport](SMALL, 1, Listen())
+    connector = BACKENDS[transport](SMALL, 1, Listen(), copy_rows)
     connector.close()
     assert type(connector) is kind
     assert set(BACKENDS) == set(Transport)

@@ -310,7 +310,7 @@ def test_pullers_that_do_not_read_cost_bounded_memory_and_hold_up_nobody(
     holder, healthy = site.pair(LARGE, num_blocks=MANY)
     wires = tcp(holder).wires
     staging = wires.staging if isinstance(wires, EncryptedPullerWires) else None
-    pullers = [hostile.dial(holder) for _ in range(6)]
+    pullers = [hostile.dial(holder) for _ in range(5)]
     most = 0
     for fetch_id in range(20):
         for puller in pullers:
