@@ -1,5 +1,5 @@
 """One build of the CPU kernels, as Python calls it. The structs mirror those of cpu/decode.h,
-cpu/attend_blocks.h, cpu/rows.h, cpu/rotate.h and cpu/linear.h.
+cpu/attend_blocks.h, cpu/rows.h and cpu/rotate.h.
 
 Calls return when their work is done, on `num_threads` threads, without the interpreter's lock. Arguments are
 addresses of CPU tensors, which the caller keeps alive and in the shapes that the structs state.
@@ -123,22 +123,6 @@ class Read(ctypes.Structure):
     )
 
 
-class LinearProduct(ctypes.Structure):
-    """A linear layer of bfloat16."""
-
-    _fields_ = (
-        ("x", c_void_p),
-        ("weight", c_void_p),
-        ("bias", c_void_p),
-        ("out", c_void_p),
-        ("x_stride", c_int64),
-        ("num_rows", c_int64),
-        ("in_features", c_int64),
-        ("out_features", c_int64),
-        ("num_threads", c_int64),
-    )
-
-
 class CpuLibrary:
     """A loaded build.
 
@@ -158,9 +142,8 @@ class CpuLibrary:
         self.name = path.stem
         """The variant, and a hash of the sources, the flags and the compiler."""
         self._decode, self._attend = library.baton_decode, library.baton_attend
-        self._linear = library.baton_linear
         self._write, self._read, self._rotate = library.baton_write, library.baton_read, library.baton_rotate
-        functions = (self._decode, self._attend, self._linear, self._write, self._read, self._rotate)
+        functions = (self._decode, self._attend, self._write, self._read, self._rotate)
         for function in functions:
             function.argtypes = (c_void_p,)
         self._write.restype = self._read.restype = self._rotate.restype = None
@@ -190,14 +173,6 @@ class CpuLibrary:
     def read(self, step: Read) -> None:
         """Mutates `k` and `v`."""
         self._read(ctypes.addressof(step))
-
-    def linear(self, step: LinearProduct) -> None:
-        """Mutates `out`.
-
-        Raises: MemoryError.
-        """
-        if self._linear(ctypes.addressof(step)):
-            raise MemoryError("no memory for the rows of a linear layer")
 
 
 def _check_attention(status: int) -> None:

@@ -1,7 +1,7 @@
-"""Linear layers on a CPU with vectors of 16 numbers, by the C++ kernels: weights are packed into panels.
+"""Linear layers on a CPU by the C++ kernels: weights are packed into panels of outputs.
 
-Of bfloat16 they need AVX512-BF16; where the CPU has AMX, oneDNN is left to it. A row's numbers do not depend
-on the rows beside it, nor on how many they are.
+bfloat16 is multiplied in pairs with AVX512-BF16 and widened without; where the CPU has AMX, oneDNN is left to
+it. A row's numbers do not depend on the rows beside it, nor on how many they are.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ from baton_kernels.cpu_selection import load_best
 from baton_kernels.cpu_variants import CpuVariant
 from baton_kernels.interface import Function
 
-PANEL: Final = 64
-"""Outputs side by side in a panel: kPackedPanel in C++."""
-_DEPTH: Final = {torch.float32: 1, torch.bfloat16: 2}
-"""Neighbours of the inner dimension that lie side by side in a panel, in four bytes."""
+_SIGNLESS: Final = {2: torch.int16, 4: torch.int32}
+"""By the size of what lies side by side in a panel for one output, in bytes."""
 
 
 class Packed(ctypes.Structure):
@@ -47,17 +45,21 @@ class Packed(ctypes.Structure):
 class PackedProduct:
     """`x @ weight.T + bias` with a packed copy of the weight.
 
-    `weight` is `[out_features, in_features]` of a type that the build `takes`; of bfloat16, `in_features` is
-    even.
+    `weight` is `[out_features, in_features]`, float32 or bfloat16; `in_features` is a multiple of `depth_of`.
     """
 
     def __init__(self, library: CpuLibrary, weight: Tensor, bias: Tensor | None) -> None:
         self._out_features = len(weight)
-        missing = -len(weight) % PANEL
-        self._panels = pack(functional.pad(weight, (0, 0, 0, missing)) if missing else weight)
+        self._panel: int = library.loaded.baton_packed_panel()
+        depth = depth_of(library, weight.dtype)
+        self._is_widened = weight.dtype == torch.bfloat16 and depth == 1
+        missing = -len(weight) % self._panel
+        padded = functional.pad(weight, (0, 0, 0, missing)) if missing else weight
+        self._panels = pack(padded, self._panel, depth)
         self._bias = None if bias is None else functional.pad(bias, (0, missing))
         self._multiply = library.loaded.baton_multiply_packed
         self._multiply.argtypes = (c_void_p,)
+        self._multiply.restype = None
 
     @property
     def packed_bytes(self) -> int:
@@ -68,17 +70,19 @@ class PackedProduct:
 
     def gates(self, function: Function) -> bool:
         """Say whether it has `gated` of that function: the outputs are two halves of whole panels."""
-        return self._out_features % (2 * PANEL) == 0 and function in VECTORISED
+        return self._out_features % (2 * self._panel) == 0 and function in VECTORISED
 
     def gated(self, function: Function, x: Tensor) -> Tensor:
         """Return `function(gate) * up` `[num_rows, n]` of outputs that are gate and up, rounded once."""
         return self._run(x, self._out_features // 2, function)
 
     def _run(self, x: Tensor, width: int, function: int) -> Tensor:
+        out = torch.empty(len(x), width, dtype=x.dtype)
+        if self._is_widened:
+            x = x.float()
         if x.stride(-1) != 1:
             x = x.contiguous()
         num_rows, in_features = x.shape
-        out = torch.empty(num_rows, width, dtype=x.dtype)
         step = Packed(
             x=x.data_ptr(),
             panels=self._panels.data_ptr(),
@@ -89,18 +93,19 @@ class PackedProduct:
             in_features=in_features,
             out_features=self._out_features,
             num_threads=torch.get_num_threads(),
-            is_bfloat16=x.dtype == torch.bfloat16,
+            is_bfloat16=out.dtype == torch.bfloat16,
             function=function,
         )
-        if self._multiply(ctypes.addressof(step)):
-            raise RuntimeError(f"this build of the kernels does not multiply {x.dtype}")
+        self._multiply(ctypes.addressof(step))
         return out
 
 
 def packed_product(weight: Tensor, bias: Tensor | None) -> PackedProduct | None:
     """Return the layer of a weight on a CPU; None where something else is faster, or nothing is built."""
     best = load_best()
-    if best is None or not takes(best[0], weight.dtype) or weight.shape[1] % _DEPTH[weight.dtype]:
+    if best is None or not takes(best[0], weight.dtype):
+        return None
+    if weight.shape[1] % depth_of(best[1], weight.dtype):
         return None
     return PackedProduct(best[1], weight, bias)
 
@@ -108,11 +113,19 @@ def packed_product(weight: Tensor, bias: Tensor | None) -> PackedProduct | None:
 def takes(variant: CpuVariant, dtype: torch.dtype) -> bool:
     """Say whether a build multiplies weights of `dtype`, and does so faster than oneDNN."""
     if dtype == torch.bfloat16:
-        return variant.has_dot and not variant.has_tiles
-    return dtype == torch.float32 and variant.num_lanes == 16
+        return not variant.has_tiles
+    return dtype == torch.float32 and variant.num_lanes >= 8
 
 
-def pack(weight: Tensor) -> Tensor:
-    """Return the panels of a weight `[n * PANEL, in_features]` as `[n, in_features / depth, PANEL] int32`."""
-    numbers = weight.contiguous().view(torch.int32)
-    return torch.stack([panel.T for panel in numbers.view(-1, PANEL, numbers.shape[1])])
+def depth_of(library: CpuLibrary, dtype: torch.dtype) -> int:
+    """Return how many neighbours of the inner dimension lie side by side in a panel of `dtype`."""
+    depth: int = library.loaded.baton_packed_depth(dtype == torch.bfloat16)
+    return depth
+
+
+def pack(weight: Tensor, panel: int, depth: int) -> Tensor:
+    """Return the panels of a weight `[n * panel, in_features]`: `[n, in_features / depth, panel]` of integers
+    that are `depth` neighbours each.
+    """
+    numbers = weight.contiguous().view(_SIGNLESS[weight.element_size() * depth])
+    return torch.stack([rows.T for rows in numbers.view(-1, panel, numbers.shape[1])])

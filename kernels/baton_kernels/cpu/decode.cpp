@@ -16,7 +16,6 @@
 #include "draw.h"
 #include "packed.h"
 #include "helpers.h"
-#include "linear.h"
 #include "product.h"
 #include "rotate.h"
 #include "row_functions.h"
@@ -172,24 +171,21 @@ void baton_read(const BatonRead* step) {
 int baton_copy(const BatonCopy* step) { return baton::copy_rows(*step) ? 0 : 1; }
 
 // Return 0, or 2 without memory.
-int baton_linear(const BatonLinear* step) {
-  try {
-    baton::multiply(*step, baton::reserve(baton::LinearScratch::size_of(*step)));
-  } catch (const std::bad_alloc&) {
-    return 2;
-  }
-  return 0;
-}
-
-// Return 0, or 2 without memory.
 int baton_normalise(const BatonNorm* step) { return baton::done(baton::normalise, step); }
 
 int baton_apply(const BatonFunction* step) { return baton::done(baton::apply_to_rows, step); }
 
 int baton_draw(const BatonDraw* step) { return baton::done(baton::draw, step); }
 
-// Return 0, or 1 for numbers or as many rows as this build does not multiply.
-int baton_multiply_packed(const BatonPacked* step) { return baton::multiply_packed(*step) ? 0 : 1; }
+// Return how many outputs lie side by side.
+int64_t baton_packed_panel() { return baton::kPackedPanel; }
+
+// Return how many neighbours of the inner dimension lie side by side.
+int64_t baton_packed_depth(int32_t is_bfloat16) {
+  return is_bfloat16 ? baton::Inner<baton::PackedBfloat16>::kDepth : 1;
+}
+
+void baton_multiply_packed(const BatonPacked* step) { baton::multiply_packed(*step); }
 
 // Return 0, 1 for a layout that this build does not read, 2 without memory.
 int baton_attend(const BatonAttend* step) {

@@ -2,7 +2,7 @@
 
 Quantized layers multiply codes of 8 bits, and kernels may bring a product of their own. Otherwise, on a CPU,
 large weights are packed once: for the C++ kernels or, where oneDNN is the faster one, for that, through two
-private operators of torch. bfloat16 that the CPU only emulates is widened by the C++ kernels. Everywhere
+private operators of torch. bfloat16 that torch would only emulate is packed whatever its size. Everywhere
 else, and where something is missing, a layer is `functional.linear`.
 """
 
@@ -18,9 +18,7 @@ from torch.nn import functional
 
 from baton_engine.element_type import has_native_bfloat16
 from baton_engine.weights import WeightReader
-from baton_kernels.cpu_linear import widened_linear
 from baton_kernels.cpu_packed import PackedProduct, packed_product
-from baton_kernels.cpu_selection import load_best
 from baton_kernels.int8 import VnniProduct, int8_product
 from baton_kernels.interface import Function, LayerKernels, Product
 
@@ -53,7 +51,7 @@ class Linear:
         self._kernels = kernels
         self._multiply: Product | partial[Tensor]
         product = int8_product(weight, bias) if is_quantized else kernels.product(weight, bias)
-        if product is None and pays_packed(weight):
+        if product is None and (pays_packed(weight) or is_emulated(weight)):
             product = packed_product(weight, bias)
         if product is not None:
             self.packed_bytes = product.packed_bytes
@@ -62,8 +60,6 @@ class Linear:
             packed = _reorder(weight)
             self.packed_bytes = packed.nbytes
             self._multiply = partial(_multiply, weight=packed, bias=bias)
-        elif is_emulated(weight) and (best := load_best()) is not None:
-            self._multiply = partial(widened_linear, best[1], weight=weight.contiguous(), bias=bias)
         else:
             self._multiply = partial(functional.linear, weight=weight, bias=bias)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.reference import attend_reference
-from tests.unit.kernels.interpreted_bfloat16 import mend_bfloat16_products
+from tests.unit.kernels.interpreted_products import mend_products
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
 HALF, BRAIN, E4M3 = torch.float16, torch.bfloat16, torch.float8_e4m3fn
@@ -147,7 +147,7 @@ def difference_of_single_tokens() -> float:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    mend_bfloat16_products()
+    mend_products()
     errors = {name: largest_error(case) for name, case in CASES.items()}
     errors |= {"captured": difference_when_captured(), "cut": difference_when_cut()}
     errors |= {
