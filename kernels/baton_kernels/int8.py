@@ -28,11 +28,12 @@ logger = logging.getLogger(__name__)
 LARGEST_CODE: Final = 127
 MAX_IN_FEATURES: Final = (2**31 - 1) // LARGEST_CODE**2
 """The sum of more products need not fit 32 bits."""
-_NEEDS: Final = frozenset({"avx512f", "avx512_vnni"})
+_NEEDS: Final = frozenset({"avx2"})
+"""AVX512-VNNI is faster, where it is there."""
 _EXACT_COLUMNS: Final = 2**24 // LARGEST_CODE**2
 """Sums of so many products are integers that float32 holds, in any order."""
 _QUAD: Final = 4
-"""Products that the instruction adds at once."""
+"""Inputs of one output that lie side by side, as the instructions add them."""
 
 
 def int8_product(weight: Tensor, bias: Tensor | None) -> Product:
@@ -45,7 +46,7 @@ def int8_product(weight: Tensor, bias: Tensor | None) -> Product:
     if weight.shape[1] > MAX_IN_FEATURES:
         raise ValueError(f"a weight has {weight.shape[1]} inputs; allowed: at most {MAX_IN_FEATURES}")
     library = load_int8()
-    return TorchInt8Product(weight, bias) if library is None else VnniProduct(library, weight, bias)
+    return TorchInt8Product(weight, bias) if library is None else PackedInt8Product(library, weight, bias)
 
 
 @cache
@@ -54,7 +55,7 @@ def load_int8() -> Int8Library | None:
     loaded = load_best()
     if loaded is not None and cpu_flags() >= _NEEDS:
         return Int8Library(loaded[1])
-    reason = "the C++ kernels cannot be built" if loaded is None else "this CPU lacks AVX512-VNNI"
+    reason = "the C++ kernels cannot be built" if loaded is None else "this CPU lacks AVX2"
     logger.warning("int8 layers are computed by torch, slower than float32: %s", reason)
     return None
 
@@ -97,7 +98,7 @@ def quantize_with(library: Int8Library, x: Tensor) -> tuple[Tensor, Tensor]:
     return codes, scales
 
 
-class VnniProduct:
+class PackedInt8Product:
     """A layer whose weight lies in panels of `PANEL` outputs, four inputs of each side by side."""
 
     def __init__(self, library: Int8Library, weight: Tensor, bias: Tensor | None) -> None:

@@ -61,7 +61,7 @@ class Int8Library:
         self._quantize(ctypes.addressof(step))
 
     def multiply(self, step: Int8Product) -> None:
-        """Mutates `out`. The CPU must have AVX512-VNNI.
+        """Mutates `out`. The CPU must have AVX2.
 
         Raises: MemoryError.
         """

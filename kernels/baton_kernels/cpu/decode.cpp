@@ -197,7 +197,7 @@ int baton_multiply(const BatonProduct* step) { return baton::done(baton::multipl
 
 void baton_quantize(const BatonQuantize* step) { baton::quantize_rows(*step); }
 
-// Return 0, or 2 without memory. Needs AVX512-VNNI on x86.
+// Return 0, or 2 without memory. Needs AVX2 on x86.
 int baton_multiply_int8(const BatonInt8Product* step) {
   return baton::done(baton::multiply_int8_rows, step);
 }

@@ -2,6 +2,8 @@
 // and only the finished sums become numbers again. So a row's numbers depend on nothing but the row.
 #pragma once
 
+#include <iterator>
+
 #include "helpers.h"
 #include "panels.h"
 #include "quantize.h"
@@ -15,7 +17,7 @@
 struct BatonInt8Product {
   const void* x;                // [num_rows, in_features]
   const int8_t* panels;         // [num_panels, width / 4, kPanel, 4], zeros outside the weight
-  const int32_t* offsets;       // [num_panels * kPanel], 128 times the sum of each output's weights
+  const int32_t* offsets;       // [num_panels * kPanel], what each output has too much if codes are 128 too large
   const float* scales;          // [num_panels * kPanel], of each output
   const float* bias;            // [num_panels * kPanel] or null
   void* out;                    // [num_rows, out_features], or half of it if gated
@@ -30,7 +32,17 @@ struct BatonInt8Product {
 
 namespace baton {
 
-// The codes of x with 128 added, as the instruction wants one factor without sign, and the rows' scales.
+// Whether four products are added in one instruction, which wants one factor without sign.
+inline bool has_vnni() {
+#if defined(__x86_64__) && !BATON_WITHOUT_VNNI   // the tests' macro
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni");
+  return has;
+#else
+  return false;
+#endif
+}
+
+// The codes of x, with 128 added for the instruction, and the rows' scales.
 struct QuantizedRows {
   int64_t width;      // in_features in whole quads
   float* scales;      // [num_rows]
@@ -51,17 +63,18 @@ struct QuantizedRows {
       quantize_row(static_cast<const Bfloat16*>(step.x) + from, size, signed_codes, scales + row);
     else
       quantize_row(static_cast<const float*>(step.x) + from, size, signed_codes, scales + row);
-    for (int64_t i = 0; i < size; ++i) to[i] ^= 0x80;
+    if (has_vnni())
+      for (int64_t i = 0; i < size; ++i) to[i] ^= 0x80;
     std::fill(to + size, to + width, uint8_t{0});   // meets weights of zero
   }
 };
 
-constexpr int kTileCodes = 8;   // rows whose sums stay in registers
+constexpr int kTileCodes = 8;   // rows that are multiplied together
 
 #if defined(__x86_64__)
 // sums[row] = codes[row] @ panel, for kRows rows; sums are kPanel wide.
 template <int kRows>
-__attribute__((target("avx512f,avx512vnni"))) void sum_tile(Rows<const uint8_t> codes, const int8_t* panel,
+__attribute__((target("avx512f,avx512vnni"))) void sum_vnni(Rows<const uint8_t> codes, const int8_t* panel,
                                                             int64_t width, Rows<int32_t> sums) {
   constexpr int kVectors = kPanel / 16;
   __m512i totals[kRows][kVectors];
@@ -89,28 +102,62 @@ __attribute__((target("avx512f,avx512vnni"))) void sum_tile(Rows<const uint8_t> 
     for (int i = 0; i < kVectors; ++i) _mm512_storeu_si512(sums.row(row) + 16 * i, totals[row][i]);
 }
 
-// The same for up to kRows rows.
-template <int kRows = kTileCodes>
-void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Rows<int32_t> sums,
-              int64_t num_rows) {
-  if (num_rows >= kRows) {
-    sum_tile<kRows>(codes, panel, width, sums);
-    codes = codes.from(kRows);
-    sums = sums.from(kRows);
-    num_rows -= kRows;
-  }
-  if constexpr (kRows > 1)
-    if (num_rows > 0) sum_rows<kRows / 2>(codes, panel, width, sums, num_rows);
+// The same of codes with their sign. The sign moves to the weights: so two products of at most 127 * 127 each fit the
+// 16 bits that AVX2 adds them in.
+template <int kRows>
+__attribute__((target("avx2"))) void sum_avx2(Rows<const uint8_t> codes, const int8_t* panel, int64_t width,
+                                              Rows<int32_t> sums) {
+  constexpr int kVectors = kPanel / 8;
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i totals[kRows][kVectors];
+#pragma GCC unroll 4
+  for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) totals[row][i] = _mm256_setzero_si256();
+  for (int64_t k = 0; k < width; k += 4, panel += 4 * kPanel)
+#pragma GCC unroll 4
+    for (int row = 0; row < kRows; ++row) {
+      int32_t quad;
+      std::memcpy(&quad, codes.row(row) + k, sizeof quad);
+      const __m256i factor = _mm256_set1_epi32(quad), size = _mm256_abs_epi8(factor);
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) {
+        const __m256i weights = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel + 32 * i));
+        const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(weights, factor));
+        totals[row][i] = _mm256_add_epi32(totals[row][i], _mm256_madd_epi16(pairs, ones));
+      }
+    }
+#pragma GCC unroll 4
+  for (int row = 0; row < kRows; ++row)
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums.row(row) + 8 * i), totals[row][i]);
+}
+
+using SumTile = void (*)(Rows<const uint8_t>, const int8_t*, int64_t, Rows<int32_t>);
+
+// By the number of rows; the registers of AVX2 hold the sums of three.
+constexpr SumTile kVnniTiles[] = {sum_vnni<1>, sum_vnni<2>, sum_vnni<3>, sum_vnni<4>,
+                                  sum_vnni<5>, sum_vnni<6>, sum_vnni<7>, sum_vnni<8>};
+constexpr SumTile kAvx2Tiles[] = {sum_avx2<1>, sum_avx2<2>, sum_avx2<3>};
+
+// The same for any number of rows.
+inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Rows<int32_t> sums,
+                     int64_t num_rows) {
+  const SumTile* tiles = has_vnni() ? kVnniTiles : kAvx2Tiles;
+  const int64_t most = has_vnni() ? std::size(kVnniTiles) : std::size(kAvx2Tiles);
+  for (int64_t row = 0; row < num_rows; row += most)
+    tiles[std::min(most, num_rows - row) - 1](codes.from(row), panel, width, sums.from(row));
 }
 #else
 inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Rows<int32_t> sums,
                      int64_t num_rows) {
   for (int64_t row = 0; row < num_rows; ++row)
     for (int o = 0; o < kPanel; ++o) {
-      uint32_t total = 0;
+      int32_t total = 0;
       for (int64_t k = 0; k < width; ++k)
-        total += uint32_t(codes.row(row)[k] * panel[k / 4 * 4 * kPanel + 4 * o + k % 4]);
-      sums.row(row)[o] = int32_t(total);
+        total += int8_t(codes.row(row)[k]) * panel[k / 4 * 4 * kPanel + 4 * o + k % 4];
+      sums.row(row)[o] = total;
     }
 }
 #endif
@@ -125,9 +172,11 @@ inline void multiply_int8_tile(const BatonInt8Product& step, const QuantizedRows
   sum_rows({rows.codes + first * rows.width, rows.width}, step.panels + out * rows.width, rows.width,
            {sums, kPanel}, count);
   for (int64_t row = 0; row < count; ++row, numbers += kPanel) {
-    for (int o = 0; o < kPanel; ++o)   // modulo 2^32 on the way, as the instruction adds
-      numbers[o] = float(int32_t(uint32_t(sums[row * kPanel + o]) - uint32_t(offsets[o]))) * scales[o] *
-                   rows.scales[first + row];
+    if (has_vnni())
+      for (int o = 0; o < kPanel; ++o)   // modulo 2^32 on the way, as the instruction adds
+        sums[row * kPanel + o] = int32_t(uint32_t(sums[row * kPanel + o]) - uint32_t(offsets[o]));
+    for (int o = 0; o < kPanel; ++o)
+      numbers[o] = float(sums[row * kPanel + o]) * scales[o] * rows.scales[first + row];
     if (step.bias)
       for (int o = 0; o < kPanel; ++o) numbers[o] += step.bias[out + o];
   }

@@ -19,13 +19,13 @@ from torch.nn import functional
 from baton_engine.element_type import has_native_bfloat16
 from baton_engine.weights import WeightReader
 from baton_kernels.cpu_packed import PackedProduct, packed_product
-from baton_kernels.int8 import VnniProduct, int8_product
+from baton_kernels.int8 import PackedInt8Product, int8_product
 from baton_kernels.interface import Function, LayerKernels, Product
 
 logger = logging.getLogger(__name__)
 
 _TORCH: Final = LayerKernels()
-_GATING: Final = PackedProduct, VnniProduct
+_GATING: Final = PackedProduct, PackedInt8Product
 """Products that can apply a function to half of their outputs before these are written."""
 
 MIN_PACKED_ELEMENTS: Final = 1 << 18

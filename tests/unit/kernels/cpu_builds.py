@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -30,6 +31,10 @@ EMULATED: Final = CpuVariant(
     has_tiles=True,
 )
 """The sources of AMX and AVX512-BF16, their instructions in software."""
+WITHOUT_VNNI: Final = replace(
+    AVX2, name="without-vnni", compiler_flags=(*AVX2.compiler_flags, "-DBATON_WITHOUT_VNNI=1")
+)
+"""What multiplies int8 on a CPU with AVX2 alone, for those that have more too."""
 
 BUILDS: Final = (AMX, AVX512_BF16, AVX512, AVX2, PLAIN, EMULATED)
 

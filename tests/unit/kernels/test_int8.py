@@ -15,12 +15,14 @@ from torch.nn import functional
 from baton_kernels import int8
 from baton_kernels.cpu_layers import VECTORISED
 from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags
-from baton_kernels.int8 import TorchInt8Product, VnniProduct, quantize_rows, quantize_with
+from baton_kernels.int8 import PackedInt8Product, TorchInt8Product, quantize_rows, quantize_with
 from baton_kernels.int8_library import Int8Library
 from baton_kernels.interface import Function, LayerKernels, Product
-from tests.unit.kernels.cpu_builds import load
+from tests.unit.kernels.cpu_builds import WITHOUT_VNNI, load
 
-builds = pytest.mark.parametrize("variant", [AVX512, AVX2, PLAIN], ids=lambda variant: variant.name)
+builds = pytest.mark.parametrize(
+    "variant", [AVX512, AVX2, PLAIN, WITHOUT_VNNI], ids=lambda variant: variant.name
+)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 TINY = 1e-40
 
@@ -37,16 +39,18 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def vnni(variant: CpuVariant) -> Int8Library:
+def int8_library(variant: CpuVariant) -> Int8Library:
     """Skips the test where this CPU lacks the instructions."""
     library = Int8Library(load(variant))
     if not cpu_flags() >= int8._NEEDS:
-        pytest.skip("this CPU lacks AVX512-VNNI")
+        pytest.skip("this CPU lacks AVX2")
     return library
 
 
 def make_product(variant: CpuVariant | None, weight: Tensor, bias: Tensor | None = None) -> Product:
-    return VnniProduct(vnni(variant), weight, bias) if variant else TorchInt8Product(weight, bias)
+    return (
+        PackedInt8Product(int8_library(variant), weight, bias) if variant else TorchInt8Product(weight, bias)
+    )
 
 
 def make_rows(num_rows: int, size: int, seed: int = 0) -> Tensor:
@@ -98,7 +102,7 @@ def test_an_error_is_at_most_half_a_scale_and_what_is_not_finite_stays_so(dtype:
     assert not codes[~is_finite].any()
 
 
-@pytest.mark.parametrize("variant", [None, AVX512, AVX2, PLAIN], ids=_name)
+@pytest.mark.parametrize("variant", [None, AVX512, AVX2, PLAIN, WITHOUT_VNNI], ids=_name)
 @settings(max_examples=25, deadline=None)
 @given(
     num_rows=st.integers(0, 19),
@@ -130,7 +134,7 @@ def test_gates_are_multiplied_before_they_are_rounded(
     variant: CpuVariant, dtype: torch.dtype, function: Function
 ) -> None:
     weight, bias = make_rows(128, 131), make_rows(1, 128, 3)[0]
-    layer, x = VnniProduct(vnni(variant), weight, bias), make_rows(21, 131).to(dtype)
+    layer, x = PackedInt8Product(int8_library(variant), weight, bias), make_rows(21, 131).to(dtype)
     expected = LayerKernels().apply_mul(function, layer(x.float()))
     for num_rows in (1, 8, 21):
         out = layer.gated(function, x[:num_rows])
@@ -139,10 +143,10 @@ def test_gates_are_multiplied_before_they_are_rounded(
         torch.testing.assert_close(out.float(), expected[:num_rows], rtol=rtol, atol=1e-5)
     assert layer.gates(function)
     assert not layer.gates(Function.GELU)
-    assert not VnniProduct(vnni(variant), weight[:96], None).gates(function)
+    assert not PackedInt8Product(int8_library(variant), weight[:96], None).gates(function)
 
 
-@pytest.mark.parametrize("variant", [None, AVX512], ids=_name)
+@pytest.mark.parametrize("variant", [None, AVX512, WITHOUT_VNNI], ids=_name)
 def test_sums_too_large_for_float32_are_exact_before_they_are_rounded(variant: CpuVariant | None) -> None:
     for size in (1040, 1041, 5003):
         x, weight = torch.ones(3, size), torch.ones(5, size)
@@ -169,7 +173,7 @@ def test_a_row_is_computed_alike_in_any_batch_and_biases_are_added(
     assert (out.double() - wide).norm() < 0.02 * wide.norm()
 
 
-@pytest.mark.parametrize("variant", [None, AVX512], ids=_name)
+@pytest.mark.parametrize("variant", [None, AVX512, WITHOUT_VNNI], ids=_name)
 def test_a_row_or_an_output_that_is_not_finite_is_nan_and_touches_no_other(
     variant: CpuVariant | None,
 ) -> None:
@@ -184,7 +188,7 @@ def test_a_row_or_an_output_that_is_not_finite_is_nan_and_touches_no_other(
 
 def test_layers_use_the_kernels_where_the_cpu_has_the_instructions() -> None:
     layer = int8.int8_product(make_rows(64, 64), None)
-    assert type(layer) is (VnniProduct if cpu_flags() >= int8._NEEDS else TorchInt8Product)
+    assert type(layer) is (PackedInt8Product if cpu_flags() >= int8._NEEDS else TorchInt8Product)
     assert 64 * 64 <= layer.packed_bytes < 64 * 64 * 1.3
 
 
@@ -198,7 +202,7 @@ def test_a_weight_whose_sums_may_not_fit_is_refused() -> None:
     ("name", "given", "said"),
     [
         ("load_best", lambda: None, "the C++ kernels cannot be built"),
-        ("cpu_flags", frozenset, "this CPU lacks AVX512-VNNI"),
+        ("cpu_flags", frozenset, "this CPU lacks AVX2"),
     ],
 )
 def test_elsewhere_torch_computes_and_the_log_says_so_once(
