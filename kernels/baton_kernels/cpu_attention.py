@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,9 +30,8 @@ class _Decodes:
 
     @classmethod
     def of(cls, batch: AttentionBatch) -> _Decodes:
-        is_decode = torch.tensor(batch.query_lens) == 1
-        seqs = is_decode.nonzero().flatten().int()
-        return cls(batch.query_start[seqs], seqs)
+        seqs = np.flatnonzero(np.array(batch.query_lens) == 1).astype(np.int32)
+        return cls(torch.from_numpy(batch.query_start.numpy()[seqs]), torch.from_numpy(seqs))
 
 
 class CpuAttention(AttentionKernels):
@@ -126,7 +126,7 @@ class CpuAttention(AttentionKernels):
             query_start=batch.query_start.data_ptr(),
             q_stride=q.stride(0),
             num_seqs=len(batch.query_lens),
-            max_blocks=batch.block_tables.shape[1],
+            table_stride=batch.block_tables.stride(0),
             group_size=q.shape[1] // kv_pool.shape[3],
             window=batch.window or 0,
             least_tokens=least_tokens,
@@ -136,6 +136,9 @@ class CpuAttention(AttentionKernels):
             soft_cap=softcap or 0.0,
         )
         self._library.attend(step)
+
+    def is_capturable(self, kv_pool: Tensor) -> bool:
+        return True
 
     def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
         if pairs:
@@ -191,7 +194,7 @@ class CpuAttention(AttentionKernels):
             seqs=decodes.seqs.data_ptr(),
             q_stride=q.stride(0),
             num_decodes=len(decodes.seqs),
-            max_blocks=batch.block_tables.shape[1],
+            table_stride=batch.block_tables.stride(0),
             group_size=q.shape[1] // kv_pool.shape[3],
             window=batch.window or 0,
             num_threads=torch.get_num_threads(),

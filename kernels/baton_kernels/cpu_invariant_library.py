@@ -37,13 +37,12 @@ class InvariantLibrary:
     """Functions of a loaded build."""
 
     def __init__(self, library: CpuLibrary) -> None:
-        self._multiply = library.loaded.baton_multiply
-        self._multiply.argtypes = (c_void_p,)
+        self._multiply = library.function("baton_multiply")
 
     def multiply(self, step: Product) -> None:
         """Mutates `out`.
 
         Raises: MemoryError.
         """
-        if self._multiply(ctypes.addressof(step)):
+        if self._multiply(step):
             raise MemoryError("no memory for the rows of a linear layer")

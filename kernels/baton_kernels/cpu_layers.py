@@ -61,9 +61,7 @@ class CpuLayers(LayerKernels):
     """Norms and gated products of float32 and bfloat16; a row's numbers do not depend on its batch."""
 
     def __init__(self, library: CpuLibrary) -> None:
-        self._normalise, self._apply = library.loaded.baton_normalise, library.loaded.baton_apply
-        for function in (self._normalise, self._apply):
-            function.argtypes = (c_void_p,)
+        self._normalise, self._apply = library.function("baton_normalise"), library.function("baton_apply")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self.normalise(x, None, weight, None, eps)
@@ -111,7 +109,7 @@ class CpuLayers(LayerKernels):
             is_centered=is_centered,
             eps=eps,
         )
-        if self._normalise(ctypes.addressof(step)):
+        if self._normalise(step):
             raise MemoryError("no memory for the rows of a norm")
         return out
 
@@ -129,5 +127,5 @@ class CpuLayers(LayerKernels):
             is_bfloat16=x.dtype == torch.bfloat16,
             function=function,
         )
-        self._apply(ctypes.addressof(step))
+        self._apply(step)
         return out

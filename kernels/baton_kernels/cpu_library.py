@@ -12,6 +12,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 
 from baton_kernels.cpu_build import BuildError
+from baton_kernels.recorded_calls import NativeFunction
 
 
 class Layer(ctypes.Structure):
@@ -42,7 +43,7 @@ class Decode(ctypes.Structure):
         ("seqs", c_void_p),
         ("q_stride", c_int64),
         ("num_decodes", c_int64),
-        ("max_blocks", c_int64),
+        ("table_stride", c_int64),
         ("group_size", c_int64),
         ("window", c_int64),
         ("num_threads", c_int64),
@@ -64,7 +65,7 @@ class Attend(ctypes.Structure):
         ("query_start", c_void_p),
         ("q_stride", c_int64),
         ("num_seqs", c_int64),
-        ("max_blocks", c_int64),
+        ("table_stride", c_int64),
         ("group_size", c_int64),
         ("window", c_int64),
         ("least_tokens", c_int64),
@@ -141,38 +142,39 @@ class CpuLibrary:
         self.loaded = library
         self.name = path.stem
         """The variant, and a hash of the sources, the flags and the compiler."""
-        self._decode, self._attend = library.baton_decode, library.baton_attend
-        self._write, self._read, self._rotate = library.baton_write, library.baton_read, library.baton_rotate
-        functions = (self._decode, self._attend, self._write, self._read, self._rotate)
-        for function in functions:
-            function.argtypes = (c_void_p,)
-        self._write.restype = self._read.restype = self._rotate.restype = None
+        self._decode, self._attend = self.function("baton_decode"), self.function("baton_attend")
+        self._write, self._read = self.function("baton_write"), self.function("baton_read")
+        self._rotate = self.function("baton_rotate")
+
+    def function(self, name: str) -> NativeFunction:
+        """A function of the build, as calls of a forward pass need it: they can be recorded."""
+        return NativeFunction(self.loaded, name)
 
     def decode(self, step: Decode) -> None:
         """Mutates the rows `tokens` of `out`.
 
         Raises: MemoryError; RuntimeError when this build does not read the layer's layout.
         """
-        _check_attention(self._decode(ctypes.addressof(step)))
+        _check_attention(self._decode(step))
 
     def attend(self, step: Attend) -> None:
         """Mutates the rows of `out` that belong to the slices that are taken.
 
         Raises: MemoryError; RuntimeError when this build does not read the layer's layout.
         """
-        _check_attention(self._attend(ctypes.addressof(step)))
+        _check_attention(self._attend(step))
 
     def write(self, step: Write) -> None:
         """Mutates the pool at `slots` of the layer."""
-        self._write(ctypes.addressof(step))
+        self._write(step)
 
     def rotate(self, step: Rotate) -> None:
         """Mutates `q_out`, `k_out`, and the pool at `slots` of the layer."""
-        self._rotate(ctypes.addressof(step))
+        self._rotate(step)
 
     def read(self, step: Read) -> None:
         """Mutates `k` and `v`."""
-        self._read(ctypes.addressof(step))
+        self._read(step)
 
 
 def _check_attention(status: int) -> None:

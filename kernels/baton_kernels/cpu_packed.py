@@ -57,9 +57,7 @@ class PackedProduct:
         padded = functional.pad(weight, (0, 0, 0, missing)) if missing else weight
         self._panels = pack(padded, self._panel, depth)
         self._bias = None if bias is None else functional.pad(bias, (0, missing))
-        self._multiply = library.loaded.baton_multiply_packed
-        self._multiply.argtypes = (c_void_p,)
-        self._multiply.restype = None
+        self._multiply = library.function("baton_multiply_packed")
 
     @property
     def packed_bytes(self) -> int:
@@ -96,7 +94,7 @@ class PackedProduct:
             is_bfloat16=out.dtype == torch.bfloat16,
             function=function,
         )
-        self._multiply(ctypes.addressof(step))
+        self._multiply(step)
         return out
 
 

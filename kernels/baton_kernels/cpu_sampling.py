@@ -38,8 +38,7 @@ class CpuSampling(SamplingKernels):
     """`SamplingKernels` in C++, for logits of any type."""
 
     def __init__(self, library: CpuLibrary) -> None:
-        self._draw = library.loaded.baton_draw
-        self._draw.argtypes = (c_void_p,)
+        self._draw = library.function("baton_draw")
 
     def draw(self, logits: Tensor, batch: SampleBatch) -> Tensor:
         if logits.dtype not in (torch.float32, torch.bfloat16):
@@ -62,6 +61,6 @@ class CpuSampling(SamplingKernels):
             num_threads=torch.get_num_threads(),
             is_bfloat16=logits.dtype == torch.bfloat16,
         )
-        if self._draw(ctypes.addressof(step)):
+        if self._draw(step):
             raise MemoryError("no memory for the scores of a row")
         return tokens

@@ -51,19 +51,19 @@ class Int8Library:
     """Functions of a loaded build."""
 
     def __init__(self, library: CpuLibrary) -> None:
-        self._quantize, self._multiply = library.loaded.baton_quantize, library.loaded.baton_multiply_int8
-        for function in (self._quantize, self._multiply):
-            function.argtypes = (c_void_p,)
-        self._quantize.restype = None
+        self._quantize, self._multiply = (
+            library.function("baton_quantize"),
+            library.function("baton_multiply_int8"),
+        )
 
     def quantize(self, step: Quantize) -> None:
         """Mutates `codes` and `scales`."""
-        self._quantize(ctypes.addressof(step))
+        self._quantize(step)
 
     def multiply(self, step: Int8Product) -> None:
         """Mutates `out`. The CPU must have AVX2.
 
         Raises: MemoryError.
         """
-        if self._multiply(ctypes.addressof(step)):
+        if self._multiply(step):
             raise MemoryError("no memory for the codes of a linear layer's rows")

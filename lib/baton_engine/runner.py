@@ -17,6 +17,7 @@ from baton_core.blocks.kv_spec import KVSpec
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan, StepResult
 from baton_engine.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
 from baton_engine.decode_inputs import DecodeInputs
+from baton_engine.decode_recordings import MAX_RECORDED_SEQS, DecodeRecordings
 from baton_engine.download import begin_download
 from baton_engine.models.model import Model
 from baton_engine.prompt_logprobs import prompt_logprobs
@@ -47,7 +48,7 @@ class ModelRunner:
         self._kernels = kernels
         self._sampler = sampler or Sampler()
         self.spec = spec
-        self._graphs: DecodeGraphs | None = None
+        self._captured: DecodeGraphs | DecodeRecordings | None = None
         self._last: tuple[int, Tensor] | None = None
         """Number of the step before, and the tokens that it drew, `[num_draws] int64` on the device."""
 
@@ -58,9 +59,11 @@ class ModelRunner:
             InvalidConfigError: the model does something that cannot be captured.
             torch.OutOfMemoryError: the device has no memory left for what a step computes.
         """
-        max_num_seqs = min(max_num_seqs, MAX_CAPTURED_SEQS)
+        is_cpu = self.model.device.type == "cpu"
+        max_num_seqs = min(max_num_seqs, MAX_RECORDED_SEQS if is_cpu else MAX_CAPTURED_SEQS)
         inputs = DecodeInputs(self.spec, max_num_seqs, max_model_len, self.model.device)
-        self._graphs = DecodeGraphs(self.model, self._kernels, self.kv_pool, self.spec, inputs)
+        capture = DecodeRecordings if is_cpu else DecodeGraphs
+        self._captured = capture(self.model, self._kernels, self.kv_pool, self.spec, inputs)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. Mutates `kv_pool` at the copied blocks and the slices' slots."""
@@ -121,8 +124,8 @@ class ModelRunner:
 
         `drawn` has the tokens of slices that do not know theirs.
         """
-        if self._graphs is not None and self._graphs.takes(slices):
-            return self._graphs.forward(slices, drawn)
+        if self._captured is not None and self._captured.takes(slices):
+            return self._captured.forward(slices, drawn)
         attention = StepAttention(self._kernels, self.kv_pool, self.spec, self._batches(slices))
         if drawn is None:
             token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)

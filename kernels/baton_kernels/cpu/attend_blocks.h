@@ -16,11 +16,11 @@ struct BatonAttend {
   BatonLayer layer;            // V as rows of head_dim, like K
   const void* q;               // [num_tokens, num_kv_heads * group_size, head_dim]
   void* out;                   // like q, contiguous
-  const int32_t* tables;       // [num_seqs, max_blocks]
+  const int32_t* tables;       // [num_seqs, blocks], rows table_stride apart
   const int32_t* lengths;      // [num_seqs], context lengths
   const int32_t* query_start;  // [num_seqs + 1], rows of q
   int64_t q_stride;            // elements between the rows of q
-  int64_t num_seqs, max_blocks, group_size;
+  int64_t num_seqs, table_stride, group_size;
   int64_t window;              // 0: all tokens
   int64_t least_tokens;        // of a slice that is taken; those of fewer are left alone
   int64_t num_threads;
@@ -134,7 +134,7 @@ __attribute__((noinline)) void read_split(const BatonAttend& step, const QueryTi
   const int64_t first = std::max(start, begin), last = std::min(start + kSplit, end);
   if (last - first < kSplit) std::fill(memory.keys, memory.q, Number{});
   for (int64_t position = first; position < last; ++position) {
-    const int64_t i = position - start, block = step.tables[tile.seq * step.max_blocks + position / size];
+    const int64_t i = position - start, block = step.tables[tile.seq * step.table_stride + position / size];
     const int64_t row = block * layer.block_stride + (tile.kv_head * size + position % size) * dim;
     scatter(static_cast<const Stored*>(layer.k) + row, dim,
             memory.keys + i / kPanel * kPanel * memory.inner + i % kPanel);

@@ -131,6 +131,19 @@ int done(void (*function)(const Step&), const Step* step) {
 
 extern "C" {
 
+// One of the functions below and its argument. The caller's mirror of this struct is recorded_calls.py.
+struct BatonCall {
+  int (*function)(const void* step);
+  const void* step;
+};
+
+// Call one after the other; return the first status that is not 0, or 0.
+int baton_run_all(const BatonCall* calls, int64_t num_calls) {
+  for (int64_t i = 0; i < num_calls; ++i)
+    if (const int status = calls[i].function(calls[i].step)) return status;
+  return 0;
+}
+
 // Return 0 when this process may use the build.
 int baton_prepare() {
 #if BATON_TILES
@@ -152,19 +165,22 @@ int baton_decode(const BatonDecode* step) {
   return 0;
 }
 
-void baton_write(const BatonWrite* step) {
+int baton_write(const BatonWrite* step) {
   if (step->layer.element_bytes == 2) baton::write_rows<uint16_t>(*step);
   else baton::write_rows<uint32_t>(*step);
+  return 0;
 }
 
-void baton_rotate(const BatonRotate* step) {
+int baton_rotate(const BatonRotate* step) {
   if (step->write.layer.element_bytes == 2) baton::rotate_rows<baton::Bfloat16>(*step);
   else baton::rotate_rows<float>(*step);
+  return 0;
 }
 
-void baton_read(const BatonRead* step) {
+int baton_read(const BatonRead* step) {
   if (step->layer.element_bytes == 2) baton::read_rows<uint16_t>(*step);
   else baton::read_rows<uint32_t>(*step);
+  return 0;
 }
 
 // Return 0, or 1 for a row that is not there.
@@ -185,7 +201,10 @@ int64_t baton_packed_depth(int32_t is_bfloat16) {
   return is_bfloat16 ? baton::Inner<baton::PackedBfloat16>::kDepth : 1;
 }
 
-void baton_multiply_packed(const BatonPacked* step) { baton::multiply_packed(*step); }
+int baton_multiply_packed(const BatonPacked* step) {
+  baton::multiply_packed(*step);
+  return 0;
+}
 
 // Return 0, 1 for a layout that this build does not read, 2 without memory.
 int baton_attend(const BatonAttend* step) {
@@ -195,7 +214,10 @@ int baton_attend(const BatonAttend* step) {
 // The batch-invariant mode's.
 int baton_multiply(const BatonProduct* step) { return baton::done(baton::multiply_in_panels, step); }
 
-void baton_quantize(const BatonQuantize* step) { baton::quantize_rows(*step); }
+int baton_quantize(const BatonQuantize* step) {
+  baton::quantize_rows(*step);
+  return 0;
+}
 
 // Return 0, or 2 without memory. Needs AVX2 on x86.
 int baton_multiply_int8(const BatonInt8Product* step) {

@@ -12,12 +12,12 @@ struct BatonDecode {
   BatonLayer layer;
   const void* q;            // [num_tokens, num_kv_heads * group_size, head_dim]
   void* out;                // like q, contiguous
-  const int32_t* tables;    // [num_seqs, max_blocks]
+  const int32_t* tables;    // [num_seqs, blocks], rows table_stride apart
   const int32_t* lengths;   // [num_seqs], context lengths
   const int32_t* tokens;    // [num_decodes], rows of q
   const int32_t* seqs;      // [num_decodes], rows of tables and lengths
   int64_t q_stride;         // elements between the rows of q
-  int64_t num_decodes, max_blocks, group_size;
+  int64_t num_decodes, table_stride, group_size;
   int64_t window;           // 0: all tokens
   int64_t num_threads;
   int32_t is_q_bfloat16;
@@ -43,7 +43,7 @@ struct Row {
     return length() > 0 ? (length() - 1) / kPartTokens - first() / kPartTokens + 1 : 0;
   }
   int64_t block(int64_t position) const {
-    return step.tables[step.seqs[decode] * step.max_blocks + position / block_size()];
+    return step.tables[step.seqs[decode] * step.table_stride + position / block_size()];
   }
   // The place of this head in the block that holds `position`, in elements of the pool.
   int64_t origin(int64_t position) const {

@@ -75,7 +75,7 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     seed: int = arg(
         int, 0, "of the seeds of requests that give none", Part.CALLER, low=-(2**63), high=2**63 - 1
     )
-    enforce_eager: bool = arg(bool, False, "on a GPU: do not capture decode steps as CUDA graphs")
+    enforce_eager: bool = arg(bool, False, "do not capture decode steps, as CUDA graphs or as recorded calls")
     batch_invariant: bool = arg(
         bool, False, "bit-identical logits whatever shares a step; slower, see docs/batch_invariance.md"
     )

@@ -11,7 +11,8 @@ import torch
 
 from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError, InvalidModelError
-from baton_engine import element_type
+from baton_engine import element_type, runner
+from baton_engine.decode_graphs import DecodeGraphs
 from baton_engine.device import resolve_device
 from baton_engine.element_type import resolve_dtype
 from baton_engine.loading import EngineSettings, load_runner
@@ -74,6 +75,7 @@ def _captures(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = type(select_kernels("cpu").attention)
     monkeypatch.setattr(kernels, "is_capturable", lambda self, kv_pool: True)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(runner, "DecodeRecordings", DecodeGraphs)
 
 
 @pytest.mark.usefixtures("_captures")

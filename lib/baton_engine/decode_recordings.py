@@ -1,0 +1,79 @@
+"""Decode steps of few sequences on a CPU as recorded calls, without the Python between kernels.
+
+What a replay needs of a step lies in `DecodeInputs`, as with captured CUDA graphs; but nothing is padded, and
+a number of sequences is recorded when it first comes. Called from the engine thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from baton_core.blocks.kv_spec import KVSpec
+from baton_core.worker.step_plan import SequenceSlice
+from baton_engine.decode_inputs import DecodeInputs
+from baton_engine.models.model import Model
+from baton_engine.step_attention import StepAttention
+from baton_kernels.interface import AttentionKernels
+from baton_kernels.recorded_calls import NotRecordableError, RecordedCalls
+
+logger = logging.getLogger(__name__)
+
+MAX_RECORDED_SEQS: Final = 8
+"""A larger step computes long enough not to mind, and the memory of a recording grows with it."""
+
+
+class DecodeRecordings:
+    """The recorded decode steps of one model on one KV pool."""
+
+    def __init__(
+        self, model: Model, kernels: AttentionKernels, kv_pool: Tensor, spec: KVSpec, inputs: DecodeInputs
+    ) -> None:
+        self._model = model
+        self._kernels = kernels
+        self._kv_pool = kv_pool
+        self._spec = spec
+        self._inputs = inputs
+        self._is_recordable = True
+        self._recorded: dict[int, tuple[RecordedCalls, Tensor, StepAttention]] = {}
+        """By number of sequences: the calls, the `[num_seqs, hidden_size]` they write, what they read."""
+
+    def takes(self, slices: Sequence[SequenceSlice]) -> bool:
+        """Say whether a step is replayed: one token of each sequence, and not too many."""
+        return (
+            self._is_recordable
+            and len(slices) <= self._inputs.max_num_seqs
+            and all(piece.num_scheduled_tokens == 1 for piece in slices)
+        )
+
+    @torch.inference_mode()
+    def forward(self, slices: Sequence[SequenceSlice], drawn: Tensor | None = None) -> Tensor:
+        """Return the final hidden states `[num_seqs, hidden_size]`, valid until the next step.
+
+        Writes K and V of every token to the pool. `drawn` is that of `DecodeInputs.fill`.
+        """
+        num_seqs = len(slices)
+        self._inputs.fill(slices, num_seqs, drawn)
+        if num_seqs not in self._recorded:
+            return self._record(num_seqs)
+        calls, hidden, _ = self._recorded[num_seqs]
+        calls.replay()
+        return hidden
+
+    def _record(self, num_seqs: int) -> Tensor:
+        """Compute the step that is filled in, and note how."""
+        attention = StepAttention(self._kernels, self._kv_pool, self._spec, self._inputs.batches(num_seqs))
+        compute = partial(self._model.forward, self._inputs.token_ids[:num_seqs], attention)
+        try:
+            calls, hidden = RecordedCalls.record(compute)
+        except NotRecordableError as error:
+            logger.warning("decode steps run eagerly, which is slower: %s", error)
+            self._is_recordable = False
+            return compute()
+        self._recorded[num_seqs] = calls, hidden, attention
+        return hidden
