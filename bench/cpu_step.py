@@ -144,7 +144,10 @@ def make_runner(
     num_blocks = max(arguments.batch) * blocks_of_sequence(arguments.context)
     kv_pool = torch.zeros((num_blocks, *spec.block_shape), dtype=dtype)
     fill_cache(kernels, kv_pool, arguments)
-    return ModelRunner(model, kernels, kv_pool, spec), num_bytes
+    runner = ModelRunner(model, kernels, kv_pool, spec)
+    if kernels.is_capturable(kv_pool):
+        runner.capture_decodes(max(arguments.batch), arguments.context)
+    return runner, num_bytes
 
 
 def base_shape(arguments: argparse.Namespace) -> dict[str, int]:
