@@ -136,10 +136,10 @@ __attribute__((target("avx2"))) void sum_avx2(Rows<const uint8_t> codes, const i
 
 using SumTile = void (*)(Rows<const uint8_t>, const int8_t*, int64_t, Rows<int32_t>);
 
-// By the number of rows; the registers of AVX2 hold the sums of three.
+// By the number of rows; AVX2 has registers for the sums of two, weights and what comes between.
 constexpr SumTile kVnniTiles[] = {sum_vnni<1>, sum_vnni<2>, sum_vnni<3>, sum_vnni<4>,
                                   sum_vnni<5>, sum_vnni<6>, sum_vnni<7>, sum_vnni<8>};
-constexpr SumTile kAvx2Tiles[] = {sum_avx2<1>, sum_avx2<2>, sum_avx2<3>};
+constexpr SumTile kAvx2Tiles[] = {sum_avx2<1>, sum_avx2<2>};
 
 // The same for any number of rows.
 inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Rows<int32_t> sums,
