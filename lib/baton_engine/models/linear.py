@@ -28,8 +28,10 @@ _TORCH: Final = LayerKernels()
 _GATING: Final = PackedProduct, PackedInt8Product
 """Products that can apply a function to half of their outputs before these are written."""
 
-MIN_PACKED_ELEMENTS: Final = 1 << 18
-"""Weights below this pay more for the call of the packed product, some 30 us, than they gain."""
+MIN_PACKED_ELEMENTS: Final = 1 << 12
+"""Weights below this gain nothing from the C++ kernels."""
+MIN_REORDERED_ELEMENTS: Final = 1 << 18
+"""Weights below this pay more for the call of oneDNN's packed product, some 30 us, than they gain."""
 
 
 class Linear:
@@ -51,12 +53,12 @@ class Linear:
         self._kernels = kernels
         self._multiply: Product | partial[Tensor]
         product = int8_product(weight, bias) if is_quantized else kernels.product(weight, bias)
-        if product is None and (pays_packed(weight) or is_emulated(weight)):
+        if product is None and (pays_packed(weight, MIN_PACKED_ELEMENTS) or is_emulated(weight)):
             product = packed_product(weight, bias)
         if product is not None:
             self.packed_bytes = product.packed_bytes
             self._multiply = product
-        elif pays_packed(weight) and can_pack():
+        elif pays_packed(weight, MIN_REORDERED_ELEMENTS) and can_pack():
             packed = _reorder(weight)
             self.packed_bytes = packed.nbytes
             self._multiply = partial(_multiply, weight=packed, bias=bias)
@@ -78,9 +80,9 @@ class Linear:
         return self._kernels.apply_mul(function, self(x))
 
 
-def pays_packed(weight: Tensor) -> bool:
-    """Say whether a product with a packed weight is faster than one without."""
-    if weight.device.type != "cpu" or weight.numel() < MIN_PACKED_ELEMENTS or is_emulated(weight):
+def pays_packed(weight: Tensor, min_elements: int) -> bool:
+    """Say whether a product with a packed weight is faster than one without, which takes so many elements."""
+    if weight.device.type != "cpu" or weight.numel() < min_elements or is_emulated(weight):
         return False
     return weight.dtype in (torch.float32, torch.bfloat16)
 

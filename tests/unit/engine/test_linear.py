@@ -33,6 +33,7 @@ def always_packed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
     if request.param == "oneDNN":
         monkeypatch.setattr(linear, "packed_product", lambda weight, bias: None)
     monkeypatch.setattr(linear, "MIN_PACKED_ELEMENTS", 0)
+    monkeypatch.setattr(linear, "MIN_REORDERED_ELEMENTS", 0)
     monkeypatch.setattr(linear, "has_native_bfloat16", lambda: True)
     product: str = request.param
     return product
@@ -173,7 +174,9 @@ def test_the_original_weight_is_freed() -> None:
     assert layer.packed_bytes >= 32 * 40 * 4
 
 
-def test_large_float32_weights_are_packed_and_small_ones_are_not() -> None:
+def test_small_weights_are_not_packed_and_for_onednn_only_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Linear(make_weight(63, 64)).packed_bytes
+    monkeypatch.setattr(linear, "packed_product", lambda weight, bias: None)
     assert Linear(make_weight(512, 512)).packed_bytes
     assert not Linear(make_weight(512, 511)).packed_bytes
 
@@ -181,7 +184,7 @@ def test_large_float32_weights_are_packed_and_small_ones_are_not() -> None:
 def test_small_bfloat16_weights_are_packed_where_torch_only_emulates_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    weight = make_weight(512, 256, dtype=torch.bfloat16)
+    weight = make_weight(32, 64, dtype=torch.bfloat16)
     for is_native in (True, False):
         monkeypatch.setattr(linear, "has_native_bfloat16", lambda native=is_native: native)
         assert bool(Linear(weight).packed_bytes) is not is_native
