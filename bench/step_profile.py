@@ -26,6 +26,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("model", help="folder or id; python -m bench.peer.model makes one")
     parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--quantization", choices=("int8",))
     parser.add_argument("--requests", type=int, default=4)
     parser.add_argument("--prompt-len", type=int, default=1024)
     parser.add_argument("--output-len", type=int, default=1)
@@ -48,7 +49,12 @@ def run(llm: LLM, args: argparse.Namespace, draws: random.Random) -> float:
 
 def main() -> None:
     args, draws = parse_arguments(), random.Random(0)
-    llm = LLM(args.model, dtype=args.dtype, kv_cache_memory_bytes=args.kv_cache_memory_bytes)
+    llm = LLM(
+        args.model,
+        dtype=args.dtype,
+        quantization=args.quantization,
+        kv_cache_memory_bytes=args.kv_cache_memory_bytes,
+    )
     run(llm, args, draws)
     with cProfile.Profile() as profile:
         seconds = run(llm, args, draws)
