@@ -81,7 +81,7 @@ class Linear:
 
 
 def pays_packed(weight: Tensor, min_elements: int) -> bool:
-    """Say whether a product with a packed weight is faster than one without, which takes so many elements."""
+    """Say whether a packed weight of at least `min_elements` is multiplied faster than a plain one."""
     if weight.device.type != "cpu" or weight.numel() < min_elements or is_emulated(weight):
         return False
     return weight.dtype in (torch.float32, torch.bfloat16)
