@@ -1,6 +1,7 @@
 """How fast each transport moves KV blocks, beside the fastest way that the machine has to move as many bytes.
 
-    python -m bench.transfer [--mib 1 16 256] [--repeats 7] [--transports shared_memory tcp nixl nixl_tcp]
+    python -m bench.transfer [--mib 1 16 256] [--repeats 7] [--transports shared_memory tcp nixl]
+    python -m bench.transfer --profile --mib 1 --pieces blocks --transports tcp nixl
 
 The holder is a process of its own; the copy and its yardsticks take turns, and the best rate of each counts,
 which other work on the machine disturbs least. *Blocks* are whole blocks, 1 MiB each, that do not lie side
@@ -12,14 +13,18 @@ layer. Yardsticks:
 - raw socket: as many bytes over one TCP connection on the loopback, 1 MiB at a time, into one piece of
   memory; a thread at each end, as the connector has it, and no checksums.
 
-Shared memory and TCP compare checksums; `shared_memory, unchecked` is the same without.
+Shared memory and TCP compare checksums; `shared_memory, unchecked` is the same without. With `--profile` the
+puller's functions are printed instead, by their own time under cProfile.
 """
 
 from __future__ import annotations
 
 import argparse
+import cProfile
+import itertools
 import multiprocessing
 import os
+import pstats
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -71,6 +76,7 @@ TRANSPORTS: Final[dict[str, MakeConnector]] = {
     "nixl, UCX_TLS=tcp": NixlConnector,
 }
 IN_PROCESS: Final = "in_process"
+SHOWN: Final = 12
 
 
 def hold(pipe: Connection, transport: str, spec: KVSpec, num_blocks: int) -> None:
@@ -264,6 +270,16 @@ def compare(transport: str, pieces: str, mib: int, repeats: int) -> str:
     return "| " + " | ".join(cells) + (" |" if len(cells) == 7 else " | |")
 
 
+def profile(transport: str, pieces: str, mib: int, repeats: int) -> None:
+    """Print where the puller's time goes; the holder is another process."""
+    spec = PIECES[pieces]
+    with pulling(transport, spec, mib * MIB // spec.block_bytes) as puller, cProfile.Profile() as measured:
+        for _ in range(repeats):
+            puller.run()
+    print(f"{transport}, {pieces}, {mib} MiB, {repeats} orders")
+    pstats.Stats(measured).sort_stats("tottime").print_stats(SHOWN)
+
+
 def main() -> None:
     names = [IN_PROCESS, *TRANSPORTS]
     parser = argparse.ArgumentParser(
@@ -273,8 +289,13 @@ def main() -> None:
     parser.add_argument("--pieces", choices=PIECES, nargs="+", default=list(PIECES))
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--transports", choices=names, nargs="+", default=names)
+    parser.add_argument("--profile", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.profile:
+        for transport, pieces, mib in itertools.product(args.transports, args.pieces, args.mib):
+            profile(transport, pieces, mib, args.repeats)
+        return
     print("| transport | pieces | size | GB/s | memcpy, GB/s | of memcpy | of its own |")
     print("|---|---|---|---|---|---|---|")
     for transport in args.transports:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from baton_kernels.cpu_chunks import attend_chunk
 from baton_kernels.cpu_library import Attend, CpuLibrary, Decode, Layer, Read, Rotate, Write
+from baton_kernels.cpu_memory import RESULTS
 from baton_kernels.interface import AttentionBatch, AttentionKernels
 
 DTYPES: Final = (torch.float32, torch.bfloat16)
@@ -65,7 +66,7 @@ class CpuAttention(AttentionKernels):
             return super().rotate_and_write(q, k, v, cos, sin, kv_pool, layer, batch)
         q, k, v = (dense_rows(side) for side in (q, k, v))
         cos, sin = cos.contiguous(), sin.contiguous()
-        q_out, k_out = (torch.empty(side.shape, dtype=side.dtype) for side in (q, k))
+        q_out, k_out = (RESULTS.empty(side.shape, side.dtype) for side in (q, k))
         step = Rotate(
             write=self._write_of(k_out, v, kv_pool, layer, batch),
             q=q.data_ptr(),
@@ -95,7 +96,7 @@ class CpuAttention(AttentionKernels):
         softcap: float | None = None,
     ) -> Tensor:
         q = dense_rows(q)
-        out = torch.empty(q.shape, dtype=q.dtype)
+        out = RESULTS.empty(q.shape, q.dtype)
         self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap)
         if max(batch.query_lens, default=0) > 1:
             if self._is_v_transposed:

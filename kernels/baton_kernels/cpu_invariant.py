@@ -17,6 +17,7 @@ from baton_kernels.cpu_invariant_library import PANEL, InvariantLibrary
 from baton_kernels.cpu_invariant_library import Product as ProductStep
 from baton_kernels.cpu_layers import CpuLayers
 from baton_kernels.cpu_library import CpuLibrary
+from baton_kernels.cpu_memory import RESULTS
 from baton_kernels.interface import AttentionBatch, Function
 
 
@@ -35,7 +36,7 @@ class InvariantCpuAttention(CpuAttention):
         softcap: float | None = None,
     ) -> Tensor:
         q = dense_rows(q)
-        out = torch.empty(q.shape, dtype=q.dtype)
+        out = RESULTS.empty(q.shape, q.dtype)
         self.attend_slices(out, q, kv_pool, layer, batch, scale, softcap, least_tokens=1)
         return out
 
@@ -58,7 +59,7 @@ class PanelProduct:
     def __call__(self, x: Tensor) -> Tensor:
         if x.stride(-1) != 1:
             x = x.contiguous()
-        out = torch.empty(len(x), self._out_features, dtype=x.dtype)
+        out = RESULTS.empty((len(x), self._out_features), x.dtype)
         step = ProductStep(
             x=x.data_ptr(),
             panels=self._panels.data_ptr(),

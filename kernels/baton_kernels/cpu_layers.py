@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.cpu_library import CpuLibrary
+from baton_kernels.cpu_memory import RESULTS
 from baton_kernels.interface import Function, LayerKernels
 
 VECTORISED: Final = (Function.SILU, Function.GELU_TANH)
@@ -92,7 +93,7 @@ class CpuLayers(LayerKernels):
         is_dense = x.dim() in (2, 3) and x.stride(-1) == 1 and (num_inner == 1 or x.stride(1) == size)
         if not is_dense:
             x, num_inner = x.contiguous(), 1
-        out = torch.empty(x.shape, dtype=x.dtype)
+        out = RESULTS.empty(x.shape, x.dtype)
         step = Norm(
             x=x.data_ptr(),
             residual=None if residual is None else residual.data_ptr(),
@@ -115,7 +116,7 @@ class CpuLayers(LayerKernels):
 
     def apply_rows(self, function: Function, x: Tensor, factor: Tensor | None) -> Tensor:
         """Return `function(x) * factor`, both `[num_rows, size]` with rows at the same distances."""
-        out = torch.empty(x.shape, dtype=x.dtype)
+        out = RESULTS.empty(x.shape, x.dtype)
         step = Elementwise(
             x=x.data_ptr(),
             factor=None if factor is None else factor.data_ptr(),

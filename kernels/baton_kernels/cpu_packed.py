@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from baton_kernels.cpu_layers import NOT_GATED, VECTORISED
 from baton_kernels.cpu_library import CpuLibrary
+from baton_kernels.cpu_memory import RESULTS
 from baton_kernels.cpu_selection import load_best
 from baton_kernels.cpu_variants import CpuVariant
 from baton_kernels.interface import Function
@@ -75,7 +76,7 @@ class PackedProduct:
         return self._run(x, self._out_features // 2, function)
 
     def _run(self, x: Tensor, width: int, function: int) -> Tensor:
-        out = torch.empty(len(x), width, dtype=x.dtype)
+        out = RESULTS.empty((len(x), width), x.dtype)
         if self._is_widened:
             x = x.float()
         if x.stride(-1) != 1:

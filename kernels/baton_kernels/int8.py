@@ -18,6 +18,7 @@ from torch.nn import functional
 from baton_kernels import int8_library
 from baton_kernels.cpu_invariant_library import PANEL
 from baton_kernels.cpu_layers import NOT_GATED, VECTORISED
+from baton_kernels.cpu_memory import RESULTS
 from baton_kernels.cpu_selection import load_best
 from baton_kernels.cpu_variants import cpu_flags
 from baton_kernels.int8_library import Int8Library, Quantize
@@ -132,7 +133,7 @@ class PackedInt8Product:
         if x.stride(-1) != 1:
             x = x.contiguous()
         num_rows, in_features = x.shape
-        out = torch.empty(num_rows, width, dtype=x.dtype)
+        out = RESULTS.empty((num_rows, width), x.dtype)
         step = int8_library.Int8Product(
             x=x.data_ptr(),
             panels=self._panels.data_ptr(),

@@ -42,8 +42,10 @@ from baton_kv.pool_bytes import PoolBytes, as_pool, open_pool, require_blocks
 from baton_kv.pool_memory import reserve_memory
 from baton_kv.transport import Listen
 
+FIRST_WAIT_S: Final = 0.00005
+"""Between two looks while blocks are on their way, in or out; twice as long after each that found nothing."""
 BUSY_WAIT_S: Final = 0.0005
-"""Between two looks while blocks are on their way, in or out."""
+"""The longest of these."""
 MOVED_S: Final = 0.0001
 """A look that takes longer meanwhile has moved bytes, which move only while one looks: it is repeated."""
 IDLE_WAIT_S: Final = 0.005
@@ -100,6 +102,7 @@ class NixlConnector(KVConnector):
         """Peer of each order in flight."""
         self._ended: list[PullOutcome] = []
         self._has_moved = False
+        self._pause_s = FIRST_WAIT_S
         """Whether the last `poll` should be repeated at once."""
 
     # --- the local pool ---
@@ -200,13 +203,17 @@ class NixlConnector(KVConnector):
             self._local.server.advance(now)
         moves = [peer.link.advance(now) for peer in self._peers.values()]
         self._has_moved = any(moves) or (self._is_busy and time.monotonic() > now + MOVED_S)
+        if self._has_moved:
+            self._pause_s = FIRST_WAIT_S
         ended, self._ended = self._ended, []
         return ended
 
     def wait(self, timeout_s: float | None = None) -> None:
-        wait_s = BUSY_WAIT_S if self._is_busy else IDLE_WAIT_S
+        wait_s = IDLE_WAIT_S
         if self._has_moved or self._ended:
             wait_s = 0.0
+        elif self._is_busy:
+            wait_s, self._pause_s = self._pause_s, min(2 * self._pause_s, BUSY_WAIT_S)
         self._woken.wait(wait_s if timeout_s is None else min(wait_s, timeout_s))
         self._woken.clear()
 

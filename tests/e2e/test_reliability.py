@@ -23,9 +23,9 @@ from tests.e2e.processes import BRISK, FLOAT32, Cluster, serving, until
 
 FLAGS = (
     *("--split", "always", "--queue-timeout", "100"),
-    *("--max-num-batched-tokens", "32", "--kv-cache-memory-bytes", str(2**24)),
+    *("--max-num-batched-tokens", "2", "--kv-cache-memory-bytes", str(2**24)),
 )
-"""Long prompts take many steps, and few of them fit at once."""
+"""Long prompts take longer than from one heartbeat to the next, even on a fast machine; few fit at once."""
 PARAMS = greedy(12)
 GIVEN_UP_WITHIN_S = 20.0
 """From a worker's silence until nobody keeps anything for it; as long as a pull waits for its holder."""

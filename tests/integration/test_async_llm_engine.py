@@ -231,7 +231,7 @@ def test_an_engine_on_a_thread_sleeps_and_wakes_up(threaded: AsyncLLMEngine) -> 
         await engine.wake_up()
         output = (await collect(engine.generate(PROMPT, greedy(6), "c")))[-1]
         assert (output.outputs, output.num_cached_tokens) == (expected, 0)
-        waiting = asyncio.create_task(collect(engine.generate(PROMPT, greedy(20), "d")))
+        waiting = asyncio.create_task(collect(engine.generate(PROMPT, greedy(LONG), "d")))
         await until(lambda: engine._open)
         await engine.sleep(0, mode="keep")
         kept = asyncio.create_task(collect(engine.generate(PROMPT, greedy(6), "e")))
@@ -239,7 +239,7 @@ def test_an_engine_on_a_thread_sleeps_and_wakes_up(threaded: AsyncLLMEngine) -> 
         assert not waiting.done()
         assert not kept.done()
         await engine.wake_up()
-        assert len((await waiting)[-1].outputs[0].token_ids) == 20
+        assert len((await waiting)[-1].outputs[0].token_ids) == LONG
         assert (await kept)[-1].outputs == expected
 
     run(main)

@@ -76,13 +76,13 @@ struct TileMemory {
   Number* weights;    // [kWorkRows, kSplit / kDepth]
   float* out;         // [num_rows, width], not divided yet
   float* max;         // [num_rows]
-  float* sum;         // [num_rows]
+  float* sums;        // [num_rows, kLanes], of the weights: their sum in parts
 
   static int64_t size_of(const BatonAttend& step) {
     const int64_t dim = step.layer.head_dim, width = round_up(dim, kPanel);
     const int64_t inner = round_up(dim, kDepth) / kDepth, rows = tokens_per_tile(step) * step.group_size;
     return kSplit * (inner + width / kDepth) + kWorkRows * (kSplit + kSplit / kDepth) +
-           rows * (inner + width + 2);
+           rows * (inner + width + 1 + kLanes);
   }
   TileMemory(const BatonAttend& step, const QueryTile& tile, float* place)
       : dim(step.layer.head_dim), width(round_up(dim, kPanel)), inner(round_up(dim, kDepth) / kDepth),
@@ -91,11 +91,11 @@ struct TileMemory {
         scores(reinterpret_cast<float*>(q + num_rows * inner)),
         weights(reinterpret_cast<Number*>(scores + kWorkRows * kSplit)),
         out(reinterpret_cast<float*>(weights + kWorkRows * kSplit / kDepth)), max(out + num_rows * width),
-        sum(max + num_rows) {
+        sums(max + num_rows) {
     std::fill(place, scores, 0.0f);
     std::fill(out, max, 0.0f);
     std::fill_n(max, num_rows, -INFINITY);
-    std::fill_n(sum, num_rows, 0.0f);
+    std::fill_n(sums, num_rows * kLanes, 0.0f);
   }
 };
 
@@ -170,10 +170,21 @@ struct Softening {
   float factor, cap;
 };
 
-// Turn a row's scores into weights, of the keys [first, last) alone, and fold them into its maximum and sum.
+// Let a row's weights be those by a new largest score.
 template <class Number>
-void soften_row(const float* scores, int64_t first, int64_t last, Softening by, int64_t row,
-                const TileMemory<Number>& memory, Number* weights) {
+void raise_max(float top, int64_t row, const TileMemory<Number>& memory) {
+  const float shrink = exp2_nonpositive(splat(memory.max[row] - top))[0];
+  float *out = memory.out + row * memory.width, *sums = memory.sums + row * kLanes;
+  for (int64_t d = 0; d < memory.width; d += kLanes) store(out + d, load(out + d) * shrink);
+  store(sums, load(sums) * shrink);
+  memory.max[row] = top;
+}
+
+// Turn a row's scores into weights, of the keys [first, last) alone, and fold them into its maximum and sums.
+template <bool kIsCapped, class Number>
+__attribute__((always_inline)) inline void soften_row(const float* scores, int64_t first, int64_t last,
+                                                      Softening by, int64_t row,
+                                                      const TileMemory<Number>& memory, Number* weights) {
   if (first >= last) {
     std::fill_n(weights, kSplit / TileMemory<Number>::kDepth, Number{});
     return;
@@ -181,27 +192,34 @@ void soften_row(const float* scores, int64_t first, int64_t last, Softening by, 
   Floats x[kSplit / kLanes], total = {};
   for (int i = 0; i < kSplit / kLanes; ++i) {
     x[i] = load(scores + i * kLanes) * by.factor;
-    if (by.cap > 0) x[i] = soft_cap(x[i], by.cap) * kLog2E;
+    if (kIsCapped) x[i] = soft_cap(x[i], by.cap) * kLog2E;
   }
   const bool is_whole = first <= 0 && last >= kSplit;
   if (!is_whole) mask(x, first, last);
   Floats largest = x[0];
   for (int i = 1; i < kSplit / kLanes; ++i) largest = baton::max(x[i], largest);
-  const float before = memory.max[row], top = std::max(before, max_lane(largest));
+  if (any(largest > memory.max[row])) raise_max(max_lane(largest), row, memory);
+  const float top = memory.max[row];
   for (int i = 0; i < kSplit / kLanes; ++i) {
     const Floats weight = exp2_nonpositive(x[i] - top);
     x[i] = is_whole ? weight : x[i] > -INFINITY ? weight : Floats{};
     total += x[i];
   }
   store_weights(x, weights);
-  if (top > before) {
-    const float shrink = exp2_nonpositive(splat(before - top))[0];
-    float* out = memory.out + row * memory.width;
-    memory.max[row] = top;
-    memory.sum[row] *= shrink;
-    for (int64_t d = 0; d < memory.width; d += kLanes) store(out + d, load(out + d) * shrink);
+  store(memory.sums + row * kLanes, load(memory.sums + row * kLanes) + total);
+}
+
+// Turn the scores of rows [from, from + num_rows) for the split that begins with token `start` into weights.
+template <bool kIsCapped, class Number>
+void soften_rows(const BatonAttend& step, const QueryTile& tile, int64_t start, int64_t from, int64_t num_rows,
+                 const TileMemory<Number>& memory) {
+  const Softening by{kIsCapped ? step.scale : step.scale * kLog2E, step.soft_cap};
+  for (int64_t row = 0; row < num_rows; ++row) {
+    const int64_t behind = tile.position + (from + row) / step.group_size + 1 - start;
+    const int64_t first = step.window ? behind - step.window : 0;
+    soften_row<kIsCapped>(memory.scores + row * kSplit, first, behind, by, from + row, memory,
+                          memory.weights + row * (kSplit / TileMemory<Number>::kDepth));
   }
-  memory.sum[row] += sum_lanes(total);
 }
 
 // Fold the split that begins with token `start` into rows [from, from + num_rows) of a tile.
@@ -217,13 +235,8 @@ void fold_split(const BatonAttend& step, const QueryTile& tile, int64_t start, i
   for (int64_t key = 0; key < std::min(kSplit, last); key += kPanel)
     fold_panel<Number, Number>({memory.q + from * inner, inner}, {memory.keys + key * inner, kPanel}, inner,
                                {memory.scores + key, kSplit}, num_rows);
-  const Softening by{step.soft_cap > 0 ? step.scale : step.scale * kLog2E, step.soft_cap};
-  for (int64_t row = 0; row < num_rows; ++row) {
-    const int64_t behind = tile.position + (from + row) / group + 1 - start;
-    const int64_t first = window ? behind - window : 0;
-    soften_row(memory.scores + row * kSplit, first, behind, by, from + row, memory,
-               memory.weights + row * (kSplit / kDepth));
-  }
+  const auto soften = step.soft_cap > 0 ? soften_rows<true, Number> : soften_rows<false, Number>;
+  soften(step, tile, start, from, num_rows, memory);
   const int64_t num_keys = (std::min(kSplit, last) + kDepth - 1) / kDepth;
   for (int64_t d = 0; d < memory.width; d += kPanel)
     fold_panel<Number, Number>({memory.weights, kSplit / kDepth}, {memory.values + d, memory.width}, num_keys,
@@ -250,7 +263,8 @@ void attend_tile(const BatonAttend& step, const QueryTile& tile, float* place) {
   const int64_t num_heads = step.layer.num_kv_heads * group;
   for (int64_t row = 0; row < memory.num_rows; ++row) {
     float* out = memory.out + row * memory.width;
-    for (int64_t d = 0; d < dim; ++d) out[d] = memory.sum[row] > 0 ? out[d] / memory.sum[row] : 0.0f;
+    const float sum = sum_lanes(load(memory.sums + row * kLanes));
+    for (int64_t d = 0; d < dim; ++d) out[d] = sum > 0 ? out[d] / sum : 0.0f;
     const int64_t at = ((tile.token + row / group) * num_heads + tile.kv_head * group + row % group) * dim;
     store_row(out, dim, step.is_q_bfloat16, step.out, at);
   }

@@ -81,9 +81,10 @@ inline void transpose_keys(Tile<Bfloat16> keys, int64_t width, Pair* to) {
 
 // Scores of a tile's keys for kHeads heads.
 template <int kHeads>
-void score_pairs(const Pair* keys, const Bfloat16* q, int64_t width, float* scores) {
+void score_pairs(const Pair* keys, const Bfloat16* q, int64_t width, Early early, float* scores) {
   Floats sums[kHeads] = {};
   for (int64_t pair = 0; pair < width / 2; ++pair) {
+    early.ask();
     const Pairs key = load_numbers(keys + pair * kPairTokens);
     for (int head = 0; head < kHeads; ++head)
       sums[head] = add_product(
@@ -106,11 +107,12 @@ inline Pairs mix(const __m512i& first, const __m512i& second, bool is_second_hal
 
 // out[head] += weights[head] @ values, for kHeads heads and one vector of dimensions.
 template <int kHeads>
-void weigh_pairs(Tile<Bfloat16> values, const Pair* weights, float* out, int64_t width) {
+void weigh_pairs(Tile<Bfloat16> values, const Pair* weights, Early early, float* out, int64_t width) {
   Floats sums[kHeads][2];
   for (int head = 0; head < kHeads; ++head)
     for (int half = 0; half < 2; ++half) sums[head][half] = load(out + head * width + half * kLanes);
   for (int pair = 0; pair < kPairTokens / 2; ++pair) {
+    early.ask();
     const __m512i first = _mm512_loadu_si512(values.rows + 2 * pair * values.stride);
     const __m512i second = _mm512_loadu_si512(values.rows + (2 * pair + 1) * values.stride);
     const Pairs halves[2] = {mix(first, second, false), mix(first, second, true)};
@@ -125,8 +127,8 @@ void weigh_pairs(Tile<Bfloat16> values, const Pair* weights, float* out, int64_t
 }
 
 struct PairFunctions {
-  void (*score)(const Pair*, const Bfloat16*, int64_t, float*);
-  void (*weigh)(Tile<Bfloat16>, const Pair*, float*, int64_t);
+  void (*score)(const Pair*, const Bfloat16*, int64_t, Early, float*);
+  void (*weigh)(Tile<Bfloat16>, const Pair*, Early, float*, int64_t);
 };
 
 constexpr PairFunctions kPairFunctions[kPairHeads] = {
@@ -144,7 +146,8 @@ inline void round_weights(float* weights, int64_t n, Pair* to) {
                                                      (__m512)load(weights + token)));
 }
 
-inline void attend_pairs(const Part& part, PartialResult result, float* place) {
+// While keys are read their values are asked for, and then the keys of the part that is next.
+inline void attend_pairs(const Part& part, const Part& next, PartialResult result, float* place) {
   const BatonDecode& step = part.row.step;
   const int64_t num_heads = step.group_size, n = part.end - part.begin;
   const PairScratch scratch(step, place);
@@ -157,8 +160,10 @@ inline void attend_pairs(const Part& part, PartialResult result, float* place) {
   TileReader<Bfloat16, Bfloat16> keys(part, step.layer.k, scratch.tile, kPairTokens, width);
   for (int64_t key = 0; key < n; key += kPairTokens) {
     transpose_keys(keys.read(part.begin + key, std::min<int64_t>(kPairTokens, n - key)), width, scratch.keys);
+    const Early early = ask_for_tile<Bfloat16>(part, step.layer.v, key, kPairTokens, width / 2);
     for_heads([&](const PairFunctions& functions, int64_t head) {
-      functions.score(scratch.keys, scratch.q + head * width, width, scratch.scores + head * kPartTokens + key);
+      functions.score(scratch.keys, scratch.q + head * width, width, head ? Early() : early,
+                      scratch.scores + head * kPartTokens + key);
     });
   }
   const float factor = step.soft_cap > 0 ? step.scale : step.scale * kLog2E;
@@ -171,10 +176,14 @@ inline void attend_pairs(const Part& part, PartialResult result, float* place) {
   TileReader<Bfloat16, Bfloat16> values(part, step.layer.v, scratch.tile, kPairTokens, width);
   for (int64_t token = 0; token < n; token += kPairTokens) {
     const auto tile = values.read(part.begin + token, std::min<int64_t>(kPairTokens, n - token));
+    constexpr int64_t kTurns = kPairTokens / 2;
+    const Early early =
+        ask_for_tile<Bfloat16>(next, step.layer.k, token, kPairTokens, width / kPairDims * kTurns);
     for_heads([&](const PairFunctions& functions, int64_t head) {
       for (int64_t d = 0; d < width; d += kPairDims)
         functions.weigh({tile.rows + d, tile.stride},
                         scratch.weights + head * (kPartTokens / 2) + token / 2,
+                        head ? Early() : early.after(d / kPairDims * kTurns),
                         result.out + head * result.width + d, result.width);
     });
   }

@@ -13,9 +13,10 @@ constexpr int kValues = 32;    // values per tile
 constexpr int kMaxHeads = 8;   // query heads that share one pass over a tile of values
 
 // Scores of a tile's kKeys keys for one head.
-inline Floats score_keys(Tile<float> keys, const float* q, int64_t width) {
+inline Floats score_keys(Tile<float> keys, const float* q, int64_t width, Early early) {
   Floats sums[kKeys] = {};
   for (int64_t d = 0; d < width; d += kLanes) {
+    early.ask();
     const Floats x = load(q + d);
 #pragma GCC unroll 16
     for (int key = 0; key < kKeys; ++key) sums[key] += load(keys.rows + key * keys.stride + d) * x;
@@ -25,11 +26,12 @@ inline Floats score_keys(Tile<float> keys, const float* q, int64_t width) {
 
 // out[head] += weights[head] @ values, for kHeads heads and kVectors vectors of dimensions.
 template <int kHeads, int kVectors>
-inline void weigh(Tile<float> values, int64_t n, const float* weights, float* out, int64_t width) {
+inline void weigh(Tile<float> values, int64_t n, const float* weights, Early early, float* out, int64_t width) {
   Floats sums[kHeads][kVectors];
   for (int head = 0; head < kHeads; ++head)
     for (int i = 0; i < kVectors; ++i) sums[head][i] = load(out + head * width + i * kLanes);
   for (int64_t token = 0; token < n; ++token) {
+    early.ask();
     Floats x[kVectors];
     for (int i = 0; i < kVectors; ++i) x[i] = load(values.rows + token * values.stride + i * kLanes);
     for (int head = 0; head < kHeads; ++head) {
@@ -42,22 +44,23 @@ inline void weigh(Tile<float> values, int64_t n, const float* weights, float* ou
 }
 
 template <int kHeads>
-inline void weigh_tile(Tile<float> values, int64_t n, const float* weights, float* out, int64_t width) {
+inline void weigh_tile(
+    Tile<float> values, int64_t n, const float* weights, Early early, float* out, int64_t width) {
   int64_t d = 0;
-  for (; d + 2 * kLanes <= width; d += 2 * kLanes)
-    weigh<kHeads, 2>({values.rows + d, values.stride}, n, weights, out + d, width);
-  if (d < width) weigh<kHeads, 1>({values.rows + d, values.stride}, n, weights, out + d, width);
+  for (; d + 2 * kLanes <= width; d += 2 * kLanes, early = early.after(n))
+    weigh<kHeads, 2>({values.rows + d, values.stride}, n, weights, early, out + d, width);
+  if (d < width) weigh<kHeads, 1>({values.rows + d, values.stride}, n, weights, early, out + d, width);
 }
 
-inline void weigh_heads(
-    Tile<float> values, int64_t n, const float* weights, float* out, int64_t width, int64_t num_heads) {
-  using Function = void (*)(Tile<float>, int64_t, const float*, float*, int64_t);
+inline void weigh_heads(Tile<float> values, int64_t n, const float* weights, Early early, float* out, int64_t width,
+                        int64_t num_heads) {
+  using Function = void (*)(Tile<float>, int64_t, const float*, Early, float*, int64_t);
   static constexpr Function kFunctions[kMaxHeads] = {
       weigh_tile<1>, weigh_tile<2>, weigh_tile<3>, weigh_tile<4>,
       weigh_tile<5>, weigh_tile<6>, weigh_tile<7>, weigh_tile<8>};
   for (int64_t head = 0; head < num_heads; head += kMaxHeads) {
     const int64_t count = std::min<int64_t>(kMaxHeads, num_heads - head);
-    kFunctions[count - 1](values, n, weights + head * kPartTokens, out + head * width, width);
+    kFunctions[count - 1](values, n, weights + head * kPartTokens, head ? Early() : early, out + head * width, width);
   }
 }
 
@@ -84,8 +87,9 @@ struct RowScratch {
   }
 };
 
+// While keys are read their values are asked for, and then the keys of the part that is next.
 template <class Stored>
-void attend_rows(const Part& part, PartialResult result, float* place) {
+void attend_rows(const Part& part, const Part& next, PartialResult result, float* place) {
   const BatonDecode& step = part.row.step;
   const int64_t width = result.width, num_heads = step.group_size, n = part.end - part.begin;
   const RowScratch scratch(step, place);
@@ -94,9 +98,11 @@ void attend_rows(const Part& part, PartialResult result, float* place) {
   TileReader<Stored, float> keys(part, step.layer.k, scratch.keys, kKeys, width);
   for (int64_t key = 0; key < n; key += kKeys) {
     const Tile<float> tile = keys.read(part.begin + key, std::min<int64_t>(kKeys, n - key));
+    const int64_t turns = width / kLanes;
+    const Early early = ask_for_tile<Stored>(part, step.layer.v, key, kKeys, num_heads * turns);
     for (int64_t head = 0; head < num_heads; ++head)
       store(scratch.scores + head * kPartTokens + key,
-            score_keys(tile, scratch.q + head * width, width));
+            score_keys(tile, scratch.q + head * width, width, early.after(head * turns)));
   }
   const float factor = step.soft_cap > 0 ? step.scale : step.scale * kLog2E;
   for (int64_t head = 0; head < num_heads; ++head)
@@ -107,7 +113,9 @@ void attend_rows(const Part& part, PartialResult result, float* place) {
   for (int64_t token = 0; token < n; token += kValues) {
     const int64_t count = std::min<int64_t>(kValues, n - token);
     const Tile<float> tile = values.read(part.begin + token, count);
-    weigh_heads(tile, count, scratch.scores + token, result.out, width, num_heads);
+    const int64_t turns = (width + 2 * kLanes - 1) / (2 * kLanes) * count;
+    const Early early = ask_for_tile<Stored>(next, step.layer.k, token, kValues, turns);
+    weigh_heads(tile, count, scratch.scores + token, early, result.out, width, num_heads);
   }
 }
 

@@ -101,9 +101,12 @@ inline void score_tiles(const Part& part, const Tiling& tiling, const TileScratc
     const int64_t first = tiling.first(tile);
     const Tile<Bfloat16> keys =
         reader.read(first, tiling.last(tile) - first, first - tiling.start - tile);
+    Early early = ask_for_tile<Bfloat16>(part, part.row.step.layer.k, tiling.last(tile) - part.begin, kTileTokens,
+                                         scratch.key_width / kTileDepth);
     _tile_zero(0);
     _tile_zero(1);
     for (int64_t d = 0; d < scratch.key_width; d += kTileDepth) {
+      early.ask();
       _tile_loadd(2, scratch.q + d * kTileHeads, 64);
       _tile_loadd(3, keys.rows + d, keys.stride * sizeof(Bfloat16));
       _tile_loadd(4, keys.rows + 16 * keys.stride + d, keys.stride * sizeof(Bfloat16));
@@ -213,7 +216,7 @@ inline void weigh_tiles(
   }
 }
 
-inline void attend_tiles(const Part& part, PartialResult result, float* place) {
+inline void attend_tiles(const Part& part, const Part&, PartialResult result, float* place) {
   const BatonDecode& step = part.row.step;
   const TileScratch scratch(step, place);
   const Tiling tiling(part);

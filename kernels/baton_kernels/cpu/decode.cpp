@@ -23,7 +23,7 @@
 namespace baton {
 namespace {
 
-using Attend = void (*)(const Part&, PartialResult, float*);
+using Attend = void (*)(const Part&, const Part& next, PartialResult, float*);
 
 struct Kernel {
   Attend attend = nullptr;
@@ -63,6 +63,10 @@ struct Plan {
     first_part.push_back(row_of_part.size());
   }
   int64_t num_parts() const { return row_of_part.size(); }
+  Part part(int64_t index) const {
+    const int64_t row = row_of_part[index];
+    return Part(rows[row], index - first_part[row]);
+  }
 };
 
 int64_t cache_line(int64_t num_floats) { return round_up(num_floats, 16); }
@@ -86,8 +90,8 @@ void run(const BatonDecode& step, const Kernel& kernel) {
     left[row] = plan.first_part[row + 1] - plan.first_part[row];
   for_each(step.num_threads, num_parts, 1, [&](int64_t part, int64_t thread) {
     const int64_t row = plan.row_of_part[part], first = plan.first_part[row];
-    kernel.attend(Part(plan.rows[row], part - first), PartialResult(step, results + part * result_size),
-                  scratch + thread * scratch_size);
+    kernel.attend(plan.part(part), plan.part(std::min(part + 1, num_parts - 1)),
+                  PartialResult(step, results + part * result_size), scratch + thread * scratch_size);
     if (--left[row] == 0)
       merge(plan.rows[row], results + first * result_size, plan.first_part[row + 1] - first);
   });

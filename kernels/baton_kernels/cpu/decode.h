@@ -49,6 +49,11 @@ struct Row {
   int64_t origin(int64_t position) const {
     return block(position) * step.layer.block_stride + kv_head * block_size() * dim();
   }
+  // The row of `position` in K or V, which begins at `base`.
+  template <class Element>
+  const Element* cached(const void* base, int64_t position) const {
+    return static_cast<const Element*>(base) + origin(position) + position % block_size() * dim();
+  }
   // The query of one of this KV head's query heads.
   template <class Element>
   void copy_query(int64_t head, Element* to) const {

@@ -4,6 +4,7 @@
 
 #include <iterator>
 
+#include "early.h"
 #include "helpers.h"
 #include "panels.h"
 #include "quantize.h"
@@ -70,12 +71,14 @@ struct QuantizedRows {
 };
 
 constexpr int kTileCodes = 8;   // rows that are multiplied together
+constexpr int64_t kAheadCodes = 4 << 10;   // of weights, which a single tile asks for early
 
 #if defined(__x86_64__)
 // sums[row] = codes[row] @ panel, for kRows rows; sums are kPanel wide.
 template <int kRows>
 __attribute__((target("avx512f,avx512vnni"))) void sum_vnni(Rows<const uint8_t> codes, const int8_t* panel,
-                                                            int64_t width, Rows<int32_t> sums) {
+                                                            int64_t width, Early early,
+                                                            Rows<int32_t> sums) {
   constexpr int kVectors = kPanel / 16;
   __m512i totals[kRows][kVectors];
 #pragma GCC unroll 8
@@ -83,6 +86,7 @@ __attribute__((target("avx512f,avx512vnni"))) void sum_vnni(Rows<const uint8_t> 
 #pragma GCC unroll 2
     for (int i = 0; i < kVectors; ++i) totals[row][i] = _mm512_setzero_si512();
   for (int64_t k = 0; k < width; k += 4, panel += 4 * kPanel) {
+    early.ask();
     __m512i weights[kVectors];
 #pragma GCC unroll 2
     for (int i = 0; i < kVectors; ++i) weights[i] = _mm512_loadu_si512(panel + 64 * i);
@@ -106,7 +110,7 @@ __attribute__((target("avx512f,avx512vnni"))) void sum_vnni(Rows<const uint8_t> 
 // 16 bits that AVX2 adds them in.
 template <int kRows>
 __attribute__((target("avx2"))) void sum_avx2(Rows<const uint8_t> codes, const int8_t* panel, int64_t width,
-                                              Rows<int32_t> sums) {
+                                              Early early, Rows<int32_t> sums) {
   constexpr int kVectors = kPanel / 8;
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i totals[kRows][kVectors];
@@ -114,7 +118,8 @@ __attribute__((target("avx2"))) void sum_avx2(Rows<const uint8_t> codes, const i
   for (int row = 0; row < kRows; ++row)
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) totals[row][i] = _mm256_setzero_si256();
-  for (int64_t k = 0; k < width; k += 4, panel += 4 * kPanel)
+  for (int64_t k = 0; k < width; k += 4, panel += 4 * kPanel) {
+    early.ask();
 #pragma GCC unroll 4
     for (int row = 0; row < kRows; ++row) {
       int32_t quad;
@@ -127,6 +132,7 @@ __attribute__((target("avx2"))) void sum_avx2(Rows<const uint8_t> codes, const i
         totals[row][i] = _mm256_add_epi32(totals[row][i], _mm256_madd_epi16(pairs, ones));
       }
     }
+  }
 #pragma GCC unroll 4
   for (int row = 0; row < kRows; ++row)
 #pragma GCC unroll 4
@@ -134,23 +140,28 @@ __attribute__((target("avx2"))) void sum_avx2(Rows<const uint8_t> codes, const i
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums.row(row) + 8 * i), totals[row][i]);
 }
 
-using SumTile = void (*)(Rows<const uint8_t>, const int8_t*, int64_t, Rows<int32_t>);
+using SumTile = void (*)(Rows<const uint8_t>, const int8_t*, int64_t, Early, Rows<int32_t>);
 
 // By the number of rows; AVX2 has registers for the sums of two, weights and what comes between.
 constexpr SumTile kVnniTiles[] = {sum_vnni<1>, sum_vnni<2>, sum_vnni<3>, sum_vnni<4>,
                                   sum_vnni<5>, sum_vnni<6>, sum_vnni<7>, sum_vnni<8>};
 constexpr SumTile kAvx2Tiles[] = {sum_avx2<1>, sum_avx2<2>};
 
+inline int64_t rows_of_tile() { return has_vnni() ? std::size(kVnniTiles) : std::size(kAvx2Tiles); }
+
 // The same for any number of rows.
-inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Rows<int32_t> sums,
-                     int64_t num_rows) {
+inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Early early,
+                     Rows<int32_t> sums, int64_t num_rows) {
   const SumTile* tiles = has_vnni() ? kVnniTiles : kAvx2Tiles;
-  const int64_t most = has_vnni() ? std::size(kVnniTiles) : std::size(kAvx2Tiles);
+  const int64_t most = rows_of_tile();
   for (int64_t row = 0; row < num_rows; row += most)
-    tiles[std::min(most, num_rows - row) - 1](codes.from(row), panel, width, sums.from(row));
+    tiles[std::min(most, num_rows - row) - 1](codes.from(row), panel, width,
+                                              early.after(row / most * (width / 4)), sums.from(row));
 }
 #else
-inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Rows<int32_t> sums,
+inline int64_t rows_of_tile() { return 1; }
+
+inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Early, Rows<int32_t> sums,
                      int64_t num_rows) {
   for (int64_t row = 0; row < num_rows; ++row)
     for (int o = 0; o < kPanel; ++o) {
@@ -162,6 +173,15 @@ inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t wid
 }
 #endif
 
+// What the tile that begins with row `first` asks for: all of them share the asking for the panel behind theirs; a
+// single one asks for what it soon reads itself.
+inline Early ask_for_codes(const BatonInt8Product& step, const QuantizedRows& rows, const int8_t* panel,
+                           int64_t first) {
+  const int64_t most = rows_of_tile(), num_tiles = (step.num_rows + most - 1) / most;
+  const int64_t ahead = num_tiles == 1 ? kAheadCodes : kPanel * rows.width;
+  return Early(panel + ahead, (4 * kPanel + num_tiles - 1) / num_tiles).after(first / most * (rows.width / 4));
+}
+
 // One panel's outputs of `count` rows from `first` on, at most kTileCodes, [count, kPanel].
 inline void multiply_int8_tile(const BatonInt8Product& step, const QuantizedRows& rows, int64_t panel, int64_t first,
                                int64_t count, float* numbers) {
@@ -169,8 +189,9 @@ inline void multiply_int8_tile(const BatonInt8Product& step, const QuantizedRows
   const int32_t* offsets = step.offsets + out;
   const float* scales = step.scales + out;
   alignas(64) int32_t sums[kTileCodes * kPanel];
-  sum_rows({rows.codes + first * rows.width, rows.width}, step.panels + out * rows.width, rows.width,
-           {sums, kPanel}, count);
+  const int8_t* weights = step.panels + out * rows.width;
+  sum_rows({rows.codes + first * rows.width, rows.width}, weights, rows.width,
+           ask_for_codes(step, rows, weights, first), {sums, kPanel}, count);
   for (int64_t row = 0; row < count; ++row, numbers += kPanel) {
     if (has_vnni())
       for (int o = 0; o < kPanel; ++o)   // modulo 2^32 on the way, as the instruction adds

@@ -7,6 +7,7 @@
 #include <array>
 #include <type_traits>
 
+#include "early.h"
 #include "helpers.h"
 #include "pairs.h"
 #include "row_functions.h"
@@ -30,8 +31,10 @@ constexpr int kPackedVectors = kLanes == 16 ? 4 : 2;   // of a panel: six rows' 
 constexpr int kPackedPanel = kPackedVectors * kLanes;
 constexpr int kPackedTileRows = 6;
 constexpr int64_t kPackedRows = kLanes == 16 ? 192 : 144;   // rows that share a pass over a panel
-constexpr int64_t kPackedInputs = 640;    // numbers of a panel, so that two such blocks fit a core's second cache
-constexpr int64_t kAhead = 1024;          // numbers of a panel that a single tile asks for early
+constexpr int64_t kPackedInputs = 640;    // rows of a panel, so that two such blocks fit a core's second cache
+constexpr int64_t kFewRows = 15;          // up to these several tiles wait for memory: two blocks fit the first cache
+constexpr int64_t kFewBytes = 16 << 10;   // of such a block
+constexpr int64_t kAheadBytes = 4 << 10;  // that a single tile asks for early
 
 #if BATON_BFLOAT16_DOT
 using PackedBfloat16 = Pair;
@@ -44,11 +47,6 @@ template <class Number>
 using Factor = std::conditional_t<std::is_same_v<Number, Bfloat16>, float, Number>;
 
 template <class Number>
-constexpr int kLineNumbers = 64 / sizeof(Number);   // in a cache line
-template <class Number>
-constexpr int kBlockLines = std::max(1, kPackedPanel / kLineNumbers<Number>);   // for each number of a row
-
-template <class Number>
 struct PackedBlock {
   const typename Inner<Factor<Number>>::Element* x;   // of the first row
   int64_t x_stride;
@@ -56,17 +54,15 @@ struct PackedBlock {
   int64_t size;
 };
 
-// sums[row] += x[row] @ weights, for kRows rows. For each number of a row it asks for `kLines` cache lines from
-// `next` on, or for the row of a panel if that is as many, so that memory works while the cores multiply.
-template <class Number, int kRows, int kLines>
-void multiply_tile(PackedBlock<Number> block, const Number* next, float* sums) {
+// sums[row] += x[row] @ weights, for kRows rows.
+template <class Number, int kRows>
+void multiply_tile(PackedBlock<Number> block, Early early, float* sums) {
   Floats totals[kRows][kPackedVectors];
   for (int r = 0; r < kRows; ++r)
     for (int i = 0; i < kPackedVectors; ++i) totals[r][i] = load(sums + r * kPackedPanel + i * kLanes);
-  constexpr int kStep = kLines == kBlockLines<Number> ? kPackedPanel : kLines * kLineNumbers<Number>;
   const Number* weights = block.weights;
-  for (int64_t k = 0; k < block.size; ++k, weights += kPackedPanel, next += kStep) {
-    for (int line = 0; line < kLines; ++line) __builtin_prefetch(next + line * kLineNumbers<Number>, 0, 2);
+  for (int64_t k = 0; k < block.size; ++k, weights += kPackedPanel) {
+    early.ask();
     decltype(load_numbers(weights)) columns[kPackedVectors];
     for (int i = 0; i < kPackedVectors; ++i) columns[i] = load_numbers(weights + i * kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -79,31 +75,24 @@ void multiply_tile(PackedBlock<Number> block, const Number* next, float* sums) {
 }
 
 template <class Number>
-using MultiplyTile = void (*)(PackedBlock<Number>, const Number*, float*);
+using MultiplyTile = void (*)(PackedBlock<Number>, Early, float*);
 
-template <class Number, int kLines>
+template <class Number>
 constexpr std::array<MultiplyTile<Number>, kPackedTileRows> kTilesByRows = {
-    multiply_tile<Number, 1, kLines>, multiply_tile<Number, 2, kLines>, multiply_tile<Number, 3, kLines>,
-    multiply_tile<Number, 4, kLines>, multiply_tile<Number, 5, kLines>, multiply_tile<Number, 6, kLines>};
+    multiply_tile<Number, 1>, multiply_tile<Number, 2>, multiply_tile<Number, 3>,
+    multiply_tile<Number, 4>, multiply_tile<Number, 5>, multiply_tile<Number, 6>};
 
-// All rows times one block of a panel; the tiles share the asking for the block behind it. A sum has the same
-// order, and so the same bits, with any number of rows.
+// All rows times one block of a panel. The tiles share the asking for the block behind it; a single one asks for what
+// it soon reads itself. A sum has the same order, and so the same bits, with any number of rows.
 template <class Number>
 void multiply_block(PackedBlock<Number> block, int64_t num_rows, float* sums) {
+  constexpr int64_t kRowBytes = kPackedPanel * sizeof(Number);
   const int64_t num_tiles = (num_rows + kPackedTileRows - 1) / kPackedTileRows;
-  constexpr int kAll = kBlockLines<Number>;
-  const int lines = num_tiles == 1 ? kAll : num_tiles < kAll ? 2 : 1;
-  const Number* weights = block.weights;
+  const int64_t ahead = num_tiles == 1 ? kAheadBytes : block.size * kRowBytes;
+  const Early early(reinterpret_cast<const char*>(block.weights) + ahead, (kRowBytes + num_tiles - 1) / num_tiles);
   for (int64_t tile = 0, row = 0; tile < num_tiles; ++tile) {
     const int64_t rows = (num_rows - row) / (num_tiles - tile);
-    const Number* next = num_tiles == 1
-                             ? weights + kAhead
-                             : weights + block.size * (kPackedPanel + tile * lines * kLineNumbers<Number>);
-    const auto& by_rows = tile * lines >= kAll ? kTilesByRows<Number, 0>
-                          : lines == kAll      ? kTilesByRows<Number, kAll>
-                          : lines == 1         ? kTilesByRows<Number, 1>
-                                               : kTilesByRows<Number, 2>;
-    by_rows[rows - 1](block, next, sums + row * kPackedPanel);
+    kTilesByRows<Number>[rows - 1](block, early.after(tile * block.size), sums + row * kPackedPanel);
     block.x += rows * block.x_stride;
     row += rows;
   }
@@ -121,10 +110,14 @@ void multiply_panel(const BatonPacked& step, int64_t first, int64_t num_rows, in
     for (int64_t row = 0; row < num_rows; ++row) store(sums + row * kPackedPanel + i, bias);
   }
   const auto* x = static_cast<decltype(PackedBlock<Number>::x)>(step.x) + first * step.x_stride;
-  for (int64_t k = 0; k < size; k += kPackedInputs)
-    multiply_block<Number>({x + k * Inner<Number>::kDepth, step.x_stride, weights + k * kPackedPanel,
-                            std::min(kPackedInputs, size - k)},
+  const bool is_few = num_rows > kPackedTileRows && num_rows <= kFewRows;
+  const int64_t most = is_few ? kFewBytes / (kPackedPanel * sizeof(Number)) : kPackedInputs;
+  for (int64_t left = (size + most - 1) / most, k = 0; left > 0; --left) {
+    const int64_t length = (size - k) / left;
+    multiply_block<Number>({x + k * Inner<Number>::kDepth, step.x_stride, weights + k * kPackedPanel, length},
                            num_rows, sums);
+    k += length;
+  }
 }
 
 // The outputs of one panel, or of two that are gated with each other, for kPackedRows rows from `first` on.

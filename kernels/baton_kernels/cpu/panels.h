@@ -7,7 +7,6 @@
 namespace baton {
 
 constexpr int kPanel = 32;
-constexpr int kPanelVectors = kPanel / kLanes;
 
 // Rows that begin `stride` elements apart.
 template <class Element>
@@ -19,33 +18,36 @@ struct Rows {
   Rows from(int64_t number) const { return {row(number), stride}; }
 };
 
-// sums[row] += x[row] @ panel, for kRows rows of n numbers; sums and panel are kPanel wide.
-template <int kRows, class Number, class Weight>
+// sums[row] += x[row] @ panel, for kRows rows of n numbers and kVectors vectors of the panel.
+template <int kRows, int kVectors, class Number, class Weight>
 __attribute__((noinline)) void fold_tile(Rows<const Number> x, Rows<const Weight> panel, int64_t n,
                                          Rows<float> sums) {
-  Floats totals[kRows][kPanelVectors];
+  Floats totals[kRows][kVectors];
   for (int row = 0; row < kRows; ++row)
-    for (int i = 0; i < kPanelVectors; ++i) totals[row][i] = load(sums.row(row) + i * kLanes);
+    for (int i = 0; i < kVectors; ++i) totals[row][i] = load(sums.row(row) + i * kLanes);
   for (int64_t k = 0; k < n; ++k) {
-    decltype(load_numbers(panel.first)) columns[kPanelVectors];
-    for (int i = 0; i < kPanelVectors; ++i) columns[i] = load_numbers(panel.row(k) + i * kLanes);
+    decltype(load_numbers(panel.first)) columns[kVectors];
+    for (int i = 0; i < kVectors; ++i) columns[i] = load_numbers(panel.row(k) + i * kLanes);
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
       const auto factor = splat_number(x.row(row) + k);
 #pragma GCC unroll 8
-      for (int i = 0; i < kPanelVectors; ++i) totals[row][i] = add_product(totals[row][i], factor, columns[i]);
+      for (int i = 0; i < kVectors; ++i) totals[row][i] = add_product(totals[row][i], factor, columns[i]);
     }
   }
   for (int row = 0; row < kRows; ++row)
-    for (int i = 0; i < kPanelVectors; ++i) store(sums.row(row) + i * kLanes, totals[row][i]);
+    for (int i = 0; i < kVectors; ++i) store(sums.row(row) + i * kLanes, totals[row][i]);
 }
 
 // The same for any number of rows: in tiles as large as the registers hold, then in smaller ones.
-template <class Weight, class Number = float, int kRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1>
+template <class Weight, class Number = float, int kRows = kLanes == 16 ? 12 : 6>
 void fold_panel(Rows<const Number> x, Rows<const Weight> panel, int64_t n, Rows<float> sums,
                 int64_t num_rows) {
   int64_t row = 0;
-  for (; row + kRows <= num_rows; row += kRows) fold_tile<kRows>(x.from(row), panel, n, sums.from(row));
+  for (; row + kRows <= num_rows; row += kRows)
+    for (int column = 0; column < kPanel; column += 2 * kLanes)
+      fold_tile<kRows, 2>(x.from(row), Rows<const Weight>{panel.first + column, panel.stride}, n,
+                          Rows<float>{sums.row(row) + column, sums.stride});
   if constexpr (kRows > 1) {
     constexpr int kFewer = kRows == 12 ? 8 : kRows / 2;
     if (row < num_rows)

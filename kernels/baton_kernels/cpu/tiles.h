@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "decode.h"
+#include "early.h"
 
 namespace baton {
 
@@ -14,20 +15,29 @@ struct Tile {
   int64_t stride;
 };
 
+// Asks for a part's K or V, which begins at `base`, in so many turns: tokens [at, at + n) of it, as far as they lie in
+// one block.
+template <class Stored>
+Early ask_for_tile(const Part& part, const void* base, int64_t at, int64_t n, int64_t num_turns) {
+  const int64_t position = part.begin + at, size = part.row.block_size();
+  if (position >= part.end) return {};
+  n = std::min({n, part.end - position, size - position % size});
+  const int64_t num_bytes = n * part.row.dim() * int64_t{sizeof(Stored)};
+  return {part.row.cached<Stored>(base, position), (num_bytes + num_turns - 1) / num_turns};
+}
+
 // Tiles of a cache of Stored, given as rows of Read, which are `width` wide with zeros behind head_dim.
 template <class Stored, class Read>
 class TileReader {
  public:
   // `scratch` holds `capacity` rows of zeros.
   TileReader(const Part& part, const void* base, Read* scratch, int64_t capacity, int64_t width)
-      : part_(part), base_(static_cast<const Stored*>(base)), scratch_(scratch), capacity_(capacity),
-        width_(width) {}
+      : part_(part), base_(base), scratch_(scratch), capacity_(capacity), width_(width) {}
 
   // Rows [position, position + n) as rows [at, at + n) of a tile that is valid until the next call. Its other
   // rows up to the capacity may be read too: they hold finite numbers without meaning.
   Tile<Read> read(int64_t position, int64_t n, int64_t at = 0) {
     const int64_t dim = part_.row.dim(), size = part_.row.block_size();
-    prefetch(position + n, n);
     if constexpr (std::is_same_v<Stored, Read>) {
       if (n == capacity_ && position % size + n <= size && dim == width_)
         return {row(position), dim};
@@ -41,21 +51,10 @@ class TileReader {
   }
 
  private:
-  const Stored* row(int64_t position) const {
-    return base_ + part_.row.origin(position) + position % part_.row.block_size() * part_.row.dim();
-  }
-
-  // Ask for the next tile: it may lie in another block, where the hardware does not look ahead.
-  void prefetch(int64_t position, int64_t n) const {
-    if (position >= part_.end) return;
-    n = std::min({n, part_.end - position, part_.row.block_size() - position % part_.row.block_size()});
-    const auto* from = reinterpret_cast<const char*>(row(position));
-    const int64_t num_bytes = n * part_.row.dim() * int64_t{sizeof(Stored)};
-    for (int64_t at = 0; at < num_bytes; at += 64) __builtin_prefetch(from + at);
-  }
+  const Stored* row(int64_t position) const { return part_.row.cached<Stored>(base_, position); }
 
   const Part& part_;
-  const Stored* base_;
+  const void* base_;
   Read* scratch_;
   int64_t capacity_, width_;
 };

@@ -8,6 +8,10 @@
 #include <cstring>
 #include <utility>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 namespace baton {
 
 constexpr int kLanes = BATON_LANES;
@@ -81,6 +85,19 @@ inline void copy_row(const float* from, Bfloat16* to, int64_t n) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) store(to + i, load(from + i));
   for (; i < n; ++i) to[i] = to_bfloat16(from[i]);
+}
+
+// Whether any lane is true.
+inline bool any(Ints lanes) {
+#if BATON_LANES == 16 && defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)lanes, (__m512i)lanes) != 0;
+#elif BATON_LANES == 8 && defined(__AVX2__)
+  return !_mm256_testz_si256((__m256i)lanes, (__m256i)lanes);
+#else
+  bool is_any = false;
+  for (int lane = 0; lane < kLanes; ++lane) is_any |= lanes[lane] != 0;
+  return is_any;
+#endif
 }
 
 inline Floats max(Floats a, Floats b) { return a > b ? a : b; }
