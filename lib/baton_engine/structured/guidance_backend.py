@@ -40,7 +40,7 @@ class GuidanceBackend(Backend):
             reason = str(error)
         if not reason:
             # Only the first mask shows whether a pattern is too large.
-            matcher.unsafe_compute_mask_ptr(*_address(np.zeros_like(self._end.mask)))
+            _fill(matcher, np.zeros_like(self._end.mask))
             reason = matcher.get_error()
         if reason:
             allowed = f"what llguidance can compile ({_first_lines(reason)})"
@@ -85,7 +85,7 @@ class GuidanceState(GrammarState):
 
     def _fill(self, row: TokenMask) -> None:
         # A matcher that has met a limit of its library's allows the end tokens alone.
-        self._matcher.unsafe_compute_mask_ptr(*_address(row))
+        _fill(self._matcher, row)
 
 
 class _Words:
@@ -115,9 +115,9 @@ def _source(params: StructuredOutputsParams) -> str:
         raise ValueError(str(error)) from None
 
 
-def _address(row: TokenMask) -> tuple[int, int]:
-    """Where a mask lies, and its bytes."""
-    return row.ctypes.data, row.nbytes
+def _fill(matcher: LLMatcher, row: TokenMask) -> None:
+    """Write which tokens fit next. The library gets an address alone, so `row` is held here until it ends."""
+    matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
 
 
 def _first_lines(reason: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 from baton_core.errors import (
@@ -269,3 +270,16 @@ def test_a_mask_is_quick(backend: str) -> None:
         mask_of(state, MODEL.vocab_size)
     seconds = (time.perf_counter() - started) / 20
     assert seconds < 0.05, f"{seconds * 1e6:.0f} us"
+
+
+@pytest.mark.parametrize(("backend", "num_forms"), [("xgrammar", 40), ("guidance", 200)])
+def test_compiling_writes_to_nobody_elses_memory(backend: str, num_forms: int) -> None:
+    """Masks of sequences that draw meanwhile are of the size that a compilation tries out its form with."""
+    compiler = MODEL.compiler(backend)
+    forms = [StructuredOutputsParams(regex=f"a{{{number}}}") for number in range(1, num_forms + 1)]
+    pending = [compiler.compile(form) for form in forms]
+    num_words = (MODEL.vocab_size + 31) // 32
+    while not all(future.done() for future in pending):
+        rows = [np.zeros(num_words, np.int32) for _ in range(2000)]
+        assert not np.stack(rows).any()
+    assert all(future.result(timeout=0) is None for future in pending)
