@@ -102,8 +102,9 @@ class NixlConnector(KVConnector):
         """Peer of each order in flight."""
         self._ended: list[PullOutcome] = []
         self._has_moved = False
-        self._pause_s = FIRST_WAIT_S
         """Whether the last `poll` should be repeated at once."""
+        self._pause_s = FIRST_WAIT_S
+        """Before the next look while blocks are on their way."""
 
     # --- the local pool ---
 
