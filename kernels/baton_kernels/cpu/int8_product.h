@@ -75,7 +75,7 @@ constexpr int64_t kAheadCodes = 4 << 10;   // of weights, which a single tile as
 
 #if defined(__x86_64__)
 // sums[row] = codes[row] @ panel, for kRows rows; sums are kPanel wide.
-template <int kRows>
+template <int kRows, bool kAsks>
 __attribute__((target("avx512f,avx512vnni"))) void sum_vnni(Rows<const uint8_t> codes, const int8_t* panel,
                                                             int64_t width, Early early,
                                                             Rows<int32_t> sums) {
@@ -86,7 +86,7 @@ __attribute__((target("avx512f,avx512vnni"))) void sum_vnni(Rows<const uint8_t> 
 #pragma GCC unroll 2
     for (int i = 0; i < kVectors; ++i) totals[row][i] = _mm512_setzero_si512();
   for (int64_t k = 0; k < width; k += 4, panel += 4 * kPanel) {
-    early.ask();
+    if constexpr (kAsks) early.ask();
     __m512i weights[kVectors];
 #pragma GCC unroll 2
     for (int i = 0; i < kVectors; ++i) weights[i] = _mm512_loadu_si512(panel + 64 * i);
@@ -108,7 +108,7 @@ __attribute__((target("avx512f,avx512vnni"))) void sum_vnni(Rows<const uint8_t> 
 
 // The same of codes with their sign. The sign moves to the weights: so two products of at most 127 * 127 each fit the
 // 16 bits that AVX2 adds them in.
-template <int kRows>
+template <int kRows, bool kAsks>
 __attribute__((target("avx2"))) void sum_avx2(Rows<const uint8_t> codes, const int8_t* panel, int64_t width,
                                               Early early, Rows<int32_t> sums) {
   constexpr int kVectors = kPanel / 8;
@@ -119,7 +119,7 @@ __attribute__((target("avx2"))) void sum_avx2(Rows<const uint8_t> codes, const i
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i) totals[row][i] = _mm256_setzero_si256();
   for (int64_t k = 0; k < width; k += 4, panel += 4 * kPanel) {
-    early.ask();
+    if constexpr (kAsks) early.ask();
 #pragma GCC unroll 4
     for (int row = 0; row < kRows; ++row) {
       int32_t quad;
@@ -143,16 +143,23 @@ __attribute__((target("avx2"))) void sum_avx2(Rows<const uint8_t> codes, const i
 using SumTile = void (*)(Rows<const uint8_t>, const int8_t*, int64_t, Early, Rows<int32_t>);
 
 // By the number of rows; AVX2 has registers for the sums of two, weights and what comes between.
-constexpr SumTile kVnniTiles[] = {sum_vnni<1>, sum_vnni<2>, sum_vnni<3>, sum_vnni<4>,
-                                  sum_vnni<5>, sum_vnni<6>, sum_vnni<7>, sum_vnni<8>};
-constexpr SumTile kAvx2Tiles[] = {sum_avx2<1>, sum_avx2<2>};
+template <bool kAsks>
+constexpr SumTile kVnniTiles[] = {sum_vnni<1, kAsks>, sum_vnni<2, kAsks>, sum_vnni<3, kAsks>, sum_vnni<4, kAsks>,
+                                  sum_vnni<5, kAsks>, sum_vnni<6, kAsks>, sum_vnni<7, kAsks>, sum_vnni<8, kAsks>};
+template <bool kAsks>
+constexpr SumTile kAvx2Tiles[] = {sum_avx2<1, kAsks>, sum_avx2<2, kAsks>};
 
-inline int64_t rows_of_tile() { return has_vnni() ? std::size(kVnniTiles) : std::size(kAvx2Tiles); }
+inline int64_t rows_of_tile() { return has_vnni() ? std::size(kVnniTiles<true>) : std::size(kAvx2Tiles<true>); }
+
+template <bool kAsks>
+const SumTile* sum_tiles() {
+  return has_vnni() ? kVnniTiles<kAsks> : kAvx2Tiles<kAsks>;
+}
 
 // The same for any number of rows.
 inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Early early,
                      Rows<int32_t> sums, int64_t num_rows) {
-  const SumTile* tiles = has_vnni() ? kVnniTiles : kAvx2Tiles;
+  const SumTile* tiles = early.asks() ? sum_tiles<true>() : sum_tiles<false>();
   const int64_t most = rows_of_tile();
   for (int64_t row = 0; row < num_rows; row += most)
     tiles[std::min(most, num_rows - row) - 1](codes.from(row), panel, width,
@@ -179,7 +186,7 @@ inline Early ask_for_codes(const BatonInt8Product& step, const QuantizedRows& ro
                            int64_t first) {
   const int64_t most = rows_of_tile(), num_tiles = (step.num_rows + most - 1) / most;
   const int64_t ahead = num_tiles == 1 ? kAheadCodes : kPanel * rows.width;
-  return Early(panel + ahead, (4 * kPanel + num_tiles - 1) / num_tiles).after(first / most * (rows.width / 4));
+  return share_early(panel + ahead, 4 * kPanel, rows.width / 4, num_tiles, first / most);
 }
 
 // One panel's outputs of `count` rows from `first` on, at most kTileCodes, [count, kPanel].

@@ -55,14 +55,14 @@ struct PackedBlock {
 };
 
 // sums[row] += x[row] @ weights, for kRows rows.
-template <class Number, int kRows>
+template <class Number, int kRows, bool kAsks>
 void multiply_tile(PackedBlock<Number> block, Early early, float* sums) {
   Floats totals[kRows][kPackedVectors];
   for (int r = 0; r < kRows; ++r)
     for (int i = 0; i < kPackedVectors; ++i) totals[r][i] = load(sums + r * kPackedPanel + i * kLanes);
   const Number* weights = block.weights;
   for (int64_t k = 0; k < block.size; ++k, weights += kPackedPanel) {
-    early.ask();
+    if constexpr (kAsks) early.ask();
     decltype(load_numbers(weights)) columns[kPackedVectors];
     for (int i = 0; i < kPackedVectors; ++i) columns[i] = load_numbers(weights + i * kLanes);
     for (int r = 0; r < kRows; ++r) {
@@ -77,10 +77,10 @@ void multiply_tile(PackedBlock<Number> block, Early early, float* sums) {
 template <class Number>
 using MultiplyTile = void (*)(PackedBlock<Number>, Early, float*);
 
-template <class Number>
+template <class Number, bool kAsks>
 constexpr std::array<MultiplyTile<Number>, kPackedTileRows> kTilesByRows = {
-    multiply_tile<Number, 1>, multiply_tile<Number, 2>, multiply_tile<Number, 3>,
-    multiply_tile<Number, 4>, multiply_tile<Number, 5>, multiply_tile<Number, 6>};
+    multiply_tile<Number, 1, kAsks>, multiply_tile<Number, 2, kAsks>, multiply_tile<Number, 3, kAsks>,
+    multiply_tile<Number, 4, kAsks>, multiply_tile<Number, 5, kAsks>, multiply_tile<Number, 6, kAsks>};
 
 // All rows times one block of a panel. The tiles share the asking for the block behind it; a single one asks for what
 // it soon reads itself. A sum has the same order, and so the same bits, with any number of rows.
@@ -89,10 +89,12 @@ void multiply_block(PackedBlock<Number> block, int64_t num_rows, float* sums) {
   constexpr int64_t kRowBytes = kPackedPanel * sizeof(Number);
   const int64_t num_tiles = (num_rows + kPackedTileRows - 1) / kPackedTileRows;
   const int64_t ahead = num_tiles == 1 ? kAheadBytes : block.size * kRowBytes;
-  const Early early(reinterpret_cast<const char*>(block.weights) + ahead, (kRowBytes + num_tiles - 1) / num_tiles);
+  const char* from = reinterpret_cast<const char*>(block.weights) + ahead;
   for (int64_t tile = 0, row = 0; tile < num_tiles; ++tile) {
     const int64_t rows = (num_rows - row) / (num_tiles - tile);
-    kTilesByRows<Number>[rows - 1](block, early.after(tile * block.size), sums + row * kPackedPanel);
+    const Early early = share_early(from, kRowBytes, block.size, num_tiles, tile);
+    const auto& by_rows = early.asks() ? kTilesByRows<Number, true> : kTilesByRows<Number, false>;
+    by_rows[rows - 1](block, early, sums + row * kPackedPanel);
     block.x += rows * block.x_stride;
     row += rows;
   }
