@@ -180,7 +180,7 @@ inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t wid
 }
 #endif
 
-// What the tile that begins with row `first` asks for: all of them share the asking for the panel behind theirs; a
+// What the tile that begins with row `first` asks for: they share the asking for the panel behind theirs; a
 // single one asks for what it soon reads itself.
 inline Early ask_for_codes(const BatonInt8Product& step, const QuantizedRows& rows, const int8_t* panel,
                            int64_t first) {
