@@ -29,7 +29,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_core.routing.router_events import FinishRequest
 from baton_core.sessions.router_messages import RequestSpec
 from baton_engine import loading
-from baton_kernels.cpu_selection import load_best
+from baton_kernels.cpu_selection import load_build
 from baton_kernels.selection import select_kernels
 from baton_kernels.torch_attention import TorchAttention
 from tests.models import VARIANTS, make_model
@@ -114,7 +114,7 @@ def using_kernels(name: str) -> Iterator[None]:
     if name != "torch" and isinstance(attention, TorchAttention):
         raise SystemExit("the C++ kernels cannot be built here; allowed: a machine with a C++ compiler")
     kernels = replace(select_kernels("cpu"), attention=attention)
-    with patch.object(loading, "select_kernels", lambda *_: kernels):
+    with patch.object(loading, "choose_kernels", lambda *_, **__: kernels):
         yield
 
 
@@ -152,8 +152,8 @@ def fill_document(text: str, generated: str) -> str:
 
 def describe_run() -> str:
     """Return the line that says when and with what the table was made."""
-    loaded = load_best()
-    cpp = loaded[0].name if loaded else "none"
+    library = load_build()
+    cpp = library.variant.name if library else "none"
     return (
         f"Made on {datetime.now(UTC):%Y-%m-%d} by `python -m tools.model_matrix`: Python "
         f"{platform.python_version()}, torch {torch.__version__}, Transformers {transformers.__version__}, "

@@ -6,19 +6,16 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_float, c_int32, c_int64, c_void_p
-from typing import Final
 
 import torch
 from torch import Tensor
 
 from baton_kernels.cpu_library import CpuLibrary
 from baton_kernels.cpu_memory import RESULTS
-from baton_kernels.interface import Function, LayerKernels
-
-VECTORISED: Final = (Function.SILU, Function.GELU_TANH)
-"""Those that C++ computes for a whole vector at once; torch is faster with the others."""
-NOT_GATED: Final = -1
-"""In place of a function of a linear layer's outputs: kNotGated in C++."""
+from baton_kernels.cpu_packed import VECTORISED, packed_product
+from baton_kernels.int8 import PackedInt8Product, can_multiply_codes
+from baton_kernels.int8_library import Int8Library
+from baton_kernels.interface import Function, LayerKernels, Product
 
 
 class Norm(ctypes.Structure):
@@ -59,9 +56,10 @@ class Elementwise(ctypes.Structure):
 
 
 class CpuLayers(LayerKernels):
-    """Norms and gated products of float32 and bfloat16; a row's numbers do not depend on its batch."""
+    """Norms, gates and linear layers of float32 and bfloat16; a row's numbers do not depend on its batch."""
 
     def __init__(self, library: CpuLibrary) -> None:
+        self._library = library
         self._normalise, self._apply = library.function("baton_normalise"), library.function("baton_apply")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -76,6 +74,14 @@ class CpuLayers(LayerKernels):
             return super().apply_mul(function, gate_up)
         gate, up = (gate_up if gate_up.stride(1) == 1 else gate_up.contiguous()).chunk(2, dim=-1)
         return self.apply_rows(function, gate, up)
+
+    def product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
+        return packed_product(self._library, weight, bias)
+
+    def int8_product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
+        if not can_multiply_codes(self._library.variant):
+            return None
+        return PackedInt8Product(Int8Library(self._library), weight, bias)
 
     def normalise(
         self,

@@ -12,6 +12,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 from pathlib import Path
 
 from baton_kernels.cpu_build import BuildError
+from baton_kernels.cpu_variants import CpuVariant
 from baton_kernels.recorded_calls import NativeFunction
 
 
@@ -131,7 +132,8 @@ class CpuLibrary:
         BuildError: the file is damaged or this process may not use what it needs.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, variant: CpuVariant) -> None:
+        self.variant = variant
         try:
             library = ctypes.CDLL(str(path))
         except OSError as error:

@@ -1,7 +1,7 @@
 """Linear layers on a CPU by the C++ kernels: weights are packed into panels of outputs.
 
-bfloat16 is multiplied in pairs with AVX512-BF16 and widened without; where the CPU has AMX, oneDNN is left to
-it. A row's numbers do not depend on the rows beside it, nor on how many they are.
+bfloat16 is multiplied in pairs with AVX512-BF16 and widened without; the AMX build leaves it to oneDNN. A
+row's numbers do not depend on the rows beside it, nor on how many they are.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from baton_kernels.cpu_layers import NOT_GATED, VECTORISED
 from baton_kernels.cpu_library import CpuLibrary
 from baton_kernels.cpu_memory import RESULTS
-from baton_kernels.cpu_selection import load_best
 from baton_kernels.cpu_variants import CpuVariant
 from baton_kernels.interface import Function
 
+VECTORISED: Final = (Function.SILU, Function.GELU_TANH)
+"""Those that C++ computes for a whole vector at once; torch is faster with the others."""
+NOT_GATED: Final = -1
+"""In place of a function of a linear layer's outputs: kNotGated in C++."""
+MIN_PACKED_ELEMENTS: Final = 1 << 12
+"""Weights below this gain nothing from packing."""
 _SIGNLESS: Final = {2: torch.int16, 4: torch.int32}
 """By the size of what lies side by side in a panel for one output, in bytes."""
 
@@ -99,21 +103,24 @@ class PackedProduct:
         return out
 
 
-def packed_product(weight: Tensor, bias: Tensor | None) -> PackedProduct | None:
-    """Return the layer of a weight on a CPU; None where something else is faster, or nothing is built."""
-    best = load_best()
-    if best is None or not takes(best[0], weight.dtype):
+def packed_product(library: CpuLibrary, weight: Tensor, bias: Tensor | None) -> PackedProduct | None:
+    """Return the layer of a weight on a CPU; None where something else is faster."""
+    if not takes(library.variant, weight) or weight.shape[1] % depth_of(library, weight.dtype):
         return None
-    if weight.shape[1] % depth_of(best[1], weight.dtype):
-        return None
-    return PackedProduct(best[1], weight, bias)
+    return PackedProduct(library, weight, bias)
 
 
-def takes(variant: CpuVariant, dtype: torch.dtype) -> bool:
-    """Say whether a build multiplies weights of `dtype`, and does so faster than oneDNN."""
-    if dtype == torch.bfloat16:
-        return not variant.has_tiles
-    return dtype == torch.float32 and variant.num_lanes >= 8
+def takes(variant: CpuVariant, weight: Tensor) -> bool:
+    """Say whether a build multiplies a weight, and does so faster than torch.
+
+    A build without bfloat16 arithmetic takes bfloat16 of any size: torch would convert it in each product.
+    """
+    is_large = weight.numel() >= MIN_PACKED_ELEMENTS
+    if weight.device.type != "cpu":
+        return False
+    if weight.dtype == torch.bfloat16:
+        return not variant.has_tiles and (is_large or not variant.has_dot)
+    return weight.dtype == torch.float32 and variant.num_lanes >= 8 and is_large
 
 
 def depth_of(library: CpuLibrary, dtype: torch.dtype) -> int:

@@ -1,4 +1,6 @@
-"""Which build of the C++ kernels a CPU computes with: the fastest that it can have, else torch."""
+"""The build of the C++ kernels that a process computes with on a CPU: the fastest that the CPU can have, or
+one that is asked for by name.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from baton_kernels.cpu_copy import CpuCopy
 from baton_kernels.cpu_layers import CpuLayers
 from baton_kernels.cpu_library import CpuLibrary
 from baton_kernels.cpu_sampling import CpuSampling
-from baton_kernels.cpu_variants import CpuVariant, cpu_flags, usable_variants
+from baton_kernels.cpu_variants import AUTO, EMULATED, TORCH, VARIANTS, CpuVariant, cpu_flags, usable_variants
 from baton_kernels.interface import Kernels, LayerKernels
 from baton_kernels.torch_attention import TorchAttention
 from baton_kernels.torch_sampling import TorchSampling
@@ -21,34 +23,54 @@ from baton_kernels.torch_sampling import TorchSampling
 logger = logging.getLogger(__name__)
 
 
-def select_cpu_kernels(dtype: torch.dtype) -> Kernels:
-    """Return the kernels for a model and a cache of `dtype`; the first call of a user compiles them."""
-    loaded = load_best()
-    if loaded is None:
+class CpuKernelsError(Exception):
+    """The kernels that are asked for by name cannot be had; the message says why, and what can."""
+
+
+def select_cpu_kernels(dtype: torch.dtype, cpu_kernels: str = AUTO) -> Kernels:
+    """Return the kernels for a model and a cache of `dtype`; the first call of a user compiles them.
+
+    Raises:
+        CpuKernelsError: `cpu_kernels` is none of CPU_KERNELS, or this machine cannot have it.
+    """
+    library = load_build(cpu_kernels)
+    if library is None:
         return Kernels(attention=TorchAttention(), layers=LayerKernels(), sampling=TorchSampling())
-    variant, library = loaded
     if dtype not in DTYPES:
         return Kernels(attention=TorchAttention(), layers=LayerKernels(), sampling=CpuSampling(library))
+    is_v_transposed = library.variant.has_tiles and dtype == torch.bfloat16
     return Kernels(
-        attention=CpuAttention(library, is_v_transposed=variant.has_tiles and dtype == torch.bfloat16),
+        attention=CpuAttention(library, is_v_transposed=is_v_transposed),
         layers=CpuLayers(library),
         sampling=CpuSampling(library),
     )
 
 
-def select_copy() -> CpuCopy | None:
+def select_copy(cpu_kernels: str = AUTO) -> CpuCopy | None:
     """Return what copies rows in host memory; None where there are no C++ kernels."""
-    loaded = load_best()
-    return None if loaded is None else CpuCopy(loaded[1])
+    library = load_build(cpu_kernels)
+    return None if library is None else CpuCopy(library)
 
 
 @cache
-def load_best() -> tuple[CpuVariant, CpuLibrary] | None:
-    """Return the first variant that this machine builds and runs; None, with a line in the log, for none."""
+def load_build(cpu_kernels: str = AUTO) -> CpuLibrary | None:
+    """Return the build of that name, or with "auto" the first that this machine builds and runs.
+
+    None for "torch", and with "auto", with a line in the log, where no build can be had.
+
+    Raises:
+        CpuKernelsError: another name, or this machine cannot have it.
+    """
+    if cpu_kernels == TORCH:
+        return None
+    return _load_best() if cpu_kernels == AUTO else _load_named(cpu_kernels)
+
+
+def _load_best() -> CpuLibrary | None:
     reasons = []
     for variant in usable_variants(cpu_flags()):
         try:
-            library = CpuLibrary(build(variant))
+            library = _load(variant)
         except BuildTimeoutError as error:
             reasons.append(str(error))
             break
@@ -56,6 +78,24 @@ def load_best() -> tuple[CpuVariant, CpuLibrary] | None:
             reasons.append(str(error))
             continue
         logger.info("C++ kernels of this CPU: %s", variant.name)
-        return variant, library
+        return library
     logger.warning("no C++ kernels on this CPU, torch is slower: %s", reasons[0])
     return None
+
+
+def _load_named(name: str) -> CpuLibrary:
+    usable = {variant.name: variant for variant in usable_variants(cpu_flags(), (*VARIANTS, *EMULATED))}
+    if name not in usable:
+        raise CpuKernelsError(
+            f"cpu_kernels is {name!r}; allowed on this CPU: {', '.join((AUTO, *usable, TORCH))}"
+        )
+    try:
+        return _load(usable[name])
+    except BuildError as error:
+        raise CpuKernelsError(
+            f"cpu_kernels is {name!r}, which cannot be built here: {error}; allowed: auto, torch"
+        ) from error
+
+
+def _load(variant: CpuVariant) -> CpuLibrary:
+    return CpuLibrary(build(variant), variant)

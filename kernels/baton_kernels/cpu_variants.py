@@ -1,15 +1,16 @@
 """The builds of the CPU kernels: one per instruction set, from one source in cpu/.
 
-AVX512-BF16 multiplies pairs of bfloat16 in linear layers and in attention; AMX takes all products of a
-bfloat16 cache, and wants V transposed inside its blocks. The others widen bfloat16 and compute in float32.
+AVX512-BF16 multiplies pairs of bfloat16 in linear layers and in attention; AMX computes decode attention over
+a bfloat16 cache, and wants V transposed inside its blocks. The others widen bfloat16 and compute in float32.
 
-The tests compile all of them and run those that the CPU has. The sources of AMX and AVX512-BF16 they also run
-with these instructions emulated; on a CPU that has AMX they have not been run or measured yet.
+Each build with vectors of 16 numbers also exists emulated, in plain C++ with AVX2: the same layouts and
+paths, slowly, on CPUs that lack the instructions. The tests run every path, natively where the CPU can, else
+emulated.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +48,17 @@ def _variant(name: str, needs: str, num_lanes: int, *macros: str, has_tiles: boo
     )
 
 
+def _emulated(variant: CpuVariant) -> CpuVariant:
+    """The same paths on a CPU with AVX2; -O2 halves the time that the compiler takes."""
+    defined = [flag for flag in variant.compiler_flags if flag.startswith("-D")]
+    return replace(
+        variant,
+        name=f"{variant.name}-emulated",
+        needs=AVX2.needs,
+        compiler_flags=(*defined, "-DBATON_EMULATED=1", *(f"-m{flag}" for flag in sorted(AVX2.needs)), "-O2"),
+    )
+
+
 _AVX512: Final = "avx2 fma avx512f avx512bw avx512dq avx512vl"
 
 AMX: Final = _variant(
@@ -63,6 +75,12 @@ AVX2: Final = _variant("avx2", "avx2 fma", 8)
 PLAIN: Final = _variant("plain", "", 4)
 VARIANTS: Final = (AMX, AVX512_BF16, AVX512, AVX2, PLAIN)
 """Fastest first."""
+EMULATED: Final = tuple(_emulated(variant) for variant in VARIANTS if variant.num_lanes == 16)
+
+AUTO: Final = "auto"
+TORCH: Final = "torch"
+CPU_KERNELS: Final = (AUTO, *(variant.name for variant in (*VARIANTS, *EMULATED)), TORCH)
+"""Names that users ask for a build by: the fastest that the CPU can have, one of these, or none."""
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -78,6 +96,8 @@ def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset()
 
 
-def usable_variants(flags: frozenset[str]) -> tuple[CpuVariant, ...]:
-    """The variants that run on a CPU with `flags`, fastest first."""
-    return tuple(variant for variant in VARIANTS if variant.needs <= flags)
+def usable_variants(
+    flags: frozenset[str], variants: tuple[CpuVariant, ...] = VARIANTS
+) -> tuple[CpuVariant, ...]:
+    """The `variants` that run on a CPU with `flags`, in their order."""
+    return tuple(variant for variant in variants if variant.needs <= flags)

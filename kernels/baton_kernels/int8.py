@@ -7,8 +7,6 @@ Called from the engine thread only.
 
 from __future__ import annotations
 
-import logging
-from functools import cache
 from typing import Final
 
 import torch
@@ -17,48 +15,35 @@ from torch.nn import functional
 
 from baton_kernels import int8_library
 from baton_kernels.cpu_invariant_library import PANEL
-from baton_kernels.cpu_layers import NOT_GATED, VECTORISED
 from baton_kernels.cpu_memory import RESULTS
-from baton_kernels.cpu_selection import load_best
-from baton_kernels.cpu_variants import cpu_flags
+from baton_kernels.cpu_packed import NOT_GATED, VECTORISED
+from baton_kernels.cpu_variants import CpuVariant
 from baton_kernels.int8_library import Int8Library, Quantize
-from baton_kernels.interface import Function, Product
-
-logger = logging.getLogger(__name__)
+from baton_kernels.interface import Function
 
 LARGEST_CODE: Final = 127
 MAX_IN_FEATURES: Final = (2**31 - 1) // LARGEST_CODE**2
 """The sum of more products need not fit 32 bits."""
-_NEEDS: Final = frozenset({"avx2"})
-"""AVX512-VNNI is faster, where it is there."""
 _EXACT_COLUMNS: Final = 2**24 // LARGEST_CODE**2
 """Sums of so many products are integers that float32 holds, in any order."""
 _QUAD: Final = 4
 """Inputs of one output that lie side by side, as the instructions add them."""
 
 
-def int8_product(weight: Tensor, bias: Tensor | None) -> Product:
-    """Return a linear layer in the fastest way that this CPU has.
+def can_multiply_codes(variant: CpuVariant) -> bool:
+    """Say whether a build multiplies codes faster than torch: with AVX2, and with AVX512-VNNI where that is
+    there.
+    """
+    return "avx2" in variant.needs
 
-    `weight` is `[out_features, in_features]`, `bias` `[out_features]`.
+
+def require_in_features(weight: Tensor) -> None:
+    """Check a weight `[out_features, in_features]`.
 
     Raises: ValueError: there are more than `MAX_IN_FEATURES`.
     """
     if weight.shape[1] > MAX_IN_FEATURES:
         raise ValueError(f"a weight has {weight.shape[1]} inputs; allowed: at most {MAX_IN_FEATURES}")
-    library = load_int8()
-    return TorchInt8Product(weight, bias) if library is None else PackedInt8Product(library, weight, bias)
-
-
-@cache
-def load_int8() -> Int8Library | None:
-    """Return the C++ kernels if they can be built and this CPU runs them; None, with a line in the log."""
-    loaded = load_best()
-    if loaded is not None and cpu_flags() >= _NEEDS:
-        return Int8Library(loaded[1])
-    reason = "the C++ kernels cannot be built" if loaded is None else "this CPU lacks AVX2"
-    logger.warning("int8 layers are computed by torch, slower than float32: %s", reason)
-    return None
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:

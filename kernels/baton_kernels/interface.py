@@ -268,7 +268,11 @@ class LayerKernels:
         return self.apply(function, gate) * up
 
     def product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
-        """A linear layer that these kernels want computed their way; None leaves it to the engine."""
+        """Return a linear layer that these kernels compute their way; None leaves it to the engine."""
+        return None
+
+    def int8_product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
+        """Return a linear layer of 8-bit integers; None leaves it to the engine."""
         return None
 
 

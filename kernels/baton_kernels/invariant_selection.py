@@ -8,7 +8,8 @@ import torch
 
 from baton_kernels.cpu_attention import DTYPES
 from baton_kernels.cpu_invariant import InvariantCpuAttention, InvariantCpuLayers
-from baton_kernels.cpu_selection import load_best
+from baton_kernels.cpu_selection import load_build
+from baton_kernels.cpu_variants import AUTO
 from baton_kernels.interface import Kernels
 from baton_kernels.torch_sampling import TorchSampling
 
@@ -17,20 +18,22 @@ class NotInvariantError(Exception):
     """There are no batch-invariant kernels; the message says for what."""
 
 
-def select_invariant_kernels(device: torch.device | str, dtype: torch.dtype, head_dim: int) -> Kernels:
+def select_invariant_kernels(
+    device: torch.device | str, dtype: torch.dtype, head_dim: int, cpu_kernels: str = AUTO
+) -> Kernels:
     """Batch-invariant kernels for `device` and heads of `head_dim`, with a KV pool of `dtype`.
 
     Raises:
         NotInvariantError: there are none.
+        CpuKernelsError: `cpu_kernels` cannot be had.
     """
     if torch.device(device).type == "cuda":
         return _cuda_kernels(head_dim)
-    loaded = load_best()
-    if loaded is None:
-        raise NotInvariantError("a CPU for which the C++ kernels cannot be built")
+    library = load_build(cpu_kernels)
+    if library is None:
+        raise NotInvariantError("a CPU for which no C++ kernels are built")
     if dtype not in DTYPES:
         raise NotInvariantError(f"{dtype} on a CPU")
-    _, library = loaded
     libc = "-".join(platform.libc_ver())
     return Kernels(
         attention=InvariantCpuAttention(library),

@@ -16,6 +16,7 @@ from ctypes import c_int64, c_void_p
 from functools import partial
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -25,7 +26,7 @@ _UNWRITTEN: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empt
 
 
 class NotRecordableError(Exception):
-    """A pass looks at numbers on the host."""
+    """A pass looks at numbers on the host, or an operator's memory cannot be followed."""
 
 
 class _Call(ctypes.Structure):
@@ -77,7 +78,7 @@ class RecordedCalls:
         """Compute `forward()` and note how; its result is what each replay writes anew.
 
         Raises:
-            NotRecordableError: it looks at numbers.
+            NotRecordableError: it cannot be recorded.
         """
         recorded = cls()
         with recorded._noting_native(), _NotingOperators(recorded):
@@ -103,15 +104,18 @@ class RecordedCalls:
         """Note one of torch's operators and what it returned.
 
         Raises:
-            NotRecordableError: that is not a tensor.
+            NotRecordableError: that is no tensor, or one whose memory only its library knows.
         """
         results = tree_leaves(result)
         self._kept += results
         if operator._schema.is_mutable:
             self._add(partial(operator, *args, **kwargs))
             return
-        if not all(isinstance(leaf, Tensor) for leaf in results):
-            raise NotRecordableError(f"{operator} returns {result!r}")
+        for leaf in results:
+            if not isinstance(leaf, Tensor):
+                raise NotRecordableError(f"{operator} returns {leaf!r}")
+            if leaf.layout != torch.strided:
+                raise NotRecordableError(f"{operator} returns a tensor of the layout {leaf.layout}")
         own = _storages((args, kwargs))
         written = [not _storages(leaf) & own for leaf in results]
         if any(written) and operator._schema.name.removeprefix("aten::") not in _UNWRITTEN:
@@ -165,7 +169,11 @@ class _NotingOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _storages(tree: object) -> set[int]:
-    return {leaf.untyped_storage().data_ptr() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)}
+    """Addresses of the memory that tensors lie in. A weight that oneDNN has packed shares its own with
+    nobody.
+    """
+    tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
+    return {leaf.untyped_storage().data_ptr() for leaf in tensors if leaf.layout == torch.strided}
 
 
 def _compute_again(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,26 @@ from baton_kernels.upload import upload
 MASS_BITS: Final = 44
 """Probability masses are counted in steps of 2**-44 of the best token's, as integers: their sum depends on no
 order, and that of 2**18 tokens fits."""
+
+
+class Refusal(IntEnum):
+    """A reason why a row of logits gives no token, in the place of one; cpu/draw.h numbers them alike."""
+
+    NOT_A_NUMBER = -1
+    INFINITE = -2
+    NOTHING_LEFT = -3
+
+    @property
+    def reason(self) -> str:
+        """The reason in words."""
+        return _REASONS[self]
+
+
+_REASONS: Final = {
+    Refusal.NOT_A_NUMBER: "the logits are not numbers (NaN)",
+    Refusal.INFINITE: "the logits are infinite",
+    Refusal.NOTHING_LEFT: "no token is left: all logits are minus infinity",
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,5 +99,6 @@ class SamplingKernels(ABC):
     def draw(self, logits: Tensor, batch: SampleBatch) -> Tensor:
         """Draw one token per row of `logits` `[num_rows, vocab_size]`; return `[num_rows] int64`.
 
-        A row that holds NaN or +inf gives any of its tokens.
+        A row that holds NaN or +inf, or nothing but -inf, gives a `Refusal`. One that holds both NaN and +inf
+        gives either.
         """

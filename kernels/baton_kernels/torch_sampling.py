@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_kernels.noise import LANES, MAX_NOISE, PIECE, gumbel_noise, noise_words, to_noise
-from baton_kernels.sampling import MASS_BITS, SampleBatch, SamplingKernels
+from baton_kernels.sampling import MASS_BITS, Refusal, SampleBatch, SamplingKernels
 
 _FEW_TOKENS: Final = 1 << 11
 """Candidates of a row up to which each is evaluated by itself, together with those of other rows."""
@@ -23,11 +23,21 @@ class TorchSampling(SamplingKernels):
 
     def draw(self, logits: Tensor, batch: SampleBatch) -> Tensor:
         wide = logits.float()
-        tokens = torch.from_numpy(wide.numpy().argmax(axis=-1))
-        rows = (batch.temperature > 0).nonzero()[:, 0]
+        tokens = torch.from_numpy(wide.numpy().argmax(axis=-1))  # of NaN, if there is one
+        top = wide.gather(1, tokens[:, None])[:, 0]
+        is_finite = top.isfinite()
+        rows = ((batch.temperature > 0) & is_finite).nonzero()[:, 0]
         if len(rows):
             tokens[rows] = _draw(wide[rows], batch.rows(rows), tokens[rows])
-        return tokens
+        return tokens if is_finite.all() else torch.where(is_finite, tokens, _refusals(top))
+
+
+def _refusals(top: Tensor) -> Tensor:
+    """Return the `Refusal` of rows `[num_rows]` by the highest logit of each, which is not finite."""
+    refusals = torch.full(top.shape, int(Refusal.NOTHING_LEFT))
+    return refusals.masked_fill_(top > 0, int(Refusal.INFINITE)).masked_fill_(
+        top.isnan(), int(Refusal.NOT_A_NUMBER)
+    )
 
 
 def _draw(logits: Tensor, batch: SampleBatch, best: Tensor) -> Tensor:

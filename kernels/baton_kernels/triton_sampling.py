@@ -24,7 +24,7 @@ from triton.language.random import philox_impl as _philox
 
 from baton_kernels.kernel_variant import TRITON_TYPES, KernelVariant
 from baton_kernels.noise import LANES
-from baton_kernels.sampling import MASS_BITS, SampleBatch, SamplingKernels
+from baton_kernels.sampling import MASS_BITS, Refusal, SampleBatch, SamplingKernels
 
 NUM_LANES: Final = tl.constexpr(LANES)
 MASS_UNITS: Final = tl.constexpr(2.0**MASS_BITS)
@@ -33,6 +33,9 @@ MARGIN: Final = tl.constexpr(1.0001)
 """Covers the float32 rounding of the test by which a token is skipped."""
 LAST_FINITE: Final = tl.constexpr(0x7F7FFFFF)
 """Greatest magnitude of a token that takes part: an infinite one cannot be drawn."""
+NOT_A_NUMBER: Final = tl.constexpr(int(Refusal.NOT_A_NUMBER))
+INFINITE: Final = tl.constexpr(int(Refusal.INFINITE))
+NOTHING_LEFT: Final = tl.constexpr(int(Refusal.NOTHING_LEFT))
 NO_ID: Final = tl.constexpr(0x7FFFFFFF)
 TILE: Final = 2048
 """Tokens that a program looks at together."""
@@ -59,18 +62,23 @@ def _mass_of(scores):
 
 @triton.jit
 def _best_logit(row_ptr, vocab_size, TILE: tl.constexpr):
-    """The highest logit and the lowest id that has it; NaN counts as infinite."""
+    """The highest logit and the lowest id that has it, or a `Refusal`; NaN counts as infinite."""
     highest = tl.full([TILE], float("-inf"), tl.float32)
     ids = tl.zeros([TILE], tl.int32)
+    nans = tl.zeros([TILE], tl.int32)
     for start in range(0, vocab_size, TILE):
         tokens = start + tl.arange(0, TILE)
         logits = tl.load(row_ptr + tokens, mask=tokens < vocab_size, other=float("-inf")).to(tl.float32)
-        logits = tl.where(logits != logits, float("inf"), logits)
+        is_nan = logits != logits
+        nans |= is_nan.to(tl.int32)
+        logits = tl.where(is_nan, float("inf"), logits)
         # The first of equals stays, and a row of -inf alone gives its first token.
         ids = tl.where(logits > highest, tokens, tl.where(start == 0, tokens, ids))
         highest = tl.maximum(highest, logits)
     best = tl.max(highest, 0)
-    return best, tl.min(tl.where(highest == best, ids, NO_ID), 0)
+    best_id = tl.min(tl.where(highest == best, ids, NO_ID), 0)
+    best_id = tl.where(best == float("inf"), INFINITE, tl.where(best == float("-inf"), NOTHING_LEFT, best_id))
+    return best, tl.where(tl.max(nans, 0) > 0, NOT_A_NUMBER, best_id)
 
 
 @triton.jit
@@ -219,7 +227,7 @@ def draw_rows(
     row_ptr = logits_ptr + row.to(tl.int64) * stride_row
     temperature = tl.load(temperature_ptr + row).to(tl.float32)
     best, drawn = _best_logit(row_ptr, vocab_size, TILE)
-    if temperature > 0:
+    if (temperature > 0) & (drawn >= 0):
         # The least score that min_p leaves; without min_p all that is finite.
         min_score = tl.load(min_score_ptr + row).to(tl.float32)
         last = tl.minimum(_magnitudes(min_score), LAST_FINITE)

@@ -62,18 +62,33 @@ class DecodeRecordings:
         if num_seqs not in self._recorded:
             return self._record(num_seqs)
         calls, hidden, _ = self._recorded[num_seqs]
-        calls.replay()
+        try:
+            calls.replay()
+        except RuntimeError as error:
+            return self._give_up(num_seqs, error)
         return hidden
 
     def _record(self, num_seqs: int) -> Tensor:
         """Compute the step that is filled in, and note how."""
-        attention = StepAttention(self._kernels, self._kv_pool, self._spec, self._inputs.batches(num_seqs))
-        compute = partial(self._model.forward, self._inputs.token_ids[:num_seqs], attention)
+        attention = self._attention(num_seqs)
         try:
-            calls, hidden = RecordedCalls.record(compute)
-        except NotRecordableError as error:
-            logger.warning("decode steps run eagerly, which is slower: %s", error)
-            self._is_recordable = False
-            return compute()
+            calls, hidden = RecordedCalls.record(partial(self._compute, num_seqs, attention))
+        except (NotRecordableError, RuntimeError) as error:
+            return self._give_up(num_seqs, error)
         self._recorded[num_seqs] = calls, hidden, attention
         return hidden
+
+    def _give_up(self, num_seqs: int, error: Exception) -> Tensor:
+        """Compute the step that is filled in eagerly, as all that follow. Nobody has seen what it wrote
+        before.
+        """
+        logger.warning("decode steps run eagerly, which is slower: %s", error)
+        self._is_recordable = False
+        self._recorded.clear()
+        return self._compute(num_seqs, self._attention(num_seqs))
+
+    def _attention(self, num_seqs: int) -> StepAttention:
+        return StepAttention(self._kernels, self._kv_pool, self._spec, self._inputs.batches(num_seqs))
+
+    def _compute(self, num_seqs: int, attention: StepAttention) -> Tensor:
+        return self._model.forward(self._inputs.token_ids[:num_seqs], attention)

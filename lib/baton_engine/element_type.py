@@ -1,4 +1,4 @@
-"""Which element type a model is computed in."""
+"""The element type that a model is computed in."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from baton_core.errors import InvalidConfigError
+from baton_kernels.onednn import multiplies_bfloat16
 
 logger = logging.getLogger(__name__)
 
@@ -37,15 +38,10 @@ def resolve_dtype(requested: str, checkpoint: str, device: torch.device) -> torc
     return _TYPES[chosen]
 
 
-def has_native_bfloat16() -> bool:
-    """Say whether this CPU multiplies bfloat16 in hardware."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-
-
 def _automatic(checkpoint: str, device: torch.device) -> str:
     if checkpoint == "float32" or device.type != "cpu":
         return checkpoint
-    return "bfloat16" if has_native_bfloat16() else "float32"
+    return "bfloat16" if multiplies_bfloat16() else "float32"
 
 
 def _require_on_device(chosen: str, requested: str, device: torch.device) -> None:

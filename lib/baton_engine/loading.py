@@ -11,10 +11,10 @@ from torch import Tensor
 
 from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError
-from baton_engine.batch_invariance import invariant_kernels
 from baton_engine.device import resolve_device
 from baton_engine.draw_state import DrawStates, Forms
 from baton_engine.element_type import resolve_dtype
+from baton_engine.kernel_choice import choose_kernels
 from baton_engine.logits_processors import LogitsProcessors
 from baton_engine.logits_rules import LogitsRules
 from baton_engine.logprobs import LogprobsMode
@@ -28,8 +28,8 @@ from baton_engine.runner import ModelRunner
 from baton_engine.sampler import Sampler
 from baton_engine.sizing import KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
 from baton_engine.weights import WeightReader
+from baton_kernels.cpu_variants import AUTO
 from baton_kernels.interface import Kernels
-from baton_kernels.selection import select_kernels
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,8 @@ class EngineSettings:
     logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     batch_invariant: bool = False
     """Compute each token alike whatever shares its steps; slower."""
+    cpu_kernels: str = AUTO
+    """The build of the C++ kernels on a CPU, one of `CPU_KERNELS`."""
     async_scheduling: bool | None = None
     """Plan a step while the one before it runs; None: on a GPU."""
 
@@ -156,8 +158,9 @@ def load_model(settings: EngineSettings, plan: KVCachePlan | None = None) -> Loa
     require_quantizable(settings.quantization, config, device)
     free_bytes = free_device_bytes(device)
     weights = WeightReader(folder, dtype, device, is_quantized=settings.quantization is not None)
-    invariant = settings.batch_invariant
-    kernels = invariant_kernels(config, device, dtype) if invariant else select_kernels(device, dtype)
+    kernels = choose_kernels(
+        config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
+    )
     model = build_model(config, weights, kernels.layers)
     free_unused(device)  # what lay between reading and packing the weights
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)

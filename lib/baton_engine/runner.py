@@ -114,10 +114,10 @@ class ModelRunner:
         if self._last is None or self._last[0] != plan.follows.step_id:
             raise RuntimeError(f"step {plan.follows.step_id} failed, and step {plan.step_id} follows it")
         token_ids, rows = self._last[1], plan.follows.rows
-        if len(rows) == len(token_ids):
-            return token_ids
-        (index,) = upload((np.array(rows, np.int64),), self.model.device)
-        return token_ids[index]
+        if len(rows) != len(token_ids):
+            (index,) = upload((np.array(rows, np.int64),), self.model.device)
+            token_ids = token_ids[index]
+        return token_ids.clamp_min(0)  # a Refusal ends its sequence, which this step still computes
 
     def _forward(self, slices: tuple[SequenceSlice, ...], drawn: Tensor | None) -> Tensor:
         """Return the final hidden states of the `_wanted_rows`, or of all tokens, valid until the next step.

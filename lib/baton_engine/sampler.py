@@ -23,7 +23,8 @@ class Drawn:
     """A token for each row of logits, and what some rows have besides."""
 
     token_ids: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    """`[num_rows] int64` on the logits' device, which may still compute them."""
+    """`[num_rows] int64` on the logits' device, which may still compute them; a `Refusal` for a row that
+    gives none."""
     logprobs: Mapping[int, PositionLogprobs] = field(default_factory=dict)
     failures: Mapping[int, str] = field(default_factory=dict)
     """Why the rules of a row could not be followed; its token means nothing."""
@@ -61,7 +62,7 @@ class Sampler:
         on_host = token_ids.tolist() if rows else []
         for part in chunks(len(rows)):
             values, of_part = self.mode.values(told[part]), rows[part]
-            tokens = [on_host[row] for row in of_part]
+            tokens = [max(0, on_host[row]) for row in of_part]  # a Refusal has no log-probability
             found = gather_logprobs(values, tokens, [asked[row] for row in of_part])
             logprobs |= zip(of_part, found, strict=True)
         return Drawn(token_ids=token_ids, logprobs=logprobs, failures=failures)

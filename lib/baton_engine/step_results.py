@@ -8,6 +8,7 @@ from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.prompt_logprobs import PromptLogprobs
 from baton_engine.sampler import Drawn
+from baton_kernels.sampling import Refusal
 
 
 def step_result(
@@ -15,20 +16,28 @@ def step_result(
 ) -> StepResult:
     """Give each slice its rows of `drawn`, one for each of its samples, and what was found of its prompt.
 
-    `token_ids` are those of `drawn`, on the host. A slice that failed gets the reason alone.
+    `token_ids` are those of `drawn`, on the host. A slice that failed gets the reason alone; one without
+    rules whose logits give no token counts as broken.
     """
     sampled: list[tuple[int, ...]] = []
     logprobs: dict[int, tuple[PositionLogprobs, ...]] = {}
     failures: dict[int, str] = {}
+    broken: set[int] = set()
     num_rows = 0
     for number, piece in enumerate(plan.slices):
         rows = range(num_rows, num_rows + len(piece.samples))
         num_rows = rows.stop
-        if drawn.failures and (failed := [row for row in rows if row in drawn.failures]):
-            failures[number] = drawn.failures[failed[0]]
+        tokens = tuple(token_ids[rows.start : rows.stop])
+        reasons = [drawn.failures[row] for row in rows if row in drawn.failures] if drawn.failures else []
+        if not reasons and tokens and min(tokens) < 0:
+            reasons = [Refusal(min(tokens)).reason]
+            if all(sample.history is None for sample in piece.samples):
+                broken.add(number)
+        if reasons:
+            failures[number] = reasons[0]
             sampled.append(())
             continue
-        sampled.append(tuple(token_ids[rows.start : rows.stop]))
+        sampled.append(tokens)
         if drawn.logprobs and (told := [row for row in rows if row in drawn.logprobs]):
             logprobs[number] = tuple(drawn.logprobs[row] for row in told)
     return StepResult(
@@ -37,4 +46,5 @@ def step_result(
         logprobs=logprobs,
         prompt_logprobs={number: told for number, told in prompts.items() if number not in failures},
         failures=failures,
+        broken=frozenset(broken),
     )

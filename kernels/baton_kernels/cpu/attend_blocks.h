@@ -202,7 +202,7 @@ __attribute__((always_inline)) inline void soften_row(const float* scores, int64
   const float top = memory.max[row];
   for (int i = 0; i < kSplit / kLanes; ++i) {
     const Floats weight = exp2_nonpositive(x[i] - top);
-    x[i] = is_whole ? weight : x[i] > -INFINITY ? weight : Floats{};
+    x[i] = is_whole ? weight : x[i] == splat(-INFINITY) ? Floats{} : weight;   // NaN stays
     total += x[i];
   }
   store_weights(x, weights);
@@ -264,7 +264,7 @@ void attend_tile(const BatonAttend& step, const QueryTile& tile, float* place) {
   for (int64_t row = 0; row < memory.num_rows; ++row) {
     float* out = memory.out + row * memory.width;
     const float sum = sum_lanes(load(memory.sums + row * kLanes));
-    for (int64_t d = 0; d < dim; ++d) out[d] = sum > 0 ? out[d] / sum : 0.0f;
+    for (int64_t d = 0; d < dim; ++d) out[d] = sum == 0 ? 0.0f : out[d] / sum;
     const int64_t at = ((tile.token + row / group) * num_heads + tile.kv_head * group + row % group) * dim;
     store_row(out, dim, step.is_q_bfloat16, step.out, at);
   }

@@ -2,8 +2,6 @@
 // into pairs once for up to kPairHeads query heads. Weights are rounded to bfloat16, sums are float32.
 #pragma once
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <tuple>

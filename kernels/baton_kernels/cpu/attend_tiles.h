@@ -3,10 +3,9 @@
 // rounded to bfloat16, sums are float32.
 #pragma once
 
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include <array>
 
+#include "tile_registers.h"
 #include "tiles.h"
 
 namespace baton {
@@ -15,38 +14,6 @@ constexpr int kTileTokens = 32;    // tokens per step: the depth of a tile of we
 constexpr int kTileHeads = 16;
 constexpr int kTileDims = 16;      // rows of a tile of transposed values
 constexpr int kTileDepth = 32;     // bfloat16 numbers in a row of a tile
-
-// Ask the kernel for the tile registers, once per process. True when they may be used.
-inline bool request_tiles() {
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
-
-// All eight tiles as 16 rows of 64 bytes. Other code of this thread finds its own configuration again.
-class TileSession {
- public:
-  TileSession() {
-    Configuration all{};
-    all.palette = 1;
-    for (int tile = 0; tile < 8; ++tile) all.row_bytes[tile] = 64, all.num_rows[tile] = 16;
-    _tile_storeconfig(&before_);
-    _tile_loadconfig(&all);
-  }
-  ~TileSession() {
-    if (before_.palette) _tile_loadconfig(&before_);
-    else _tile_release();
-  }
-  TileSession(const TileSession&) = delete;
-  TileSession& operator=(const TileSession&) = delete;
-
- private:
-  struct alignas(64) Configuration {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t num_rows[16];
-  };
-  Configuration before_{};
-};
 
 // One thread's memory.
 struct TileScratch {
@@ -103,18 +70,18 @@ inline void score_tiles(const Part& part, const Tiling& tiling, const TileScratc
         reader.read(first, tiling.last(tile) - first, first - tiling.start - tile);
     Early early = ask_for_tile<Bfloat16>(part, part.row.step.layer.k, tiling.last(tile) - part.begin, kTileTokens,
                                          scratch.key_width / kTileDepth);
-    _tile_zero(0);
-    _tile_zero(1);
+    zero_tile<0>();
+    zero_tile<1>();
     for (int64_t d = 0; d < scratch.key_width; d += kTileDepth) {
       early.ask();
-      _tile_loadd(2, scratch.q + d * kTileHeads, 64);
-      _tile_loadd(3, keys.rows + d, keys.stride * sizeof(Bfloat16));
-      _tile_loadd(4, keys.rows + 16 * keys.stride + d, keys.stride * sizeof(Bfloat16));
-      _tile_dpbf16ps(0, 3, 2);
-      _tile_dpbf16ps(1, 4, 2);
+      load_tile<2>(scratch.q + d * kTileHeads, 64);
+      load_tile<3>(keys.rows + d, keys.stride * sizeof(Bfloat16));
+      load_tile<4>(keys.rows + 16 * keys.stride + d, keys.stride * sizeof(Bfloat16));
+      multiply_tiles<0, 3, 2>();
+      multiply_tiles<1, 4, 2>();
     }
-    _tile_stored(0, scratch.scores + tile * kTileHeads, 64);
-    _tile_stored(1, scratch.scores + (tile + 16) * kTileHeads, 64);
+    store_tile<0>(scratch.scores + tile * kTileHeads, 64);
+    store_tile<1>(scratch.scores + (tile + 16) * kTileHeads, 64);
   }
 }
 
@@ -135,13 +102,17 @@ inline void soften_tiles(
     if (token < skipped || token >= n) return Floats{};
     return exp2_nonpositive(load(scratch.scores + token * kTileHeads) - *top);
   };
-  const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7,
-                                         22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  alignas(64) static constexpr auto kInTurns = [] {   // the halves of a vector in turns
+    std::array<uint16_t, 32> order{};
+    for (int i = 0; i < 32; ++i) order[i] = uint16_t(i / 2 + i % 2 * 16);
+    return order;
+  }();
+  const __m512i in_turns = _mm512_load_si512(kInTurns.data());
   for (int64_t token = 0; token < round_up(n, kTileTokens); token += 2) {
     const Floats even = weight_of(token), odd = weight_of(token + 1);
     *sum += even + odd;
     const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
-    _mm512_storeu_si512(scratch.weights + token * kTileHeads, _mm512_permutexvar_epi16(pairs, both));
+    _mm512_storeu_si512(scratch.weights + token * kTileHeads, _mm512_permutexvar_epi16(in_turns, both));
   }
 }
 
@@ -196,22 +167,22 @@ inline void weigh_tiles(
   constexpr int64_t kDims = 2 * kTileDims;
   ValueReader reader(part, scratch.values);
   for (int64_t d = 0; d < width; d += kDims) {
-    _tile_zero(0);
-    _tile_zero(1);
+    zero_tile<0>();
+    zero_tile<1>();
     for (int64_t tile = 0; tile < tiling.num_tokens(); tile += kTileTokens) {
       const int64_t first = tiling.first(tile);
       const Tile<Bfloat16> values =
           reader.read(first, tiling.last(tile), first - tiling.start - tile, d, kDims);
-      _tile_loadd(2, scratch.weights + tile * kTileHeads, 64);
-      _tile_loadd(3, values.rows, values.stride * sizeof(Bfloat16));
-      _tile_loadd(4, values.rows + kTileDims * values.stride, values.stride * sizeof(Bfloat16));
-      _tile_dpbf16ps(0, 3, 2);
-      _tile_dpbf16ps(1, 4, 2);
+      load_tile<2>(scratch.weights + tile * kTileHeads, 64);
+      load_tile<3>(values.rows, values.stride * sizeof(Bfloat16));
+      load_tile<4>(values.rows + kTileDims * values.stride, values.stride * sizeof(Bfloat16));
+      multiply_tiles<0, 3, 2>();
+      multiply_tiles<1, 4, 2>();
     }
-    _tile_stored(0, scratch.scores, 64);
+    store_tile<0>(scratch.scores, 64);
     transpose_tile(scratch.scores, out + d, count, width);
     if (d + kTileDims == width) break;
-    _tile_stored(1, scratch.scores, 64);
+    store_tile<1>(scratch.scores, 64);
     transpose_tile(scratch.scores, out + d + kTileDims, count, width);
   }
 }

@@ -88,7 +88,7 @@ void run(const BatonDecode& step, const Kernel& kernel) {
   std::vector<std::atomic<int64_t>> left(plan.rows.size());
   for (size_t row = 0; row < left.size(); ++row)
     left[row] = plan.first_part[row + 1] - plan.first_part[row];
-  for_each(step.num_threads, num_parts, 1, [&](int64_t part, int64_t thread) {
+  for_each(step.num_threads, num_parts, 1, [&](int64_t part, int64_t thread) noexcept {
     const int64_t row = plan.row_of_part[part], first = plan.first_part[row];
     kernel.attend(plan.part(part), plan.part(std::min(part + 1, num_parts - 1)),
                   PartialResult(step, results + part * result_size), scratch + thread * scratch_size);
@@ -102,7 +102,7 @@ void attend(const BatonAttend& step) {
   const TileKernel kernel = tile_kernel(step);
   const int64_t size = cache_line(kernel.size);
   float* memory = reserve(step.num_threads * size);
-  for_each(step.num_threads, tiles.size(), 1, [&](int64_t tile, int64_t thread) {
+  for_each(step.num_threads, tiles.size(), 1, [&](int64_t tile, int64_t thread) noexcept {
     kernel.attend(step, tiles[tile], memory + thread * size);
   });
 }

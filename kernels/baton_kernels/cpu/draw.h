@@ -16,7 +16,7 @@ struct BatonDraw {
   const double* temperature;  // 0: greedy
   const double* top_p;
   const double* min_score;    // relative to the best token's
-  int64_t* tokens;            // the result
+  int64_t* tokens;            // the result; negative: a Refusal
   int64_t stride;             // elements between the rows of logits
   int64_t num_rows, vocab_size, num_threads;
   int32_t is_bfloat16;
@@ -42,22 +42,34 @@ inline uint32_t at_least(Floats a, Floats b) {
 #endif
 }
 
-// The lowest of the tokens with the highest logit.
+// In place of a token, the reason why none can be drawn. sampling.py numbers them alike.
+enum Refusal : int64_t { kNotANumber = -1, kInfinite = -2, kNothingLeft = -3 };
+
+// The lowest of the tokens with the highest logit, or a Refusal. Sums of small multiples find NaN at the cost of a
+// multiply-add for each vector: no finite number makes them one, and neither does minus infinity.
 template <class Element>
 int64_t best_token(const Element* logits, int64_t n) {
-  Floats highest[4];
+  constexpr float kSmall = 0x1p-40f;
+  Floats highest[4], sums[4];
   std::fill_n(highest, 4, splat(-INFINITY));
+  std::fill_n(sums, 4, Floats{});
   int64_t i = 0;
   for (; i + 4 * kLanes <= n; i += 4 * kLanes)
-    for (int part = 0; part < 4; ++part)
-      highest[part] = max(load(logits + i + part * kLanes), highest[part]);
+    for (int part = 0; part < 4; ++part) {
+      const Floats x = load(logits + i + part * kLanes);
+      highest[part] = max(x, highest[part]);
+      sums[part] += x * kSmall;
+    }
   float top = max_lane(max(max(highest[0], highest[1]), max(highest[2], highest[3])));
-  for (; i < n; ++i) top = std::max(top, widen(logits[i]));
+  float sum = sum_lanes(sums[0] + sums[1] + (sums[2] + sums[3]));
+  for (; i < n; ++i) top = std::max(top, widen(logits[i])), sum += widen(logits[i]) * kSmall;
+  if (top == INFINITY) return kInfinite;
+  if (sum != sum) return kNotANumber;
+  if (top == -INFINITY) return kNothingLeft;
   for (i = 0; i + kLanes <= n; i += kLanes)
     if (const uint32_t bits = at_least(load(logits + i), splat(top))) return i + __builtin_ctz(bits);
-  for (; i < n; ++i)
-    if (widen(logits[i]) >= top) return i;
-  return 0;   // all are NaN
+  while (widen(logits[i]) < top) ++i;
+  return i;
 }
 
 // Of one row: logit over temperature, relative to the best token's; -inf for what is not left.
@@ -184,7 +196,7 @@ template <class Element>
 void draw_row(const BatonDraw& step, int64_t row, float* memory) {
   const Element* logits = static_cast<const Element*>(step.logits) + row * step.stride;
   int64_t token = best_token(logits, step.vocab_size);
-  if (step.temperature[row] > 0) {
+  if (token >= 0 && step.temperature[row] > 0) {
     Scores scores{memory, Scores::size_of(step)};
     scores.fill(logits, step.vocab_size, token, step.temperature[row]);
     token = draw_scored(step, row, scores, token);
@@ -195,7 +207,7 @@ void draw_row(const BatonDraw& step, int64_t row, float* memory) {
 inline void draw_rows(const BatonDraw& step, float* memory) {
   const auto draw = step.is_bfloat16 ? draw_row<Bfloat16> : draw_row<float>;
   const int64_t num_threads = step.num_rows * step.vocab_size >= kThreadedLogits ? step.num_threads : 1;
-  for_each(num_threads, step.num_rows, 1, [&](int64_t row, int64_t thread) {
+  for_each(num_threads, step.num_rows, 1, [&](int64_t row, int64_t thread) noexcept {
     draw(step, row, memory + thread * Scores::size_of(step));
   });
 }

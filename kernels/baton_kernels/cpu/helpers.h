@@ -15,7 +15,9 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -128,8 +130,8 @@ class Helpers {
   std::vector<std::thread> threads_;
 };
 
-// This thread's helpers, which end with it.
-inline Helpers& own_helpers() {
+// This thread's helpers, which end with it; null without memory for them.
+inline Helpers* own_helpers() noexcept {
   struct Owner {
     std::unique_ptr<Helpers> helpers;
     ~Owner() {
@@ -138,15 +140,17 @@ inline Helpers& own_helpers() {
   };
   static thread_local Owner owner;
   if (owner.helpers && !owner.helpers->is_here()) owner.helpers.release();
-  if (!owner.helpers) owner.helpers = std::make_unique<Helpers>();
-  return *owner.helpers;
+  if (!owner.helpers) owner.helpers.reset(new (std::nothrow) Helpers);
+  return owner.helpers.get();
 }
 
 // Call body(index, thread) once for each index of [0, count) on up to `num_threads` threads numbered from 0; return
 // when all are done. Not to be called from a body. A thread takes many indices in a row while many are left, so that it
-// reads on in memory, and then fewer, so that all end at once, but `grain` at least.
+// reads on in memory, and then fewer, so that all end at once, but `grain` at least. A body must not throw: the helpers
+// would go on with a loop whose frame is gone.
 template <class Body>
-void for_each(int64_t num_threads, int64_t count, int64_t grain, const Body& body) {
+void for_each(int64_t num_threads, int64_t count, int64_t grain, const Body& body) noexcept {
+  static_assert(std::is_nothrow_invocable_v<const Body&, int64_t, int64_t>, "a body is noexcept");
   std::atomic<int64_t> next = 0;
   const auto run = [](const Loop& loop, int64_t thread) {
     const Body& body = *static_cast<const Body*>(loop.body);
@@ -159,7 +163,8 @@ void for_each(int64_t num_threads, int64_t count, int64_t grain, const Body& bod
     }
   };
   const Loop loop{run, &body, std::max<int64_t>(num_threads, 1), count, std::max<int64_t>(grain, 1), &next};
-  if (num_threads > 1 && count > loop.grain) own_helpers().run(loop);
+  Helpers* helpers = num_threads > 1 && count > loop.grain ? own_helpers() : nullptr;
+  if (helpers) helpers->run(loop);
   else run(loop, 0);
 }
 

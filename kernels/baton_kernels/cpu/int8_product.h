@@ -10,10 +10,6 @@
 #include "quantize.h"
 #include "row_functions.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 // The caller's mirror of this struct is int8_library.py.
 struct BatonInt8Product {
   const void* x;                // [num_rows, in_features]
@@ -35,8 +31,10 @@ namespace baton {
 
 // Whether four products are added in one instruction, which wants one factor without sign.
 inline bool has_vnni() {
-#if defined(__x86_64__) && !BATON_WITHOUT_VNNI   // the tests' macro
-  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni");
+#if BATON_EMULATED
+  return true;
+#elif BATON_LANES == 16
+  static const bool has = __builtin_cpu_supports("avx512vnni");
   return has;
 #else
   return false;
@@ -73,12 +71,17 @@ struct QuantizedRows {
 constexpr int kTileCodes = 8;   // rows that are multiplied together
 constexpr int64_t kAheadCodes = 4 << 10;   // of weights, which a single tile asks for early
 
-#if defined(__x86_64__)
+#if BATON_EMULATED
+#define BATON_VNNI
+#else
+#define BATON_VNNI __attribute__((target("avx512f,avx512vnni")))
+#endif
+
+#if BATON_LANES == 16
 // sums[row] = codes[row] @ panel, for kRows rows; sums are kPanel wide.
 template <int kRows, bool kAsks>
-__attribute__((target("avx512f,avx512vnni"))) void sum_vnni(Rows<const uint8_t> codes, const int8_t* panel,
-                                                            int64_t width, Early early,
-                                                            Rows<int32_t> sums) {
+BATON_VNNI void sum_vnni(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Early early,
+                         Rows<int32_t> sums) {
   constexpr int kVectors = kPanel / 16;
   __m512i totals[kRows][kVectors];
 #pragma GCC unroll 8
@@ -105,7 +108,9 @@ __attribute__((target("avx512f,avx512vnni"))) void sum_vnni(Rows<const uint8_t> 
 #pragma GCC unroll 2
     for (int i = 0; i < kVectors; ++i) _mm512_storeu_si512(sums.row(row) + 16 * i, totals[row][i]);
 }
+#endif
 
+#if defined(__x86_64__)
 // The same of codes with their sign. The sign moves to the weights: so two products of at most 127 * 127 each fit the
 // 16 bits that AVX2 adds them in.
 template <int kRows, bool kAsks>
@@ -144,10 +149,12 @@ using SumTile = void (*)(Rows<const uint8_t>, const int8_t*, int64_t, Early, Row
 
 // By the number of rows; AVX2 has registers for the sums of two, weights and what comes between.
 template <bool kAsks>
+constexpr SumTile kAvx2Tiles[] = {sum_avx2<1, kAsks>, sum_avx2<2, kAsks>};
+
+#if BATON_LANES == 16
+template <bool kAsks>
 constexpr SumTile kVnniTiles[] = {sum_vnni<1, kAsks>, sum_vnni<2, kAsks>, sum_vnni<3, kAsks>, sum_vnni<4, kAsks>,
                                   sum_vnni<5, kAsks>, sum_vnni<6, kAsks>, sum_vnni<7, kAsks>, sum_vnni<8, kAsks>};
-template <bool kAsks>
-constexpr SumTile kAvx2Tiles[] = {sum_avx2<1, kAsks>, sum_avx2<2, kAsks>};
 
 inline int64_t rows_of_tile() { return has_vnni() ? std::size(kVnniTiles<true>) : std::size(kAvx2Tiles<true>); }
 
@@ -155,6 +162,14 @@ template <bool kAsks>
 const SumTile* sum_tiles() {
   return has_vnni() ? kVnniTiles<kAsks> : kAvx2Tiles<kAsks>;
 }
+#else
+inline int64_t rows_of_tile() { return std::size(kAvx2Tiles<true>); }
+
+template <bool kAsks>
+const SumTile* sum_tiles() {
+  return kAvx2Tiles<kAsks>;
+}
+#endif
 
 // The same for any number of rows.
 inline void sum_rows(Rows<const uint8_t> codes, const int8_t* panel, int64_t width, Early early,
@@ -230,9 +245,9 @@ inline void multiply_int8_panel(const BatonInt8Product& step, const QuantizedRow
 inline void multiply_int8(const BatonInt8Product& step, float* scratch) {
   const QuantizedRows rows(step, scratch);
   const int64_t num_panels = (step.width() + kPanel - 1) / kPanel;
-  for_each(step.num_threads, step.num_rows, 1, [&](int64_t row, int64_t) { rows.fill(step, row); });
+  for_each(step.num_threads, step.num_rows, 1, [&](int64_t row, int64_t) noexcept { rows.fill(step, row); });
   for_each(step.num_threads, num_panels, 1,
-           [&](int64_t panel, int64_t) { multiply_int8_panel(step, rows, panel); });
+           [&](int64_t panel, int64_t) noexcept { multiply_int8_panel(step, rows, panel); });
 }
 
 }  // namespace baton

@@ -5,9 +5,6 @@
 #include <cmath>
 
 #include "vectors.h"
-#if BATON_LANES > 4
-#include <immintrin.h>
-#endif
 
 namespace baton {
 

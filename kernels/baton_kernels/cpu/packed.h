@@ -146,7 +146,7 @@ inline void multiply_packed(const BatonPacked& step) {
   const int64_t width = step.function == kNotGated ? step.out_features : step.out_features / 2;
   const int64_t num_panels = (width + kPackedPanel - 1) / kPackedPanel;
   const int64_t num_pieces = (step.num_rows + kPackedRows - 1) / kPackedRows;
-  for_each(step.num_threads, num_pieces * num_panels, 1, [&](int64_t index, int64_t) {
+  for_each(step.num_threads, num_pieces * num_panels, 1, [&](int64_t index, int64_t) noexcept {
     multiply(step, index / num_panels * kPackedRows, index % num_panels);
   });
 }

@@ -4,10 +4,6 @@
 
 #include <cstring>
 
-#if BATON_BFLOAT16_DOT
-#include <immintrin.h>
-#endif
-
 #include "vectors.h"
 
 namespace baton {

@@ -62,11 +62,11 @@ inline void multiply_panels(const BatonProduct& step, float* scratch) {
     sums += round_up(num_rows * inner, 16);
   }
   if (step.is_bfloat16)
-    for_each(step.num_threads, num_rows, 1, [&](int64_t row, int64_t) {
+    for_each(step.num_threads, num_rows, 1, [&](int64_t row, int64_t) noexcept {
       load_row(step.x, row * step.x_stride, inner, true, scratch + row * inner);
     });
   const int64_t count = (num_rows + kProductRows - 1) / kProductRows * num_panels;
-  for_each(step.num_threads, count, 1, [&](int64_t piece, int64_t thread) {
+  for_each(step.num_threads, count, 1, [&](int64_t piece, int64_t thread) noexcept {
     const int64_t first = piece / num_panels * kProductRows;
     multiply_panel(step, x, first, piece % num_panels, sums + thread * kProductRows * kPanel);
   });

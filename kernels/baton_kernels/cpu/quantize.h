@@ -54,7 +54,7 @@ void quantize_row(const Element* x, int64_t n, int8_t* codes, float* scale) {
 }
 
 inline void quantize_rows(const BatonQuantize& step) {
-  for_each(step.num_threads, step.num_rows, 1, [&](int64_t row, int64_t) {
+  for_each(step.num_threads, step.num_rows, 1, [&](int64_t row, int64_t) noexcept {
     int8_t* codes = step.codes + row * step.size;
     const int64_t from = row * step.x_stride;
     if (step.is_bfloat16)

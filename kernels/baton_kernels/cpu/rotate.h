@@ -65,7 +65,7 @@ void rotate_token(const BatonRotate& step, int64_t token) {
 template <class Element>
 void rotate_rows(const BatonRotate& step) {
   for_each(step.write.num_threads, step.write.num_tokens, kTokensPerThread,
-           [&](int64_t token, int64_t) { rotate_token<Element>(step, token); });
+           [&](int64_t token, int64_t) noexcept { rotate_token<Element>(step, token); });
 }
 
 }  // namespace baton

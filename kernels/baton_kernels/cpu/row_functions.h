@@ -116,7 +116,7 @@ void for_each_row(const Step& step, const Body& body) {
 
 inline void apply_to_rows(const BatonFunction& step) {
   const auto apply_to = step.is_bfloat16 ? apply_to_row<Bfloat16> : apply_to_row<float>;
-  for_each_row(step, [&](int64_t row, int64_t) { apply_to(step, row); });
+  for_each_row(step, [&](int64_t row, int64_t) noexcept { apply_to(step, row); });
 }
 
 // The sum of n numbers, a multiple of kLanes, or of their squares.
@@ -180,7 +180,7 @@ inline void normalise_rows(const BatonNorm& step, float* scratch) {
   if (step.weight) load_row(step.weight, 0, step.size, step.is_weight_bfloat16, weight);
   if (step.bias) load_row(step.bias, 0, step.size, step.is_weight_bfloat16, bias);
   const auto normalise_one = step.is_bfloat16 ? normalise_row<Bfloat16> : normalise_row<float>;
-  for_each_row(step, [&](int64_t row, int64_t thread) {
+  for_each_row(step, [&](int64_t row, int64_t thread) noexcept {
     normalise_one(step, row, rows + thread * width, weight, bias);
   });
 }

@@ -62,7 +62,7 @@ void write_token(const BatonWrite& step, int64_t token) {
 template <class Element>
 void write_rows(const BatonWrite& step) {
   for_each(step.num_threads, step.num_tokens, kTokensPerThread,
-           [&](int64_t token, int64_t) { write_token<Element>(step, token); });
+           [&](int64_t token, int64_t) noexcept { write_token<Element>(step, token); });
 }
 
 template <class Element>
@@ -71,7 +71,7 @@ void read_rows(const BatonRead& step) {
   const int64_t dim = layer.head_dim, size = layer.block_size, last = step.first + step.num_tokens;
   const int64_t first_block = step.first / size, num_blocks = (last + size - 1) / size - first_block;
   const int64_t grain = std::max<int64_t>(1, kTokensPerThread / size);
-  for_each(step.num_threads, layer.num_kv_heads * num_blocks, grain, [&](int64_t piece, int64_t) {
+  for_each(step.num_threads, layer.num_kv_heads * num_blocks, grain, [&](int64_t piece, int64_t) noexcept {
     const int64_t head = piece / num_blocks, index = piece % num_blocks;
     const int64_t start = (first_block + index) * size;
     const int64_t begin = std::max(start, step.first), end = std::min(start + size, last);

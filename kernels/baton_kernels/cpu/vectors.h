@@ -11,6 +11,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if BATON_EMULATED
+#include "emulation.h"
+#endif
 
 namespace baton {
 

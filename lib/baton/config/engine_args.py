@@ -19,6 +19,7 @@ from baton.config.engine_arg_fields import Part, arg, check_fields, flags_of
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.kv_events.kv_events_config import read_kv_events_config
 from baton_core.errors import InvalidConfigError
+from baton_kernels.cpu_variants import CPU_KERNELS
 from baton_kv.transport import Transport
 
 BUNDLED_MODEL: Final = str(Path(baton.__file__).parent / "bundled")
@@ -78,6 +79,12 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     enforce_eager: bool = arg(bool, False, "do not capture decode steps, as CUDA graphs or as recorded calls")
     batch_invariant: bool = arg(
         bool, False, "bit-identical logits whatever shares a step; slower, see docs/batch_invariance.md"
+    )
+    cpu_kernels: str = arg(
+        str,
+        "auto",
+        "the build of the C++ kernels on a CPU: the fastest that it can have, or this one; torch: none",
+        choices=CPU_KERNELS,
     )
     block_size: int = arg(int, 32, "tokens of a KV block", low=1, high=65_536)
     enable_prefix_caching: bool = arg(bool, True, "keep KV blocks for prompts that begin alike")

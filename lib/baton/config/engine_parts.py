@@ -77,6 +77,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         max_num_seqs=args.max_num_seqs,
         enforce_eager=args.enforce_eager,
         batch_invariant=args.batch_invariant,
+        cpu_kernels=args.cpu_kernels,
         async_scheduling=args.async_scheduling,
         logits_processors=tuple(args.logits_processors),
         logprobs_mode=LogprobsMode(args.logprobs_mode),

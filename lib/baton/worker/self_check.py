@@ -33,7 +33,7 @@ class SelfCheck:
 
     def note(self) -> None:
         """Something has changed."""
-        if self._due_s is None and not self._core.controls.standing.fault:
+        if self._due_s is None and not self._core.controls.standing.damage:
             self._due_s = max(self._time(), self._not_before_s)
 
     def next_deadline(self) -> float | None:
@@ -52,7 +52,7 @@ class SelfCheck:
             _log.exception(
                 "this worker has lost track of its blocks or requests and takes no more: %s", fault
             )
-            self._core.controls.standing.fault = fault
+            self._core.controls.standing.damage = fault
         ended_s = self._time()
         self._due_s = None
         self._not_before_s = ended_s + max(_EVERY_S, (ended_s - began_s) / _MAX_SHARE)

@@ -30,7 +30,7 @@ SESSIONS: Final = Family(
 FAULTY: Final = Family(
     name="baton_worker_faulty",
     kind=Kind.GAUGE,
-    text="1 once this worker has lost track of its blocks or requests: it takes no more",
+    text="1 while this worker takes no requests: it has lost track of its blocks, or its steps fail in a row",
     labels=_WORKER,
 )
 FIRST_PULL: Final = Family(
@@ -60,9 +60,32 @@ RECOMPUTED: Final = Family(
     text="Prompt tokens computed again because they were lost",
     labels=_WORKER,
 )
+FAILED_STEPS: Final = Family(
+    name="baton_worker_failed_steps",
+    kind=Kind.COUNTER,
+    text="Steps that ended in an error of the engine",
+    labels=_WORKER,
+)
+BROKEN_SEQUENCES: Final = Family(
+    name="baton_worker_not_finite_logits",
+    kind=Kind.COUNTER,
+    text="Sequences that ended because the model's logits were NaN or infinite",
+    labels=_WORKER,
+)
 FAMILIES: Final = (
     *vllm.ENGINE_FAMILIES,
-    *(SESSIONS, FAULTY, FIRST_PULL, BLOCKS, LEASES_OPEN, LEASES_EXPIRED, TRANSFERS_OPEN, RECOMPUTED),
+    *(
+        SESSIONS,
+        FAULTY,
+        FAILED_STEPS,
+        BROKEN_SEQUENCES,
+        FIRST_PULL,
+        BLOCKS,
+        LEASES_OPEN,
+        LEASES_EXPIRED,
+        TRANSFERS_OPEN,
+        RECOMPUTED,
+    ),
     *SHARED_FAMILIES,
 )
 
@@ -157,6 +180,8 @@ class WorkerMetrics:
             page.add(FIRST_PULL, first.bytes_per_s, worker_id, source, first.transport, "measured")
             page.add(FIRST_PULL, first.expected_bytes_per_s, worker_id, source, first.transport, "expected")
         page.add(FAULTY, bool(self._core.controls.standing.fault), worker_id)
+        page.add(FAILED_STEPS, self._core.health.num_failed_steps, worker_id)
+        page.add(BROKEN_SEQUENCES, self._core.health.num_broken_sequences, worker_id)
 
     def _tell_blocks(self, page: Exposition) -> None:
         for state, count in _blocks(self._core.pool).items():

@@ -27,11 +27,11 @@ from baton_core.sessions.worker_info import ModelIdentity, Role, WorkerInfo
 from baton_core.worker.scheduler_config import SchedulerConfig
 from baton_core.worker.worker_config import WorkerConfig
 from baton_engine.fingerprint import model_fingerprint
+from baton_engine.kernel_choice import choose_copy
 from baton_engine.loading import EngineSettings, LoadedEngine
 from baton_engine.model_folder import resolve_model
 from baton_engine.models.registry import read_model_config
 from baton_engine.structured.compiler import FormCompiler
-from baton_kernels.cpu_selection import select_copy
 from baton_kv.backends import BACKENDS
 from baton_kv.connector import Capabilities, VerifiesBy
 from baton_kv.curve import CurveKeys
@@ -134,7 +134,7 @@ async def _serve(settings: WorkerSettings) -> None:
         listen = Listen(host=bound_host(holder.address), advertised_host=host, curve=curve)
         device = choose_device(settings.engine.device, settings.kv_transport)
         make_connector = BACKENDS[choose_transport(settings.kv_transport, device)]
-        copy = (select_copy() if device.type == "cpu" else None) or copy_rows
+        copy = choose_copy(device, settings.engine.cpu_kernels) or copy_rows
         placement = PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device)
         placed = replace(settings.engine, device=device.type)
         forms = await asyncio.to_thread(form_compiler, settings)

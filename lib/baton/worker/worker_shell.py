@@ -154,6 +154,7 @@ class Worker:
         self._share = parts.share
         self._check = SelfCheck(self._core, self._loop.time)
         self._timer: asyncio.TimerHandle | None = None
+        self._logged_failing = ""
         self._has_left = asyncio.Event()
 
     async def run(self) -> None:
@@ -190,7 +191,19 @@ class Worker:
         """Feed the core and do what it says."""
         self._execute(self._core.on_event(self._loop.time(), event))
         self._check.note()
+        self._log_failing()
         self._go_on()
+
+    def _log_failing(self) -> None:
+        """Say once that the worker takes no requests because its steps fail, and that it takes some again."""
+        failing = self._core.controls.standing.failing
+        if failing == self._logged_failing:
+            return
+        self._logged_failing = failing
+        if failing:
+            _log.error("this worker takes no requests: %s", failing)
+        else:
+            _log.info("this worker takes requests again")
 
     # --- what comes in ---
 
@@ -237,6 +250,7 @@ class Worker:
     def _on_deadline(self) -> None:
         self._timer = None
         effects = self._core.on_deadline(self._loop.time())
+        self._log_failing()
         self._execute(effects)
         if effects:
             self._check.note()

@@ -170,6 +170,14 @@ class BlockPool:
             self.cache.tell_cleared()
         return num_cached
 
+    def forget(self, block_ids: Iterable[int]) -> None:
+        """Let nobody else find these blocks in use, whose content is not to be trusted; they are free
+        afterwards.
+        """
+        for block_id in block_ids:
+            assert self._num_seq_refs[block_id] > 0, f"block {block_id} has no sequence reference"
+            self.cache.remove(block_id)
+
     # --- leases ---
 
     def lease(self, block_ids: Iterable[int]) -> None:

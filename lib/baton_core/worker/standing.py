@@ -27,9 +27,17 @@ class Standing:
         self.is_role_fixed = False
         """Whether an operator gave it: routers leave it alone."""
         self.is_draining = False
-        self.fault = ""
-        """What was found wrong with it, in one line: it takes no requests until it is started again."""
+        self.damage = ""
+        """What was found wrong with its state, in one line: it takes no requests until it is started
+        again."""
+        self.failing = ""
+        """Why it takes no requests for a while, in one line: its steps fail."""
         self._is_leaving = False
+
+    @property
+    def fault(self) -> str:
+        """Why it takes no requests, in one line, if it is not for having been told so."""
+        return self.damage or self.failing
 
     def leave(self) -> None:
         """Drain, and never take requests again."""

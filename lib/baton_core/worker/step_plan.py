@@ -122,5 +122,8 @@ class StepResult:
     prompt_logprobs: Mapping[int, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
     """By the number of a slice in the plan, for those that ask: one entry for each of its prompt targets."""
     failures: Mapping[int, str] = field(default_factory=dict)
-    """By the number of a slice in the plan: why its rules cannot be followed. Nothing is sampled for it,
-    and its request cannot go on; the other slices are as without it."""
+    """By the number of a slice in the plan: the reason why it has no token. Nothing is sampled for it, and
+    its request cannot go on; the other slices are as without it."""
+    broken: frozenset[int] = frozenset()
+    """The failed slices whose logits, as the model computed them, are not finite: what their blocks hold is
+    not to be trusted."""

@@ -39,6 +39,7 @@ from baton_core.worker.preparations import Preparations
 from baton_core.worker.scheduler import Scheduler
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_core.worker.standing import LEAVING
+from baton_core.worker.step_health import StepHealth
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_core.worker.worker_config import WorkerConfig
 from baton_core.worker.worker_events import (
@@ -82,6 +83,7 @@ class WorkerCore:
         self.outputs = Outputs(config)
         self.preparations = Preparations(config.prepare_within_s)
         self.controls = Controls(self.pool)
+        self.health = StepHealth(self.controls.standing)
         self.departure = Departure(self.controls.standing)
         self._cache_reports = CacheReports(self.pool.cache, config)
         self._phases = PhaseReports(config.kv_spec)
@@ -123,12 +125,13 @@ class WorkerCore:
 
     def next_deadline(self) -> float | None:
         """When `on_deadline` is due."""
-        parts = (self.leases, self.imports, self.preparations, self.controls, self.departure)
+        parts = (self.leases, self.imports, self.preparations, self.controls, self.departure, self.health)
         deadlines = [part.next_deadline() for part in parts]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def on_deadline(self, now: float) -> list[WorkerEffect]:
         """Act on every wait that is over."""
+        self.health.on_deadline(now)
         effects = self.leases.expire(now) + self.imports.on_deadline(now) + self._give_back(now)
         for request_id, text in self.preparations.overdue(now):
             effects += self._fail(now, self._requests[request_id], ErrorCode.DEADLINE_EXCEEDED, text)
@@ -289,8 +292,15 @@ class WorkerCore:
         batches: dict[str, list[SequenceOutput]] = {}
         plan, started_s = self.scheduler.flights.first.plan, self.scheduler.flights.first.started_s
         self.rates.end_step(plan, now - started_s)
+        self.health.end_step(
+            now,
+            num_drawn=sum(map(bool, result.sampled)),
+            broken=[result.failures[number] for number in sorted(result.broken)],
+        )
         for seq, number in self.scheduler.complete(now, result):
             request, failure = self._requests.get(seq.seq_id.request_id), result.failures.get(number)
+            if number in result.broken:
+                self.pool.forget(seq.tables.held())
             if request is not None and failure is not None:
                 effects += self._fail(now, request, ErrorCode.INTERNAL, failure)
             if request is None or failure is not None:
@@ -342,6 +352,7 @@ class WorkerCore:
         return SendToRouter(router_id=request.router_id, message=message)
 
     def _on_step_failed(self, now: float, message: str) -> list[WorkerEffect]:
+        self.health.fail_step(now, message)
         failed: dict[str, WorkerRequest] = {}
         for seq in self.scheduler.fail_step(now):
             request = self._requests[seq.seq_id.request_id]

@@ -1,9 +1,7 @@
 """Linear layers, each with the product that suits its weight on this machine.
 
-Quantized layers multiply codes of 8 bits, and kernels may bring a product of their own. Otherwise, on a CPU,
-large weights are packed once: for the C++ kernels or, where oneDNN is the faster one, for that, through two
-private operators of torch. bfloat16 that torch would only emulate is packed whatever its size. Everywhere
-else, and where something is missing, a layer is `functional.linear`.
+Kernels may bring a product of their own, for quantized layers too. Otherwise, on a CPU, large weights are
+packed for oneDNN, and everywhere else, and where something is missing, a layer is `functional.linear`.
 """
 
 from __future__ import annotations
@@ -12,26 +10,20 @@ import logging
 from functools import cache, partial
 from typing import Final
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
-from baton_engine.element_type import has_native_bfloat16
 from baton_engine.weights import WeightReader
-from baton_kernels.cpu_packed import PackedProduct, packed_product
-from baton_kernels.int8 import PackedInt8Product, int8_product
+from baton_kernels.cpu_packed import PackedProduct
+from baton_kernels.int8 import PackedInt8Product, TorchInt8Product, require_in_features
 from baton_kernels.interface import Function, LayerKernels, Product
+from baton_kernels.onednn import onednn_product
 
 logger = logging.getLogger(__name__)
 
 _TORCH: Final = LayerKernels()
 _GATING: Final = PackedProduct, PackedInt8Product
 """Products that can apply a function to half of their outputs before these are written."""
-
-MIN_PACKED_ELEMENTS: Final = 1 << 12
-"""Weights below this gain nothing from the C++ kernels."""
-MIN_REORDERED_ELEMENTS: Final = 1 << 18
-"""Weights below this pay more for the call of oneDNN's packed product, some 30 us, than they gain."""
 
 
 class Linear:
@@ -48,22 +40,17 @@ class Linear:
         *,
         is_quantized: bool = False,
     ) -> None:
-        self.packed_bytes = 0
-        """Size of the packed copy; 0 without one."""
         self._kernels = kernels
-        self._multiply: Product | partial[Tensor]
-        product = int8_product(weight, bias) if is_quantized else kernels.product(weight, bias)
-        if product is None and (pays_packed(weight, MIN_PACKED_ELEMENTS) or is_emulated(weight)):
-            product = packed_product(weight, bias)
-        if product is not None:
-            self.packed_bytes = product.packed_bytes
-            self._multiply = product
-        elif pays_packed(weight, MIN_REORDERED_ELEMENTS) and can_pack():
-            packed = _reorder(weight)
-            self.packed_bytes = packed.nbytes
-            self._multiply = partial(_multiply, weight=packed, bias=bias)
-        else:
-            self._multiply = partial(functional.linear, weight=weight, bias=bias)
+        product = (
+            _quantized(weight, bias, kernels)
+            if is_quantized
+            else kernels.product(weight, bias) or onednn_product(weight, bias)
+        )
+        self._multiply: Product | partial[Tensor] = product or partial(
+            functional.linear, weight=weight, bias=bias
+        )
+        self.packed_bytes = product.packed_bytes if product else 0
+        """Size of the packed copy; 0 without one."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map `[num_rows, in_features]` to a new `[num_rows, out_features]`."""
@@ -80,38 +67,17 @@ class Linear:
         return self._kernels.apply_mul(function, self(x))
 
 
-def pays_packed(weight: Tensor, min_elements: int) -> bool:
-    """Say whether a packed weight of at least `min_elements` is multiplied faster than a plain one."""
-    if weight.device.type != "cpu" or weight.numel() < min_elements or is_emulated(weight):
-        return False
-    return weight.dtype in (torch.float32, torch.bfloat16)
-
-
-def is_emulated(weight: Tensor) -> bool:
-    """Say whether torch converts every product's arguments, as this CPU has no arithmetic for them."""
-    return weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and not has_native_bfloat16()
+def _quantized(weight: Tensor, bias: Tensor | None, kernels: LayerKernels) -> Product:
+    require_in_features(weight)
+    if product := kernels.int8_product(weight, bias):
+        return product
+    _warn_of_torch_int8()
+    return TorchInt8Product(weight, bias)
 
 
 @cache
-def can_pack() -> bool:
-    """Say whether this torch has both operators and they compute."""
-    weight, x = torch.eye(2), torch.tensor([[1.0, 2.0]])
-    try:
-        result = _multiply(x, weight=_reorder(weight), bias=None)
-    except (AttributeError, RuntimeError, TypeError) as error:
-        logger.warning("linear layers are not packed, which is slower: %s", error)
-        return False
-    return torch.equal(result, x)
-
-
-def _reorder(weight: Tensor) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous())
-    return packed
-
-
-def _multiply(x: Tensor, *, weight: Tensor, bias: Tensor | None) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return result
+def _warn_of_torch_int8() -> None:
+    logger.warning("int8 layers are computed by torch, slower than float32: C++ kernels with AVX2 are needed")
 
 
 def make_linear(

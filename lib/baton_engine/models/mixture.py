@@ -38,7 +38,8 @@ class MixtureFeedForward:
         self._num_experts_per_token = config.num_experts_per_token
         self._is_normalized = config.is_normalized
         self._kernels = kernels
-        self._router = Linear(weights.load(f"{prefix}.gate.weight", (config.num_experts, config.hidden_size)))
+        gate = weights.load(f"{prefix}.gate.weight", (config.num_experts, config.hidden_size))
+        self._router = Linear(gate, kernels=kernels)
         self._gate_up, self._down = _load_experts(config, weights, f"{prefix}.experts")
         self.is_capturable = all(map(is_device_only, (self._gate_up, self._down)))
         self._shared: _SharedExpert | None = None

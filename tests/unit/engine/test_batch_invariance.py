@@ -18,7 +18,7 @@ from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.step_attention import StepAttention
 from baton_engine.weights import WeightReader
-from baton_kernels import cpu_selection, invariant_selection
+from baton_kernels.cpu_selection import load_build
 from baton_kernels.interface import AttentionBatch, Kernels
 from baton_kernels.selection import select_kernels
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables
@@ -51,7 +51,7 @@ class Machine:
         is_quantized: bool = False,
     ) -> None:
         config = read_model_config(folder)
-        self.kernels = kernels or invariant_kernels(config, CPU, dtype)
+        self.kernels = kernels or invariant_kernels(config, CPU, dtype, "auto")
         self.weights = WeightReader(folder, dtype, is_quantized=is_quantized)
         self.model = build_model(config, self.weights, self.kernels.layers)
         self.spec = config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
@@ -153,10 +153,10 @@ def test_the_mode_changes_logits_by_rounding_alone(model_folder: ModelFolder) ->
 def test_a_loaded_engine_tells_what_its_bits_depend_on(model_folder: ModelFolder) -> None:
     cache = KVCacheSettings(kv_cache_memory_bytes=1 << 22, max_model_len=64)
     settings = EngineSettings(model=str(model_folder("qwen2")), kv_cache=cache, batch_invariant=True)
-    best = cpu_selection.load_best()
-    assert best is not None
+    library = load_build()
+    assert library is not None
     numerics = load_runner(settings).numerics
-    assert numerics.startswith(best[1].name)
+    assert numerics.startswith(library.name)
     assert numerics.endswith(f"torch-{torch.__version__} threads-{torch.get_num_threads()}")
 
 
@@ -175,9 +175,7 @@ def test_models_without_the_mode_are_refused_by_name(
         load_model(settings)
 
 
-def test_a_machine_without_the_kernels_is_refused(
-    model_folder: ModelFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(invariant_selection, "load_best", lambda: None)
-    with pytest.raises(InvalidConfigError, match="allowed with a CPU for which the C\\+\\+ kernels cannot"):
-        load_model(EngineSettings(model=str(model_folder("qwen2")), batch_invariant=True))
+def test_a_machine_without_the_kernels_is_refused(model_folder: ModelFolder) -> None:
+    settings = EngineSettings(model=str(model_folder("qwen2")), batch_invariant=True, cpu_kernels="torch")
+    with pytest.raises(InvalidConfigError, match="allowed with a CPU for which no C\\+\\+ kernels are built"):
+        load_model(settings)

@@ -9,50 +9,64 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Final
 
 import pytest
 import torch
 from torch.nn import functional
 
-from baton_engine.models import linear
 from baton_engine.models.linear import Linear, load_head
 from baton_engine.weights import WeightReader
-from baton_kernels import cpu_packed
-from baton_kernels.cpu_layers import VECTORISED
-from baton_kernels.cpu_packed import PackedProduct, depth_of, packed_product, takes
-from baton_kernels.cpu_variants import AMX, AVX2, AVX512, AVX512_BF16, PLAIN, VARIANTS, CpuVariant
+from baton_kernels import cpu_packed, onednn
+from baton_kernels.cpu_library import CpuLibrary
+from baton_kernels.cpu_packed import VECTORISED, PackedProduct, depth_of, packed_product, takes
+from baton_kernels.cpu_selection import load_build
+from baton_kernels.cpu_variants import (
+    AMX,
+    AVX2,
+    AVX512,
+    AVX512_BF16,
+    PLAIN,
+    VARIANTS,
+    CpuVariant,
+    cpu_flags,
+    usable_variants,
+)
 from baton_kernels.interface import Function, LayerKernels
-from tests.unit.kernels.cpu_builds import EMULATED, load
+from baton_kernels.selection import select_kernels
+from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
 
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 0.3}
 
 
-@pytest.fixture(params=["kernels", "oneDNN"])
-def always_packed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """Pack small weights and emulated bfloat16 too, for the one or the other, which is returned."""
-    if request.param == "oneDNN":
-        monkeypatch.setattr(linear, "packed_product", lambda weight, bias: None)
-    monkeypatch.setattr(linear, "MIN_PACKED_ELEMENTS", 0)
-    monkeypatch.setattr(linear, "MIN_REORDERED_ELEMENTS", 0)
-    monkeypatch.setattr(linear, "has_native_bfloat16", lambda: True)
-    product: str = request.param
-    return product
+PACKING: Final = tuple(variant.name for variant in usable_variants(cpu_flags()) if not variant.has_tiles)
+"""Builds that pack bfloat16 themselves."""
+
+
+@pytest.fixture(params=[PACKING[0], "oneDNN"])
+def kernels(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> LayerKernels:
+    """Kernels that pack small weights too, or oneDNN that does."""
+    monkeypatch.setattr(cpu_packed, "MIN_PACKED_ELEMENTS", 0)
+    monkeypatch.setattr(onednn, "MIN_REORDERED_ELEMENTS", 0)
+    return LayerKernels() if request.param == "oneDNN" else layers_of(request.param)
 
 
 @pytest.fixture
 def without_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.ops, "mkldnn", SimpleNamespace())
-    linear.can_pack.cache_clear()
+    onednn.can_pack.cache_clear()
     yield
-    linear.can_pack.cache_clear()
+    onednn.can_pack.cache_clear()
 
 
-def has_onednn_bfloat16() -> bool:
-    try:
-        linear._reorder(torch.eye(32, dtype=torch.bfloat16))
-    except RuntimeError:
-        return False
-    return True
+def layers_of(name: str) -> LayerKernels:
+    return select_kernels("cpu", cpu_kernels=name).layers
+
+
+def library_of(name: str) -> CpuLibrary:
+    library = load_build(name)
+    assert library is not None
+    return library
 
 
 def make_weight(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -60,10 +74,7 @@ def make_weight(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor
 
 
 def packed_layer(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedProduct:
-    layer = packed_product(weight, bias)
-    if layer is None:
-        pytest.skip(f"this CPU leaves {weight.dtype} to oneDNN")
-    return layer
+    return PackedProduct(library_of(PACKING[0]), weight, bias)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
@@ -106,13 +117,13 @@ def test_which_outputs_are_gated_in_one_pass() -> None:
     assert not packed_layer(make_weight(128, 64), None).gates(Function.GELU)
     weight, x = make_weight(600, 512), make_weight(9, 512)
     for out_features in (512, 600):
-        layer = Linear(weight[:out_features])
+        layer = Linear(weight[:out_features], kernels=layers_of(PACKING[0]))
         expected = LayerKernels().apply_mul(Function.SILU, layer(x))
         torch.testing.assert_close(layer.gated(Function.SILU, x), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-@pytest.mark.parametrize("variant", [AVX512, AVX2, PLAIN, EMULATED], ids=lambda variant: variant.name)
+@builds
 def test_every_build_multiplies_packed_weights(variant: CpuVariant, dtype: torch.dtype) -> None:
     weight, bias = make_weight(150, 1344, dtype=dtype), make_weight(150, dtype=dtype)
     layer, x = PackedProduct(load(variant), weight, bias), make_weight(200, 1344, dtype=dtype)
@@ -124,22 +135,26 @@ def test_every_build_multiplies_packed_weights(variant: CpuVariant, dtype: torch
 
 
 def test_which_builds_take_which_weights() -> None:
-    assert [variant for variant in VARIANTS if not takes(variant, torch.bfloat16)] == [AMX]
-    assert [variant for variant in VARIANTS if not takes(variant, torch.float32)] == [PLAIN]
-    assert packed_product(make_weight(128, 64).double(), None) is None
+    for dtype, left_alone in ((torch.bfloat16, [AMX]), (torch.float32, [PLAIN])):
+        weight = make_weight(64, 64, dtype=dtype)
+        assert [variant for variant in VARIANTS if not takes(variant, weight)] == left_alone
+    small = make_weight(32, 64, dtype=torch.bfloat16)
+    assert [variant for variant in VARIANTS if takes(variant, small)] == [AVX512, AVX2, PLAIN]
+    assert not any(takes(variant, make_weight(63, 64)) for variant in VARIANTS)
+    assert not any(takes(variant, make_weight(64, 64).double()) for variant in VARIANTS)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_a_packed_layer_equals_the_plain_one_in_batches_of_any_size(
-    always_packed: str, dtype: torch.dtype, has_bias: bool
+    kernels: LayerKernels, dtype: torch.dtype, has_bias: bool
 ) -> None:
-    if always_packed == "oneDNN" and dtype == torch.bfloat16 and not has_onednn_bfloat16():
-        pytest.skip("oneDNN packs no bfloat16 for this CPU")
+    if type(kernels) is LayerKernels and not onednn.can_pack(dtype):
+        pytest.skip(f"oneDNN packs no {dtype} for this CPU")
     for out_features, in_features in ((64, 48), (97, 130)):
         weight = make_weight(out_features, in_features, dtype=dtype)
         bias = make_weight(out_features, dtype=dtype) if has_bias else None
-        layer = Linear(weight, bias)
+        layer = Linear(weight, bias, kernels)
         assert layer.packed_bytes
         for num_rows in (0, 1, 2, 7, 33, 200):
             x = make_weight(num_rows, in_features, dtype=dtype)
@@ -148,10 +163,9 @@ def test_a_packed_layer_equals_the_plain_one_in_batches_of_any_size(
             torch.testing.assert_close(out, functional.linear(x, weight, bias), rtol=0, atol=TOLERANCE[dtype])
 
 
-@pytest.mark.usefixtures("always_packed")
-def test_a_packed_layer_takes_views_other_threads_and_inference_mode() -> None:
+def test_a_packed_layer_takes_views_other_threads_and_inference_mode(kernels: LayerKernels) -> None:
     weight = make_weight(32, 40)
-    layer, x = Linear(weight), make_weight(6, 3, 80)[:, 1, :40]
+    layer, x = Linear(weight, kernels=kernels), make_weight(6, 3, 80)[:, 1, :40]
     expected = functional.linear(x, weight)
 
     @torch.inference_mode()
@@ -163,52 +177,43 @@ def test_a_packed_layer_takes_views_other_threads_and_inference_mode() -> None:
             torch.testing.assert_close(out, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.usefixtures("always_packed")
-def test_the_original_weight_is_freed() -> None:
+def test_the_original_weight_is_freed(kernels: LayerKernels) -> None:
     weight = make_weight(32, 40)
     original = weakref.ref(weight)
-    layer = Linear(weight)
+    layer = Linear(weight, kernels=kernels)
     del weight
     gc.collect()
     assert original() is None
     assert layer.packed_bytes >= 32 * 40 * 4
 
 
-def test_small_weights_are_not_packed_and_for_onednn_only_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not Linear(make_weight(63, 64)).packed_bytes
-    monkeypatch.setattr(linear, "packed_product", lambda weight, bias: None)
+def test_small_weights_are_not_packed_and_for_onednn_only_large_ones() -> None:
+    assert not Linear(make_weight(63, 64), kernels=layers_of(PACKING[0])).packed_bytes
     assert Linear(make_weight(512, 512)).packed_bytes
     assert not Linear(make_weight(512, 511)).packed_bytes
 
 
-def test_small_bfloat16_weights_are_packed_where_torch_only_emulates_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_small_bfloat16_weights_are_packed_where_a_build_has_no_arithmetic_for_them() -> None:
     weight = make_weight(32, 64, dtype=torch.bfloat16)
-    for is_native in (True, False):
-        monkeypatch.setattr(linear, "has_native_bfloat16", lambda native=is_native: native)
-        assert bool(Linear(weight).packed_bytes) is not is_native
+    for name in PACKING:
+        layer = Linear(weight, kernels=layers_of(name))
+        assert bool(layer.packed_bytes) is not library_of(name).variant.has_dot
 
 
-def test_bfloat16_pairs_need_an_even_number_of_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    library = load(EMULATED)
+def test_bfloat16_pairs_need_an_even_number_of_inputs() -> None:
+    library = load(EMULATED_AMX)
     assert depth_of(library, torch.bfloat16) == 2
-    monkeypatch.setattr(cpu_packed, "load_best", lambda: (AVX512_BF16, library))
-    assert packed_product(make_weight(128, 65, dtype=torch.bfloat16), None) is None
+    pairs = SimpleNamespace(variant=AVX512_BF16, loaded=library.loaded)
+    assert packed_product(pairs, make_weight(128, 65, dtype=torch.bfloat16), None) is None
 
 
-@pytest.fixture
-def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "has_native_bfloat16", lambda: False)
-
-
-@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("name", [name for name in PACKING if "bf16" not in name])
 @pytest.mark.parametrize("has_bias", [True, False])
-def test_emulated_bfloat16_is_rounded_once_and_rows_do_not_touch(has_bias: bool) -> None:
+def test_widened_bfloat16_is_rounded_once_and_rows_do_not_touch(name: str, has_bias: bool) -> None:
     for out_features, in_features in ((64, 48), (97, 131), (3, 1), (1, 17)):
         weight = make_weight(out_features, in_features, dtype=torch.bfloat16)
         bias = make_weight(out_features, dtype=torch.bfloat16) if has_bias else None
-        layer = Linear(weight, bias)
+        layer = Linear(weight, bias, layers_of(name))
         for num_rows in (0, 1, 3, 33, 70):
             x = make_weight(num_rows, 2 * in_features, dtype=torch.bfloat16)[:, :in_features]
             out = layer(x)
@@ -220,18 +225,15 @@ def test_emulated_bfloat16_is_rounded_once_and_rows_do_not_touch(has_bias: bool)
             assert all(torch.equal(layer(x[row : row + 1])[0], out[row]) for row in range(num_rows))
 
 
-@pytest.mark.usefixtures("emulated")
-def test_without_the_kernels_emulated_bfloat16_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_packed, "load_best", lambda: None)
+def test_without_a_build_small_bfloat16_weights_are_left_to_torch() -> None:
     weight, x = make_weight(64, 48, dtype=torch.bfloat16), make_weight(5, 48, dtype=torch.bfloat16)
     assert torch.equal(Linear(weight)(x), functional.linear(x, weight))
 
 
 @pytest.mark.usefixtures("without_operators")
 def test_without_the_private_operators_layers_are_plain_and_the_log_says_so_once(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(linear, "packed_product", lambda weight, bias: None)
     weight, x = make_weight(512, 512), make_weight(3, 512)
     with caplog.at_level(logging.WARNING):
         layers = [Linear(weight), Linear(weight)]
@@ -241,15 +243,14 @@ def test_without_the_private_operators_layers_are_plain_and_the_log_says_so_once
     assert "not packed, which is slower" in caplog.text
 
 
-@pytest.mark.usefixtures("always_packed")
 def test_a_tied_head_is_a_packed_copy_that_counts_as_weights(
-    model_folder: Callable[[str], Path],
+    model_folder: Callable[[str], Path], kernels: LayerKernels
 ) -> None:
     weights = WeightReader(model_folder("llama"), torch.float32)
     embedding = weights.load("model.embed_tokens.weight", (512, 64))
     before = weights.loaded_bytes
-    head, x = load_head(weights, "unused", embedding, is_tied=True), make_weight(2, 64)
+    head, x = load_head(weights, "unused", embedding, kernels, is_tied=True), make_weight(2, 64)
     assert weights.loaded_bytes == before + head.packed_bytes > before
     torch.testing.assert_close(head(x), functional.linear(x, embedding), rtol=0, atol=1e-4)
-    own = load_head(weights, "lm_head.weight", embedding, is_tied=False)
+    own = load_head(weights, "lm_head.weight", embedding, kernels, is_tied=False)
     assert not torch.allclose(own(x), head(x), atol=1e-3)

@@ -162,12 +162,12 @@ def test_a_local_folder_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_element_types_follow_the_checkpoint_and_the_cpu(
     requested: str, checkpoint: str, is_native: bool, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(element_type, "has_native_bfloat16", lambda: is_native)
+    monkeypatch.setattr(element_type, "multiplies_bfloat16", lambda: is_native)
     assert resolve_dtype(requested, checkpoint, CPU) == expected
 
 
 def test_a_gpu_keeps_the_checkpoints_type_whatever_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(element_type, "has_native_bfloat16", lambda: False)
+    monkeypatch.setattr(element_type, "multiplies_bfloat16", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert resolve_dtype("auto", "bfloat16", GPU) == torch.bfloat16
     assert resolve_dtype("auto", "float16", GPU) == torch.float16
@@ -207,7 +207,7 @@ def test_a_device_that_torch_cannot_use_is_refused(monkeypatch: pytest.MonkeyPat
 def test_a_changed_element_type_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(element_type, "has_native_bfloat16", lambda: False)
+    monkeypatch.setattr(element_type, "multiplies_bfloat16", lambda: False)
     with caplog.at_level("INFO"):
         resolve_dtype("auto", "bfloat16", CPU)
     assert caplog.messages == ["weights are bfloat16; computing in float32 on this cpu"]

@@ -13,6 +13,7 @@ from baton_core.worker.step_plan import SampleSpec
 from baton_engine.sampler import sample, sample_batch
 from baton_kernels import torch_sampling
 from baton_kernels.noise import gumbel_noise
+from baton_kernels.sampling import Refusal
 from baton_kernels.torch_sampling import drop_filtered
 from tests.unit.engine.steps import make_spec
 
@@ -183,9 +184,9 @@ def test_bfloat16_logits_are_drawn_from_as_their_float32_values() -> None:
     assert torch.equal(sample(logits, MIXED_SPECS), sample(logits.float(), MIXED_SPECS))
 
 
-def test_a_row_of_nan_gives_a_token_and_leaves_the_others_theirs() -> None:
+def test_a_row_of_nan_is_refused_and_leaves_the_others_theirs() -> None:
     logits = mixed_logits()
     logits[1], logits[3, 5] = torch.nan, torch.nan
     drawn, expected = sample(logits, MIXED_SPECS), sample(mixed_logits(), MIXED_SPECS)
-    assert all(0 <= token < logits.shape[1] for token in drawn.tolist())
+    assert drawn[[1, 3]].tolist() == [Refusal.NOT_A_NUMBER] * 2
     assert drawn[[0, 2, 4, 5]].tolist() == expected[[0, 2, 4, 5]].tolist()

@@ -69,13 +69,15 @@ def draw_case(spread: float, dtype: torch.dtype, specs: tuple[Row, ...]) -> dict
 
 
 def draw_broken_rows() -> dict[str, list[int]]:
-    """Rows of one finite logit, of NaN and of +inf beside an unharmed one: the tokens must be in range."""
+    """Rows of one finite logit, of NaN, of +inf and of -inf, and with one NaN, beside an unharmed one."""
     from baton_kernels.triton_sampling import TritonSampling  # reads TRITON_INTERPRET
 
-    logits = make_logits(2.0, torch.float32, 4)
+    logits = make_logits(2.0, torch.float32, 6)
     logits[0], logits[0, 700] = -torch.inf, -3.0
     logits[1], logits[2, 9] = torch.nan, torch.inf
-    batch = make_batch(rows({"temperature": 5.0}, {"top_k": 5}, {"top_p": 0.9}, {}), seed=1)
+    logits[4], logits[5, -1] = -torch.inf, torch.nan
+    specs = rows({"temperature": 5.0}, {"top_k": 5}, {"top_p": 0.9}, {}, {}, {"temperature": 0.0})
+    batch = make_batch(specs, seed=1)
     drawn = TritonSampling(TILE).draw(logits, batch).tolist()
     return {"triton": drawn, "torch": TorchSampling().draw(logits, batch).tolist()}
 

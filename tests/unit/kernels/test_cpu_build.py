@@ -15,6 +15,7 @@ from baton_kernels import cpu_build, cpu_selection
 from baton_kernels.cpu_attention import CpuAttention
 from baton_kernels.cpu_build import BuildError, build
 from baton_kernels.cpu_library import CpuLibrary
+from baton_kernels.cpu_selection import CpuKernelsError
 from baton_kernels.cpu_variants import (
     AMX,
     AVX2,
@@ -28,6 +29,7 @@ from baton_kernels.cpu_variants import (
 )
 from baton_kernels.selection import select_kernels
 from baton_kernels.torch_attention import TorchAttention
+from tests.unit.kernels.cpu_builds import EMULATED_AMX
 
 COPY = """
 for word; do
@@ -44,9 +46,9 @@ echo build >>"$0.log"
 def fresh_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty cache folder, and a process that has not chosen yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cpu_selection.load_best.cache_clear()
+    cpu_selection.load_build.cache_clear()
     yield tmp_path / "baton" / "cpu_kernels"
-    cpu_selection.load_best.cache_clear()
+    cpu_selection.load_build.cache_clear()
 
 
 def make_compiler(folder: Path, script: str) -> Path:
@@ -64,7 +66,7 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(f"{compiler}.log")
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", [*VARIANTS, EMULATED_AMX], ids=lambda variant: variant.name)
 def test_every_variant_compiles(variant: CpuVariant, tmp_path: Path) -> None:
     library = build(variant, tmp_path / "cache", extra_flags=("-O0", "-Wall", "-Wextra", "-Werror"))
     assert library.read_bytes()[:4] == b"\x7fELF"
@@ -93,6 +95,38 @@ def test_a_cpu_computes_in_cpp_where_it_can() -> None:
         "HDT" if AMX.needs <= cpu_flags() else "HTD"
     )
     assert type(select_kernels("cpu", torch.float16).attention) is TorchAttention
+
+
+def test_each_build_that_this_cpu_runs_is_had_by_name() -> None:
+    for variant in usable_variants(cpu_flags()):
+        kernels = select_kernels("cpu", torch.bfloat16, variant.name)
+        assert kernels.attention.v_axes == ("HDT" if variant.has_tiles else "HTD")
+        library = cpu_selection.load_build(variant.name)
+        assert library is not None
+        assert library.variant is variant
+    assert type(select_kernels("cpu", cpu_kernels="torch").attention) is TorchAttention
+
+
+def test_a_build_that_this_cpu_does_not_run_is_refused_naming_those_that_it_runs(
+    fresh_choice: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu_selection, "cpu_flags", lambda: AVX2.needs)
+    for name in ("amx", "avx512", "sse"):
+        with pytest.raises(CpuKernelsError) as refused:
+            cpu_selection.load_build(name)
+        assert str(refused.value) == (
+            f"cpu_kernels is {name!r}; allowed on this CPU: "
+            "auto, avx2, plain, amx-emulated, avx512-bf16-emulated, avx512-emulated, torch"
+        )
+
+
+def test_a_build_that_is_asked_for_and_cannot_be_built_is_refused(
+    fresh_choice: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(CpuKernelsError, match=r"'plain', which cannot be built here: no C.* compiler found"):
+        cpu_selection.load_build("plain")
 
 
 def test_without_a_compiler_torch_computes_and_the_log_says_so_once(
@@ -199,7 +233,7 @@ def test_workers_that_start_together_build_once(builds: Path, tmp_path: Path) ->
         paths = set(workers.map(lambda _: build(PLAIN, tmp_path / "cache"), range(4)))
     assert builds.read_text().split() == ["build"]
     (path,) = paths
-    CpuLibrary(path)
+    CpuLibrary(path, PLAIN)
     assert build(PLAIN, tmp_path / "cache", ("-O1",)) != path
 
 
@@ -207,8 +241,8 @@ def test_a_damaged_build_is_built_again(builds: Path, tmp_path: Path) -> None:
     path = build(PLAIN, tmp_path / "cache")
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(BuildError, match="cannot be loaded"):
-        CpuLibrary(path)
-    CpuLibrary(build(PLAIN, tmp_path / "cache"))
+        CpuLibrary(path, PLAIN)
+    CpuLibrary(build(PLAIN, tmp_path / "cache"), PLAIN)
     assert len(builds.read_text().split()) == 2
 
 

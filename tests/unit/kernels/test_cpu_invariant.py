@@ -12,18 +12,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_kernels.cpu_invariant import InvariantCpuAttention, InvariantCpuLayers
-from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant
+from baton_kernels.cpu_variants import AVX2, PLAIN, CpuVariant
 from baton_kernels.interface import AttentionBatch, Function, LayerKernels
 from baton_kernels.reference import attend_reference
-from tests.unit.kernels.cpu_builds import EMULATED, load
+from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
-BUILDS = (AVX512, AVX2, PLAIN)
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 CONTEXT = 130
 
-builds = pytest.mark.parametrize("variant", BUILDS, ids=lambda variant: variant.name)
-attention_builds = pytest.mark.parametrize("variant", [*BUILDS, EMULATED], ids=lambda variant: variant.name)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
@@ -129,7 +126,7 @@ def piece_of(step: PagedBatch, start: int, count: int) -> AttentionBatch:
     )
 
 
-@attention_builds
+@builds
 @dtypes
 @pytest.mark.parametrize(
     ("window", "softcap", "head_dim", "group"),
@@ -160,7 +157,7 @@ def test_attention_computes_a_token_alike_however_its_prompt_is_cut(
             assert torch.equal(piece, whole[start : start + size])
 
 
-@attention_builds
+@builds
 @dtypes
 def test_attention_reads_nothing_before_the_window(variant: CpuVariant, dtype: torch.dtype) -> None:
     kernels = InvariantCpuAttention(load(variant))
@@ -170,7 +167,7 @@ def test_attention_reads_nothing_before_the_window(variant: CpuVariant, dtype: t
     assert_close(found, attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale).to(dtype))
 
 
-@attention_builds
+@builds
 @dtypes
 def test_attention_computes_a_sequence_alike_in_any_company(variant: CpuVariant, dtype: torch.dtype) -> None:
     kernels = InvariantCpuAttention(load(variant))

@@ -11,16 +11,13 @@ from torch.nn import functional
 
 from baton_kernels.cpu_attention import CpuAttention
 from baton_kernels.cpu_layers import CpuLayers
-from baton_kernels.cpu_variants import AMX, AVX2, AVX512, AVX512_BF16, PLAIN, CpuVariant
+from baton_kernels.cpu_variants import PLAIN, CpuVariant
 from baton_kernels.interface import AttentionBatch, Function, LayerKernels
 from baton_kernels.rotation import rotate
-from tests.unit.kernels.cpu_builds import load
+from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.test_cpu_attention import is_v_transposed, transpose_back, transpose_v
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2**-7}
-builds = pytest.mark.parametrize(
-    "variant", [AMX, AVX512_BF16, AVX512, AVX2, PLAIN], ids=lambda variant: variant.name
-)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 

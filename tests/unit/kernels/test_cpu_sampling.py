@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from baton_kernels.cpu_sampling import CpuSampling
-from baton_kernels.cpu_variants import AMX, AVX2, AVX512, PLAIN, CpuVariant
+from baton_kernels.cpu_variants import CpuVariant
+from baton_kernels.sampling import Refusal
 from baton_kernels.torch_sampling import TorchSampling
-from tests.unit.kernels.cpu_builds import load
+from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.interpreted_sampling import CASES, make_batch, make_logits, rows
-
-builds = pytest.mark.parametrize("variant", [AMX, AVX512, AVX2, PLAIN], ids=lambda variant: variant.name)
 
 
 @builds
@@ -51,11 +50,35 @@ def test_of_equal_logits_the_lowest_token_is_taken(variant: CpuVariant) -> None:
 
 
 @builds
-def test_a_broken_row_gives_a_token_and_leaves_the_others_theirs(variant: CpuVariant) -> None:
-    logits = make_logits(2.0, torch.float32, 4)
+def test_a_row_that_is_not_finite_is_refused_and_leaves_the_others_theirs(variant: CpuVariant) -> None:
+    kernels = CpuSampling(load(variant))
+    logits = make_logits(2.0, torch.float32, 5)
     logits[0], logits[0, 700] = -torch.inf, -3.0
-    logits[1], logits[2, 9] = torch.nan, torch.inf
-    batch = make_batch(rows({"temperature": 5.0}, {"top_k": 5}, {"top_p": 0.9}, {}), seed=1)
-    drawn = CpuSampling(load(variant)).draw(logits, batch).tolist()
-    assert all(0 <= token < logits.shape[1] for token in drawn)
-    assert (drawn[0], drawn[3]) == (700, TorchSampling().draw(logits, batch).tolist()[3])
+    batch = make_batch(
+        rows({"temperature": 5.0}, {"top_k": 5}, {"top_p": 0.9}, {}, {"temperature": 0.0}), seed=1
+    )
+    expected = TorchSampling().draw(logits, batch).tolist()
+    assert expected[0] == 700
+    for row in range(1, 5):
+        for number in (0, 1, 500, logits.shape[1] - 1):
+            for value, refusal in ((torch.nan, Refusal.NOT_A_NUMBER), (torch.inf, Refusal.INFINITE)):
+                broken = logits.clone()
+                broken[row, number] = value
+                refused = [*expected[:row], int(refusal), *expected[row + 1 :]]
+                assert kernels.draw(broken, batch).tolist() == refused
+                assert TorchSampling().draw(broken, batch).tolist() == refused
+        broken = logits.clone()
+        broken[row] = -torch.inf
+        refused = [*expected[:row], int(Refusal.NOTHING_LEFT), *expected[row + 1 :]]
+        assert kernels.draw(broken, batch).tolist() == refused
+        assert TorchSampling().draw(broken, batch).tolist() == refused
+
+
+@builds
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_largest_finite_logits_are_drawn_from(variant: CpuVariant, dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    logits = torch.tensor([[largest, -largest] * 400, [-largest] * 799 + [0.0]], dtype=dtype)
+    logits[0, 1::4] = -torch.inf
+    greedy = make_batch(rows({"temperature": 0.0}, {"temperature": 0.0}), seed=0)
+    assert CpuSampling(load(variant)).draw(logits, greedy).tolist() == [0, 799]

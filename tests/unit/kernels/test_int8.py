@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,16 +12,20 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from baton_engine.models import linear
+from baton_engine.models.linear import Linear
 from baton_kernels import int8
-from baton_kernels.cpu_layers import VECTORISED
-from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags
+from baton_kernels.cpu_packed import VECTORISED
+from baton_kernels.cpu_selection import load_build
+from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags, usable_variants
 from baton_kernels.int8 import PackedInt8Product, TorchInt8Product, quantize_rows, quantize_with
 from baton_kernels.int8_library import Int8Library
 from baton_kernels.interface import Function, LayerKernels, Product
-from tests.unit.kernels.cpu_builds import WITHOUT_VNNI, load
+from baton_kernels.selection import select_kernels
+from tests.unit.kernels.cpu_builds import EMULATED_AMX, load
 
 builds = pytest.mark.parametrize(
-    "variant", [AVX512, AVX2, PLAIN, WITHOUT_VNNI], ids=lambda variant: variant.name
+    "variant", [AVX512, AVX2, PLAIN, EMULATED_AMX], ids=lambda variant: variant.name
 )
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 TINY = 1e-40
@@ -41,10 +45,9 @@ def _one_thread() -> Iterator[None]:
 
 def int8_library(variant: CpuVariant) -> Int8Library:
     """Skips the test where this CPU lacks the instructions."""
-    library = Int8Library(load(variant))
-    if not cpu_flags() >= int8._NEEDS:
+    if "avx2" not in cpu_flags():
         pytest.skip("this CPU lacks AVX2")
-    return library
+    return Int8Library(load(variant))
 
 
 def make_product(variant: CpuVariant | None, weight: Tensor, bias: Tensor | None = None) -> Product:
@@ -102,7 +105,7 @@ def test_an_error_is_at_most_half_a_scale_and_what_is_not_finite_stays_so(dtype:
     assert not codes[~is_finite].any()
 
 
-@pytest.mark.parametrize("variant", [None, AVX512, AVX2, PLAIN, WITHOUT_VNNI], ids=_name)
+@pytest.mark.parametrize("variant", [None, AVX512, AVX2, PLAIN, EMULATED_AMX], ids=_name)
 @settings(max_examples=25, deadline=None)
 @given(
     num_rows=st.integers(0, 19),
@@ -146,7 +149,7 @@ def test_gates_are_multiplied_before_they_are_rounded(
     assert not PackedInt8Product(int8_library(variant), weight[:96], None).gates(function)
 
 
-@pytest.mark.parametrize("variant", [None, AVX512, WITHOUT_VNNI], ids=_name)
+@pytest.mark.parametrize("variant", [None, AVX512, AVX2, EMULATED_AMX], ids=_name)
 def test_sums_too_large_for_float32_are_exact_before_they_are_rounded(variant: CpuVariant | None) -> None:
     for size in (1040, 1041, 5003):
         x, weight = torch.ones(3, size), torch.ones(5, size)
@@ -173,7 +176,7 @@ def test_a_row_is_computed_alike_in_any_batch_and_biases_are_added(
     assert (out.double() - wide).norm() < 0.02 * wide.norm()
 
 
-@pytest.mark.parametrize("variant", [None, AVX512, WITHOUT_VNNI], ids=_name)
+@pytest.mark.parametrize("variant", [None, AVX512, AVX2, EMULATED_AMX], ids=_name)
 def test_a_row_or_an_output_that_is_not_finite_is_nan_and_touches_no_other(
     variant: CpuVariant | None,
 ) -> None:
@@ -186,38 +189,31 @@ def test_a_row_or_an_output_that_is_not_finite_is_nan_and_touches_no_other(
     assert not out[:2, :7].any(), "zeros, and numbers too small for a scale"
 
 
-def test_layers_use_the_kernels_where_the_cpu_has_the_instructions() -> None:
-    layer = int8.int8_product(make_rows(64, 64), None)
-    assert type(layer) is (PackedInt8Product if cpu_flags() >= int8._NEEDS else TorchInt8Product)
-    assert 64 * 64 <= layer.packed_bytes < 64 * 64 * 1.3
+def test_builds_with_avx2_multiply_codes_and_torch_does_for_others() -> None:
+    weight = make_rows(64, 64)
+    for name in ("auto", *(variant.name for variant in usable_variants(cpu_flags())), "torch"):
+        library = load_build(name)
+        layer = select_kernels("cpu", cpu_kernels=name).layers.int8_product(weight, None)
+        if library is None or "avx2" not in library.variant.needs:
+            assert layer is None
+        else:
+            assert type(layer) is PackedInt8Product
+            assert 64 * 64 <= layer.packed_bytes < 64 * 64 * 1.3
 
 
 def test_a_weight_whose_sums_may_not_fit_is_refused() -> None:
     assert int8.MAX_IN_FEATURES * 127**2 < 2**31 <= (int8.MAX_IN_FEATURES + 1) * 127**2
     with pytest.raises(ValueError, match="a weight has 133145 inputs; allowed: at most 133144"):
-        int8.int8_product(torch.zeros(1, 133145), None)
+        Linear(torch.zeros(1, 133145), is_quantized=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "said"),
-    [
-        ("load_best", lambda: None, "the C++ kernels cannot be built"),
-        ("cpu_flags", frozenset, "this CPU lacks AVX2"),
-    ],
-)
-def test_elsewhere_torch_computes_and_the_log_says_so_once(
-    name: str,
-    given: Callable[[], object],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(int8, name, given)
-    int8.load_int8.cache_clear()
+def test_without_a_build_torch_computes_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    weight, x = make_rows(5, 7), make_rows(3, 7, seed=1)
+    linear._warn_of_torch_int8.cache_clear()
     with caplog.at_level(logging.WARNING):
-        layers = [int8.int8_product(make_rows(5, 7), None) for _ in range(2)]
-    int8.load_int8.cache_clear()
-    assert [type(layer) for layer in layers] == [TorchInt8Product] * 2
+        layers = [Linear(weight, is_quantized=True) for _ in range(2)]
+    for layer in layers:
+        assert torch.equal(layer(x), TorchInt8Product(weight, None)(x))
     assert [record.getMessage() for record in caplog.records] == [
-        f"int8 layers are computed by torch, slower than float32: {said}"
+        "int8 layers are computed by torch, slower than float32: C++ kernels with AVX2 are needed"
     ]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.kernels.interpreted_sampling import CASES, VOCAB_SIZE
+from baton_kernels.sampling import Refusal
+from tests.unit.kernels.interpreted_sampling import CASES
 from tests.unit.kernels.interpreter import run_interpreted
 
 
@@ -24,7 +25,13 @@ def test_the_boundary_of_the_filters_is_drawn_from(drawn: dict[str, Any]) -> Non
     assert len(set(drawn["boundary"]["triton"])) > 1
 
 
-def test_a_broken_row_gives_a_token_and_leaves_the_others_theirs(drawn: dict[str, Any]) -> None:
+def test_a_row_that_is_not_finite_is_refused_and_leaves_the_others_theirs(drawn: dict[str, Any]) -> None:
     broken = drawn["broken"]["triton"]
-    assert all(0 <= token < VOCAB_SIZE for token in broken)
-    assert (broken[0], broken[3]) == (700, drawn["broken"]["torch"][3])
+    assert broken == drawn["broken"]["torch"]
+    assert broken[0] == 700
+    assert [broken[row] for row in (1, 2, 4, 5)] == [
+        Refusal.NOT_A_NUMBER,
+        Refusal.INFINITE,
+        Refusal.NOTHING_LEFT,
+        Refusal.NOT_A_NUMBER,
+    ]
