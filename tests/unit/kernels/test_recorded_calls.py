@@ -12,6 +12,7 @@ from torch.nn import functional
 from baton_kernels.cpu_layers import CpuLayers
 from baton_kernels.cpu_packed import PackedProduct
 from baton_kernels.cpu_variants import PLAIN
+from baton_kernels.onednn import OneDnnProduct, can_pack
 from baton_kernels.recorded_calls import NotRecordableError, RecordedCalls
 from tests.unit.kernels.cpu_builds import load
 
@@ -86,3 +87,22 @@ def test_what_other_threads_call_meanwhile_is_not_recorded() -> None:
     calls.replay()
     assert torch.equal(changed, others + 1)
     assert torch.equal(result, compute(token_ids))
+
+
+@torch.inference_mode()
+def test_a_weight_that_onednn_has_packed_is_multiplied_again() -> None:
+    if not can_pack(torch.float32):
+        pytest.skip("this torch packs no weights for oneDNN")
+    weight, x = make_numbers(512, 512), make_numbers(ROWS, 512, seed=1)
+    layer = OneDnnProduct(weight, None)
+    calls, result = RecordedCalls.record(lambda: layer(x) * 2)
+    x.copy_(make_numbers(ROWS, 512, seed=2))
+    calls.replay()
+    assert torch.equal(result, layer(x) * 2)
+
+
+@torch.inference_mode()
+def test_a_pass_that_makes_tensors_of_a_library_is_refused() -> None:
+    x = make_numbers(ROWS, SIZE)
+    with pytest.raises(NotRecordableError, match=r"a tensor of the layout torch\._mkldnn"):
+        RecordedCalls.record(lambda: x.to_mkldnn().to_dense())
