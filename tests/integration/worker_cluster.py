@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import grpc
@@ -125,20 +126,22 @@ async def made(
     hold: Callable[[OutputForms], OutputForms] = lambda forms: forms,
     key: str = "",
     async_scheduling: bool | None = None,
+    engine: Mapping[str, Any] = MappingProxyType({}),
 ) -> AsyncIterator[tuple[Worker, str]]:
     """A worker for the routers at `port` and `also`, or those in `redis`; named by its role if not otherwise.
 
-    Gives it and its peer address.
+    `engine` has further fields of `EngineSettings`. Gives it and its peer address.
     """
+    fields = {
+        "model": str(MODEL),
+        "dtype": "float32",
+        "block_size": block_size,
+        "kv_cache": KVCacheSettings(kv_cache_memory_bytes=KV_CACHE_BYTES),
+        "async_scheduling": async_scheduling,
+    }
     settings = WorkerSettings(
         role=role,
-        engine=EngineSettings(
-            model=str(MODEL),
-            dtype="float32",
-            block_size=block_size,
-            kv_cache=KVCacheSettings(kv_cache_memory_bytes=KV_CACHE_BYTES),
-            async_scheduling=async_scheduling,
-        ),
+        engine=EngineSettings(**{**fields, **engine}),
         routers=tuple(f"127.0.0.1:{one}" for one in (port, *also) if one),
         redis=redis or RedisSettings(),
         scheduler=SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens),
@@ -149,16 +152,16 @@ async def made(
     holder = HolderEndpoint(context, peer_address)
     placement = PoolPlacement(lambda spec: wrap(BACKENDS[kv_transport](spec, epoch, Listen(), copy_rows)))
     forms = form_compiler(settings)
-    engine = GatedEngine(settings.engine, forms, placement, gate or Gate())
+    resident = GatedEngine(settings.engine, forms, placement, gate or Gate())
     connector = placement.connector
     assert connector is not None
-    config = worker_config(settings, engine.loaded, connector.capabilities, name or str(role), epoch)
+    config = worker_config(settings, resident.loaded, connector.capabilities, name or str(role), epoch)
     info = worker_info(role, config, holder.address, connector.describe())
     parts = WorkerParts(
         config=config,
         info=info,
-        engine=engine,
-        controls=worker_controls(settings, engine),
+        engine=resident,
+        controls=worker_controls(settings, resident),
         connector=connector,
         context=context,
         holder=holder,
@@ -228,9 +231,9 @@ class Cluster:
 
 
 @asynccontextmanager
-async def routing(said: Said, *, split: str = "always") -> AsyncIterator[Cluster]:
+async def routing(said: Said, *, split: str = "always", **settings: Any) -> AsyncIterator[Cluster]:
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(split=split))
+        server = await stack.enter_async_context(serving(split=split, **settings))
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
         yield Cluster(server.grpc_port, BatonStub(await stack.enter_async_context(channel)), said)
 
