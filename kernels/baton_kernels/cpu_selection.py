@@ -5,7 +5,9 @@ one that is asked for by name.
 from __future__ import annotations
 
 import logging
+import os
 from functools import cache
+from typing import Final
 
 import torch
 
@@ -20,6 +22,7 @@ from baton_kernels.interface import Kernels, LayerKernels
 from baton_kernels.torch_attention import TorchAttention
 from baton_kernels.torch_sampling import TorchSampling
 
+INSTEAD_OF_AUTO: Final = "BATON_CPU_KERNELS"
 logger = logging.getLogger(__name__)
 
 
@@ -52,15 +55,20 @@ def select_copy(cpu_kernels: str = AUTO) -> CpuCopy | None:
     return None if library is None else CpuCopy(library)
 
 
-@cache
 def load_build(cpu_kernels: str = AUTO) -> CpuLibrary | None:
     """Return the build of that name, or with "auto" the first that this machine builds and runs.
 
-    None for "torch", and with "auto", with a line in the log, where no build can be had.
+    The environment's `BATON_CPU_KERNELS` stands in for "auto". None for "torch", and with "auto", with a line
+    in the log, where no build can be had.
 
     Raises:
         CpuKernelsError: another name, or this machine cannot have it.
     """
+    return _load_build(os.environ.get(INSTEAD_OF_AUTO, AUTO) if cpu_kernels == AUTO else cpu_kernels)
+
+
+@cache
+def _load_build(cpu_kernels: str) -> CpuLibrary | None:
     if cpu_kernels == TORCH:
         return None
     return _load_best() if cpu_kernels == AUTO else _load_named(cpu_kernels)

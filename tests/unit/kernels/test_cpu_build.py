@@ -46,9 +46,10 @@ echo build >>"$0.log"
 def fresh_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty cache folder, and a process that has not chosen yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    cpu_selection.load_build.cache_clear()
+    monkeypatch.delenv(cpu_selection.INSTEAD_OF_AUTO, raising=False)
+    cpu_selection._load_build.cache_clear()
     yield tmp_path / "baton" / "cpu_kernels"
-    cpu_selection.load_build.cache_clear()
+    cpu_selection._load_build.cache_clear()
 
 
 def make_compiler(folder: Path, script: str) -> Path:
@@ -87,7 +88,8 @@ def test_flags_are_those_of_cpuinfo(tmp_path: Path) -> None:
     assert cpu_flags(tmp_path / "missing") == frozenset()
 
 
-def test_a_cpu_computes_in_cpp_where_it_can() -> None:
+def test_a_cpu_computes_in_cpp_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(cpu_selection.INSTEAD_OF_AUTO, raising=False)
     kernels = select_kernels("cpu").attention
     assert isinstance(kernels, CpuAttention)
     assert kernels.v_axes == "HTD"
@@ -105,6 +107,17 @@ def test_each_build_that_this_cpu_runs_is_had_by_name() -> None:
         assert library is not None
         assert library.variant is variant
     assert type(select_kernels("cpu", cpu_kernels="torch").attention) is TorchAttention
+
+
+def test_the_environment_stands_in_for_auto_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cpu_selection.INSTEAD_OF_AUTO, "plain")
+    for name, expected in (("auto", "plain"), ("avx2", "avx2")):
+        if name == "auto" or AVX2.needs <= cpu_flags():
+            library = cpu_selection.load_build(name)
+            assert library is not None
+            assert library.variant.name == expected
+    monkeypatch.setenv(cpu_selection.INSTEAD_OF_AUTO, "torch")
+    assert cpu_selection.load_build() is None
 
 
 def test_a_build_that_this_cpu_does_not_run_is_refused_naming_those_that_it_runs(
