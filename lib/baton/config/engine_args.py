@@ -20,6 +20,7 @@ from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.kv_events.kv_events_config import read_kv_events_config
 from baton_core.errors import InvalidConfigError
 from baton_kv.transport import Transport
+from baton_service.tracing import PROTOCOL_VARIABLES, OtlpProtocol
 
 BUNDLED_MODEL: Final = str(Path(baton.__file__).parent / "bundled")
 _MAX_INT: Final = 2**31 - 1
@@ -165,9 +166,16 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     otlp_traces_endpoint: str = arg(
         str,
         "",
-        "OTLP receiver of traces that speaks gRPC, such as http://localhost:4317",
+        "OTLP receiver of traces, such as http://localhost:4317, or http://localhost:4318 over HTTP",
         Part.BOTH,
         metavar="URL",
+    )
+    otlp_traces_protocol: str | None = arg(
+        str,
+        None,
+        f"what it speaks; default: {' or '.join(PROTOCOL_VARIABLES)} of the environment, else grpc",
+        Part.BOTH,
+        choices=tuple(OtlpProtocol),
     )
     allow_functions: bool = arg(
         bool,

@@ -54,6 +54,7 @@ GIVEN: dict[str, Any] = {
     "profiler_config": {"profiler": "torch", "torch_profiler_dir": "/traces"},
     "kv_events_config": {"enable_kv_cache_events": True, "topic": "kv"},
     "otlp_traces_endpoint": "http://localhost:4317",
+    "otlp_traces_protocol": "http/protobuf",
     "allow_functions": True,
     "shutdown_timeout": 5,
     "disable_log_stats": True,
