@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import baton
 from baton.commands.flags import MODEL, NAME
+from baton.commands.suffixes import BYTES, COUNT
 from baton.config.engine_arg_fields import Part, arg, check_fields, flags_of
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.kv_events.kv_events_config import read_kv_events_config
@@ -88,11 +89,11 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         "longest sequence; default: the model's, lowered to what fits",
         low=1,
         high=_MAX_INT,
-        takes_suffix=True,
+        suffixes=COUNT,
     )
     max_num_seqs: int = arg(int, 128, "sequences that run at once", low=1, high=65_536)
     max_num_batched_tokens: int = arg(
-        int, 2048, "token budget of a step", low=1, high=_MAX_INT, takes_suffix=True
+        int, 2048, "token budget of a step", low=1, high=_MAX_INT, suffixes=COUNT
     )
     scheduling_policy: str = arg(
         str,
@@ -118,7 +119,7 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         high=_MAX_INT,
     )
     kv_cache_memory_bytes: int | None = arg(
-        int, None, "size of each worker's KV cache", low=1, high=2**50, takes_suffix=True
+        int, None, "size of each worker's KV cache", low=1, high=2**50, suffixes=BYTES
     )
     gpu_memory_utilization: float = arg(
         float, 0.9, "share of the free memory for all workers together", low=0, high=1, is_low_open=True
