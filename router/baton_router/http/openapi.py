@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from importlib.metadata import version
@@ -13,7 +12,7 @@ import msgspec
 from baton_router.http.calls import Call
 from baton_router.http.errors import ErrorBody
 from baton_router.http.field_docs import field_docs, structs_of
-from baton_router.http.route import Route, Tag
+from baton_router.http.route import PARAMETER, Route, Tag
 
 _REF: Final = "#/components/schemas/{name}"
 _DESCRIPTION: Final = "OpenAI's API with vLLM's further fields. Unknown fields are refused by name."
@@ -29,7 +28,6 @@ _TAGS: Final = {
 }
 _PHRASES: Final = {499: "Client Closed Request"}
 """Of statuses that no standard has."""
-_PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
 
 
 def describe(routes: Sequence[Route], root_path: str) -> Route:
@@ -63,7 +61,7 @@ def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
     schema_of = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        path = _PARAMETER.sub(r"{\1}", route.path)
+        path = PARAMETER.sub(r"{\1}", route.path)
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, schema_of)
     used = {route.tag for route in routes}
     return {
@@ -97,7 +95,7 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
-    names = _PARAMETER.findall(route.path)
+    names = PARAMETER.findall(route.path)
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from baton_router.http.calls import Call
+
+PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
+"""What stands in a path for what a client puts there."""
 
 
 class Tag(StrEnum):
