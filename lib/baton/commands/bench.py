@@ -76,7 +76,10 @@ class _Told:
         if args.plot:
             require_plots(Path(args.plot))
         if args.save_result:
-            _make_folder(self._folder)
+            _make_folder("--result-dir", args.result_dir, self._folder)
+            _make_folder(
+                "--result-filename", args.result_filename, (self._folder / args.result_filename).parent
+            )
 
     def measure(self, plan: ServePlan, point: SweepPoint) -> tuple[Measured, Figures]:
         with Progress(plan.num_prompts, "req", is_shown=not self._args.disable_tqdm) as progress:
@@ -132,8 +135,8 @@ class _Told:
         sys.stdout.write(f"Written to {path}\n")
 
 
-def _make_folder(folder: Path) -> None:
-    """Make the folder of results with its parents.
+def _make_folder(flag: str, given: str, folder: Path) -> None:
+    """Make the folder that a flag leads to, with its parents.
 
     Raises:
         InvalidConfigError: it cannot be made, or not be written to.
@@ -145,8 +148,8 @@ def _make_folder(folder: Path) -> None:
             return
     except OSError as error:
         reason = error.strerror or type(error).__name__
-    allowed = f"a folder to write to, which is made if it is missing ({reason})"
-    raise InvalidConfigError(f"--result-dir is {str(folder)!r}; allowed: {allowed}")
+    allowed = f"what leads to a folder to write to, which is made if it is missing; {folder}: {reason}"
+    raise InvalidConfigError(f"{flag} is {given!r}; allowed: {allowed}")
 
 
 def _title(args: argparse.Namespace, model: str, what: str) -> str:

@@ -63,8 +63,12 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
         ("serve --max-concurrency 2147483647", "--max-concurrency is 2147483647; allowed: up to "),
         (
             "serve --save-result --result-dir /dev/null/x",
-            "--result-dir is '/dev/null/x'; allowed: a folder to write to, which is made if it is missing "
-            "(Not a directory)",
+            "--result-dir is '/dev/null/x'; allowed: what leads to a folder to write to, which is made if it is "
+            "missing; /dev/null/x: Not a directory",
+        ),
+        (
+            "serve --save-result --result-filename /dev/null/x/y.json",
+            "--result-filename is '/dev/null/x/y.json'; allowed: what leads to a folder to write to",
         ),
         ("serve --plot x.gif", "--plot is 'x.gif'; allowed: a file that ends with .png, .svg, .pdf"),
         ("serve --backend baton-grpc --endpoint /x", "--endpoint is '/x'; allowed: nothing with baton-grpc"),
@@ -103,9 +107,9 @@ def test_the_folder_of_results_is_made_before_a_server_is_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "a" / "b"
-    results = ["--save-result", "--result-dir", str(folder)]
+    results = ["--save-result", "--result-dir", str(folder), "--result-filename", "c/result.json"]
     assert main(["bench", "serve", "--port", "1", "--num-prompts", "1", *results]) == 1
-    assert folder.is_dir()
+    assert (folder / "c").is_dir()
     assert "the server does not list its models: " in capsys.readouterr().err
 
 
