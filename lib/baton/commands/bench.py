@@ -77,9 +77,8 @@ class _Told:
             require_plots(Path(args.plot))
         if args.save_result:
             _make_folder("--result-dir", args.result_dir, self._folder)
-            _make_folder(
-                "--result-filename", args.result_filename, (self._folder / args.result_filename).parent
-            )
+            if name := args.result_filename:
+                _make_folder("--result-filename", name, (self._folder / name).parent)
 
     def measure(self, plan: ServePlan, point: SweepPoint) -> tuple[Measured, Figures]:
         with Progress(plan.num_prompts, "req", is_shown=not self._args.disable_tqdm) as progress:

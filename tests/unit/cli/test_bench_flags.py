@@ -63,8 +63,8 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
         ("serve --max-concurrency 2147483647", "--max-concurrency is 2147483647; allowed: up to "),
         (
             "serve --save-result --result-dir /dev/null/x",
-            "--result-dir is '/dev/null/x'; allowed: what leads to a folder to write to, which is made if it is "
-            "missing; /dev/null/x: Not a directory",
+            "--result-dir is '/dev/null/x'; allowed: what leads to a folder to write to, which is made if it "
+            "is missing; /dev/null/x: Not a directory",
         ),
         (
             "serve --save-result --result-filename /dev/null/x/y.json",
