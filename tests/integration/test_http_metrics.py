@@ -85,13 +85,18 @@ def test_calls_without_a_key_and_from_other_origins_are_counted() -> None:
     run(scenario())
 
 
-def test_cached_prompt_tokens_and_the_process_are_told() -> None:
+def test_cached_tokens_waits_and_the_process_are_told() -> None:
     async def scenario() -> None:
         async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
             answer = await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
             usage = answer.json()["usage"]
             cached = usage["prompt_tokens_details"]["cached_tokens"]
             assert sum((await told(client, "vllm:prompt_tokens_cached_total")).values()) == cached
+            waiting = await told(client, "vllm:num_requests_waiting_by_reason")
+            assert {(engine, reason) for engine, _, reason in waiting} == {
+                ("w1", "capacity"),
+                ("w1", "deferred"),
+            }
             assert (await told(client, "process_resident_memory_bytes"))[()] > 2**20
             assert (await told(client, "process_open_fds"))[()] > 0
 

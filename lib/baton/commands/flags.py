@@ -115,6 +115,8 @@ class Flag:
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         text = self.help.replace("%", "%%")
+        if self.suffixes:
+            text += f"; may have a unit, as {self.suffixes.words}"
         if self.kind is bool:
             parser.add_argument(self.name, action="store_true", default=self.default, help=text)
             if self.default or self.default is None:

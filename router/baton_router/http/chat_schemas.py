@@ -108,7 +108,7 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 
 class ChatRequest(RequestFields):
-    """What a client asks for."""
+    """A conversation, and how it is to be answered."""
 
     messages: Messages
     """The conversation so far."""
