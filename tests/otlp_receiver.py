@@ -47,12 +47,15 @@ class OtlpReceiver(TraceServiceServicer):
     def Export(  # noqa: N802 (name of the protocol)
         self, request: pb.ExportTraceServiceRequest, context: grpc.ServicerContext
     ) -> pb.ExportTraceServiceResponse:
+        self.take(request)
+        return pb.ExportTraceServiceResponse()
+
+    def take(self, request: pb.ExportTraceServiceRequest) -> None:
         with self._lock:
             for of_process in request.resource_spans:
                 resource = _read(of_process.resource.attributes)
                 for of_scope in of_process.scope_spans:
                     self._spans += [_received(span, resource) for span in of_scope.spans]
-        return pb.ExportTraceServiceResponse()
 
     @property
     def spans(self) -> list[ReceivedSpan]:

@@ -122,7 +122,7 @@ def _router(args: argparse.Namespace) -> int:
     from baton_router.request_limits import RequestLimits
     from baton_router.settings import RouterSettings
     from baton_service.shared_state.settings import RedisSettings
-    from baton_service.tracing import TracingSettings
+    from baton_service.tracing import read_tracing
 
     limits = RequestLimits(
         max_logprobs=args.max_logprobs,
@@ -155,7 +155,7 @@ def _router(args: argparse.Namespace) -> int:
         admission=admission_settings(args),
         http=_http_settings(args),
         tls=server_tls(args),
-        tracing=TracingSettings(endpoint=args.otlp_traces_endpoint, sample_ratio=args.trace_sample_ratio),
+        tracing=read_tracing(args.otlp_traces_endpoint, args.otlp_traces_protocol, args.trace_sample_ratio),
         log_format=args.log_format,
         log_level=args.log_level,
     )

@@ -13,6 +13,8 @@ from baton_bench.answers import Answer, LoadRun
 
 LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
 """Time to first token, per token after it, between pieces of an answer, and to its end."""
+MARKED_PERCENTS: Final = (50.0, 90.0, 99.0)
+"""Percentiles that pictures mark."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

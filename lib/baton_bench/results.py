@@ -14,7 +14,7 @@ MAX_SEND_LAG_MS: Final = 10.0
 MAX_CPU_SHARE: Final = 0.9
 """Of a core; more and the load generator may be what is measured."""
 _WIDTH: Final = 50
-_TITLES: Final = {
+TITLES: Final = {
     "ttft": "Time to First Token",
     "tpot": "Time per Output Token (excl. 1st token)",
     "itl": "Inter-token Latency",
@@ -32,7 +32,7 @@ def table(figures: Figures, shown: Sequence[str], settings: Mapping[str, object]
     lines = [" Serving Benchmark Result ".center(_WIDTH, "="), *_rates(figures, settings)]
     for name in shown:
         label = name.upper()
-        lines += [_TITLES[name].center(_WIDTH, "-"), *_spread_lines(figures.latencies[name], label)]
+        lines += [TITLES[name].center(_WIDTH, "-"), *_spread_lines(figures.latencies[name], label)]
     lines.append("Load Generator".center(_WIDTH, "-"))
     lines.append(_line("P99 send lag (ms):", _p99(figures.send_lag)))
     if figures.slot_wait.mean:
@@ -61,6 +61,18 @@ def failures(figures: Figures) -> Iterator[str]:
     """Why requests failed, the three most frequent reasons."""
     for error, count in list(figures.errors.items())[:3]:
         yield f"{count} of {figures.completed + figures.failed} requests failed: {error}"
+
+
+def summary(figures: Figures) -> str:
+    """How much was served, and how much of it well, in a line."""
+    parts = [f"{figures.completed} completed, {figures.failed} failed"]
+    parts.append(
+        f"{figures.request_throughput:.2f} requests/s, {figures.output_throughput:.1f} output tokens/s"
+    )
+    if (goodput := figures.request_goodput) is not None:
+        share = goodput / figures.request_throughput if figures.completed else 0.0
+        parts.append(f"goodput {goodput:.2f} requests/s ({share:.1%} met every SLO)")
+    return "; ".join(parts)
 
 
 def as_json(figures: Figures) -> dict[str, Any]:

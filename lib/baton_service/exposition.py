@@ -1,4 +1,4 @@
-"""One scrape's answer: families of samples in Prometheus' text format."""
+"""One scrape's answer: families of samples in Prometheus' text format, and the process's own behind them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from baton_core.distribution import Distribution
@@ -60,6 +61,7 @@ class Exposition(Collector):
     def text(self) -> bytes:
         registry = CollectorRegistry()
         registry.register(self)
+        ProcessCollector(registry=registry)
         return generate_latest(registry)
 
 

@@ -1,4 +1,4 @@
-"""Exports spans by OTLP over gRPC, on a thread of OpenTelemetry's own.
+"""Exports spans by OTLP, over gRPC or HTTP, on a thread of OpenTelemetry's own.
 
 The spans are made whole, from times that have passed, so the SDK's span objects are built here and given to
 its processor directly. Its queue is bounded: what a receiver does not take in time is dropped, never waited
@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Final
+from urllib.parse import urlsplit
 
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, TraceIdRatioBased
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -31,9 +31,10 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from baton_service.tracing import FLUSH_WITHIN_S, ROOT, Span, TracingSettings
+from baton_service.tracing import FLUSH_WITHIN_S, ROOT, OtlpProtocol, Span, TracingSettings
 
 _HEADER: Final = "traceparent"
+_HTTP_PATH: Final = "/v1/traces"
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -49,7 +50,7 @@ class OtlpTracing:
         self._resource = Resource.create(
             {SERVICE_NAME: service, SERVICE_INSTANCE_ID: instance_id, SERVICE_VERSION: release}
         )
-        self._exporter = OTLPSpanExporter(endpoint=settings.endpoint)
+        self._exporter = _make_exporter(settings)
         self._processor = BatchSpanProcessor(self._exporter)
 
     def begin(self, parent: str) -> str:
@@ -109,6 +110,18 @@ class OtlpTracing:
                 instrumentation_scope=self._scope,
             )
         )
+
+
+def _make_exporter(settings: TracingSettings) -> SpanExporter:
+    """Imports the one of the two exporters that is asked for: each brings packages of its own."""
+    if settings.protocol is OtlpProtocol.GRPC:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+
+        return GrpcExporter(endpoint=settings.endpoint)
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+
+    has_path = bool(urlsplit(settings.endpoint).path)
+    return HttpExporter(endpoint=settings.endpoint if has_path else settings.endpoint + _HTTP_PATH)
 
 
 def _offset_ns(now: float) -> int:

@@ -6,8 +6,10 @@ without an endpoint nothing is imported. Times are those of the process's own cl
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
@@ -17,7 +19,16 @@ ROOT: Final = "llm_request"
 """Name of a request's root span."""
 FLUSH_WITHIN_S: Final = 2.0
 """How long the end of a process waits for what is still to be exported."""
+PROTOCOL_VARIABLES: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+"""Variables of the environment that name the protocol, the one that comes first."""
 Attribute: TypeAlias = str | bool | int | float | Sequence[str]
+
+
+class OtlpProtocol(StrEnum):
+    """How spans travel, under OpenTelemetry's names."""
+
+    GRPC = "grpc"
+    HTTP = "http/protobuf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +36,14 @@ class TracingSettings:
     """What an operator may set."""
 
     endpoint: str = ""
-    """URL of an OTLP receiver that speaks gRPC; empty: nothing is traced."""
+    """URL of an OTLP receiver; empty: nothing is traced."""
+    protocol: OtlpProtocol = OtlpProtocol.GRPC
     sample_ratio: float = 1.0
     """Of the requests whose clients do not say themselves whether they are to be traced."""
 
     def __post_init__(self) -> None:
-        if self.endpoint and urlsplit(self.endpoint).scheme not in ("http", "https"):
-            allowed = "a URL such as http://host:4317, or https:// for TLS"
-            raise InvalidConfigError(f"--otlp-traces-endpoint is {self.endpoint!r}; allowed: {allowed}")
+        if self.endpoint:
+            _check_endpoint(self.endpoint, self.protocol)
         if not 0 <= self.sample_ratio <= 1:
             text = f"--trace-sample-ratio is {self.sample_ratio!r}; allowed: a number from 0 to 1"
             raise InvalidConfigError(text)
@@ -48,6 +59,37 @@ class Span:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     error: str = ""
     """What went wrong, in one word; empty: nothing did."""
+
+
+def read_tracing(endpoint: str, protocol: str | None, sample_ratio: float = 1.0) -> TracingSettings:
+    """Settings from flags; without a protocol OpenTelemetry's variables name it, else it is gRPC.
+
+    Raises:
+        InvalidConfigError: naming the flag or the variable, its value and what is allowed.
+    """
+    if not endpoint:
+        return TracingSettings(sample_ratio=sample_ratio)
+    named = [(name, value) for name in PROTOCOL_VARIABLES if (value := os.environ.get(name))]
+    name, value = ("--otlp-traces-protocol", protocol) if protocol else (*named, ("", OtlpProtocol.GRPC))[0]
+    if value not in set(OtlpProtocol):
+        raise InvalidConfigError(f"{name} is {value!r}; allowed: {', '.join(OtlpProtocol)}")
+    return TracingSettings(endpoint=endpoint, protocol=OtlpProtocol(value), sample_ratio=sample_ratio)
+
+
+def _check_endpoint(endpoint: str, protocol: OtlpProtocol) -> None:
+    try:
+        parts = urlsplit(endpoint)
+        is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_url = False
+    is_grpc = protocol is OtlpProtocol.GRPC
+    if not is_url:
+        allowed = f"a URL such as http://host:{4317 if is_grpc else 4318}, or https:// for TLS"
+    elif is_grpc and parts.path not in ("", "/"):
+        allowed = f"a URL without a path over gRPC, or --otlp-traces-protocol {OtlpProtocol.HTTP}"
+    else:
+        return
+    raise InvalidConfigError(f"--otlp-traces-endpoint is {endpoint!r}; allowed: {allowed}")
 
 
 class Tracing(Protocol):
@@ -99,9 +141,10 @@ def start_tracing(settings: TracingSettings, *, service: str, instance_id: str) 
     try:
         # Optional, and a fifth of a second to import.
         from baton_service.otlp_tracing import OtlpTracing
+
+        return OtlpTracing(settings, service=service, instance_id=instance_id)
     except ImportError as error:
         raise InvalidConfigError(
             f"--otlp-traces-endpoint is {settings.endpoint!r}, but {error.name} is not installed; "
             "allowed: an endpoint with the packages of baton[tracing]"
         ) from None
-    return OtlpTracing(settings, service=service, instance_id=instance_id)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from baton_service.exposition import Family, Kind
+from baton_service.exposition import Exposition, Family, Kind
 
 ENGINE: Final = ("model_name", "engine")
 FIRST_TOKEN_BOUNDS: Final = (
@@ -45,6 +45,7 @@ _G, _C, _H = Kind.GAUGE, Kind.COUNTER, Kind.HISTOGRAM
 # --- of requests ---
 
 PROMPT_TOKENS: Final = _vllm("prompt_tokens", _C, "Prompt tokens of requests that finished")
+PROMPT_TOKENS_CACHED: Final = _vllm("prompt_tokens_cached", _C, "Prompt tokens of those that were cached")
 GENERATION_TOKENS: Final = _vllm("generation_tokens", _C, "Tokens that clients were sent")
 REQUEST_SUCCESS: Final = _vllm("request_success", _C, "Sequences by reason of end", "finished_reason")
 TIME_TO_FIRST_TOKEN: Final = _vllm("time_to_first_token_seconds", _H, "From the call to the first token")
@@ -65,7 +66,12 @@ PARAMS_MAX_TOKENS: Final = _vllm("request_params_max_tokens", _H, "Most tokens t
 # --- of engines ---
 
 NUM_RUNNING: Final = _vllm("num_requests_running", _G, "Sequences in the running batch")
-NUM_WAITING: Final = _vllm("num_requests_waiting", _G, "Sequences that wait to be scheduled")
+NUM_WAITING: Final = _vllm(
+    "num_requests_waiting", _G, "Sequences that wait to be scheduled, or for what they need before that"
+)
+WAITING_BY_REASON: Final = _vllm(
+    "num_requests_waiting_by_reason", _G, "Of those that wait, by what they wait for", "reason"
+)
 KV_USAGE: Final = _vllm("kv_cache_usage_perc", _G, "Share of KV blocks in use, 0 to 1")
 CACHE_CONFIG: Final = _vllm(
     "cache_config_info",
@@ -98,13 +104,21 @@ XFER_FAILED: Final = _vllm("nixl_num_failed_transfers", _C, "Transfers that did 
 XFER_EXPIRED: Final = _vllm("nixl_num_kv_expired_reqs", _C, "Requests whose blocks nobody came for in time")
 
 REQUEST_FAMILIES: Final = (
-    *(PROMPT_TOKENS, GENERATION_TOKENS, REQUEST_SUCCESS, TIME_TO_FIRST_TOKEN, INTER_TOKEN_LATENCY),
+    *(PROMPT_TOKENS, PROMPT_TOKENS_CACHED, GENERATION_TOKENS, REQUEST_SUCCESS, TIME_TO_FIRST_TOKEN),
+    INTER_TOKEN_LATENCY,
     *(TIME_PER_OUTPUT_TOKEN, E2E_LATENCY, QUEUE_TIME, INFERENCE_TIME, PREFILL_TIME, DECODE_TIME),
     *(REQUEST_PROMPT_TOKENS, REQUEST_GENERATION_TOKENS, PARAMS_N, PARAMS_MAX_TOKENS),
 )
-REPORTED_FAMILIES: Final = (NUM_RUNNING, NUM_WAITING, KV_USAGE, CACHE_CONFIG)
+REPORTED_FAMILIES: Final = (NUM_RUNNING, NUM_WAITING, WAITING_BY_REASON, KV_USAGE, CACHE_CONFIG)
 ENGINE_FAMILIES: Final = (
     *REPORTED_FAMILIES,
     *(LORA_REQUESTS, PREFIX_QUERIES, PREFIX_HITS, TOKENS_BY_SOURCE, PREEMPTIONS, ITERATION_TOKENS),
     *(XFER_TIME, XFER_BYTES, XFER_DESCRIPTORS, XFER_FAILED, XFER_EXPIRED),
 )
+
+
+def tell_waiting(page: Exposition, engine: tuple[str, str], num_waiting: int, num_deferred: int) -> None:
+    """Add what waits for a place in a step, and what could not be in one yet, apart and together."""
+    page.add(NUM_WAITING, num_waiting + num_deferred, *engine)
+    page.add(WAITING_BY_REASON, num_waiting, *engine, "capacity")
+    page.add(WAITING_BY_REASON, num_deferred, *engine, "deferred")

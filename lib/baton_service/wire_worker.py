@@ -90,6 +90,7 @@ def encode_load(load: WorkerLoad) -> pb.Load:
     return pb.Load(
         num_running=load.num_running,
         num_waiting=load.num_waiting,
+        num_deferred=load.num_deferred,
         num_queued_tokens=load.num_queued_tokens,
         num_available_blocks=load.num_available_blocks,
         step_age_s=load.step_age_s,
@@ -115,6 +116,7 @@ def decode_load(load: pb.Load) -> WorkerLoad:
     return WorkerLoad(
         num_running=load.num_running,
         num_waiting=load.num_waiting,
+        num_deferred=load.num_deferred,
         num_queued_tokens=load.num_queued_tokens,
         num_available_blocks=load.num_available_blocks,
         step_age_s=checked_number("step_age_s", load.step_age_s),

@@ -45,7 +45,7 @@ def test_every_service_tells_its_own_series_and_no_others(cluster: Cluster, fini
     for address in addresses.values():
         assert httpx.get(f"http://{address}/health").status_code == 200
     told = [samples_at(address) for address in (cluster.http_address, *addresses.values())]
-    names = [name for samples in told for name in samples]
+    names = [name for samples in told for name in samples if not name[0].startswith("process_")]
     assert len(names) == len(set(names)), "a series is told twice"
     series = {name: value for samples in told for name, value in samples.items()}
     assert series["vllm:generation_tokens_total", "decode-1"] >= 11
@@ -76,3 +76,31 @@ def test_a_request_is_explained_in_the_terminal(
     assert "request_id is 'unknown'" in capsys.readouterr().err
     assert main(["explain", finished, "--address", "127.0.0.1:1"]) == 1
     assert "address is '127.0.0.1:1', where no router answers" in capsys.readouterr().err
+
+
+def test_cached_prompt_tokens_calls_and_the_process_are_told_by_the_router(cluster: Cluster) -> None:
+    before = samples_at(cluster.http_address)
+    body = {"prompt": draw_prompt(96, seed=47), "max_tokens": 2, "temperature": 0}
+    url = f"http://{cluster.http_address}/v1/completions"
+    usages = [httpx.post(url, json=body, timeout=30.0).json()["usage"] for _ in range(2)]
+    cached = [usage["prompt_tokens_details"]["cached_tokens"] for usage in usages]
+    assert cached[1] > 0
+    after = samples_at(cluster.http_address)
+
+    def grown(name: str) -> float:
+        return sum(after[key] - before.get(key, 0.0) for key in after if key[0] == name)
+
+    assert grown("vllm:prompt_tokens_cached_total") == sum(cached)
+    assert grown("vllm:prompt_tokens_total") == 2 * 96
+    key = ("http_requests_total", "/v1/completions", "POST", "2xx")
+    assert after[key] - before.get(key, 0.0) == 2
+    assert after["process_cpu_seconds_total",] > before["process_cpu_seconds_total",] > 0
+    assert after["process_resident_memory_bytes",] > 2**20
+
+
+def test_each_worker_tells_what_waits_by_reason(cluster: Cluster) -> None:
+    state = httpx.get(f"http://{cluster.http_address}/debug/cluster").json()
+    for worker in state["workers"]:
+        told = samples_at(worker["metrics_address"])
+        for reason in ("capacity", "deferred"):
+            assert told["vllm:num_requests_waiting_by_reason", worker["worker_id"], reason] == 0

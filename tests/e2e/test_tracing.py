@@ -7,11 +7,13 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from baton_proto.v1 import baton_pb2 as pb
-from tests.e2e.processes import SMALL, Cluster, serving, until
+from tests.e2e.processes import ONE_MIXED, SMALL, Cluster, serving, until
+from tests.otlp_http_receiver import receiving_http
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan, receiving
 
 ROUTER, PREFILL, DECODE = "baton-router", "baton-prefill-worker", "baton-decode-worker"
@@ -182,3 +184,22 @@ def test_a_request_that_fails_has_its_error(traced: Traced) -> None:
     (root,) = [span for span in traced.receiver.trace(trace_id) if span.name == "llm_request"]
     assert root.is_error
     assert root.attributes["error.type"] == "cancelled"
+
+
+@pytest.mark.parametrize("is_flag", [True, False], ids=["flag", "environment"])
+def test_router_and_worker_export_over_http(
+    is_flag: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc" if is_flag else "http/protobuf")
+    protocol = ("--otlp-traces-protocol", "http/protobuf") if is_flag else ()
+    with receiving_http() as receiver:
+        endpoint = ("--otlp-traces-endpoint", f"http://{receiver.address}", *protocol)
+        with serving(tmp_path / "cluster", *ONE_MIXED, *endpoint) as cluster:
+            trace_id = generate(cluster, max_tokens=4).trace_id
+
+            def services() -> set[str]:
+                return {span.service for span in receiver.trace(trace_id)}
+
+            until(lambda: services() == {ROUTER, "baton-mixed-worker"}, 10.0, "spans of both")
+    assert set(receiver.paths) == {"/v1/traces"}

@@ -261,6 +261,7 @@ loads = st.builds(
     WorkerLoad,
     num_running=counts,
     num_waiting=counts,
+    num_deferred=counts,
     num_queued_tokens=counts,
     num_available_blocks=counts,
     step_age_s=seconds,

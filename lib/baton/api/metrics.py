@@ -80,7 +80,11 @@ class GenerationMetrics:
     def __init__(self, model_name: str) -> None:
         self._labels = {"model_name": model_name, "engine": "0"}
         self._counts = dict.fromkeys(
-            ("prompt_tokens", "generation_tokens", "prefix_cache_queries", "prefix_cache_hits"), 0
+            (
+                *("prompt_tokens", "prompt_tokens_cached", "generation_tokens"),
+                *("prefix_cache_queries", "prefix_cache_hits"),
+            ),
+            0,
         )
         self._logged: tuple[float, int, int] = (time.monotonic(), 0, 0)
         self._ends = dict.fromkeys(FinishReason, 0)
@@ -107,6 +111,7 @@ class GenerationMetrics:
             return
         timings, num_tokens = finished.timings, finished.num_output_tokens
         self._counts["prompt_tokens"] += finished.num_prompt_tokens
+        self._counts["prompt_tokens_cached"] += finished.num_cached_tokens
         self._counts["generation_tokens"] += num_tokens
         if params.reads_prefix_cache:
             self._counts["prefix_cache_queries"] += finished.num_prompt_tokens

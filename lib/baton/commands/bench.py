@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import os
 import sys
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,10 +15,10 @@ from typing import Any
 import msgspec
 
 from baton.commands.bench_plan import is_paced, read_goodput, read_pairs, read_plan
-from baton_bench.figures import Figures, latencies_ms, measure
+from baton_bench.figures import MARKED_PERCENTS, Figures, latencies_ms, measure
 from baton_bench.plots import plot_distributions, plot_sweep
 from baton_bench.progress import Progress
-from baton_bench.results import as_json, detailed, failures, file_name, table, warnings
+from baton_bench.results import as_json, detailed, failures, file_name, summary, table, warnings
 from baton_bench.serving import Measured, ServePlan, measure_server
 from baton_bench.sweep import SweepPoint, plan_of, sweep_points, sweep_table
 from baton_core.errors import InvalidConfigError
@@ -36,7 +37,8 @@ def bench_serve(args: argparse.Namespace) -> int:
     measured, figures = told.measure(plan, point)
     if args.plot:
         whole = [answer for answer in measured.run.answers if not answer.error]
-        plot_distributions(Path(args.plot), latencies_ms(whole), f"{measured.model}: {len(whole)} requests")
+        title = _title(args, measured.model, f"at {point}\n{summary(figures)}")
+        plot_distributions(Path(args.plot), latencies_ms(whole), title, told.goodput)
     return int(figures.failed > 0)
 
 
@@ -51,13 +53,15 @@ def bench_sweep(args: argparse.Namespace) -> int:
         raise InvalidConfigError("--request-rates is not given; allowed: it, --max-concurrencies, or both")
     plan, told = read_plan(args), _Told(args)
     rows: list[tuple[str, Figures]] = []
+    model = ""
     for number, point in enumerate(sweep_points(rates, args.max_concurrencies)):
         sys.stdout.write(f"{point}\n")
-        _, figures = told.measure(plan_of(plan, point, number, args.burstiness), point)
+        measured, figures = told.measure(plan_of(plan, point, number, args.burstiness), point)
+        model = measured.model
         rows.append((str(point), figures))
     sys.stdout.write(f"{sweep_table(rows)}\n")
     if args.plot:
-        plot_sweep(Path(args.plot), rows, f"{args.dataset_name}, {args.num_prompts} requests at each point")
+        plot_sweep(Path(args.plot), rows, _title(args, model, "at each point"), told.goodput)
     return int(any(figures.failed for _, figures in rows))
 
 
@@ -66,18 +70,20 @@ class _Told:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
-        self._goodput = read_goodput(args.goodput)
+        self.goodput = read_goodput(args.goodput)
         self._percents = [float(percent) for percent in args.metric_percentiles.split(",")]
         self._folder = Path(args.result_dir)
         if args.plot:
             require_plots(Path(args.plot))
-        if args.save_result and not self._folder.is_dir():
-            raise InvalidConfigError(f"--result-dir is {args.result_dir!r}; allowed: a folder that exists")
+        if args.save_result:
+            _make_folder("--result-dir", args.result_dir, self._folder)
+            if name := args.result_filename:
+                _make_folder("--result-filename", name, (self._folder / name).parent)
 
     def measure(self, plan: ServePlan, point: SweepPoint) -> tuple[Measured, Figures]:
         with Progress(plan.num_prompts, "req", is_shown=not self._args.disable_tqdm) as progress:
             measured = asyncio.run(measure_server(plan, progress.add))
-        figures = measure(measured.run, sorted({*self._percents, 50.0, 99.0}), self._goodput)
+        figures = measure(measured.run, sorted({*self._percents, *MARKED_PERCENTS}), self.goodput)
         settings: dict[str, object] = {}
         if point.max_concurrency:
             settings["Maximum request concurrency"] = point.max_concurrency
@@ -126,6 +132,28 @@ class _Told:
                 f"--result-filename is {name!r}; allowed: a file to write ({error})"
             ) from None
         sys.stdout.write(f"Written to {path}\n")
+
+
+def _make_folder(flag: str, given: str, folder: Path) -> None:
+    """Make the folder that a flag leads to, with its parents.
+
+    Raises:
+        InvalidConfigError: it cannot be made, or not be written to.
+    """
+    reason = "no permission to write there"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK | os.X_OK):
+            return
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+    allowed = f"what leads to a folder to write to, which is made if it is missing; {folder}: {reason}"
+    raise InvalidConfigError(f"{flag} is {given!r}; allowed: {allowed}")
+
+
+def _title(args: argparse.Namespace, model: str, what: str) -> str:
+    asked = f"{args.dataset_name}: {args.num_prompts} requests {what}"
+    return f"{Path(model).name}, {asked}" if model else asked
 
 
 def _default_rate(args: argparse.Namespace) -> float | None:

@@ -35,7 +35,14 @@ TARGET_FLAGS: Final = (
     Flag("--backend", str, "openai", "completions, chats, or a Baton router over gRPC", _BACKENDS),
     Flag("--base-url", str, "", "the server, instead of --host and --port", form=_URL, metavar="URL"),
     Flag("--host", str, "127.0.0.1", "of the server"),
-    Flag("--port", int, 8000, "of the server; a router's gRPC is at 8100", low=1, high=65_535),
+    Flag(
+        "--port",
+        int,
+        None,
+        "of the server; default: 8000, with baton-grpc 8100",
+        low=1,
+        high=65_535,
+    ),
     Flag(
         "--endpoint",
         str,
@@ -209,7 +216,13 @@ RESULT_FLAGS: Final = (
     Flag("--label", str, "", "of the result; default: the backend"),
     Flag("--save-result", bool, False, "write all figures to a file of JSON"),
     Flag("--save-detailed", bool, False, "and those of each request"),
-    Flag("--result-dir", str, "", "where; default: here", metavar="FOLDER"),
+    Flag(
+        "--result-dir",
+        str,
+        "",
+        "where, made if it is missing; default: here",
+        metavar="FOLDER",
+    ),
     Flag("--result-filename", str, "", "default: made of label, rate, model and time", metavar="FILE"),
     Flag(
         "--metadata",

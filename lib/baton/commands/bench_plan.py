@@ -25,6 +25,7 @@ from baton_simulator.capacity.trace import Scale
 from baton_simulator.capacity.trace_formats import ID_TOKENS
 
 KEY_VARIABLES: Final = ("OPENAI_API_KEY", "BATON_API_KEY")
+DEFAULT_PORTS: Final = {Backend.OPENAI: 8000, Backend.OPENAI_CHAT: 8000, Backend.BATON_GRPC: 8100}
 _OWN_FILES: Final = 64
 """Descriptors that are no connections."""
 _SAMPLING: Final = ("temperature", "top_p", "top_k", "min_p")
@@ -115,6 +116,7 @@ def read_pairs(pairs: Sequence[str]) -> dict[str, str]:
 def _server(args: argparse.Namespace) -> Server:
     key, backend = args.api_key or key_of_environment(*KEY_VARIABLES), Backend(args.backend)
     host = f"[{args.host}]" if ":" in args.host else args.host
+    address = f"{host}:{args.port or DEFAULT_PORTS[backend]}"
     if backend is Backend.BATON_GRPC:
         for name in ("base_url", "endpoint", "header", "extra_body"):
             if getattr(args, name):
@@ -123,9 +125,9 @@ def _server(args: argparse.Namespace) -> Server:
                     f"{flag} is {getattr(args, name)!r}; allowed: nothing with {backend}"
                 )
         access = RouterAccess(ClientTls(ca_certs=args.ssl_ca_certs), key)
-        return GrpcServer(address=f"{host}:{args.port}", access=access)
+        return GrpcServer(address=address, access=access)
     headers: Mapping[str, str] = {"Authorization": f"Bearer {key}"} if key else {}
-    origin = Origin.parse(args.base_url or f"http://{host}:{args.port}", args.ssl_ca_certs)
+    origin = Origin.parse(args.base_url or f"http://{address}", args.ssl_ca_certs)
     return HttpServer(
         origin=origin, headers={**headers, **read_pairs(args.header)}, backend=backend, endpoint=args.endpoint
     )

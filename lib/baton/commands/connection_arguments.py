@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from baton.commands.flags import Flag
+from baton.commands.suffixes import BYTES
 
 if TYPE_CHECKING:
     from baton_router.http.connection_limits import ConnectionLimits
@@ -21,7 +22,13 @@ def _seconds(name: str, default: float, text: str) -> Flag:
 CONNECTION_FLAGS: Final = (
     Flag("--max-connections", int, 8192, "HTTP connections that may be open", low=1, high=_MAX_INT),
     Flag(
-        "--max-header-bytes", int, 64 * 2**10, "largest headers of an HTTP request", low=1024, high=_MAX_INT
+        "--max-header-bytes",
+        int,
+        64 * 2**10,
+        "largest headers of an HTTP request",
+        low=1024,
+        high=_MAX_INT,
+        suffixes=BYTES,
     ),
     _seconds("--header-timeout", 20.0, "within which the headers of an HTTP request have to come"),
     _seconds("--idle-timeout", 75.0, "that an HTTP connection may be open between two requests"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
+from baton.commands.suffixes import Suffixes
 from baton_core.errors import InvalidConfigError
 
 _MAX_SHOWN: Final = 80
@@ -25,8 +26,6 @@ _KINDS: Final = {
     bool: "true or false",
     dict: "a JSON object",
 }
-_COUNT: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,12})?)([kKmMgGtT])")
-_POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Flag:
 
     `kind` is int, float, str, dict for a JSON object, or bool for a switch, which is turned off by `--no-`
     unless it is off by default. A flag of `is_list` may be repeated; with `nargs` "+" it also takes several
-    values at once. With `takes_suffix` 16k is 16000, 16K is 16384, and so on with m, g and t.
+    values at once. With `suffixes` an integer may have a unit.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Flag:
     is_low_open: bool = False
     form: Form | None = None
     is_list: bool = False
-    takes_suffix: bool = False
+    suffixes: Suffixes | None = None
     nargs: str | None = None
     metavar: str | None = None
 
@@ -83,7 +82,7 @@ class Flag:
             return self.form.words
         low = "" if self.low == -math.inf else f" {'over' if self.is_low_open else 'from'} {self.low}"
         high = "" if self.high == math.inf else f" to {self.high}"
-        return _KINDS[self.kind] + low + high + (", or as 16k or 16K" if self.takes_suffix else "")
+        return _KINDS[self.kind] + low + high + (f", or as {self.suffixes.words}" if self.suffixes else "")
 
     def parse(self, text: str) -> Any:
         """Read one value of the command line.
@@ -92,7 +91,7 @@ class Flag:
             InvalidConfigError: naming flag, value and what is allowed.
         """
         value: object = text
-        if self.kind in _READERS and not (self.takes_suffix and _COUNT.fullmatch(text)):
+        if self.kind in _READERS and self._with_unit(text) is None:
             try:
                 value = _READERS[self.kind](text)
             except (ValueError, RecursionError):
@@ -105,16 +104,19 @@ class Flag:
         Raises:
             InvalidConfigError: naming `name`, value and what is allowed.
         """
-        if self.takes_suffix and isinstance(value, str) and (count := _COUNT.fullmatch(value)):
-            value = _read_count(*count.groups())
+        given = value
+        if (number := self._with_unit(value)) is not None:
+            value = number
         if self.kind is float and type(value) is int:
             value = float(value) if abs(value) < 2**53 else math.inf
         if type(value) is not self.kind or not self._is_allowed(value):
-            raise self._refusal(name, value)
+            raise self._refusal(name, given)
         return value
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         text = self.help.replace("%", "%%")
+        if self.suffixes:
+            text += f"; may have a unit, as {self.suffixes.words}"
         if self.kind is bool:
             parser.add_argument(self.name, action="store_true", default=self.default, help=text)
             if self.default or self.default is None:
@@ -143,6 +145,9 @@ class Flag:
     def _opposite(self) -> str:
         return self.name.replace("--", "--no-", 1)
 
+    def _with_unit(self, value: object) -> int | float | None:
+        return self.suffixes.read(value) if self.suffixes and isinstance(value, str) else None
+
     def _is_allowed(self, value: Any) -> bool:
         if self.kind is dict:
             return True
@@ -155,12 +160,6 @@ class Flag:
 
     def _refusal(self, name: str, value: object) -> InvalidConfigError:
         return InvalidConfigError(f"{name} is {shown(value)}; allowed: {self.allowed}")
-
-
-def _read_count(digits: str, suffix: str) -> int | float:
-    """16k is 16000, 16K is 16384; what is no whole number stays one that a flag of integers refuses."""
-    count = float(digits) * (1024 if suffix.isupper() else 1000) ** _POWERS[suffix.lower()]
-    return int(count) if count.is_integer() else count
 
 
 def shown(value: object) -> str:

@@ -8,6 +8,7 @@ from baton.commands.admission_arguments import ADMISSION_FLAGS
 from baton.commands.connection_arguments import CONNECTION_FLAGS
 from baton.commands.flags import Flag, Form
 from baton.commands.security_arguments import KEY, ROUTER_SECURITY_FLAGS
+from baton.commands.suffixes import BYTES
 from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import EngineArgs
 
@@ -70,7 +71,7 @@ ROUTER_FLAGS: Final = (
 HTTP_FLAGS: Final = (
     *ROUTER_SECURITY_FLAGS,
     Flag("--shared-prefix-cache", bool, False, "let keys use each other's cached prefixes"),
-    Flag("--max-body-bytes", int, 4 * 2**20, "largest HTTP request", low=1, high=_MAX_INT),
+    Flag("--max-body-bytes", int, 4 * 2**20, "largest HTTP request", low=1, high=_MAX_INT, suffixes=BYTES),
     *CONNECTION_FLAGS,
     Flag("--root-path", str, None, "what a proxy in front takes off the paths", form=_ROOT_PATH),
     Flag("--enable-operator-routes", bool, False, "serve the routes that change the workers' state"),

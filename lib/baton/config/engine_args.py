@@ -15,12 +15,14 @@ from typing import Any, Final, Self
 
 import baton
 from baton.commands.flags import MODEL, NAME
+from baton.commands.suffixes import BYTES, COUNT
 from baton.config.engine_arg_fields import Part, arg, check_fields, flags_of
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.kv_events.kv_events_config import read_kv_events_config
 from baton_core.errors import InvalidConfigError
 from baton_kernels.cpu_variants import CPU_KERNELS
 from baton_kv.transport import Transport
+from baton_service.tracing import PROTOCOL_VARIABLES, OtlpProtocol
 
 BUNDLED_MODEL: Final = str(Path(baton.__file__).parent / "bundled")
 _MAX_INT: Final = 2**31 - 1
@@ -94,11 +96,11 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         "longest sequence; default: the model's, lowered to what fits",
         low=1,
         high=_MAX_INT,
-        takes_suffix=True,
+        suffixes=COUNT,
     )
     max_num_seqs: int = arg(int, 128, "sequences that run at once", low=1, high=65_536)
     max_num_batched_tokens: int = arg(
-        int, 2048, "token budget of a step", low=1, high=_MAX_INT, takes_suffix=True
+        int, 2048, "token budget of a step", low=1, high=_MAX_INT, suffixes=COUNT
     )
     scheduling_policy: str = arg(
         str,
@@ -124,7 +126,7 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         high=_MAX_INT,
     )
     kv_cache_memory_bytes: int | None = arg(
-        int, None, "size of each worker's KV cache", low=1, high=2**50, takes_suffix=True
+        int, None, "size of each worker's KV cache", low=1, high=2**50, suffixes=BYTES
     )
     gpu_memory_utilization: float = arg(
         float, 0.9, "share of the free memory for all workers together", low=0, high=1, is_low_open=True
@@ -172,9 +174,16 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     otlp_traces_endpoint: str = arg(
         str,
         "",
-        "OTLP receiver of traces that speaks gRPC, such as http://localhost:4317",
+        "OTLP receiver of traces, such as http://localhost:4317, or http://localhost:4318 over HTTP",
         Part.BOTH,
         metavar="URL",
+    )
+    otlp_traces_protocol: str | None = arg(
+        str,
+        None,
+        f"what it speaks; default: {' or '.join(PROTOCOL_VARIABLES)} of the environment, else grpc",
+        Part.BOTH,
+        choices=tuple(OtlpProtocol),
     )
     allow_functions: bool = arg(
         bool,

@@ -27,7 +27,7 @@ from baton_router.generation_defaults import with_generation_config
 from baton_router.model_folder import ModelFolder, read_model_folder
 from baton_router.request_limits import ReasoningMarkers, RequestLimits
 from baton_router.tokenization import Tokenizer
-from baton_service.tracing import TracingSettings
+from baton_service.tracing import read_tracing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         model_name=args.served_model_name[0] if args.served_model_name else args.model,
         allow_functions=args.allow_functions,
         kv_events=read_kv_events_config(args.kv_events_config),
-        tracing=TracingSettings(endpoint=args.otlp_traces_endpoint),
+        tracing=read_tracing(args.otlp_traces_endpoint, args.otlp_traces_protocol),
         profiler_folder=(args.profiler_config or {}).get("torch_profiler_dir", ""),
         **settings,
     )

@@ -149,7 +149,7 @@ class WorkerMetrics:
     def _tell_engine(self, page: Exposition) -> None:
         core, engine, config = self._core, self._engine, self._core.config
         page.add(vllm.NUM_RUNNING, core.scheduler.num_running, *engine)
-        page.add(vllm.NUM_WAITING, core.scheduler.num_waiting, *engine)
+        vllm.tell_waiting(page, engine, core.scheduler.num_waiting, core.num_deferred)
         page.add(vllm.KV_USAGE, core.pool.num_used / core.pool.num_blocks, *engine)
         cache = (str(config.identity.block_size), str(config.num_blocks), config.identity.dtype)
         page.add(vllm.CACHE_CONFIG, 1, *engine, *cache, str(config.enable_prefix_caching))

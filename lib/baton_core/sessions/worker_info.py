@@ -114,6 +114,8 @@ class WorkerLoad:
 
     num_running: int = 0
     num_waiting: int = 0
+    num_deferred: int = 0
+    """Requests beside those that wait: their blocks are on their way, or their form is being compiled."""
     num_queued_tokens: int = 0
     """Prompt tokens that are not computed yet."""
     num_available_blocks: int = 0

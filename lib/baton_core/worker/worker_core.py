@@ -61,7 +61,7 @@ from baton_core.worker.worker_events import (
     WorkerEffect,
     WorkerEvent,
 )
-from baton_core.worker.worker_load import measure_load
+from baton_core.worker.worker_load import count_deferred, measure_load
 from baton_core.worker.worker_request import WorkerRequest, new_request
 
 
@@ -92,6 +92,10 @@ class WorkerCore:
     @property
     def num_requests(self) -> int:
         return len(self._requests)
+
+    @property
+    def num_deferred(self) -> int:
+        return count_deferred(self._requests.values(), self.preparations)
 
     @property
     def open_work(self) -> OpenWork:
@@ -139,7 +143,7 @@ class WorkerCore:
 
     def load(self, now: float) -> WorkerLoad:
         """What heartbeats tell the routers."""
-        return measure_load(now, self.scheduler, self.pool, self.controls, self.rates)
+        return measure_load(now, self.scheduler, self.pool, self.controls, self.rates, self.num_deferred)
 
     def check_invariants(self) -> None:
         """Raise AssertionError when parts disagree about a block or a request."""
@@ -323,8 +327,7 @@ class WorkerCore:
                 if output.finish_reason is not None:
                     self._end(now, request, seq)
         for router_id, outputs in batches.items():
-            message = TokenBatch(outputs=tuple(outputs))
-            effects.append(SendToRouter(router_id=router_id, message=message))
+            effects.append(SendToRouter(router_id=router_id, message=TokenBatch(outputs=tuple(outputs))))
         return effects
 
     def _go_on(self, now: float, request: WorkerRequest, seq: Sequence) -> None:
@@ -365,9 +368,8 @@ class WorkerCore:
 
     def _give_back(self, now: float) -> list[WorkerEffect]:
         """Let routers go on elsewhere with what is not to go on here."""
-        given_back = self.departure.given_back(now, self._requests.values())
-        failed = [self._fail(now, request, ErrorCode.UNAVAILABLE, LEAVING) for request in given_back]
-        return [effect for effects in failed for effect in effects]
+        leaving = self.departure.given_back(now, self._requests.values())
+        return [effect for one in leaving for effect in self._fail(now, one, ErrorCode.UNAVAILABLE, LEAVING)]
 
     def _fail(self, now: float, request: WorkerRequest, code: ErrorCode, text: str) -> list[WorkerEffect]:
         failed = Failed(request_id=request.spec.request_id, code=code, message=text)

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from baton_router.http.auth import require_key
 from baton_router.http.bodies import decode_body, nested_too_deeply, read_body
 from baton_router.http.calls import Call
+from baton_router.http.counted_calls import CountedCalls
 from baton_router.http.errors import HttpError, failure_of
 from baton_router.http.http_settings import HttpSettings
 from baton_router.http.openapi import describe
@@ -35,19 +36,19 @@ def make_app(site: Site) -> ASGIApp:
     table = [_as_set(route, settings) for route in ROUTES]
     table += OPERATOR_ROUTES if settings.enable_operator_routes else ()
     routes = [_mount(route, site) for route in (*table, describe(table, settings.root_path))]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: _NoRoute(site)})
-    app.router.redirect_slashes = False
-    if not settings.allowed_origins:
-        return RequestIds(app)
-    shared = CORSMiddleware(
-        app,
-        allow_origins=settings.allowed_origins,
-        allow_credentials=settings.allow_credentials,
-        allow_methods=settings.allowed_methods,
-        allow_headers=settings.allowed_headers,
-        expose_headers=(HEADER, TRACEPARENT, RESUME_HEADER.decode()),
-    )
-    return RequestIds(shared)
+    inner = Starlette(routes=routes, exception_handlers={HTTPException: _NoRoute(site)})
+    inner.router.redirect_slashes = False
+    app: ASGIApp = inner
+    if settings.allowed_origins:
+        app = CORSMiddleware(
+            app,
+            allow_origins=settings.allowed_origins,
+            allow_credentials=settings.allow_credentials,
+            allow_methods=settings.allowed_methods,
+            allow_headers=settings.allowed_headers,
+            expose_headers=(HEADER, TRACEPARENT, RESUME_HEADER.decode()),
+        )
+    return RequestIds(CountedCalls(app, site.metrics.http))
 
 
 def _as_set(route: Route, settings: HttpSettings) -> Route:

@@ -21,6 +21,7 @@ class CalledFunction(Fields, kw_only=True):
     """What an earlier answer called, and with what."""
 
     name: str
+    """The function's name."""
     arguments: str | dict[str, Any] | None = None
     """A JSON object, as text or not."""
 
@@ -29,8 +30,11 @@ class ToolCallOfMessage(Fields, omit_defaults=True):
     """A call in an earlier answer."""
 
     function: CalledFunction
+    """The function and its arguments."""
     id: str | None = None
+    """The name of the call."""
     type: Literal["function"] = "function"
+    """The kind of tool."""
     index: int | None = None
     """Not looked at: streamed calls carry it."""
 
@@ -39,27 +43,36 @@ class ChatMessage(Fields, omit_defaults=True):
     """A message of the conversation."""
 
     role: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(ROLES)})]
+    """Who speaks."""
     content: str | list[str | dict[str, Any]] | None = None
     """Text, or parts of type `text`."""
     name: str | None = None
+    """The speaker's name, for templates that use it."""
     tool_calls: list[ToolCallOfMessage] | None = None
     """Of the assistant."""
     tool_call_id: str | None = None
     """Of a tool: the call that it answers."""
     reasoning_content: str | None = None
+    """The reasoning of an earlier answer."""
     reasoning: str | None = None
     """The same as `reasoning_content`, under its newer name."""
     refusal: None = None
+    """Only null."""
     audio: None = None
+    """Only null."""
     function_call: None = None
+    """Only null: `tool_calls` takes its place."""
     annotations: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
+    """Only null or empty."""
 
 
 class FunctionDefinition(Fields, omit_defaults=True):
     """A function that the model may call."""
 
     name: _Name
+    """The function's name."""
     description: str | None = None
+    """What the function does, for the model to read."""
     parameters: dict[str, Any] | None = None
     """JSON schema of its arguments."""
     strict: bool | None = None
@@ -70,18 +83,23 @@ class ChatTool(Fields, omit_defaults=True):
     """A tool that the request offers."""
 
     function: FunctionDefinition
+    """The function that may be called."""
     type: Literal["function"] = "function"
+    """The kind of tool."""
 
 
 class NamedFunction(Fields, kw_only=True):
     name: _Name
+    """The function's name."""
 
 
 class NamedTool(Fields, kw_only=True):
     """The one tool to call."""
 
     function: NamedFunction
+    """The function to call."""
     type: Literal["function"] = "function"
+    """The kind of tool."""
 
 
 Messages = Annotated[list[ChatMessage], msgspec.Meta(min_length=1)]
@@ -90,34 +108,54 @@ ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "
 
 
 class ChatRequest(RequestFields):
-    """What a client asks for."""
+    """A conversation, and how it is to be answered."""
 
     messages: Messages
+    """The conversation so far."""
     tools: Tools | None = None
+    """Functions that the model may call."""
     documents: list[dict[str, Any]] | None = None
+    """Documents for templates that take them."""
     add_generation_prompt: bool | None = None
     """True, but where `continue_final_message` is."""
     continue_final_message: bool | None = None
+    """The answer continues the last message instead of beginning one."""
     chat_template: str | None = None
+    """A Jinja template instead of the model's; only where the operator trusts those of requests."""
     chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the template."""
     reasoning_effort: ReasoningEffort | None = None
     """For the template, which also gets `enable_thinking`: whether this is not `none`."""
     max_tokens: int | None = None
+    """Most tokens of the answer; `max_completion_tokens` comes first."""
     max_completion_tokens: int | None = None
     """The newer name; by default as many as the context holds."""
     logprobs: bool | None = None
+    """The answer has the log-probability of each token."""
     top_logprobs: int | None = None
+    """Most likely tokens to return at each position; needs `logprobs`."""
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    """none, auto, required, or the function to call. Default: auto where there are tools and the operator
+    allows it."""
     parallel_tool_calls: bool | None = None
+    """One answer may call several tools. Default: true."""
     include_reasoning: bool | None = None
+    """The answer has its reasoning. Default: true."""
     echo: bool | None = None
     """Begin the answer with the last message, where that is of the same role."""
     include_timings: bool | None = None
     """Tell where the time went, as `timings`."""
     functions: Any = None
+    """Refused: `tools` takes its place."""
     function_call: Any = None
+    """Refused: `tool_choice` takes its place."""
     audio: Any = None
+    """Refused: answers are text."""
     modalities: Any = None
+    """Refused, but for text."""
     prediction: Any = None
+    """Refused: there are no predicted outputs."""
     web_search_options: Any = None
+    """Refused: nothing is searched."""
     service_tier: Any = None
+    """Only auto and default."""

@@ -26,6 +26,7 @@ _ID_PREFIXES: Final = ("chatcmpl-", "cmpl-")
 
 class ListQuery(Query, kw_only=True):
     limit: int = 32
+    """Requests to list, 1 to 256."""
 
 
 async def list_requests(call: Call[None]) -> None:

@@ -32,33 +32,45 @@ class TokenSampling(SamplingFields, kw_only=True):
     """`SamplingParams`; without `stop` nothing is made text."""
 
     max_tokens: int | None = 16
+    """Most tokens to generate; null means as many as the context holds."""
     logprobs: int | None = None
+    """Most likely tokens to return at each position."""
 
 
 class GenerateRequest(Fields, kw_only=True):
     """Continue token ids."""
 
     token_ids: list[int]
+    """The prompt."""
     sampling_params: TokenSampling | None = None
+    """How tokens are sampled."""
     model: str | None = None
+    """A name that `/v1/models` lists. Default: the served model."""
     request_id: str | None = None
+    """The name of the request, instead of the header `x-request-id`."""
     stream: bool | None = None
+    """The answer comes in pieces, as server-sent events."""
     stream_options: StreamOptions | None = None
+    """What a stream tells beside the tokens; only with `stream`."""
     cache_salt: str | None = None
+    """Prefixes are shared only between requests with the same salt."""
     session_id: str | None = None
+    """Requests with the same one go to the same worker, where that costs nothing."""
     prompt_cache_key: str | None = None
+    """The same, as OpenAI calls it; `session_id` comes first."""
     resume_token: str | None = None
     """Of an answer whose stream broke: the same request goes on with it, at any router."""
     num_received_tokens: int | list[int] | None = None
     """What was received of it, one number a sequence: the stream begins behind that."""
     priority: int | None = None
+    """Lower comes earlier. Default: 0."""
     kv_transfer_params: Any = None
     """Refused: the router places requests and moves their blocks itself."""
     features: Any = None
     """Refused: prompts are tokens alone."""
 
 
-class TokenLogprob(msgspec.Struct, kw_only=True):
+class TokenIdLogprob(msgspec.Struct, kw_only=True):
     """Of one token."""
 
     token: str
@@ -66,10 +78,10 @@ class TokenLogprob(msgspec.Struct, kw_only=True):
     bytes: list[int] | None
 
 
-class PositionTokenLogprobs(TokenLogprob, kw_only=True):
+class PositionTokenLogprobs(TokenIdLogprob, kw_only=True):
     """Of the token at one position, and of the most likely ones there."""
 
-    top_logprobs: list[TokenLogprob]
+    top_logprobs: list[TokenIdLogprob]
 
 
 class TokenLogprobs(msgspec.Struct, kw_only=True):
@@ -189,7 +201,7 @@ def _logprobs(entries: Sequence[PositionLogprobs]) -> TokenLogprobs:
 
 def _position(entry: PositionLogprobs) -> PositionTokenLogprobs:
     pairs = [
-        TokenLogprob(token=f"token_id:{token_id}", logprob=max(logprob, LEAST), bytes=None)
+        TokenIdLogprob(token=f"token_id:{token_id}", logprob=max(logprob, LEAST), bytes=None)
         for token_id, logprob in zip(entry.token_ids, entry.logprobs, strict=True)
     ]
     own = pairs[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from http import HTTPStatus
 from importlib.metadata import version
@@ -12,12 +11,23 @@ import msgspec
 
 from baton_router.http.calls import Call
 from baton_router.http.errors import ErrorBody
-from baton_router.http.route import Route
+from baton_router.http.field_docs import field_docs, structs_of
+from baton_router.http.route import PARAMETER, Route, Tag
 
 _REF: Final = "#/components/schemas/{name}"
+_DESCRIPTION: Final = "OpenAI's API with vLLM's further fields. Unknown fields are refused by name."
+_TAGS: Final = {
+    Tag.CHAT: "Conversations.",
+    Tag.COMPLETIONS: "Texts that are continued.",
+    Tag.TOKENS: "Token ids: in and out, from text and to text.",
+    Tag.MODELS: "The model that is served, by its names.",
+    Tag.SERVER: "The state of the router.",
+    Tag.DEBUG: "The cluster, and where requests spend their time.",
+    Tag.OPERATOR: "Changes to workers; only with --enable-operator-routes.",
+    Tag.PAGES: "Pages for people.",
+}
 _PHRASES: Final = {499: "Client Closed Request"}
 """Of statuses that no standard has."""
-_PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
 
 
 def describe(routes: Sequence[Route], root_path: str) -> Route:
@@ -26,7 +36,15 @@ def describe(routes: Sequence[Route], root_path: str) -> Route:
     async def answer(call: Call[None]) -> None:
         await call.reply(document)
 
-    described = Route(method="GET", path="/openapi.json", summary="This description", answer=answer)
+    described = Route(
+        method="GET",
+        path="/openapi.json",
+        operation_id="getOpenApi",
+        tag=Tag.SERVER,
+        summary="This description",
+        answer=answer,
+        media_type="application/json",
+    )
     document = _document((*routes, described), root_path)
     return described
 
@@ -38,15 +56,19 @@ def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
     ]
     types = list(dict.fromkeys(types))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    for name, kind in structs_of(types).items():
+        _describe_fields(components[name]["properties"], kind)
     schema_of = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        path = _PARAMETER.sub(r"{\1}", route.path)
+        path = PARAMETER.sub(r"{\1}", route.path)
         paths.setdefault(path, {})[route.method.lower()] = _operation(route, schema_of)
+    used = {route.tag for route in routes}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Baton", "version": version("baton")},
+        "info": {"title": "Baton", "version": version("baton"), "description": _DESCRIPTION},
         "servers": [{"url": root_path or "/"}],
+        "tags": [{"name": tag, "description": text} for tag, text in _TAGS.items() if tag in used],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -56,9 +78,14 @@ def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
 
 
 def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
-    operation: dict[str, Any] = {"summary": route.summary, "responses": _responses(route, schema_of)}
+    operation: dict[str, Any] = {
+        "operationId": route.operation_id,
+        "tags": [route.tag],
+        "summary": route.summary,
+        "responses": _responses(route, schema_of),
+    }
     if route.body is not None:
-        content = {"application/json": {"schema": schema_of[route.body]}}
+        content = {"application/json": {"schema": schema_of[route.body], "example": route.example}}
         operation["requestBody"] = {"required": True, "content": content}
     if parameters := [*_path_parameters(route), *_query_parameters(route)]:
         operation["parameters"] = parameters
@@ -68,7 +95,7 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
-    names = _PARAMETER.findall(route.path)
+    names = PARAMETER.findall(route.path)
     return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
 
 
@@ -76,14 +103,31 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
     if route.query is None:
         return []
     _, components = msgspec.json.schema_components((route.query,), ref_template=_REF)
-    properties = components[route.query.__name__]["properties"]
-    return [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()]
+    component = components[route.query.__name__]
+    docs, required = field_docs(route.query), component["required"]
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in required,
+            "schema": schema,
+            **({"description": docs[name]} if name in docs else {}),
+        }
+        for name, schema in component["properties"].items()
+    ]
+
+
+def _describe_fields(properties: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+    for name, text in field_docs(kind).items():
+        properties[name] = {**properties[name], "description": text}
 
 
 def _responses(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if route.reply is not None:
         content["application/json"] = {"schema": schema_of[route.reply]}
+    if route.media_type:
+        content[route.media_type] = {"schema": {}}
     if route.chunk is not None:
         content["text/event-stream"] = {"schema": schema_of[route.chunk]}
     done: dict[str, Any] = {"description": "Done"}

@@ -23,23 +23,31 @@ class LoadAdapterRequest(Fields, kw_only=True):
     """Load an adapter under a name."""
 
     lora_name: str
+    """The adapter's name."""
     lora_path: str
+    """The adapter's folder."""
     load_inplace: bool | None = None
+    """Takes the place of one with that name."""
 
 
 class UnloadAdapterRequest(Fields, kw_only=True):
     """Forget an adapter."""
 
     lora_name: str
+    """The adapter's name."""
     lora_int_id: int | None = None
+    """The adapter's number."""
 
 
 class CollectiveRpcRequest(Fields, kw_only=True):
     """Call a method of each worker's runner, or a function that `method` names as package.module:function."""
 
     method: str
+    """A method of the runner, or package.module:function."""
     args: list[Any] = msgspec.field(default_factory=list)
+    """Arguments by position."""
     kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Arguments by name."""
     timeout: float | None = None
     """In seconds."""
 
@@ -90,6 +98,7 @@ class WakeUpQuery(Query, kw_only=True):
 
 class WorkerQuery(Query, kw_only=True):
     worker_id: str
+    """The worker's id, as `/debug/cluster` names it."""
 
 
 class DrainQuery(WorkerQuery, kw_only=True):

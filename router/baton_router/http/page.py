@@ -27,6 +27,11 @@ async def show_dashboard(call: Call[None]) -> None:
     await call.respond(_page("dashboard.html"))
 
 
+async def show_docs(call: Call[None]) -> None:
+    """Needs no key, for the same reason: it reads `/openapi.json`, which does."""
+    await call.respond(_page("docs.html"))
+
+
 @cache
 def _page(name: str) -> HTMLResponse:
     text = (_PAGES / name).read_text(encoding="utf-8")

@@ -16,11 +16,17 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     json: dict[str, Any] | str | None = None
     """A JSON schema."""
     regex: str | None = None
+    """A regular expression that the whole output matches."""
     choice: list[str] | None = None
+    """Texts of which the output is one."""
     grammar: str | None = None
+    """EBNF as in GBNF, or Lark's."""
     json_object: bool | None = None
+    """Any JSON object."""
     structural_tag: dict[str, Any] | str | None = None
+    """Text with parts in a form."""
     disable_any_whitespace: bool = False
+    """JSON is written without optional blanks."""
 
 
 class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):
@@ -37,9 +43,13 @@ class JsonSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A schema with a name; it is enforced whatever `strict` says."""
 
     name: str
+    """The schema's name."""
     description: str | None = None
+    """The schema's purpose."""
     json_schema: dict[str, Any] | None = msgspec.field(name="schema", default=None)
+    """The JSON schema."""
     strict: bool | None = None
+    """The schema is enforced whatever this says."""
 
 
 class JsonSchemaFormat(
@@ -48,6 +58,7 @@ class JsonSchemaFormat(
     """JSON that follows a schema."""
 
     json_schema: JsonSchema
+    """The schema and its name."""
 
 
 class StructuralTagFormat(
@@ -56,8 +67,11 @@ class StructuralTagFormat(
     """Text with parts in a form: either `format`, or `structures` and `triggers`."""
 
     format: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    """The newer form: one description of the whole output."""
     structures: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
+    """Tags, each with a schema of what it holds."""
     triggers: list[str] | msgspec.UnsetType = msgspec.UNSET
+    """Texts that begin a tag."""
 
 
 ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTagFormat

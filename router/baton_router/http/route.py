@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from enum import StrEnum
+from typing import Any, Final
 
 from baton_router.http.calls import Call
+
+PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
+"""What stands in a path for what a client puts there."""
+
+
+class Tag(StrEnum):
+    """Groups of routes; OpenAI's where the route is OpenAI's."""
+
+    CHAT = "Chat"
+    COMPLETIONS = "Completions"
+    TOKENS = "Tokens"
+    MODELS = "Models"
+    SERVER = "Server"
+    DEBUG = "Debug"
+    OPERATOR = "Operator"
+    PAGES = "Pages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,16 +33,23 @@ class Route:
 
     method: str
     path: str
+    operation_id: str
+    """The name by which generated clients call it: unique, never changed, and OpenAI's where the route is."""
+    tag: Tag
     summary: str
     answer: Callable[[Call[Any]], Awaitable[None]]
     body: Any = None
     """Type that the body is decoded to; None: it is not read."""
+    example: Mapping[str, Any] | None = None
+    """A body to begin with, for those who try the route."""
     query: type | None = None
     """Type of the parameters behind the question mark."""
     reply: type | None = None
     """Type of the answer; None: no JSON, or any."""
     chunk: type | None = None
     """Type of a streamed answer's chunks."""
+    media_type: str = ""
+    """Media type of an answer that has neither `reply` nor `chunk`."""
     errors: tuple[int, ...] = ()
     """Statuses it may answer with beside 401 and 500."""
     needs_key: bool = True

@@ -12,8 +12,8 @@ from baton_router.http.completion_schemas import Completion, CompletionRequest
 from baton_router.http.completions import complete
 from baton_router.http.debug_schemas import RequestDetails, RequestList
 from baton_router.http.generate import GenerateReply, GenerateRequest, generate
-from baton_router.http.page import show_chat, show_dashboard
-from baton_router.http.route import Route
+from baton_router.http.page import show_chat, show_dashboard, show_docs
+from baton_router.http.route import Route, Tag
 
 METRICS: Final = "/metrics"
 _GENERATES: Final = (404, 422, 429, 502, 503, 504)
@@ -21,20 +21,45 @@ _CONVERTS: Final = (404, 422, 429, 503, 504)
 _CONTROLS: Final = (400, 429, 499, 502, 503, 504)
 
 ROUTES: Final = (
-    Route(method="GET", path="/", summary="A page to chat on", answer=show_chat, needs_key=False),
+    Route(
+        method="GET",
+        path="/",
+        operation_id="showChatPage",
+        tag=Tag.PAGES,
+        summary="A page to chat on",
+        answer=show_chat,
+        media_type="text/html",
+        needs_key=False,
+    ),
     Route(
         method="GET",
         path="/dashboard",
+        operation_id="showDashboard",
+        tag=Tag.PAGES,
         summary="A page that shows the cluster as it is now",
         answer=show_dashboard,
+        media_type="text/html",
+        needs_key=False,
+    ),
+    Route(
+        method="GET",
+        path="/docs",
+        operation_id="showDocs",
+        tag=Tag.PAGES,
+        summary="A page that shows this description, and sends requests",
+        answer=show_docs,
+        media_type="text/html",
         needs_key=False,
     ),
     Route(
         method="POST",
         path="/v1/chat/completions",
+        operation_id="createChatCompletion",
+        tag=Tag.CHAT,
         summary="Answer a conversation",
         answer=chat,
         body=ChatRequest,
+        example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=ChatCompletion,
         chunk=ChatChunk,
         errors=_GENERATES,
@@ -42,9 +67,12 @@ ROUTES: Final = (
     Route(
         method="POST",
         path="/v1/completions",
+        operation_id="createCompletion",
+        tag=Tag.COMPLETIONS,
         summary="Complete texts",
         answer=complete,
         body=CompletionRequest,
+        example={"prompt": "The os module", "max_tokens": 32},
         reply=Completion,
         chunk=Completion,
         errors=_GENERATES,
@@ -52,9 +80,12 @@ ROUTES: Final = (
     Route(
         method="POST",
         path="/inference/v1/generate",
+        operation_id="generateTokens",
+        tag=Tag.TOKENS,
         summary="Continue token ids with token ids",
         answer=generate,
         body=GenerateRequest,
+        example={"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 8}},
         reply=GenerateReply,
         chunk=GenerateReply,
         errors=_GENERATES,
@@ -62,24 +93,32 @@ ROUTES: Final = (
     Route(
         method="POST",
         path="/tokenize",
+        operation_id="tokenize",
+        tag=Tag.TOKENS,
         summary="Token ids of a text or a conversation",
         answer=text_routes.tokenize,
         body=text_routes.TokenizeRequest,
+        example={"prompt": "The os module"},
         reply=text_routes.TokenizeReply,
         errors=_CONVERTS,
     ),
     Route(
         method="POST",
         path="/detokenize",
+        operation_id="detokenize",
+        tag=Tag.TOKENS,
         summary="The text of token ids",
         answer=text_routes.detokenize,
         body=text_routes.DetokenizeRequest,
+        example={"tokens": [1, 2, 3]},
         reply=text_routes.DetokenizeReply,
         errors=_CONVERTS,
     ),
     Route(
         method="GET",
         path="/v1/models",
+        operation_id="listModels",
+        tag=Tag.MODELS,
         summary="The model, by each of its names",
         answer=models.list_models,
         reply=models.ModelList,
@@ -87,6 +126,8 @@ ROUTES: Final = (
     Route(
         method="GET",
         path="/v1/models/{model:path}",
+        operation_id="retrieveModel",
+        tag=Tag.MODELS,
         summary="The model by one of its names",
         answer=models.show_model,
         reply=models.Model,
@@ -95,6 +136,8 @@ ROUTES: Final = (
     Route(
         method="GET",
         path="/health",
+        operation_id="getHealth",
+        tag=Tag.SERVER,
         summary="Whether a prompt can be served now",
         answer=state.health,
         errors=(503,),
@@ -103,7 +146,9 @@ ROUTES: Final = (
     Route(
         method="GET",
         path="/ping",
-        summary="The same",
+        operation_id="ping",
+        tag=Tag.SERVER,
+        summary="The same as /health",
         answer=state.health,
         errors=(503,),
         needs_key=False,
@@ -111,15 +156,35 @@ ROUTES: Final = (
     Route(
         method="GET",
         path="/version",
+        operation_id="getVersion",
+        tag=Tag.SERVER,
         summary="Baton's version",
         answer=state.show_version,
         reply=state.Version,
     ),
-    Route(method="GET", path="/load", summary="Calls that are open", answer=state.load, reply=state.Load),
-    Route(method="GET", path=METRICS, summary="Metrics for Prometheus", answer=state.metrics),
+    Route(
+        method="GET",
+        path="/load",
+        operation_id="getLoad",
+        tag=Tag.SERVER,
+        summary="Calls that are open",
+        answer=state.load,
+        reply=state.Load,
+    ),
+    Route(
+        method="GET",
+        path=METRICS,
+        operation_id="getMetrics",
+        tag=Tag.SERVER,
+        summary="Metrics for Prometheus",
+        answer=state.metrics,
+        media_type="text/plain",
+    ),
     Route(
         method="GET",
         path="/debug/cluster",
+        operation_id="getCluster",
+        tag=Tag.DEBUG,
         summary="Workers, queues, transfers and roles as they are now",
         answer=debug_cluster.show_cluster,
         reply=debug_cluster.ClusterState,
@@ -127,6 +192,8 @@ ROUTES: Final = (
     Route(
         method="GET",
         path="/debug/requests",
+        operation_id="listRequests",
+        tag=Tag.DEBUG,
         summary="The latest requests, in short",
         answer=debug_requests.list_requests,
         query=debug_requests.ListQuery,
@@ -136,6 +203,8 @@ ROUTES: Final = (
     Route(
         method="GET",
         path="/debug/requests/{request_id:path}",
+        operation_id="retrieveRequest",
+        tag=Tag.DEBUG,
         summary="Where a request's time went, why it ran where it did, and where its prompt came from",
         answer=debug_requests.show_request,
         reply=RequestDetails,
@@ -147,6 +216,8 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
         path="/reset_prefix_cache",
+        operation_id="resetPrefixCache",
+        tag=Tag.OPERATOR,
         summary="Forget cached prefixes",
         answer=operator_routes.reset_prefix_cache,
         reply=operator_routes.CacheReset,
@@ -155,6 +226,8 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
         path="/sleep",
+        operation_id="sleep",
+        tag=Tag.OPERATOR,
         summary="Give up the workers' memory",
         answer=operator_routes.sleep,
         query=operator_routes.SleepQuery,
@@ -163,7 +236,9 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
         path="/wake_up",
-        summary="Take it back",
+        operation_id="wakeUp",
+        tag=Tag.OPERATOR,
+        summary="Take the workers' memory back",
         answer=operator_routes.wake_up,
         query=operator_routes.WakeUpQuery,
         errors=_CONTROLS,
@@ -171,6 +246,8 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="GET",
         path="/is_sleeping",
+        operation_id="isSleeping",
+        tag=Tag.OPERATOR,
         summary="Whether the workers sleep",
         answer=operator_routes.is_sleeping,
         reply=operator_routes.SleepState,
@@ -179,6 +256,8 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
         path="/set_role",
+        operation_id="setRole",
+        tag=Tag.OPERATOR,
         summary="Have a worker prefer prefill, decode, or both",
         answer=operator_routes.set_role,
         query=operator_routes.SetRoleQuery,
@@ -188,6 +267,8 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
         path="/drain",
+        operation_id="drain",
+        tag=Tag.OPERATOR,
         summary="Have a worker take no new requests",
         answer=operator_routes.drain,
         query=operator_routes.DrainQuery,
@@ -197,7 +278,9 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
         path="/undrain",
-        summary="Have it take requests again",
+        operation_id="undrain",
+        tag=Tag.OPERATOR,
+        summary="Have a worker take requests again",
         answer=operator_routes.undrain,
         query=operator_routes.WorkerQuery,
         reply=operator_routes.OpenWork,
@@ -206,6 +289,8 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
         path="/start_profile",
+        operation_id="startProfile",
+        tag=Tag.OPERATOR,
         summary="Begin a trace of what each worker computes",
         answer=operator_routes.start_profile,
         errors=_CONTROLS,
@@ -213,6 +298,8 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
         path="/stop_profile",
+        operation_id="stopProfile",
+        tag=Tag.OPERATOR,
         summary="End the traces and write them",
         answer=operator_routes.stop_profile,
         errors=_CONTROLS,
@@ -220,26 +307,35 @@ OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
         path="/collective_rpc",
+        operation_id="collectiveRpc",
+        tag=Tag.OPERATOR,
         summary="Call a function at each worker",
         answer=operator_routes.collective_rpc,
         body=operator_routes.CollectiveRpcRequest,
+        example={"method": "platform:node"},
         reply=operator_routes.CollectiveRpcReply,
         errors=_CONTROLS,
     ),
     Route(
         method="POST",
         path="/v1/load_lora_adapter",
+        operation_id="loadLoraAdapter",
+        tag=Tag.OPERATOR,
         summary="Load an adapter",
         answer=operator_routes.refuse_adapter,
         body=operator_routes.LoadAdapterRequest,
+        example={"lora_name": "name", "lora_path": "/adapters/name"},
         errors=(501,),
     ),
     Route(
         method="POST",
         path="/v1/unload_lora_adapter",
+        operation_id="unloadLoraAdapter",
+        tag=Tag.OPERATOR,
         summary="Forget an adapter",
         answer=operator_routes.refuse_adapter,
         body=operator_routes.UnloadAdapterRequest,
+        example={"lora_name": "name"},
         errors=(501,),
     ),
 )

@@ -46,8 +46,11 @@ class RepetitionDetection(Fields, kw_only=True):
     """End a sequence whose last tokens are one pattern, `min_count` times."""
 
     max_pattern_size: int = 0
+    """The longest pattern that is looked for, in tokens; 0 looks for none."""
     min_pattern_size: int = 0
+    """The shortest pattern that is looked for, in tokens."""
     min_count: int = 0
+    """Repetitions that end the sequence."""
 
 
 class StreamOptions(Fields, kw_only=True):
@@ -65,31 +68,61 @@ class SamplingFields(Fields, kw_only=True):
     """Names and meanings are OpenAI's and vLLM's."""
 
     n: int | None = None
+    """Sequences to generate for each prompt. Default: 1."""
     temperature: float | None = None
+    """Randomness of sampling; 0 takes the most likely token. Default: the model's, else 1."""
     top_p: float | None = None
+    """Tokens are sampled from the most likely ones with this total probability, over 0 up to 1. Default:
+    the model's, else 1."""
     top_k: int | None = None
+    """Tokens are sampled from this many of the most likely; 0 and -1 mean all. Default: the model's, else
+    0."""
     min_p: float | None = None
+    """Tokens less likely than this share of the most likely one are left out, 0 to 1. Default: the
+    model's, else 0."""
     seed: int | None = None
+    """The same seed gives the same tokens. Default: a random one."""
     stop: str | list[str] | None = None
+    """Texts that end a sequence and are left out of it."""
     stop_token_ids: list[int] | None = None
+    """Tokens that end a sequence."""
     ignore_eos: bool | None = None
+    """Generation goes on after the model's end-of-sequence token."""
     min_tokens: int | None = None
+    """Tokens to generate before a sequence may end. Default: 0."""
     presence_penalty: float | None = None
+    """Lowers tokens that the output has, -2 to 2. Default: 0."""
     frequency_penalty: float | None = None
+    """Lowers tokens by how often the output has them, -2 to 2. Default: 0."""
     repetition_penalty: float | None = None
+    """Divides the scores of tokens that prompt or output have; over 1 discourages them. Default: the
+    model's, else 1."""
     logit_bias: dict[str, float] | None = None
+    """Scores to add, by token id, -100 to 100."""
     include_stop_str_in_output: bool | None = None
+    """The text keeps the stop string that ended it."""
     skip_special_tokens: bool | None = None
+    """Special tokens are left out of the text. Default: true."""
     spaces_between_special_tokens: bool | None = None
+    """Special tokens in the text have spaces between them. Default: true."""
     prompt_logprobs: int | None = None
+    """Log-probabilities to return at each position of the prompt; -1 means all."""
     allowed_token_ids: list[int] | None = None
+    """Only these tokens may be sampled."""
     bad_words: list[str] | None = None
+    """Texts that the output does not have."""
     logprob_token_ids: list[int] | None = None
+    """Tokens whose log-probabilities are returned at each position."""
     repetition_detection: RepetitionDetection | None = None
+    """Ends a sequence that repeats itself."""
     thinking_token_budget: int | None = None
+    """Most tokens of reasoning; needs a reasoning parser."""
     structured_outputs: StructuredOutputs | None = None
+    """A form that the output has to have: JSON schema, regex, choice, grammar or structural tag."""
     logits_processors: list[str] | None = None
+    """Names of logits processors that the operator has loaded."""
     skip_reading_prefix_cache: bool | None = None
+    """The prompt is computed even where it is cached."""
     vllm_xargs: dict[str, Any] | None = None
     """`extra_args` of `SamplingParams`."""
 
@@ -98,12 +131,19 @@ class RequestFields(SamplingFields, kw_only=True):
     """Sampling, and what is told of the request as a whole."""
 
     model: str | None = None
+    """A name that `/v1/models` lists. Default: the served model."""
     stream: bool | None = None
+    """The answer comes in pieces, as server-sent events."""
     stream_options: StreamOptions | None = None
+    """What a stream tells beside the text; only with `stream`."""
     response_format: ResponseFormat | None = None
+    """OpenAI's way to ask for JSON: text, json_object, json_schema or structural_tag."""
     priority: int | None = None
+    """Lower comes earlier. Default: 0."""
     request_id: str | None = None
+    """The name of the request, instead of the header `x-request-id`."""
     cache_salt: str | None = None
+    """Prefixes are shared only between requests with the same salt."""
     session_id: str | None = None
     """Requests with the same one go to the same worker, where that costs nothing."""
     prompt_cache_key: str | None = None
@@ -113,9 +153,13 @@ class RequestFields(SamplingFields, kw_only=True):
     num_received_tokens: int | list[int] | None = None
     """What was received of it, one number a sequence: the stream begins behind that."""
     truncate_prompt_tokens: int | None = None
+    """Only this many of the prompt's last tokens are used; -1 means as many as fit."""
     add_special_tokens: bool | None = None
+    """The tokenizer adds its special tokens. Default: true for a text, false for a conversation."""
     return_token_ids: bool | None = None
+    """The answer has the token ids of prompt and output."""
     return_tokens_as_token_ids: bool | None = None
+    """Log-probabilities name tokens as token_id:N."""
     user: str | None = None
     """Not looked at."""
     metadata: dict[str, str] | None = None
@@ -123,13 +167,21 @@ class RequestFields(SamplingFields, kw_only=True):
     safety_identifier: str | None = None
     """Not looked at."""
     best_of: Any = None
+    """Refused, but for null and the value of n: all sequences are returned."""
     use_beam_search: Any = None
+    """Refused, but for false."""
     length_penalty: Any = None
+    """Refused, but for 1: there is no beam search over HTTP."""
     kv_transfer_params: Any = None
+    """Refused: the router places requests and moves their blocks itself."""
     ec_transfer_params: Any = None
+    """Refused: the router places requests and moves their blocks itself."""
     prompt_embeds: Any = None
+    """Refused: prompts are text or token ids."""
     store: Any = None
+    """Refused, but for false: nothing is stored."""
     truncation_side: Any = None
+    """Refused, but for left: the last tokens of a prompt are kept."""
 
 
 def read_given(fields: SamplingFields) -> dict[str, Any]:

@@ -20,19 +20,29 @@ class TokenizeRequest(Fields, kw_only=True):
     """A text (`prompt`) or a conversation (`messages`)."""
 
     model: str | None = None
+    """A name that `/v1/models` lists. Default: the served model."""
     prompt: str | None = None
+    """A text; this or `messages`."""
     messages: Messages | None = None
+    """A conversation; this or `prompt`."""
     tools: Tools | None = None
+    """Functions that the template offers to the model."""
     documents: list[dict[str, Any]] | None = None
+    """Documents for templates that take them."""
     add_special_tokens: bool | None = None
     """Default: true for a text, false for a conversation, whose template writes them."""
     add_generation_prompt: bool | None = None
     """Default: true."""
     continue_final_message: bool | None = None
+    """The last message is left open."""
     chat_template: str | None = None
+    """A Jinja template instead of the model's; only where the operator trusts those of requests."""
     chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the template."""
     reasoning_effort: ReasoningEffort | None = None
+    """For the template."""
     return_token_strs: bool | None = None
+    """The answer has the tokens as text, too."""
 
 
 class TokenizeReply(msgspec.Struct, kw_only=True):
@@ -48,8 +58,11 @@ class DetokenizeRequest(Fields, kw_only=True):
     """Token ids."""
 
     model: str | None = None
+    """A name that `/v1/models` lists. Default: the served model."""
     tokens: list[int]
+    """Token ids."""
     skip_special_tokens: bool | None = None
+    """Special tokens are left out. Default: false."""
 
 
 class DetokenizeReply(msgspec.Struct, kw_only=True):

@@ -63,7 +63,7 @@ def state_of(load: WorkerLoad) -> str:
 def _tell_engine(page: Exposition, model_name: str, info: WorkerInfo, load: WorkerLoad) -> None:
     engine = (model_name, info.worker_id)
     page.add(vllm.NUM_RUNNING, load.num_running, *engine)
-    page.add(vllm.NUM_WAITING, load.num_waiting, *engine)
+    vllm.tell_waiting(page, engine, load.num_waiting, load.num_deferred)
     page.add(vllm.KV_USAGE, 1 - load.num_available_blocks / info.num_blocks, *engine)
     cache = (str(info.identity.block_size), str(info.num_blocks), info.identity.dtype)
     page.add(vllm.CACHE_CONFIG, 1, *engine, *cache, "")

@@ -131,6 +131,7 @@ class RequestMetrics:
         for worker_id, engine in self._engines.items():
             labels = (model_name, worker_id)
             page.add(vllm.PROMPT_TOKENS, engine.num_prompt_tokens, *labels)
+            page.add(vllm.PROMPT_TOKENS_CACHED, engine.num_cached_tokens, *labels)
             page.add(vllm.GENERATION_TOKENS, engine.num_generated, *labels)
             for reason, count in sorted(engine.ends.items()):
                 page.add(vllm.REQUEST_SUCCESS, count, *labels, reason)

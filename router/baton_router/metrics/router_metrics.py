@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from baton_core.routing.router_core import RouterCore
-from baton_router.metrics import decision_metrics, fleet_metrics, placement_metrics
+from baton_router.metrics import decision_metrics, fleet_metrics, http_metrics, placement_metrics
+from baton_router.metrics.http_metrics import HttpMetrics
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_service import shared_state_metrics
 from baton_service import vllm_metrics as vllm
@@ -29,6 +30,7 @@ FAMILIES: Final = (
     *placement_metrics.FAMILIES,
     *fleet_metrics.FAMILIES,
     *shared_state_metrics.FAMILIES,
+    *http_metrics.FAMILIES,
     WASTED_TOKENS,
     MOVES,
 )
@@ -45,6 +47,7 @@ class RouterMetrics:
         shared: SharedState | None = None,
     ) -> None:
         self.requests = requests
+        self.http = HttpMetrics()
         self._shared = shared
         self._model_name = model_name
         self._core = core
@@ -57,6 +60,7 @@ class RouterMetrics:
         decision_metrics.tell_decisions(page, self._core)
         fleet_metrics.tell_fleet(page, self._model_name, self._core.fleet)
         shared_state_metrics.tell_shared_state(page, "router", self._shared)
+        self.http.tell(page)
         page.add(MOVES, self._core.num_moves)
         page.add(WASTED_TOKENS, self._core.num_wasted_tokens + self.requests.num_cut_tokens)
         return page

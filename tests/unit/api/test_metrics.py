@@ -51,6 +51,7 @@ def test_requests_are_counted() -> None:
     assert values["vllm:generation_tokens", None] == 6
     assert values["vllm:prefix_cache_queries", None] == 40, "one did not look"
     assert values["vllm:prefix_cache_hits", None] == 32
+    assert values["vllm:prompt_tokens_cached", None] == 32
     assert values["vllm:request_success", "length"] == 2
     assert values["vllm:request_success", "abort"] == 1
     latency = found["vllm:e2e_request_latency_seconds", None]

@@ -8,9 +8,11 @@ import pytest
 
 from baton.cli import main
 from baton.commands.bench_arguments import BENCH_ACTIONS
+from baton.commands.bench_plan import read_plan
 from baton.commands.cli_arguments import parse
 from baton.commands.flags import Flag
 from baton.config.engine_args import BUNDLED_MODEL
+from baton_bench.serving import GrpcServer
 from baton_core.errors import InvalidConfigError
 from tests.unit.cli.test_flags import hostile_values
 
@@ -59,7 +61,15 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
             "--request-rate is 3; allowed: nothing beside --ramp-up-strategy",
         ),
         ("serve --max-concurrency 2147483647", "--max-concurrency is 2147483647; allowed: up to "),
-        ("serve --save-result --result-dir /nowhere", "--result-dir is '/nowhere'; allowed: a folder"),
+        (
+            "serve --save-result --result-dir /dev/null/x",
+            "--result-dir is '/dev/null/x'; allowed: what leads to a folder to write to, which is made if it "
+            "is missing; /dev/null/x: Not a directory",
+        ),
+        (
+            "serve --save-result --result-filename /dev/null/x/y.json",
+            "--result-filename is '/dev/null/x/y.json'; allowed: what leads to a folder to write to",
+        ),
         ("serve --plot x.gif", "--plot is 'x.gif'; allowed: a file that ends with .png, .svg, .pdf"),
         ("serve --backend baton-grpc --endpoint /x", "--endpoint is '/x'; allowed: nothing with baton-grpc"),
         (
@@ -91,6 +101,28 @@ def test_a_configuration_file_stands_in_for_flags(tmp_path: Path) -> None:
 def test_a_server_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "serve", "--port", "1", "--num-prompts", "1"]) == 1
     assert "the server does not list its models: " in capsys.readouterr().err
+
+
+def test_the_folder_of_results_is_made_before_a_server_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a" / "b"
+    results = ["--save-result", "--result-dir", str(folder), "--result-filename", "c/result.json"]
+    assert main(["bench", "serve", "--port", "1", "--num-prompts", "1", *results]) == 1
+    assert (folder / "c").is_dir()
+    assert "the server does not list its models: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("backend", "port"), [("openai", 8000), ("openai-chat", 8000), ("baton-grpc", 8100)])
+def test_the_port_is_that_of_the_protocol_unless_it_is_given(backend: str, port: int) -> None:
+    def asked(*flags: str) -> int:
+        server = read_plan(parse(["bench", "serve", "--backend", backend, *flags])).server
+        return (
+            int(server.address.rpartition(":")[2]) if isinstance(server, GrpcServer) else server.origin.port
+        )
+
+    assert asked() == port
+    assert asked("--port", "9000") == 9000
 
 
 def test_a_chat_without_text_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,12 @@ from baton.commands.cli_arguments import (
     worker_flags,
 )
 from baton.commands.flags import Flag
+from baton.commands.suffixes import BYTES
+from baton.config.engine_args import EngineArgs
 from baton_core.errors import InvalidConfigError
 
 COMMAND_OF = {flag: command for command in COMMANDS for flag in command.flags if flag.name.startswith("--")}
+FLAGS_OF_BYTES = {flag.name: flag for flag in COMMAND_OF if flag.name.endswith("-bytes")}
 HOSTILE_NUMBERS = (
     "",
     "0x10",
@@ -207,3 +210,76 @@ def test_a_flag_checks_what_a_file_gives_by_kind() -> None:
     for value in (True, "0.5", None, 10**400, [0.5]):
         with pytest.raises(InvalidConfigError, match=r"share is .*; allowed: a finite number from 0 to 1"):
             flag.check(value, "share")
+
+
+@pytest.mark.parametrize(
+    ("text", "num_bytes"),
+    [
+        ("1048576", 2**20),
+        ("500k", 500_000),
+        ("500K", 500 * 2**10),
+        ("3m", 3 * 10**6),
+        ("3M", 3 * 2**20),
+        ("1g", 10**9),
+        ("1G", 2**30),
+        ("1kB", 1000),
+        ("1KB", 1000),
+        ("1Ki", 1024),
+        ("1KiB", 1024),
+        ("1kiB", 1024),
+        ("1.5GiB", 3 * 2**29),
+        ("1.5 GiB", 3 * 2**29),
+        ("4.35GB", 4_350_000_000),
+        ("0.3GiB", 322_122_547),
+        ("2TiB", 2**41),
+        ("4096B", 4096),
+    ],
+)
+def test_sizes_have_units(text: str, num_bytes: int, tmp_path: Path) -> None:
+    assert parse(["serve", "--kv-cache-memory-bytes", text]).kv_cache_memory_bytes == num_bytes
+    config = tmp_path / "baton.yaml"
+    config.write_text(f"kv-cache-memory-bytes: {text}\n")
+    assert parse(["mixed-worker", "--config", str(config)]).kv_cache_memory_bytes == num_bytes
+    assert EngineArgs(kv_cache_memory_bytes=num_bytes).kv_cache_memory_bytes == num_bytes
+
+
+def test_all_flags_of_bytes_take_units() -> None:
+    args = parse(["serve", "--max-body-bytes", "8MiB", "--max-header-bytes", "32Ki"])
+    assert (args.max_body_bytes, args.max_header_bytes) == (8 * 2**20, 32 * 2**10)
+    plain = [name for name, flag in FLAGS_OF_BYTES.items() if flag.suffixes is not BYTES]
+    assert (len(FLAGS_OF_BYTES), plain) == (3, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1.5",
+        "1.5B2",
+        "GiB",
+        "1Gb",
+        "1gigabyte",
+        "1XiB",
+        "1iB",
+        "-1G",
+        "1e9",
+        "1,5G",
+        "1G ",
+        "0k",
+        "0.4B",
+        "9000T",
+    ],
+)
+def test_what_is_no_size_is_refused(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    allowed = f"an integer from 1 to {2**50}, or as 500M, 1.5GiB or 2GB"
+    assert main(["serve", f"--kv-cache-memory-bytes={text}"]) == 2
+    assert capsys.readouterr().err == f"baton: --kv-cache-memory-bytes is {text!r}; allowed: {allowed}\n"
+
+
+def test_a_size_out_of_range_is_refused_as_it_was_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "baton.yaml"
+    config.write_text("max-body-bytes: 4GiB\n")
+    assert main(["router", "--config", str(config)]) == 2
+    said = f"{config}: max-body-bytes is '4GiB'; allowed: an integer from 1 to 2147483647, or as 500M"
+    assert said in capsys.readouterr().err

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Final
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton.worker.worker_metrics import WorkerMetrics
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
+from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.routing.router_core import RouterConfig, RouterCore
-from baton_core.routing.router_events import WorkerJoined
+from baton_core.routing.router_events import WorkerJoined, WorkerReported
 from baton_core.sessions.router_messages import Transferred
+from baton_core.sessions.worker_info import WorkerLoad
 from baton_core.worker.worker_core import WorkerCore
-from baton_core.worker.worker_events import StepDone
+from baton_core.worker.worker_events import Prepare, Prepared, StepDone
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_service.exposition import Exposition
@@ -22,10 +26,11 @@ from tests.unit.core.workers import Pair, Worker
 
 GAUGES: Final = {
     *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "cache_config_info"),
-    "lora_requests_info",
+    *("lora_requests_info", "num_requests_waiting_by_reason"),
 }
 COUNTERS: Final = {
-    *("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "generation_tokens"),
+    *("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "prompt_tokens_cached"),
+    "generation_tokens",
     *("prompt_tokens_by_source", "request_success", "num_preemptions"),
     *("nixl_num_failed_transfers", "nixl_num_kv_expired_reqs"),
 }
@@ -76,7 +81,7 @@ def router_metrics(**info: object) -> RouterMetrics:
 def test_router_and_worker_together_tell_every_name_that_dashboards_know() -> None:
     told = types_of(router_metrics().exposition()) | types_of(worker_metrics().exposition())
     assert {name: kind for name, kind in told.items() if name.startswith("vllm:")} == TYPES
-    assert all(name.startswith(("vllm:", "baton_")) for name in told)
+    assert all(name.startswith(("vllm:", "baton_", "http_", "process_")) for name in told)
 
 
 def test_the_documentation_lists_every_name() -> None:
@@ -90,15 +95,26 @@ def test_the_documentation_lists_every_name() -> None:
 def test_each_series_is_told_by_one_service() -> None:
     of_worker = {name for name, _ in samples_of(worker_metrics().exposition())}
     of_router = {name for name, _ in samples_of(router_metrics(metrics_address="w1:9100").exposition())}
-    assert not of_worker & of_router
+    shared = {name for name in of_worker & of_router if not name.startswith("process_")}
+    assert not shared, "each process tells of itself alone, and of nothing else that another tells"
     instead = {name for name, _ in samples_of(router_metrics().exposition())} - of_router
     assert instead == {
         "vllm:num_requests_running",
         "vllm:num_requests_waiting",
+        "vllm:num_requests_waiting_by_reason",
         "vllm:kv_cache_usage_perc",
         "vllm:cache_config_info",
     }
     assert instead <= of_worker
+
+
+def test_each_process_tells_its_memory_time_and_files() -> None:
+    for page in (worker_metrics().exposition(), router_metrics().exposition()):
+        told = samples_of(page)
+        assert told["process_resident_memory_bytes", ()] > 2**20
+        assert told["process_cpu_seconds_total", ()] > 0
+        assert 0 < told["process_open_fds", ()] < told["process_max_fds", ()]
+        assert told["process_start_time_seconds", ()] == pytest.approx(time.time(), abs=10**5)
 
 
 def test_series_name_model_and_engine() -> None:
@@ -130,6 +146,48 @@ def test_lookups_steps_and_blocks_are_counted() -> None:
     assert told["vllm:kv_cache_usage_perc", ()] == 0
     states = ("free", "cached", "in_use", "quarantined")
     assert [told["baton_kv_blocks", (state,)] for state in states] == [14, 2, 0, 0]
+
+
+def test_what_waits_is_told_by_what_it_waits_for() -> None:
+    pair = Pair()
+    metrics = worker_metrics(pair.d.core)
+    form = StructuredOutputsParams(regex="a+")
+
+    def waiting() -> tuple[float, ...]:
+        """Of the worker's own metrics, and of those that a router tells of its heartbeats."""
+        told = samples_of(metrics.exposition())
+        load = pair.d.core.load(0.0)
+        by_reason = tuple(
+            told["vllm:num_requests_waiting_by_reason", (why,)] for why in ("capacity", "deferred")
+        )
+        assert told["vllm:num_requests_waiting", ()] == sum(by_reason)
+        assert by_reason == (load.num_waiting, load.num_deferred)
+        return by_reason
+
+    assert waiting() == (0, 0)
+    pair.reserve(make_request("pulled", first=100))
+    assert waiting() == (0, 1), "its blocks are on their way"
+    pair.d.generate(make_request("plain", first=200))
+    (prepare,) = [
+        effect
+        for effect in pair.d.generate(make_request("formed", first=300, structured_outputs=form))
+        if isinstance(effect, Prepare)
+    ]
+    assert waiting() == (1, 2)
+    pair.d.feed(Prepared(preparation_id=prepare.preparation_id))
+    assert waiting() == (2, 1), "its form is compiled"
+    assert pair.d.core.schedule(0.0) is not None
+    assert waiting() == (0, 1), "both are computed"
+
+
+def test_a_router_tells_for_a_worker_what_waits_there_by_reason() -> None:
+    core = RouterCore(RouterConfig())
+    core.on_event(0.0, WorkerJoined(info=make_worker_info("w1")))
+    core.on_event(0.0, WorkerReported(worker_id="w1", load=WorkerLoad(num_waiting=3, num_deferred=2)))
+    told = samples_of(RouterMetrics("tiny", core, RequestMetrics()).exposition())
+    assert told["vllm:num_requests_waiting", ()] == 5
+    assert told["vllm:num_requests_waiting_by_reason", ("capacity",)] == 3
+    assert told["vllm:num_requests_waiting_by_reason", ("deferred",)] == 2
 
 
 def test_transfers_and_sources_are_counted_from_reports() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,18 @@ import pytest
 from baton_core.errors import InvalidConfigError
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_service.phase_spans import report_spans
-from baton_service.tracing import FLUSH_WITHIN_S, NO_TRACING, Span, Tracing, TracingSettings, start_tracing
+from baton_service.tracing import (
+    FLUSH_WITHIN_S,
+    NO_TRACING,
+    PROTOCOL_VARIABLES,
+    OtlpProtocol,
+    Span,
+    Tracing,
+    TracingSettings,
+    read_tracing,
+    start_tracing,
+)
+from tests.otlp_http_receiver import receiving_http
 from tests.otlp_receiver import OtlpReceiver, receiving
 
 CLIENTS = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -137,10 +149,94 @@ def test_without_an_endpoint_nothing_is_imported() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("endpoint", ["localhost:4317", "grpc://localhost:4317", "http"])
-def test_an_endpoint_that_is_no_url_is_refused(endpoint: str) -> None:
-    with pytest.raises(InvalidConfigError, match=rf"--otlp-traces-endpoint is '{endpoint}'; allowed: a URL"):
+@pytest.mark.parametrize("protocol", OtlpProtocol)
+@pytest.mark.parametrize(
+    "endpoint",
+    ["localhost:4317", "grpc://localhost:4317", "http", "http://", "http://h:0", "http://h:x", "http://["],
+)
+def test_an_endpoint_that_is_no_url_is_refused(endpoint: str, protocol: OtlpProtocol) -> None:
+    said = f"--otlp-traces-endpoint is {endpoint!r}; allowed: a URL such as http://host:431"
+    with pytest.raises(InvalidConfigError, match=re.escape(said)):
+        TracingSettings(endpoint=endpoint, protocol=protocol)
+
+
+def test_a_path_that_grpc_cannot_use_is_refused() -> None:
+    endpoint = "http://localhost:4318/v1/traces"
+    assert TracingSettings(endpoint=endpoint, protocol=OtlpProtocol.HTTP).endpoint == endpoint
+    said = f"--otlp-traces-endpoint is {endpoint!r}; allowed: a URL without a path over gRPC, or "
+    with pytest.raises(InvalidConfigError, match=re.escape(f"{said}--otlp-traces-protocol http/protobuf")):
         TracingSettings(endpoint=endpoint)
+
+
+@pytest.mark.parametrize(
+    ("endpoint_path", "received_path"),
+    [("", "/v1/traces"), ("/v1/traces", "/v1/traces"), ("/own/path", "/own/path")],
+)
+def test_spans_go_over_http_too(
+    endpoint_path: str, received_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=one")
+    with receiving_http(received_path) as receiver:
+        settings = read_tracing(f"http://{receiver.address}{endpoint_path}", "http/protobuf")
+        tracing = start_tracing(settings, service="baton-router", instance_id="r1")
+        traceparent = tracing.begin(CLIENTS)
+        tracing.export_root(5.0, traceparent, CLIENTS, Span(name="llm_request", start_s=1.0, end_s=4.0))
+        tracing.export(5.0, traceparent, [SPAN])
+        tracing.close()
+        root, place = sorted(receiver.spans, key=lambda span: span.name)
+    _, trace_id, root_id, _ = traceparent.split("-")
+    assert (root.trace_id, root.span_id, root.parent_id) == (trace_id, root_id, CLIENTS.split("-")[2])
+    assert (place.parent_id, place.attributes, place.service) == (
+        root_id,
+        dict(SPAN.attributes),
+        "baton-router",
+    )
+    assert root.end_ns - root.start_ns == 3 * 10**9
+    assert set(receiver.paths) == {received_path}
+    assert receiver.headers[0]["x-tenant"] == "one"
+
+
+def test_a_receiver_that_is_not_there_over_http_holds_nothing_up() -> None:
+    settings = read_tracing("http://127.0.0.1:1", "http/protobuf")
+    tracing = start_tracing(settings, service="baton-router", instance_id="r1")
+    tracing.export_root(2.0, tracing.begin(""), "", SPAN)
+    began_s = time.monotonic()
+    tracing.close()
+    assert time.monotonic() - began_s < FLUSH_WITHIN_S + 2.0
+
+
+@pytest.mark.parametrize(
+    ("flag", "variables", "protocol"),
+    [
+        (None, {}, OtlpProtocol.GRPC),
+        (None, {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, OtlpProtocol.HTTP),
+        (None, {"OTEL_EXPORTER_OTLP_PROTOCOL": ""}, OtlpProtocol.GRPC),
+        (
+            None,
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"},
+            OtlpProtocol.GRPC,
+        ),
+        (None, {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}, OtlpProtocol.HTTP),
+        ("grpc", {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}, OtlpProtocol.GRPC),
+        ("http/protobuf", {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json"}, OtlpProtocol.HTTP),
+    ],
+)
+def test_the_protocol_is_the_flags_else_that_of_the_environment(
+    flag: str | None, variables: dict[str, str], protocol: OtlpProtocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in PROTOCOL_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert read_tracing("http://localhost:4318", flag).protocol is protocol
+
+
+def test_a_protocol_of_the_environment_that_is_not_spoken_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json")
+    said = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is 'http/json'; allowed: grpc, http/protobuf"
+    with pytest.raises(InvalidConfigError, match=said):
+        read_tracing("http://localhost:4318", None)
+    assert read_tracing("", None) == TracingSettings()
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])

@@ -1,0 +1,53 @@
+"""What a router counts of its HTTP calls, under the names of prometheus-fastapi-instrumentator.
+
+Labels are bounded: a handler is a route's pattern, and one name stands for all paths that have no route.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from baton_core.distribution import Distribution
+from baton_service.exposition import Exposition, Family, Kind
+
+NO_HANDLER: Final = "none"
+"""Handler of calls that no route takes, and method of those that have none of `METHODS`."""
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+REQUESTS: Final = Family(
+    name="http_requests",
+    kind=Kind.COUNTER,
+    text="HTTP calls by route, method and class of status",
+    labels=("handler", "method", "status"),
+)
+DURATION: Final = Family(
+    name="http_request_duration_seconds",
+    kind=Kind.HISTOGRAM,
+    text="From the headers of an HTTP call to the end of its answer",
+    labels=("handler", "method"),
+)
+FAMILIES: Final = (REQUESTS, DURATION)
+_BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+
+
+class HttpMetrics:
+    """Of one router, on its loop."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str, str]] = Counter()
+        self._durations: dict[tuple[str, str], Distribution] = {}
+
+    def on_answered(self, handler: str, method: str, status: int, duration_s: float) -> None:
+        """Count a call that is over; `handler` is a route's pattern, or empty."""
+        labels = (handler or NO_HANDLER, method if method in METHODS else NO_HANDLER)
+        self._counts[*labels, f"{status // 100}xx"] += 1
+        if labels not in self._durations:
+            self._durations[labels] = Distribution(_BOUNDS)
+        self._durations[labels].add(duration_s)
+
+    def tell(self, page: Exposition) -> None:
+        """Add all samples to a scrape."""
+        for key, count in self._counts.items():
+            page.add(REQUESTS, count, *key)
+        for labels, durations in self._durations.items():
+            page.add(DURATION, durations, *labels)

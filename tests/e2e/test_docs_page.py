@@ -1,0 +1,109 @@
+"""The page of the API's description in a real browser, against a real cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.e2e.processes import ONE_MIXED, Cluster, serving
+
+WITHIN_MS = 20_000
+KEY = "the-key-of-the-docs"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox", "--disable-gpu"]
+        running = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=arguments)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Browser, cluster: Cluster) -> Iterator[Page]:
+    """The page, whose script raises nothing and which asks no other server."""
+    page = browser.new_page()
+    page.set_default_timeout(WITHIN_MS)
+    problems: list[str] = []
+    hosts: set[str] = set()
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    page.goto(f"http://{cluster.http_address}/docs")
+    yield page
+    page.close()
+    assert (problems, hosts) == ([], {cluster.http_address})
+
+
+def test_routes_stand_under_their_tags_and_fields_have_types_and_descriptions(page: Page) -> None:
+    expect(page.locator("h2")).to_have_text(
+        ["Chat", "Completions", "Tokens", "Models", "Server", "Debug", "Pages"]
+    )
+    operation = page.locator("#createChatCompletion")
+    operation.locator("summary").first.click()
+    messages = operation.locator(".field").filter(has=page.locator("code", has_text="messages")).first
+    expect(messages).to_contain_text("ChatMessage[] required (at least 1)")
+    expect(messages).to_contain_text("The conversation so far.")
+    messages.locator("summary", has_text="ChatMessage").click()
+    expect(messages).to_contain_text('"developer" | "system" | "user" | "assistant" | "tool" required')
+    temperature = operation.locator(".field").filter(has=page.get_by_text("temperature", exact=True))
+    expect(temperature).to_contain_text("number | null")
+    expect(temperature).to_contain_text("Default: the model's, else 1.")
+
+
+def test_a_request_is_sent_and_its_answer_is_shown(page: Page, cluster: Cluster) -> None:
+    page.goto(f"http://{cluster.http_address}/docs#createCompletion")
+    operation = page.locator("#createCompletion")
+    operation.locator("textarea").fill('{"prompt": "It\'s", "max_tokens": 3, "stream": true}')
+    expect(operation.locator(".curl")).to_contain_text(f"'http://{cluster.http_address}/v1/completions'")
+    expect(operation.locator(".curl")).to_contain_text(r'''{"prompt": "It'\''s"''')
+    operation.get_by_role("button", name="Send").click()
+    expect(operation.locator(".answer .ok")).to_contain_text("200 OK")
+    expect(operation.locator(".answer pre")).to_contain_text("data: [DONE]")
+    operation.locator("textarea").fill('{"prompt": 7}')
+    operation.get_by_role("button", name="Send").click()
+    expect(operation.locator(".answer .failed")).to_contain_text("400 Bad Request")
+    cluster.wait_until_idle()
+
+
+def test_parameters_of_path_and_query_are_filled_in(page: Page, cluster: Cluster) -> None:
+    page.goto(f"http://{cluster.http_address}/docs#listRequests")
+    operation = page.locator("#listRequests")
+    operation.locator("input[name=limit]").fill("0")
+    operation.get_by_role("button", name="Send").click()
+    expect(operation.locator(".answer pre")).to_contain_text("limit is 0; allowed: an integer from 1 to 256")
+    page.goto(f"http://{cluster.http_address}/docs#retrieveModel")
+    operation = page.locator("#retrieveModel")
+    operation.locator("input[name=model]").fill("not/there")
+    operation.get_by_role("button", name="Send").click()
+    expect(operation.locator(".answer .failed")).to_contain_text("404")
+    expect(operation.locator(".curl")).to_contain_text("/v1/models/not/there'")
+
+
+def test_a_filter_leaves_what_it_names(page: Page) -> None:
+    page.fill("#filter", "tokenize")
+    expect(page.locator("details.operation:not([hidden])")).to_have_count(2)
+    expect(page.locator("h2:visible")).to_have_text(["Tokens"])
+
+
+def test_the_page_needs_no_key_and_asks_for_the_one_of_the_description(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with serving(tmp_path / "cluster", *ONE_MIXED, "--api-key", KEY) as keyed:
+        page = browser.new_page()
+        page.set_default_timeout(WITHIN_MS)
+        page.goto(f"http://{keyed.http_address}/docs")
+        expect(page.locator("#operations")).to_have_text("This server wants an API key: enter it above.")
+        assert page.locator("details").count() == 0
+        page.fill("#key", KEY)
+        page.press("#key", "Enter")
+        page.locator("#listModels > summary").click()
+        page.locator("#listModels").get_by_role("button", name="Send").click()
+        expect(page.locator("#listModels .answer .ok")).to_contain_text("200 OK")
+        expect(page.locator("#listModels .curl")).to_contain_text("Bearer $BATON_API_KEY")
+        assert KEY not in page.content()
+        page.close()
