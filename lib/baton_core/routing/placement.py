@@ -138,7 +138,7 @@ def _absence(workers: Sequence[WorkerView], config: PlacementConfig) -> Unplacea
         return Unplaceable(reason="no decode worker is registered", is_permanent=True)
     present = [one for one in workers if not (one.is_asleep or one.is_draining)]
     if not any(one.role.can_decode for one in present):
-        does = "sleeps" if all(one.is_asleep for one in decoders) else "sleeps or is drained"
+        does = "sleeps" if all(one.is_asleep for one in decoders) else "sleeps, drains or is faulty"
         return Unplaceable(reason=f"every decode worker {does}", is_permanent=True)
     has_pair = any(one.role.can_prefill for one in present) and len(present) > 1
     if config.split is SplitMode.ALWAYS and not has_pair:
@@ -209,7 +209,7 @@ def _why_out(view: WorkerView, excluded: Mapping[str, str]) -> str:
     if view.is_asleep:
         return "sleeps"
     if view.is_draining:
-        return "is drained"
+        return "drains or is faulty"
     if (why := excluded.get(view.worker_id)) is not None:
         return why
     if view.role.can_decode and not view.can_reserve:

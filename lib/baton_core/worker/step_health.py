@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from baton_core.worker.standing import Standing
+from baton_core.worker.step_plan import StepResult
 
 MAX_IN_A_ROW: Final = 3
 """Failed steps, or sequences without finite logits, with nothing that works in between, before the worker
@@ -32,13 +33,14 @@ class StepHealth:
         self._pause_s = FIRST_PAUSE_S
         self._try_again_at: float | None = None
 
-    def end_step(self, now: float, *, num_drawn: int, broken: list[str]) -> None:
-        """Take a step that gave `num_drawn` sequences a token and broke others, for these reasons."""
-        self.num_broken_sequences += len(broken)
-        if num_drawn:
+    def end_step(self, now: float, result: StepResult) -> None:
+        """Take what a step gave its sequences: tokens, or logits that are not finite."""
+        self.num_broken_sequences += len(result.broken)
+        if any(result.sampled):
             self._recover()
-        elif broken:
-            self._count(now, len(broken), f"sequences end in a row: {broken[-1]}")
+        elif result.broken:
+            reason = result.failures[max(result.broken)]
+            self._count(now, len(result.broken), f"sequences end in a row: {reason}")
 
     def fail_step(self, now: float, message: str) -> None:
         """Take a step that ended in an error of the engine."""

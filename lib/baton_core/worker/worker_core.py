@@ -296,11 +296,7 @@ class WorkerCore:
         batches: dict[str, list[SequenceOutput]] = {}
         plan, started_s = self.scheduler.flights.first.plan, self.scheduler.flights.first.started_s
         self.rates.end_step(plan, now - started_s)
-        self.health.end_step(
-            now,
-            num_drawn=sum(map(bool, result.sampled)),
-            broken=[result.failures[number] for number in sorted(result.broken)],
-        )
+        self.health.end_step(now, result)
         for seq, number in self.scheduler.complete(now, result):
             request, failure = self._requests.get(seq.seq_id.request_id), result.failures.get(number)
             if number in result.broken:

@@ -149,7 +149,7 @@ def test_a_mixed_worker_without_room_for_the_blocks_can_still_compute_them(polic
         (("m",), {"split": SplitMode.ALWAYS}, "no prefill worker is registered and awake", True),
         (("p", view("d", can_reserve=False)), {}, "no decode worker has room for the prompt", False),
         (("p", view("d", is_asleep=True)), {}, "every decode worker sleeps", True),
-        (("p", view("d", is_draining=True)), {}, "every decode worker sleeps or is drained", True),
+        (("p", view("d", is_draining=True)), {}, "every decode worker sleeps, drains or is faulty", True),
         (
             (view("p", is_asleep=True), "d"),
             {"split": SplitMode.ALWAYS},
@@ -246,7 +246,7 @@ def test_a_decision_tells_of_the_best_candidates_and_of_who_was_none() -> None:
         ("p4", "has refused it"),
         ("d3", "has refused it"),
         ("d8", "sleeps"),
-        ("p8", "is drained"),
+        ("p8", "drains or is faulty"),
     )
     assert decision.reason == (
         "alone (split=auto): d0 lacks 1000 tokens; "
