@@ -12,7 +12,7 @@ from baton_router.http.completion_schemas import Completion, CompletionRequest
 from baton_router.http.completions import complete
 from baton_router.http.debug_schemas import RequestDetails, RequestList
 from baton_router.http.generate import GenerateReply, GenerateRequest, generate
-from baton_router.http.page import show_chat, show_dashboard
+from baton_router.http.page import show_chat, show_dashboard, show_part
 from baton_router.http.route import Route
 
 METRICS: Final = "/metrics"
@@ -27,6 +27,14 @@ ROUTES: Final = (
         path="/dashboard",
         summary="A page that shows the cluster as it is now",
         answer=show_dashboard,
+        needs_key=False,
+    ),
+    Route(
+        method="GET",
+        path="/pages/{name}",
+        summary="Styles and scripts of the pages",
+        answer=show_part,
+        errors=(404,),
         needs_key=False,
     ),
     Route(
