@@ -1,42 +1,19 @@
-"""The chat page in a real browser, against a real cluster."""
+"""Conversations on the chat page, in a real browser and against a real cluster."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browsing import WITHIN_MS, browsing, opened
-from tests.e2e.processes import ONE_MIXED, Cluster, serving
-
-expect.set_options(timeout=WITHIN_MS)
-CHAT = "**/v1/chat/completions"
-PHONE = {"width": 390, "height": 844}
-WRITTEN = """## Reading JSON
-
-The `json` module reads **text** &amp; gives *objects*:
-
-```python
-with open("a.json") as file:
-    print(json.load(file)["a < b"])
-```
-
-1. `load`
-   - [x] checks
-
-| JSON | Python |
-|:-----|-------:|
-| array | `list` |
-
-<img src=x onerror="window.harmed = 1"><script>window.harmed = 1</script>
-
-[docs](https://docs.python.org) [bad](javascript:window.harmed=1) ![picture](https://example.org/a.png)
-"""
+from tests.e2e.browsing import browsing, opened
+from tests.e2e.chatting import CHAT, PHONE, WRITTEN, adding, ended, is_chat, say, text_of
+from tests.e2e.processes import Cluster
 
 
 @pytest.fixture(scope="module")
@@ -57,34 +34,6 @@ def sent(page: Page) -> list[dict[str, Any]]:
     bodies: list[dict[str, Any]] = []
     page.on("request", lambda request: bodies.append(request.post_data_json) if is_chat(request) else None)
     return bodies
-
-
-def is_chat(request: Any) -> bool:
-    return bool(request.method == "POST" and request.url.endswith("/v1/chat/completions"))
-
-
-def adding(**fields: Any) -> Callable[[Route], None]:
-    """Give the requests of the page further fields on their way to the server."""
-
-    def route(route: Route) -> None:
-        route.continue_(post_data=json.dumps(route.request.post_data_json | fields))
-
-    return route
-
-
-def say(page: Page, text: str) -> Locator:
-    """Send a message; returns its answer."""
-    page.fill("#text", text)
-    page.keyboard.press("Enter")
-    return page.locator(".answer").last
-
-
-def text_of(answer: Locator) -> str:
-    return answer.locator("> .markdown").inner_text()
-
-
-def ended(answer: Locator, state: str = "finished") -> None:
-    expect(answer).to_have_class(f"answer {state}")
 
 
 def test_an_empty_chat_names_its_model_and_asks_what_that_can_answer(page: Page) -> None:
@@ -139,9 +88,10 @@ def test_markdown_becomes_elements_and_nothing_of_it_runs_or_loads(page: Page) -
     expect(answer.locator("pre")).to_be_visible()
     heading.evaluate("heading => { heading.dataset.seen = 'yes' }")
     ended(answer)
-    expect(heading).to_have_attribute("data-seen", "yes")  # a block that is written stays, and a selection in it
+    expect(heading).to_have_attribute("data-seen", "yes")  # what is there stays, and a selection in it
     expect(answer.locator("p").first).to_have_text("The json module reads text & gives objects:")
-    for tag, text in (("strong", "text"), ("em", "objects"), ("td:has(code)", "list"), ("th.right", "Python")):
+    texts = {"strong": "text", "em": "objects", "td:has(code)": "list", "th.right": "Python"}
+    for tag, text in texts.items():
         expect(answer.locator(tag)).to_have_text(text)
     expect(answer.locator("ol > li > ul > li")).to_contain_text("checks")
     assert answer.locator("pre code").inner_text() == (
@@ -156,19 +106,40 @@ def test_markdown_becomes_elements_and_nothing_of_it_runs_or_loads(page: Page) -
 
 
 def test_the_policy_of_the_page_has_no_text_read_as_html(page: Page) -> None:
-    refused = page.evaluate("() => { try { document.body.innerHTML = '' } catch (error) { return error.name } }")
-    assert refused == "TypeError"
+    attempt = "() => { try { document.body.innerHTML = '' } catch (error) { return error.name } }"
+    assert page.evaluate(attempt) == "TypeError"
 
 
 def test_text_that_is_nested_too_deeply_is_shown_as_it_is(page: Page) -> None:
     shown = page.evaluate(
         """async () => {
-            const { showMarkdown } = await import("/pages/markdown.js"), box = document.createElement("div");
+            const { showMarkdown } = await import("/pages/chat.markdown.js");
+            const box = document.createElement("div");
             showMarkdown(box, "> ".repeat(20000) + "deep");
             return box.textContent;
         }"""
     )
     assert shown == "> " * 20000 + "deep"
+
+
+def test_what_a_model_thinks_is_folded_once_it_answers(page: Page) -> None:
+    page.evaluate(
+        """async () => {
+            const { Turn } = await import("/pages/chat.turn.js");
+            window.turn = new Turn({ question: "Is it?" }, {});
+            window.turn.begin({ continues: false });
+            window.say = (delta) => { window.turn.take({ choices: [{ delta }] }); window.turn.draw(); };
+            document.getElementById("turns").append(window.turn.node);
+        }"""
+    )
+    thoughts = page.locator(".reasoning .markdown")
+    page.evaluate("say({ reasoning: 'I *wonder*.', reasoning_content: 'I *wonder*.' })")
+    expect(thoughts).to_be_visible()
+    expect(thoughts).to_have_text("I wonder.")
+    page.evaluate("say({ content: 'So it is.' })")
+    expect(thoughts).to_be_hidden()
+    assert text_of(page.locator(".answer")) == "So it is."
+    assert page.evaluate("turn.answer.text") == "So it is."
 
 
 @pytest.mark.parametrize("has_clipboard", [True, False], ids=["https", "http"])
@@ -201,7 +172,7 @@ def test_stop_ends_the_request_at_the_server_and_keeps_what_came(
     expect(page.locator("#send")).to_have_text("Stop")
     answer = page.locator(".answer")
     expect(answer).to_have_attribute("aria-busy", "true")
-    page.wait_for_function("document.querySelector('.answer .markdown:last-of-type').textContent.length > 40")
+    expect(answer.locator("> .markdown")).to_have_text(re.compile(".{40}", re.DOTALL))
     page.click("#send")
     ended(answer, "stopped")
     expect(page.locator("#send")).to_have_text("Send")
@@ -246,7 +217,7 @@ def test_an_answer_that_fills_the_context_says_so(page: Page) -> None:
     answer = say(page, "Go on.")
     ended(answer, "full")
     expect(answer.locator(".note")).to_have_text(
-        re.compile(r"^Cut at \d+ tokens: the model's context of 2,048 is full\.$")
+        re.compile(r"^Cut at [\d,]+ tokens: the model's context of 2,048 is full\.$")
     )
     expect(answer.get_by_role("button", name="Continue")).to_have_count(0)
 
@@ -362,93 +333,3 @@ def test_a_conversation_and_its_settings_outlive_a_visit_to_another_page(page: P
     page.click("#new")
     page.reload()
     expect(page.locator(".turn")).to_have_count(0)
-
-
-CONTRAST = """() => {
-    const channels = (color) => color.match(/[\\d.]+/g).map(Number);
-    const luminance = (rgb) => rgb.slice(0, 3).map((c) => c / 255)
-        .map((c) => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
-        .reduce((sum, c, index) => sum + c * [.2126, .7152, .0722][index], 0);
-    const behind = (node) => {
-        for (; node; node = node.parentElement) {
-            const color = channels(getComputedStyle(node).backgroundColor);
-            if (color[3] !== 0) return color;
-        }
-    };
-    const isShown = (node) => node.checkVisibility() && !node.closest(".unseen")
-        && [...node.childNodes].some((child) => child.nodeType === 3 && child.data.trim());
-    return [...document.body.querySelectorAll("*")].filter(isShown).map((node) => {
-        const [low, high] = [channels(getComputedStyle(node).color), behind(node)].map(luminance).sort((a, b) => a - b);
-        return [(high + .05) / (low + .05), node.outerHTML.slice(0, 80)];
-    }).filter(([ratio]) => ratio < 4.5);
-}"""
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 768, 1440])
-def test_the_layout_fits(browser: Browser, cluster: Cluster, width: int, scheme: Any) -> None:
-    size = {"width": width, "height": 844}
-    with opened(browser, f"http://{cluster.http_address}/", viewport=size, color_scheme=scheme) as page:
-        expect(page.locator("#questions button")).to_have_count(3)
-        assert_fits(page)
-        expect(page.locator("#fields")).to_be_visible(visible=width == 1440)
-        page.route(CHAT, adding(structured_outputs={"choice": [WRITTEN]}, max_tokens=600))
-        answer = say(page, "How do I read JSON?")
-        ended(answer)
-        expect(answer.locator(".timing")).to_be_in_viewport()
-        assert_fits(page)
-        page.unroute(CHAT)
-        page.evaluate("document.getElementById('settings').open = true")
-        page.fill("#top_p", "0")
-        ended(say(page, "Lost?"), "failed")
-        expect(page.locator("#top_p-error")).to_be_in_viewport()
-        assert_fits(page)
-
-
-def assert_fits(page: Page) -> None:
-    """Nothing is wider than the window, the message can be written, and every text can be read."""
-    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
-    expect(page.locator("#text")).to_be_in_viewport(ratio=1)
-    expect(page.locator("#send")).to_be_in_viewport(ratio=1)
-    assert page.evaluate(CONTRAST) == []
-
-
-def test_nothing_moves_for_whoever_wants_no_motion(browser: Browser, cluster: Cluster) -> None:
-    dot = "getComputedStyle(document.querySelector('.answer.waiting .note'), '::before').animationName"
-    for wanted, name in (("no-preference", "pulse"), ("reduce", "none")):
-        url = f"http://{cluster.http_address}/"
-        with opened(browser, url, reduced_motion=wanted) as page:
-            page.route(CHAT, lambda route: None)  # an answer that does not come
-            ended(say(page, "Hello"), "waiting")
-            assert page.evaluate(dot) == name
-
-
-@pytest.fixture(scope="module")
-def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that asks for a key and serves its model under two names."""
-    flags = ("--api-key", "secret", "--served-model-name", "little", "tiny")
-    with serving(tmp_path_factory.mktemp("keyed"), *ONE_MIXED, *flags) as running:
-        yield running
-
-
-def test_it_asks_for_a_key_and_keeps_it_for_the_tab(browser: Browser, keyed: Cluster) -> None:
-    with opened(browser, f"http://{keyed.http_address}/", viewport=PHONE) as page:
-        problem = page.locator("#key-error")
-        expect(problem).to_have_text("The server asks for an API key.")
-        expect(page.locator("#key")).to_be_focused()
-        page.keyboard.type("wrong")
-        page.keyboard.press("Tab")
-        expect(problem).to_have_text("The server does not know this key.")
-        page.fill("#key", "secret")
-        page.keyboard.press("Tab")
-        expect(problem).to_be_hidden()
-        expect(page.locator("#model-name")).to_have_text("little")
-        expect(page.locator("#questions button").first).to_have_text("Write a haiku about the sea.")
-        assert page.locator("#model option").all_inner_texts() == ["little", "tiny"]
-        page.reload()
-        expect(page.locator("#model-name")).to_have_text("little")
-        page.locator("summary", has_text="Settings").click()
-        page.fill("#max_tokens", "5")
-        page.select_option("#model", "tiny")
-        answer = say(page, "Hello")
-        expect(answer.locator(".timing summary")).to_contain_text("mixed-0")

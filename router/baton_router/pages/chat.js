@@ -1,9 +1,9 @@
 // The chat page: the conversation, the message that is being written, and the model that is talked with.
 
-import { announce, element, make } from "./dom.js";
-import { endedRequest, listModels, streamChat } from "./router.js";
-import { apiKey, areSound, blame, complain, foldSettings, openSettings, requestFields, systemMessages } from "./settings.js";
-import { Turn } from "./turn.js";
+import { announce, element, make } from "./chat.dom.js";
+import { endedRequest, listModels, streamChat } from "./chat.router.js";
+import { apiKey, areSound, blame, complain, foldSettings, openSettings, requestFields, systemMessages } from "./chat.settings.js";
+import { Turn } from "./chat.turn.js";
 
 const STORED = "baton-conversation";
 const NEAR_PX = 80;

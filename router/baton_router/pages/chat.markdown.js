@@ -1,7 +1,7 @@
 // Shows Markdown as elements: marked (vendored, see marked.LICENSE) reads it, and each token becomes one node here.
 // No text is ever read as HTML, and nothing is loaded: HTML stays text, an image becomes a link to it.
 
-import { copyButton, make } from "./dom.js";
+import { copyButton, make } from "./chat.dom.js";
 import { lexer } from "./marked.js";
 
 const LINKS = /^(https?:|mailto:)/i;

@@ -1,8 +1,8 @@
 // One turn of a conversation: a question, its answer as it grows, and how both are shown. `draw` shows what has changed.
 
-import { copyButton, make } from "./dom.js";
-import { showMarkdown } from "./markdown.js";
-import { count, showTimings, tokens } from "./timings.js";
+import { copyButton, make } from "./chat.dom.js";
+import { showMarkdown } from "./chat.markdown.js";
+import { count, showTimings, tokens } from "./chat.timings.js";
 
 const KEPT = ["finished", "cut", "full", "stopped"];
 const EMPTY = { text: "", reasoning: "", state: "waiting", problem: "", numTokens: 0 };

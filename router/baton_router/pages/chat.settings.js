@@ -1,6 +1,6 @@
 // The settings of requests: read, checked, and complained about beside the field that is to blame.
 
-import { element } from "./dom.js";
+import { element } from "./chat.dom.js";
 
 const NUMBERS = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "seed"];
 const FIELDS = ["key", "system", "stop", ...NUMBERS];

@@ -1,6 +1,6 @@
 // Shows where the time of an answer went, in the router's own figures.
 
-import { make } from "./dom.js";
+import { make } from "./chat.dom.js";
 
 export const count = (number) => number.toLocaleString("en");
 
