@@ -139,6 +139,9 @@ def test_what_a_model_thinks_is_folded_once_it_answers(page: Page) -> None:
     page.evaluate("say({ content: 'So it is.' })")
     expect(thoughts).to_be_hidden()
     assert text_of(page.locator(".answer")) == "So it is."
+    page.locator(".reasoning summary").click()
+    page.evaluate("say({ content: '' })")
+    expect(thoughts).to_be_visible()
     assert page.evaluate("turn.answer.text") == "So it is."
 
 

@@ -74,11 +74,17 @@ def test_nothing_moves_for_whoever_wants_no_motion(browser: Browser, cluster: Cl
     for wanted, name in (("no-preference", "pulse"), ("reduce", "none")):
         url = f"http://{cluster.http_address}/"
         with opened(browser, url, reduced_motion=wanted) as page:
-            held: list[Route] = []
-            page.route(CHAT, held.append)
+            held = holding(page)
             ended(say(page, "Hello"), "waiting")
             assert page.evaluate(dot) == name
             held[0].abort()
+
+
+def holding(page: Page) -> list[Route]:
+    """Keep requests for answers from the server."""
+    held: list[Route] = []
+    page.route(CHAT, lambda route: held.append(route))
+    return held
 
 
 @pytest.fixture(scope="module")

@@ -99,8 +99,10 @@ export class Turn {
     const { text, reasoning, state } = this.answer, { parts, box } = this;
     box.className = `answer ${state}`;
     box.setAttribute("aria-busy", String(this.isRunning));
+    const isThinking = this.isRunning && reasoning !== "" && !text;
+    if (isThinking !== this.isThinking) parts.reasoning.open = isThinking; // in between it is the reader's
+    this.isThinking = isThinking;
     parts.reasoning.hidden = !reasoning;
-    if (reasoning) parts.reasoning.open = !text;
     showMarkdown(parts.thoughts, reasoning);
     showMarkdown(parts.text, text);
     parts.end.replaceChildren(...this.isRunning ? this.waiting() : this.ending());
