@@ -211,6 +211,14 @@ def test_an_answer_that_is_cut_says_where_and_goes_on(page: Page, sent: list[dic
     assert len(text_of(answer)) > len(before)
     assert sent[1]["continue_final_message"] is True
     assert sent[1]["messages"][-1] == {"role": "assistant", "content": before}
+    figures = answer.locator(".timing summary").inner_text()
+    page.unroute(CHAT)
+    page.route(CHAT, lambda route: None)  # the next part does not come
+    answer.get_by_role("button", name="Continue").click()
+    ended(answer, "streaming")
+    page.click("#send")
+    expect(answer.locator(".note")).to_have_text("Cut at 16 tokens. Continue")
+    expect(answer.locator(".timing summary")).to_have_text(figures)
 
 
 def test_an_answer_that_fills_the_context_says_so(page: Page) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -89,8 +90,9 @@ def holding(page: Page) -> list[Route]:
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster that asks for a key and serves its model under two names."""
-    flags = ("--api-key", "secret", "--served-model-name", "little", "tiny")
+    """A cluster that asks for a key, takes two requests a minute, and serves its model under two names."""
+    names = ("--served-model-name", "little", "tiny")
+    flags = ("--api-key", "secret", *names, "--rate-limit", "requests=2,tokens=100000")
     with serving(tmp_path_factory.mktemp("keyed"), *ONE_MIXED, *flags) as running:
         yield running
 
@@ -114,5 +116,11 @@ def test_it_asks_for_a_key_and_keeps_it_for_the_tab(browser: Browser, keyed: Clu
         page.locator("summary", has_text="Settings").click()
         page.fill("#max_tokens", "5")
         page.select_option("#model", "tiny")
-        answer = say(page, "Hello")
-        expect(answer.locator(".timing summary")).to_contain_text("mixed-0")
+        expect(page.locator("#model-name")).to_have_text("tiny")
+        for _ in range(2):
+            answer = say(page, "Hello")
+            expect(answer.locator(".timing summary")).to_contain_text("mixed-0")
+        refused = say(page, "Hello")
+        ended(refused, "failed")
+        problem = refused.locator(".error")
+        expect(problem).to_contain_text(re.compile(r"The server is busy; try again in \d+ s\."))

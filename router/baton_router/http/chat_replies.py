@@ -102,7 +102,7 @@ class AnswerTimings(msgspec.Struct, kw_only=True):
     total_s: float
     """From acceptance to the end."""
     per_token_s: float
-    """Mean time between the tokens after the first, of the longest sequence; its inverse is tokens per second."""
+    """Mean time between the tokens after the first, of the longest sequence; 1 / tokens per second."""
     transferred_bytes: int
     """Bytes of KV that moved between workers."""
     prefill_worker: str

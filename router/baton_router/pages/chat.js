@@ -7,7 +7,7 @@ import { Turn } from "./chat.turn.js";
 
 const STORED = "baton-conversation";
 const NEAR_PX = 80;
-const BUNDLED = /\/bundled$/;
+const BUNDLED = /\bbundled$/;
 const QUESTIONS = ["Write a haiku about the sea.", "Explain how a hash table works.", "What should I cook tonight?"];
 const BUNDLED_QUESTIONS = ["How do I use sorted?", "What does os.getcwd do?", "What is collections.deque?"];
 const actions = { retry: (turn) => generate(turn), resume: (turn) => generate(turn, { continues: true }) };
@@ -147,7 +147,11 @@ function rest() {
 }
 
 function store() {
-  sessionStorage.setItem(STORED, JSON.stringify(turns));
+  try {
+    sessionStorage.setItem(STORED, JSON.stringify(turns));
+  } catch { // longer than a browser keeps for a tab
+    sessionStorage.removeItem(STORED);
+  }
 }
 
 function restore() {
@@ -186,6 +190,7 @@ element("text").addEventListener("keydown", (event) => {
 });
 element("text").addEventListener("input", () => complain("text", ""));
 element("new").addEventListener("click", reset);
+element("model").addEventListener("change", () => welcome(element("model").value));
 addEventListener("keydown", (event) => { if (event.key === "Escape") running?.abort(); });
 addEventListener("pagehide", store);
 openSettings(showModels);

@@ -74,7 +74,8 @@ export class Turn {
 
   /** The user has stopped it: what came stays, or what there was before it. */
   stop() {
-    if (!this.answer.text && this.before.text) this.answer = { ...this.before, problem: "" };
+    const hasNothingNew = ["", this.before.text].includes(this.answer.text);
+    if (hasNothingNew && this.before.text) this.answer = { ...this.before, problem: "" };
     else this.end("stopped", { finishReason: "", usage: null, timings: null });
   }
 
