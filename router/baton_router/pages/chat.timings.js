@@ -10,12 +10,14 @@ export const tokens = (number) => `${count(number)} ${number === 1 ? "token" : "
 export function showTimings({ usage, timings, numTokens, id }) {
   if (!timings) return [];
   const { first_token_s: first, per_token_s: perToken, prefill_worker: prefill, decode_worker: decode } = timings;
-  const summary = [
+  const figures = [
     tokens(numTokens),
     perToken ? `${rate(1 / perToken)} tokens/s` : "",
     first ? `first token after ${time(first)}` : "",
     [...new Set([prefill, decode])].filter(Boolean).join(" → "),
-  ].filter(Boolean).join(" · ");
+  ].filter(Boolean);
+  const summary = figures.flatMap((figure, index) =>
+    index < figures.length - 1 ? [make("span", {}, `${figure} ·`), " "] : [make("span", {}, figure)]);
   const rows = [
     ...usage ? [["Prompt", promptOf(usage)]] : [],
     ...timings.queue_s === undefined ? [] : phases(timings),
@@ -23,7 +25,7 @@ export function showTimings({ usage, timings, numTokens, id }) {
     ["Request", id],
   ];
   const list = make("dl", {}, ...rows.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
-  return [make("details", { className: "timing" }, make("summary", {}, summary), list)];
+  return [make("details", { className: "timing" }, make("summary", {}, ...summary), list)];
 }
 
 function promptOf({ prompt_tokens: total, prompt_tokens_details: details }) {
