@@ -146,11 +146,37 @@ def test_the_description_names_every_route_and_type() -> None:
             assert names <= schemas.keys()
             await client.post(COMPLETIONS, json={"prompt": "x"}, headers={"x-request-id": "mine"})
             for path, operations in document["paths"].items():
-                known = path.replace("{model}", "tiny").replace("{request_id}", "mine")
+                known = (
+                    path.replace("{model}", "tiny")
+                    .replace("{request_id}", "mine")
+                    .replace("{name}", "chat.js")
+                )
                 for method in operations:
                     status = (await client.request(method, known)).status_code
                     assert status not in (404, 405), path
             assert schemas["CompletionRequest"]["additionalProperties"] is False
+
+    run(scenario())
+
+
+def test_pages_come_with_their_parts_and_run_nothing_else() -> None:
+    async def scenario() -> None:
+        async with http_cluster() as client:
+            for page in ("/", "/dashboard"):
+                response = await client.get(page)
+                policy = response.headers["content-security-policy"]
+                assert "default-src 'none'" in policy
+                assert "require-trusted-types-for 'script'" in policy
+                assert "unsafe" not in policy
+                for path in re.findall(r'(?:href|src)="(pages/[^"]+)"', response.text):
+                    part = await client.get(f"/{path}")
+                    kind = "text/css" if path.endswith(".css") else "text/javascript"
+                    assert part.headers["content-type"] == f"{kind}; charset=utf-8"
+                    assert part.headers["x-content-type-options"] == "nosniff"
+                    for module in re.findall(r'from "\./([^"]+)"', part.text):
+                        assert (await client.get(f"/pages/{module}")).status_code == 200, module
+            for name in ("chat.html", "marked.LICENSE", "..%2fmain.py", "nothing.js"):
+                assert (await client.get(f"/pages/{name}")).status_code == 404, name
 
     run(scenario())
 

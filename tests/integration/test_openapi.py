@@ -15,6 +15,7 @@ OPERATION_IDS = {
     "GET /": "showChatPage",
     "GET /dashboard": "showDashboard",
     "GET /docs": "showDocs",
+    "GET /pages/{name}": "getPagePart",
     "POST /v1/chat/completions": "createChatCompletion",
     "POST /v1/completions": "createCompletion",
     "POST /inference/v1/generate": "generateTokens",

@@ -92,14 +92,23 @@ class AnswerTimings(msgspec.Struct, kw_only=True):
     """Where the time of the request went, in seconds; phases that did not occur are 0."""
 
     queue_s: float
+    """From acceptance to the first scheduled prompt token."""
     prefill_s: float
+    """From there to the first token, on the worker."""
     transfer_s: float
+    """From the decode worker's subscription to the last verified block; overlaps prefill."""
     first_token_s: float
+    """From acceptance to the first token at the router."""
     total_s: float
+    """From acceptance to the end."""
     per_token_s: float
+    """Mean time between the tokens after the first, of the longest sequence; 1 / tokens per second."""
     transferred_bytes: int
+    """Bytes of KV that moved between workers."""
     prefill_worker: str
+    """Worker that computed the prompt."""
     decode_worker: str
+    """Worker that decoded; empty when the first token ended the request."""
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):

@@ -12,7 +12,7 @@ from baton_router.http.completion_schemas import Completion, CompletionRequest
 from baton_router.http.completions import complete
 from baton_router.http.debug_schemas import RequestDetails, RequestList
 from baton_router.http.generate import GenerateReply, GenerateRequest, generate
-from baton_router.http.page import show_chat, show_dashboard, show_docs
+from baton_router.http.page import show_chat, show_dashboard, show_docs, show_part
 from baton_router.http.route import Route, Tag
 
 METRICS: Final = "/metrics"
@@ -49,6 +49,17 @@ ROUTES: Final = (
         summary="A page that shows this description, and sends requests",
         answer=show_docs,
         media_type="text/html",
+        needs_key=False,
+    ),
+    Route(
+        method="GET",
+        path="/pages/{name}",
+        operation_id="getPagePart",
+        tag=Tag.PAGES,
+        summary="Styles and scripts of the pages",
+        answer=show_part,
+        media_type="text/plain",
+        errors=(404,),
         needs_key=False,
     ),
     Route(
