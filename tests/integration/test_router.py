@@ -50,6 +50,7 @@ def test_a_split_request_streams_the_text_of_its_tokens(caplog: pytest.LogCaptur
             assert (timings.prefill_s, timings.transfer_s, timings.transferred_bytes) == (0.125, 0.25, 4096)
             assert timings.queue_s >= 0.5
             assert 0 < timings.first_token_s <= timings.total_s
+            await until(lambda: prefill.num_cancels("r1") == decode.num_cancels("r1") == 1)
             assert [type(command) for command in prefill.commands] == [Prefill, Cancel]
             assert [type(command) for command in decode.commands] == [Reserve, Start, Cancel]
         line = next(line for line in caplog.records if line.getMessage().startswith("finished"))
