@@ -33,7 +33,7 @@ pytestmark = needs_openssl
 KEY: Final = "the-key"
 KEYED: Final = {"authorization": f"Bearer {KEY}"}
 METADATA: Final = tuple(KEYED.items())
-WITHIN_S: Final = 10.0
+WITHIN_S: Final = 30.0
 _GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 """What a ZMQ client says first that wants CURVE. Source: https://rfc.zeromq.org/spec/23/ (ZMTP 3.0)."""
 
