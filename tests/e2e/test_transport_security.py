@@ -26,7 +26,7 @@ from baton_service.router_access import RouterAccess
 from baton_service.tls import ClientTls
 from tests.certificates import Authority, Pair, needs_openssl
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
-from tests.e2e.processes import SMALL, Cluster, listening_ports, serving
+from tests.e2e.processes import FLOAT32, SMALL, Cluster, listening_ports, serving
 from tests.integration.scripted_worker import ScriptedWorker, until
 
 pytestmark = needs_openssl
@@ -70,7 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     flags = (
         *("--ssl-certfile", router.certfile, "--ssl-keyfile", router.keyfile),
         *("--ssl-ca-certs", authority.own.certfile, "--ssl-cert-reqs", "2", "--api-key", KEY),
-        *("--kv-transport", "tcp", "--metrics-port", "0", "--enable-operator-routes", *SMALL),
+        *("--kv-transport", "tcp", "--metrics-port", "0", "--enable-operator-routes", *SMALL, *FLOAT32),
     )
     tls = ClientTls(ca_certs=authority.own.certfile, certfile=client.certfile, keyfile=client.keyfile)
     with serving(folder / "cluster", *flags, access=RouterAccess(tls, KEY)) as cluster:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -55,16 +56,23 @@ class Gate:
     """Holds the steps of a worker while it is closed."""
 
     def __init__(self) -> None:
-        self._is_open = threading.Event()
-        self._is_open.set()
+        self._condition = threading.Condition()
+        self._num_let_through = math.inf
         self.is_holding = False
         """Whether a step waits at the gate."""
 
     def close(self) -> None:
-        self._is_open.clear()
+        self.let_through(0)
 
     def open(self) -> None:
-        self._is_open.set()
+        self.let_through(math.inf)
+
+    def let_through(self, num_steps: float) -> None:
+        """Be open for so many steps, and closed then."""
+        with self._condition:
+            self._num_let_through = num_steps
+            self.is_holding = self.is_holding and not num_steps
+            self._condition.notify_all()
 
     def pass_through(self) -> None:
         """Called by the engine's thread.
@@ -72,10 +80,12 @@ class Gate:
         Raises:
             TimeoutError: the test does not open the gate.
         """
-        self.is_holding = not self._is_open.is_set()
-        if not self._is_open.wait(HELD_AT_MOST_S):
-            raise TimeoutError("the gate stayed closed")
-        self.is_holding = False
+        with self._condition:
+            self.is_holding = not self._num_let_through
+            if not self._condition.wait_for(lambda: self._num_let_through, HELD_AT_MOST_S):
+                raise TimeoutError("the gate stayed closed")
+            self._num_let_through -= 1
+            self.is_holding = False
 
 
 class GatedEngine(ResidentEngine):
