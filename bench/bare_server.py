@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import socket
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -26,6 +25,7 @@ from starlette.routing import Route
 
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonServicer, add_BatonServicer_to_server
+from baton_service.tcp import listen_at
 
 CHUNK = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": "m"}
 
@@ -60,7 +60,7 @@ async def serve() -> None:
     await grpc_server.start()
     app = Starlette(routes=[Route("/v1/completions", complete, methods=["POST"])])
     config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off")
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
+    with listen_at("127.0.0.1", 0) as listener:
         http_port = listener.getsockname()[1]
         addresses = {"address": f"127.0.0.1:{grpc_port}", "http_address": f"127.0.0.1:{http_port}"}
         sys.stdout.write(json.dumps(addresses) + "\n")

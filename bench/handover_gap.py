@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import socket
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import grpc
 
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_service.tcp import listen_at
 
 SHARE: Final = 0.05
 """Of the prefill time, besides one inter-token latency."""
@@ -51,7 +51,7 @@ class Stream:
 @contextmanager
 def cluster(args: argparse.Namespace) -> Iterator[str]:
     """Start it; gives the router's address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
+    with listen_at("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "baton", "serve", *([args.model] if args.model else [])]
     command += [

@@ -25,7 +25,6 @@ import itertools
 import multiprocessing
 import os
 import pstats
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -52,6 +51,7 @@ from baton_kv.row_copies import copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 from baton_kv.transfer_thread import TransferThread
+from baton_service.tcp import connect_to, listen_at
 
 HOLDER: Final = "holder"
 MIB: Final = 1 << 20
@@ -77,6 +77,8 @@ TRANSPORTS: Final[dict[str, MakeConnector]] = {
 }
 IN_PROCESS: Final = "in_process"
 SHOWN: Final = 12
+TURN_WITHIN_S: Final = 600.0
+"""How long the raw socket may wait for its turn."""
 
 
 def hold(pipe: Connection, transport: str, spec: KVSpec, num_blocks: int) -> None:
@@ -198,7 +200,7 @@ class RawNixl:
 def send_bytes(port: int, num_bytes: int) -> None:
     """Send as many bytes for each byte that comes."""
     chunk = bytes(MIB)
-    with socket.create_connection(("127.0.0.1", port)) as connection:
+    with connect_to(("127.0.0.1", port), TURN_WITHIN_S) as connection:
         while connection.recv(1):
             for _ in range(num_bytes // MIB):
                 connection.sendall(chunk)
@@ -207,7 +209,7 @@ def send_bytes(port: int, num_bytes: int) -> None:
 class RawSocket:
     def __init__(self, num_bytes: int, exits: ExitStack) -> None:
         self._target = np.ones(num_bytes, np.uint8)
-        with socket.create_server(("127.0.0.1", 0)) as server:
+        with listen_at("127.0.0.1", 0) as server:
             context = multiprocessing.get_context("spawn")
             port = server.getsockname()[1]
             process = context.Process(target=send_bytes, args=(port, num_bytes), daemon=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import ssl
 import sys
@@ -21,6 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 from baton_core.errors import InvalidConfigError
 from baton_service.exposition import CONTENT_TYPE, Exposition
 from baton_service.keys import HEADER, Keys
+from baton_service.tcp import listen_at
 
 T = TypeVar("T")
 _ANSWER_WITHIN_S: Final = 2.0
@@ -65,8 +67,9 @@ class MetricsServer:
         try:
             self._server = _server(host, port, self._answer, tls)
         except OSError as error:
+            reason = os.strerror(error.errno or 0)
             raise InvalidConfigError(
-                f"--metrics-port is {port}, which cannot be taken on {host} ({error.strerror}); "
+                f"--metrics-port is {port}, which cannot be taken on {host} ({reason}); "
                 "allowed: a free port, or 0 for any"
             ) from None
         self.port: int = self._server.server_address[1]
@@ -185,7 +188,6 @@ def _server(
             """Scrapes are not worth a line each."""
 
     class Server(ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         block_on_close = False
         places = threading.BoundedSemaphore(MAX_CALLS)
 
@@ -212,4 +214,8 @@ def _server(
             if not isinstance(sys.exception(), OSError):  # the client is gone, or speaks no TLS
                 super().handle_error(request, client_address)
 
-    return Server((host.strip("[]"), port), Handler)
+    listener = listen_at(host.strip("[]"), port)
+    server = Server(listener.getsockname()[:2], Handler, bind_and_activate=False)
+    server.socket.close()
+    server.socket = listener
+    return server

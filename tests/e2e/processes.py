@@ -33,8 +33,8 @@ BRISK: Final = ("--session-timeout", "3")
 FLOAT32: Final = ("--dtype", "float32")
 """In bfloat16 the shape of a batch decides between tokens that are almost as likely."""
 READY_WITHIN_S: Final = 90.0
-STOP_WITHIN_S: Final = 20.0
-IDLE_WITHIN_S: Final = 5.0
+STOP_WITHIN_S: Final = 60.0
+IDLE_WITHIN_S: Final = 30.0
 _SOCKET: Final = re.compile(r"socket:\[(\d+)\]")
 
 
@@ -62,7 +62,7 @@ class Cluster:
         return BatonStub(self.channel)
 
     def info(self) -> pb.ModelInfo:
-        return self.stub.GetModelInfo(pb.GetModelInfoRequest(), timeout=5.0)
+        return self.stub.GetModelInfo(pb.GetModelInfoRequest(), timeout=30.0)
 
     def wait_until_ready(self) -> None:
         health = health_pb2_grpc.HealthStub(self.channel)

@@ -72,7 +72,9 @@ def test_a_target_that_dies_leaves_an_error_count_and_an_exit_status(
 
     status, said = asyncio.run(asyncio.wait_for(die_in_mid_stream(), 60))
     told = json.loads((tmp_path / "result.json").read_text())
-    assert (status, told["completed"], told["failed"]) == (1, 0, 6)
-    assert sum(told["error_counts"].values()) == 6
-    assert "of 6 requests failed: the server closed the connection" in said
+    assert status == 1
+    assert told["failed"] > 0
+    assert told["completed"] + told["failed"] == 6
+    assert sum(told["error_counts"].values()) == told["failed"]
+    assert "of 6 requests failed: " in said
     cluster.wait_until_idle()

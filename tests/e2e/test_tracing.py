@@ -99,8 +99,9 @@ def test_a_request_is_one_connected_trace_whose_phases_add_up_to_its_time(traced
     assert {span.parent_id for span in phases} == {root.span_id}
     assert len({span.span_id for span in spans}) == len(spans)
     assert answer.traceparent == f"00-{root.trace_id}-{root.span_id}-01"
-    covered = covered_ns(phases, answer.sent_ns, answer.ended_ns)
-    assert covered >= 0.95 * (answer.ended_ns - answer.sent_ns)
+    assert answer.sent_ns <= root.start_ns < root.end_ns <= answer.ended_ns
+    covered = covered_ns(phases, root.start_ns, root.end_ns)
+    assert covered >= 0.95 * (root.end_ns - root.start_ns)
     assert all(root.start_ns <= span.start_ns + 10**6 for span in phases)
 
 

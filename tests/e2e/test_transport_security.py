@@ -26,14 +26,14 @@ from baton_service.router_access import RouterAccess
 from baton_service.tls import ClientTls
 from tests.certificates import Authority, Pair, needs_openssl
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
-from tests.e2e.processes import SMALL, Cluster, listening_ports, serving
+from tests.e2e.processes import FLOAT32, SMALL, Cluster, listening_ports, serving
 from tests.integration.scripted_worker import ScriptedWorker, until
 
 pytestmark = needs_openssl
 KEY: Final = "the-key"
 KEYED: Final = {"authorization": f"Bearer {KEY}"}
 METADATA: Final = tuple(KEYED.items())
-WITHIN_S: Final = 10.0
+WITHIN_S: Final = 30.0
 _GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
 """What a ZMQ client says first that wants CURVE. Source: https://rfc.zeromq.org/spec/23/ (ZMTP 3.0)."""
 
@@ -70,7 +70,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     flags = (
         *("--ssl-certfile", router.certfile, "--ssl-keyfile", router.keyfile),
         *("--ssl-ca-certs", authority.own.certfile, "--ssl-cert-reqs", "2", "--api-key", KEY),
-        *("--kv-transport", "tcp", "--metrics-port", "0", "--enable-operator-routes", *SMALL),
+        *("--kv-transport", "tcp", "--metrics-port", "0", "--enable-operator-routes", *SMALL, *FLOAT32),
     )
     tls = ClientTls(ca_certs=authority.own.certfile, certfile=client.certfile, keyfile=client.keyfile)
     with serving(folder / "cluster", *flags, access=RouterAccess(tls, KEY)) as cluster:

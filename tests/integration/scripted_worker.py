@@ -30,7 +30,7 @@ from tests.builders import make_worker_info
 EOS_TOKEN_IDS = frozenset({0, 2})
 
 
-async def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
+async def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 (what is waited for raises no event)
             await asyncio.sleep(0.005)

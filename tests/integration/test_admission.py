@@ -206,7 +206,8 @@ def test_keys_take_turns_when_workers_are_full_and_the_line_has_an_end() -> None
                 calls[name] = asyncio.create_task(call)
                 await until(lambda: num_known() == len(calls))
             assert error_of(await calls.pop("a6"))[::2] == (429, "4 requests wait for a worker, the maximum")
-            assert (names(busy), core.admission.num_waiting) == (["a1", "a2"], 4)
+            await until(lambda: names(busy) == ["a1", "a2"])
+            assert core.admission.num_waiting == 4
             busy.go_on("a1", 1)
             calls.pop("a2").cancel()
             responses = await asyncio.gather(*calls.values())

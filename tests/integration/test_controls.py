@@ -15,8 +15,9 @@ import httpx
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from baton_core.sessions.control_messages import Control, ControlResult
+from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
 from baton_core.sessions.worker_info import Role
+from baton_core.worker.controls import Controls, OpenWork
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub, OperatorStub
 from baton_router.http.http_settings import HttpSettings
@@ -82,8 +83,22 @@ async def operated(
         client = await stack.enter_async_context(client_of(server))
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
         await stack.enter_async_context(channel)
-        await eventually(lambda: _is_healthy(client), 5.0)
+        await eventually(lambda: _is_healthy(client))
         yield Site(client, BatonStub(channel), OperatorStub(channel), workers)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[ControlAction]:
+    """What workers have been asked for so far; the controls of all workers of the test."""
+    actions: list[ControlAction] = []
+    take = Controls.take
+
+    def note(controls: Controls, now: float, router_id: str, control: Control, work: OpenWork) -> Any:
+        actions.append(control.action)
+        return take(controls, now, router_id, control, work)
+
+    monkeypatch.setattr(Controls, "take", note)
+    return actions
 
 
 async def _is_healthy(client: httpx.AsyncClient) -> bool:
@@ -101,7 +116,7 @@ def test_workers_that_slept_give_the_same_tokens_as_before() -> None:
         async with operated() as site:
             expected, _ = await site.generate()
             for level in (1, 2):
-                await eventually(site.has_settled, 5.0)
+                await eventually(site.has_settled)
                 await sleep_and_wake_up(site, level)
                 assert await site.generate() == (expected, 0)
 
@@ -122,24 +137,24 @@ async def sleep_and_wake_up(site: Site, level: int) -> None:
     assert (await http.get("/health")).status_code == 200
 
 
-def test_workers_do_not_sleep_while_they_have_a_request() -> None:
+def test_workers_do_not_sleep_while_they_have_a_request(taken: list[ControlAction]) -> None:
     async def scenario() -> None:
         gate = Gate()
         async with operated(decode_gate=gate) as site:
             expected, _ = await site.generate(20)
-            await eventually(site.has_settled, 5.0)
+            await eventually(site.has_settled)
             gate.close()
             generating = asyncio.create_task(site.generate(20))
             await until(lambda: gate.is_holding)
             asked = asyncio.create_task(site.control("sleep", level=1))
-            await asyncio.sleep(0.05)
+            await until(lambda: taken.count(ControlAction.SLEEP) == 2)
             gate.open()
             _, code, message = (await asked)["decode"]
             assert code == "overloaded"
             assert "allowed with 1 requests, 0 leases and 0 transfers open: 0" in message
             await site.control("wake_up")
             assert (await generating)[0] == expected
-            await eventually(site.has_settled, 5.0)
+            await eventually(site.has_settled)
             assert [code for _, code, _ in (await site.control("sleep")).values()] == ["", ""]
 
     run(scenario())
@@ -216,7 +231,9 @@ def test_an_answer_that_does_not_come_is_an_error_that_names_what_was_waited_for
     run(scenario())
 
 
-def test_a_worker_that_leaves_meanwhile_has_an_error_in_the_place_of_its_answer() -> None:
+def test_a_worker_that_leaves_meanwhile_has_an_error_in_the_place_of_its_answer(
+    taken: list[ControlAction],
+) -> None:
     async def scenario() -> None:
         gate = Gate()
         async with operated(split="never", decode_gate=gate, move_timeout_s=1.0) as site:
@@ -224,7 +241,7 @@ def test_a_worker_that_leaves_meanwhile_has_an_error_in_the_place_of_its_answer(
             generating = asyncio.create_task(status_of(site.generate()))
             await until(lambda: gate.is_holding)
             asking = asyncio.create_task(site.control("wake_up"))
-            await asyncio.sleep(0.05)
+            await until(lambda: taken == [ControlAction.WAKE_UP])
             leaving = asyncio.create_task(site.workers.aclose())
             _, code, message = (await asking)["mixed"]
             assert (code, message.startswith("the worker was lost: ")) == ("worker_lost", True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
 import pytest
 
+from baton_core.sessions.router_messages import TokenBatch
 from baton_core.sessions.worker_info import Role
 from tests.integration.http_router import chunks_of, client_of, error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, PROMPT, TEXT, run, serving
@@ -18,8 +18,6 @@ from tests.integration.scripted_worker import ScriptedWorker, until
 from tests.integration.worker_cluster import Said, working
 
 COMPLETIONS = "/v1/completions"
-FREED_WITHIN_S = 3.0
-"""A second, and what a machine may lose that has more to do."""
 
 
 def asked(**body: Any) -> dict[str, Any]:
@@ -41,7 +39,7 @@ def test_many_streams_run_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-def test_a_client_that_hangs_up_frees_its_blocks_within_a_second(said: Said, is_streamed: bool) -> None:
+def test_a_client_that_hangs_up_ends_its_work_and_frees_its_blocks(said: Said, is_streamed: bool) -> None:
     """The worker is whole, and would go on for thousands of tokens."""
     body = asked(max_tokens=4000, prompt=[PROMPT, PROMPT], n=2, stream=is_streamed, ignore_eos=True)
 
@@ -60,10 +58,11 @@ def test_a_client_that_hangs_up_frees_its_blocks_within_a_second(said: Said, is_
                 if is_streamed:
                     await (await answering).aclose()
                 answering.cancel()
-            gone_s = time.monotonic()
             said.loads.clear()
             await until(lambda: "mixed" in said.loads and said.num_blocks("mixed") == num_blocks)
-            assert time.monotonic() - gone_s < FREED_WITHIN_S
+            batches = [message for message in said.messages if isinstance(message, TokenBatch)]
+            outputs = [output for batch in batches for output in batch.outputs]
+            assert [output for output in outputs if output.finish_reason is not None] == []
             assert (await client.get("/load")).json() == {"server_load": 0}
 
     run(scenario())
@@ -147,13 +146,13 @@ def test_a_stopping_router_ends_its_streams() -> None:
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=3)
         async with AsyncExitStack() as stack:
-            server = await stack.enter_async_context(serving(shutdown_timeout_s=0.3))
+            server = await stack.enter_async_context(serving(shutdown_timeout_s=3.0))
             await stack.enter_async_context(worker.joined(server.grpc_port))
             client = await stack.enter_async_context(client_of(server))
             request = client.build_request("POST", COMPLETIONS, json=asked())
             answer = await client.send(request, stream=True)
             stopping = asyncio.create_task(server.stop())
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0)
             refused = await client.post(COMPLETIONS, json=asked())
             assert error_of(refused) == (503, None, "the router shuts down")
             assert (await client.get("/health")).status_code == 503

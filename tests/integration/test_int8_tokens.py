@@ -16,12 +16,15 @@ from baton_engine.quantization import Quantization
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 
 FOLDER: Final = Path(BUNDLED_MODEL)
-GREEDY: Final = SamplingParams(temperature=0.0, seed=0, max_tokens=24, ignore_eos=True)
+GREEDY: Final = SamplingParams(temperature=0.0, seed=0, max_tokens=24, ignore_eos=True, logprobs=2)
 TEXTS: Final = (
     "<|im_start|>user\nWhat does os.path.join do?<|im_end|>\n<|im_start|>assistant\n",
     "<|im_start|>user\nWhat is the json module?<|im_end|>\n<|im_start|>assistant\n",
-    "The os module provides a portable way of using operating system dependent functionality.",
+    "<|im_start|>user\nHow do I open a file in Python?<|im_end|>\n<|im_start|>assistant\n",
 )
+"""Every token is far likelier than the next: what one activation is rounded to depends on the kind of CPU."""
+MIN_GAP: Final = 1.0
+"""Between the logarithms of their probabilities."""
 SHAPE: Final = Shape(max_num_batched_tokens=32, max_model_len=256, quantization=Quantization.INT8)
 
 
@@ -43,6 +46,10 @@ def greedy_tokens(backend: Backend | None) -> list[dict[int, list[int]]]:
         outcomes = [*cluster.serve(specs("first")), *cluster.serve(specs("second"))]
         if backend is not None:
             assert cluster.engines["d"].num_pulled_blocks > 0
+    for outcome in outcomes:
+        for position in outcome.logprobs[0]:
+            first, second, *_ = sorted(set(position.logprobs), reverse=True)
+            assert first - second > MIN_GAP
     return [outcome.tokens for outcome in outcomes]
 
 

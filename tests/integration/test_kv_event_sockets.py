@@ -56,7 +56,7 @@ class Follower:
         self._runner.run(self._changes.aclose())
         self._runner.close()
 
-    def next(self, within_s: float = 10.0) -> FollowedChange:
+    def next(self, within_s: float = 30.0) -> FollowedChange:
         """Wait for the next change."""
         change = self._runner.run(asyncio.wait_for(anext(self._changes), within_s))
         last = self.seen[-1].delta.number if self.seen else 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
@@ -12,20 +12,33 @@ from baton_core.routing.request_log import name_at_client
 from baton_core.routing.token_stream import TokenStream
 from baton_core.sessions.router_messages import FirstToken, TokenBatch
 from baton_core.sessions.worker_info import Role
+from baton_proto.v1 import baton_pb2 as pb
 from tests.e2e.calls import answer, draw_prompt
 from tests.integration.router_cluster import run
-from tests.integration.worker_cluster import Gate, Said, routing, working
+from tests.integration.worker_cluster import Cluster, Gate, Said, routing, working
 
 MAX_TOKENS = 24
-STEP_S = 0.05
-"""Of a decode step, as that of a large model; those of the model here are shorter than a round trip."""
+NUM_ROUND_TRIPS = 3
+"""To the router, while a decode step lasts, as one of a large model; those of the model here are shorter."""
+WITHIN_S = 30.0
 PROMPT = draw_prompt(48, seed=3)
 PARAMS = {"n": 2, "seed": 5, "temperature": 1.0, "max_tokens": MAX_TOKENS, "ignore_eos": True}
 
 
 class SlowGate(Gate):
+    """Holds each step for some round trips between the test's loop and a router on it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
+        self._cluster = cluster
+
     def pass_through(self) -> None:
-        time.sleep(STEP_S)
+        asyncio.run_coroutine_threadsafe(self._go_to_and_fro(), self._loop).result(WITHIN_S)
+
+    async def _go_to_and_fro(self) -> None:
+        for _ in range(NUM_ROUND_TRIPS):
+            await self._cluster.stub.GetModelInfo(pb.GetModelInfoRequest())
 
 
 def num_said(said: Said, request_id: str, index: int) -> int:
@@ -57,7 +70,7 @@ def test_a_stop_string_costs_at_most_two_steps(
             split = "always" if len(roles) > 1 else "never"
             cluster = await stack.enter_async_context(routing(said, split=split))
             for role in roles:
-                worker = working(role, cluster.port, gate=SlowGate(), async_scheduling=len(roles) == 1)
+                worker = working(role, cluster.port, gate=SlowGate(cluster), async_scheduling=len(roles) == 1)
                 await stack.enter_async_context(worker)
             await cluster.wait_for_idle(*roles)
             free, _ = answer([event async for event in cluster.ask("free", PROMPT, SamplingParams(**PARAMS))])
@@ -70,5 +83,6 @@ def test_a_stop_string_costs_at_most_two_steps(
             num_wasted = num_said(said, "stopped", 0) - len(shown[0].token_ids)
             assert streams[-1].num_wasted_tokens == num_wasted <= 2
             assert end.usage.completion_tokens == len(shown[0].token_ids) + MAX_TOKENS
+            await cluster.wait_for_idle(*roles)
 
     run(scenario())

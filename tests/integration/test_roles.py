@@ -86,7 +86,7 @@ async def pair(**settings: Any) -> AsyncIterator[Site]:
     async with operated(min_split_tokens=32, **settings) as site, AsyncExitStack() as stack:
         for role in (Role.PREFILL, Role.DECODE):
             await stack.enter_async_context(working(role, site.port))
-        await eventually(site.is_ready, 5.0)
+        await eventually(site.is_ready)
         yield site
 
 
@@ -126,7 +126,7 @@ def test_a_request_whose_decode_worker_drains_stays_where_its_prompt_was_compute
     async def scenario() -> None:
         settings = {"routing_policy": "round-robin", "min_split_tokens": 32}
         async with operated(**settings) as site, working(Role.MIXED, site.port, name="m"):
-            await eventually(site.is_ready, 5.0)
+            await eventually(site.is_ready)
             ((info, _),) = site.router.fleet.workers()
             late = ScriptedWorker("d", Role.DECODE, identity=info.identity, num_steps=0)
 
@@ -141,14 +141,14 @@ def test_a_request_whose_decode_worker_drains_stays_where_its_prompt_was_compute
                 asking = asyncio.ensure_future(site.generate())
                 await until(lambda: any(isinstance(one, Start) for one in late.commands))
                 late.load = replace(late.load, is_draining=True)
-                await eventually(knows_of_the_drain, 5.0)
+                await eventually(knows_of_the_drain)
                 (reserve,) = (one for one in late.commands if isinstance(one, Reserve))
                 why = {"code": ErrorCode.OVERLOADED, "message": "this worker is draining"}
                 late.client.send(late.router_id, Refused(request_id=reserve.spec.request_id, **why))
                 expected, decoder = await asking
                 assert decoder == "m"
                 assert await site.generate() == (expected, "m")
-                await eventually(holds_nothing, 5.0)
+                await eventually(holds_nothing)
 
     run(scenario())
 
@@ -240,7 +240,7 @@ def test_a_router_has_a_worker_change_its_role_where_prefill_is_short(
             async def is_mixed() -> bool:
                 return (await site.workers())["d"].role == "mixed"
 
-            await eventually(is_mixed, 5.0)
+            await eventually(is_mixed)
             assert busy.commands == []
 
     run(scenario())

@@ -50,6 +50,7 @@ def test_a_split_request_streams_the_text_of_its_tokens(caplog: pytest.LogCaptur
             assert (timings.prefill_s, timings.transfer_s, timings.transferred_bytes) == (0.125, 0.25, 4096)
             assert timings.queue_s >= 0.5
             assert 0 < timings.first_token_s <= timings.total_s
+            await until(lambda: prefill.num_cancels("r1") == decode.num_cancels("r1") == 1)
             assert [type(command) for command in prefill.commands] == [Prefill, Cancel]
             assert [type(command) for command in decode.commands] == [Reserve, Start, Cancel]
         line = next(line for line in caplog.records if line.getMessage().startswith("finished"))
@@ -132,7 +133,8 @@ def test_a_deadline_of_the_client_stops_the_work_on_both_workers() -> None:
     async def scenario() -> None:
         prefill, decode = pair(answers=[ANSWER], num_steps=3)
         async with cluster(prefill, decode, split="always") as stub:
-            code, _ = await error_of(stub.Generate(ask(), timeout=0.3))
+            await stub.GetModelInfo(pb.GetModelInfoRequest())  # it is connected
+            code, _ = await error_of(stub.Generate(ask(), timeout=1.0))
             assert code == "DEADLINE_EXCEEDED"
             await until(lambda: prefill.num_cancels("r1") == decode.num_cancels("r1") == 1)
 
@@ -142,11 +144,10 @@ def test_a_deadline_of_the_client_stops_the_work_on_both_workers() -> None:
 def test_a_request_ends_at_the_routers_timeout_when_the_client_sets_none() -> None:
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=3)
-        async with cluster(worker, request_timeout_s=0.2) as stub:
+        async with cluster(worker, request_timeout_s=1.0) as stub:
             code, details = await error_of(stub.Generate(ask()))
             assert code == "DEADLINE_EXCEEDED"
-            assert details.startswith("not finished within 0.")
-            assert details.endswith("last in state decoding")
+            assert re.fullmatch(r"not finished within [\d.]+ s, last in state decoding", details)
             await until(lambda: worker.num_cancels("r1") == 1)
 
     run(scenario())
@@ -179,7 +180,7 @@ def test_a_lost_worker_is_named_to_those_whom_no_other_takes_on() -> None:
 
 def test_without_workers_a_request_is_refused_at_once() -> None:
     async def scenario() -> None:
-        async with cluster() as stub, asyncio.timeout(1.0):
+        async with cluster() as stub, asyncio.timeout(10.0):
             assert await error_of(stub.Generate(ask())) == (
                 "UNAVAILABLE",
                 "no decode worker is registered",
@@ -238,7 +239,7 @@ def test_a_client_that_does_not_read_is_given_up_and_no_other() -> None:
         worker = ScriptedWorker("w1", answers=[flood], num_tokens_per_output=100, max_model_len=2**20)
         async with cluster(worker) as stub:
             stalled = stub.Generate(ask(max_tokens=300_000))
-            await until(lambda: worker.num_cancels("r1") == 1, within_s=15.0)
+            await until(lambda: worker.num_cancels("r1") == 1)
             events, _ = await tokens_of(stub.Generate(ask(request_id="r2", max_tokens=1)))
             assert len(events) == 1
             code, details = await error_of(stalled)

@@ -23,7 +23,7 @@ from tests.integration.worker_cluster import Said, routing, working
 FORM = SamplingParams(
     seed=3, max_tokens=40, structured_outputs=StructuredOutputsParams(regex="(yes|no)( (yes|no)){2}")
 )
-WITHIN_S = 5.0
+WITHIN_S = 20.0
 
 
 class HeldForms:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -49,23 +50,30 @@ from tests.integration.router_cluster import MODEL, PATIENT_S, serving
 from tests.integration.scripted_worker import until
 
 KV_CACHE_BYTES: Final = 32 * 2**20
-HELD_AT_MOST_S: Final = 30.0
+HELD_AT_MOST_S: Final = 60.0
 
 
 class Gate:
     """Holds the steps of a worker while it is closed."""
 
     def __init__(self) -> None:
-        self._is_open = threading.Event()
-        self._is_open.set()
+        self._condition = threading.Condition()
+        self._num_let_through = math.inf
         self.is_holding = False
         """Whether a step waits at the gate."""
 
     def close(self) -> None:
-        self._is_open.clear()
+        self.let_through(0)
 
     def open(self) -> None:
-        self._is_open.set()
+        self.let_through(math.inf)
+
+    def let_through(self, num_steps: float) -> None:
+        """Be open for so many steps, and closed then."""
+        with self._condition:
+            self._num_let_through = num_steps
+            self.is_holding = self.is_holding and not num_steps
+            self._condition.notify_all()
 
     def pass_through(self) -> None:
         """Called by the engine's thread.
@@ -73,10 +81,12 @@ class Gate:
         Raises:
             TimeoutError: the test does not open the gate.
         """
-        self.is_holding = not self._is_open.is_set()
-        if not self._is_open.wait(HELD_AT_MOST_S):
-            raise TimeoutError("the gate stayed closed")
-        self.is_holding = False
+        with self._condition:
+            self.is_holding = not self._num_let_through
+            if not self._condition.wait_for(lambda: self._num_let_through, HELD_AT_MOST_S):
+                raise TimeoutError("the gate stayed closed")
+            self._num_let_through -= 1
+            self.is_holding = False
 
 
 class GatedEngine(ResidentEngine):
@@ -220,7 +230,7 @@ class Cluster:
         """Wait until exactly these workers are registered, and say from now on that all blocks are free."""
         self.said.loads.clear()
         await until(lambda: set(names) <= self.said.loads.keys())
-        await eventually(lambda: self._are_idle(names), 5.0)
+        await eventually(lambda: self._are_idle(names))
 
     async def _are_idle(self, names: tuple[str, ...]) -> bool:
         workers = (await self.stub.GetModelInfo(pb.GetModelInfoRequest())).workers
@@ -238,7 +248,7 @@ async def routing(said: Said, *, split: str = "always", **settings: Any) -> Asyn
         yield Cluster(server.grpc_port, BatonStub(await stack.enter_async_context(channel)), said)
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], within_s: float) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], within_s: float = 30.0) -> None:
     async with asyncio.timeout(within_s):
         while not await condition():  # noqa: ASYNC110 (what is asked raises no event)
             await asyncio.sleep(0.01)

@@ -17,6 +17,22 @@ FILES: Final = sorted(path for folder in FOLDERS for path in (ROOT / folder).rgl
 UNPICKLING: Final = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 """Modules that run what they read, or that can be made to."""
 EVALUATING: Final = {"eval", "exec", "compile"}
+MAKING_SOCKETS: Final = (
+    *("socket.socket", "socket.create_server", "socket.create_connection", "asyncio.start_server"),
+    *("HTTPServer", "ThreadingHTTPServer", "TCPServer", "ThreadingTCPServer", "uvicorn.run"),
+)
+"""Calls, and base classes, of what makes sockets that may hold data back."""
+SOCKET_FILES: Final = {
+    "lib/baton_service/tcp.py": "what listens and connects over TCP",
+    "lib/baton_service/metrics_server.py": "a server at a socket of tcp.py",
+    "lib/baton_service/reachability.py": "UDP, and nothing is sent",
+    "kv_transfer/baton_kv/tcp_plain.py": "KV blocks over TCP; each connection is configured there",
+    "kv_transfer/baton_kv/pool_socket.py": "Unix sockets",
+    "bench/chaos_processes.py": "finds a free port",
+    "bench/peer/server.py": "finds a free port",
+    "bench/peer/offline_engine.py": "one end of a pair",
+}
+"""All that make sockets, and why their data is not held back."""
 MAX_FILE_LINES: Final = 400
 MAX_FUNCTION_LINES: Final = 60
 MAX_ENVIRONMENT_READS: Final = 12
@@ -82,3 +98,18 @@ def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 def test_few_places_read_the_environment(sources: Sources) -> None:
     reads = [where for where, node in named(sources, ast.Attribute) if node.attr in ("environ", "getenv")]
     assert len(reads) <= MAX_ENVIRONMENT_READS, reads
+
+
+def test_sockets_are_made_where_their_data_is_not_held_back(sources: Sources) -> None:
+    bench = {path: list(ast.walk(ast.parse(path.read_text()))) for path in (ROOT / "bench").rglob("*.py")}
+    makers = {
+        where.rpartition(":")[0]
+        for where, node in named({**sources, **bench}, ast.Call, ast.ClassDef)
+        if not names_used(node).isdisjoint(MAKING_SOCKETS)
+    }
+    assert makers == set(SOCKET_FILES), "make TCP sockets by baton_service.tcp"
+
+
+def names_used(node: ast.Call | ast.ClassDef) -> set[str]:
+    """Names of what a call calls, or a class is derived from."""
+    return {ast.unparse(one) for one in (node.bases if isinstance(node, ast.ClassDef) else (node.func,))}

@@ -6,7 +6,6 @@ A slow transport shows here with its name. Used on the worker's loop.
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections import OrderedDict
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from baton_kv.connector import PullOutcome
+from baton_service.tcp import connect_to, listen_at
 
 _NUM_TRIES: Final = 5
 _MAX_REMEMBERED: Final = 256
@@ -94,8 +94,8 @@ def _copy(source: bytearray, target: bytearray) -> float:
 
 def _send(source: bytearray, target: bytearray) -> float:
     """Over TCP, from the first byte sent to the last one received."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        sender = socket.create_connection(server.getsockname(), timeout=5.0)
+    with listen_at("127.0.0.1", 0) as server:
+        sender = connect_to(server.getsockname(), 5.0)
         receiver, _ = server.accept()
     with sender, receiver:
         receiver.settimeout(5.0)

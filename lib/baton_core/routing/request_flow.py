@@ -48,8 +48,8 @@ FlowMessage = Reserved | Refused | PromptLogprobs | FirstToken | Transferred | F
 class RequestFlow:
     """Admit, place, reserve, prefill, start, move, cancel. Methods return effects.
 
-    `attempt_id` names the request at the workers; it changes when the request is placed anew, so a late
-    message of an earlier placement finds nobody.
+    `attempt_id` names the request at the workers; it changes when the request is placed anew, and
+    when its name is used again, so a late message of an earlier attempt finds nobody.
     """
 
     def __init__(
@@ -73,7 +73,6 @@ class RequestFlow:
         """When it first entered each state: a wait counts from there, however often it is refused."""
         self._accepted_s = now
         self._placed_s = now
-        self._num_attempts = 0
         self.moves = Moves(limits.moves)
         self._assignment = Assignment(spec, limits.placement, fleet, session_id=record.context.session_id)
         record.decisions = self._assignment.decisions
@@ -237,8 +236,9 @@ class RequestFlow:
         self._record.place(now)
         self._transferred, self._has_decoded = None, False
         self._stream.begin_attempt()
-        self.attempt_id = attempt_name(self.spec.request_id, self._limits.router_name, self._num_attempts)
-        self._num_attempts += 1
+        record, name = self._record, self.spec.request_id
+        self.attempt_id = attempt_name(name, self._limits.router_name, record.num_attempts)
+        record.num_attempts += 1
         self._attempt = replace(self.spec, request_id=self.attempt_id, resumed=self._stream.resumed)
 
     def _on_refused(self, now: float, worker_id: str, refused: Refused) -> list[RouterEffect]:

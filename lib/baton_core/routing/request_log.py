@@ -21,7 +21,7 @@ def name_at_client(attempt_id: str) -> str:
 
 
 def attempt_name(request_id: str, router_name: str, number: int) -> str:
-    """The name that workers use: another one for each placement, and for each router that they serve."""
+    """The name that workers use: another one for each attempt, and for each router that they serve."""
     mark = ".".join(part for part in (router_name, str(number) if number else "") if part)
     return f"{request_id}{ATTEMPT_MARK}{mark}" if mark else request_id
 
@@ -34,8 +34,9 @@ class RequestLog:
         self._max_records = max_records
 
     def open(self, record: RequestRecord) -> None:
-        """Remember a request from here on."""
-        self._records.pop(record.request_id, None)
+        """Remember a request from here on; its attempts are counted on from the last one of its name."""
+        if (earlier := self._records.pop(record.request_id, None)) is not None:
+            record.num_attempts = earlier.num_attempts
         self._records[record.request_id] = record
         while len(self._records) > self._max_records:
             self._records.popitem(last=False)

@@ -50,6 +50,8 @@ class RequestRecord:
     phases: list[Phase] = field(default_factory=list)
     """The router's own."""
     num_placings: int = 0
+    num_attempts: int = 0
+    """Attempts of all requests of this name so far: each has a name of its own at the workers."""
     decisions: list[Decision] = field(default_factory=list)
     """One for each time it was placed, in order."""
     parts: list[WorkerPart] = field(default_factory=list)

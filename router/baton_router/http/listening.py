@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import socket
 from contextlib import ExitStack
-from typing import Final
 
 from baton_core.errors import InvalidConfigError
-
-_BACKLOG: Final = 2048
+from baton_service.tcp import listen_at
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -20,11 +18,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
     with ExitStack() as opened:
         listeners: list[socket.socket] = []
         try:
-            for family, address in _addresses(host, port):
-                where = (address, listeners[0].getsockname()[1] if listeners else port)
-                listener = socket.create_server(
-                    where, family=family, backlog=_BACKLOG, dualstack_ipv6=address == "::"
-                )
+            for address in _addresses(host, port):
+                listener = listen_at(address, listeners[0].getsockname()[1] if listeners else port)
                 opened.enter_context(listener)
                 listeners.append(listener)
         except (OSError, OverflowError, UnicodeError):
@@ -37,6 +32,6 @@ def listen(host: str, port: int) -> list[socket.socket]:
         return listeners
 
 
-def _addresses(host: str, port: int) -> list[tuple[int, str]]:
+def _addresses(host: str, port: int) -> list[str]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))

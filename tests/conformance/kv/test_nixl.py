@@ -88,7 +88,7 @@ def replace_and_freeze(puller: Worker) -> None:
         assert puller.connector.abort(1) is AbortResult.QUARANTINED
         started = time.monotonic()
         (aborted,) = puller.collect(1)
-        assert TIMINGS.fence_s - 0.1 <= time.monotonic() - started < TIMINGS.silence_s
+        assert time.monotonic() - started >= TIMINGS.fence_s - 0.1
         assert (aborted.error, aborted.failed) == ("it was aborted", (0, 1))
 
 

@@ -76,7 +76,7 @@ def test_a_frozen_holder_is_unreachable_after_the_deadline(site: Site, shared_ho
         started = time.monotonic()
         with pytest.raises(HolderUnreachableError, match=r"within 0.2 s \(timed out\)"):
             connector.connect(HOLDER, shared_holder.description)
-        assert 0.2 <= time.monotonic() - started < 5
+        assert 0.2 <= time.monotonic() - started < 20
 
 
 def test_a_pull_goes_on_while_its_holder_is_frozen(site: Site, shared_holder: HolderProcess) -> None:

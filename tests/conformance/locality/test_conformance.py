@@ -23,7 +23,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario],
     """Runs a scenario in a fresh cluster."""
 
     async def played(scenario: Scenario) -> None:
-        async with asyncio.timeout(30), locality_cluster(request.param, tmp_path) as cluster:
+        async with asyncio.timeout(90), locality_cluster(request.param, tmp_path) as cluster:
             await scenario(cluster)
 
     return lambda scenario: asyncio.run(played(scenario))

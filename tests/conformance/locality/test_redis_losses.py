@@ -31,7 +31,7 @@ Scenario = Callable[[LocalityCluster, RedisServer], Awaitable[None]]
 
 def play(scenario: Scenario, folder: Path) -> None:
     async def played() -> None:
-        async with asyncio.timeout(30), locality_cluster("redis", folder) as cluster:
+        async with asyncio.timeout(90), locality_cluster("redis", folder) as cluster:
             assert cluster.redis is not None
             await scenario(cluster, cluster.redis)
 

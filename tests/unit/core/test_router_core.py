@@ -21,7 +21,7 @@ from baton_core.routing.router_events import (
     WorkerReported,
 )
 from baton_core.sessions.control_messages import ControlResult
-from baton_core.sessions.router_messages import CacheDelta, Generate, Prefill
+from baton_core.sessions.router_messages import CacheDelta, Generate, OutputSoFar, Prefill
 from baton_core.sessions.worker_info import WorkerLoad
 from tests.builders import BLOCK_SIZE, make_identity, make_request, make_worker_info
 from tests.unit.core.routers import Client, batch, first_token, refused, tokens
@@ -51,6 +51,18 @@ def test_a_name_is_free_again_after_the_end() -> None:
     client.submit()
     client.feed(ClientGone(request_id="r"))
     assert workers_of(client.submit()) == ["p", "d"]
+
+
+def test_late_tokens_of_a_request_do_not_reach_one_that_takes_its_name() -> None:
+    client = Client("m", split=SplitMode.NEVER)
+    client.submit()
+    client.says("m", first_token())
+    client.feed(ClientGone(request_id="r"))
+    received = (OutputSoFar(index=0, token_ids=(5,)),)
+    ((_, generate),) = client.submit(resumed=received)
+    client.says("m", batch(tokens("r", 0, 77)))
+    client.says("m", batch(tokens(generate.spec.request_id, 0, 8)))
+    assert client.emitted == [(0, (5,)), (0, (8,))]
 
 
 def test_a_router_accepts_so_many_requests_at_a_time() -> None:

@@ -265,10 +265,10 @@ def test_a_worker_without_structured_requests_loads_no_library() -> None:
 def test_a_mask_is_quick(backend: str) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string"}}}
     state = compiled(MODEL.compiler(backend), json=schema).new_state()
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(20):
         mask_of(state, MODEL.vocab_size)
-    seconds = (time.perf_counter() - started) / 20
+    seconds = (time.thread_time() - started) / 20
     assert seconds < 0.05, f"{seconds * 1e6:.0f} us"
 
 

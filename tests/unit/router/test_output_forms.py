@@ -104,10 +104,10 @@ def test_a_form_that_workers_can_compile_passes(form: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("form", "reason"), WRONG, ids=[str(form)[:60] for form, _ in WRONG])
 def test_a_wrong_form_is_refused_with_its_name_and_the_reason(form: dict[str, Any], reason: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(InvalidRequestError) as error:
         check_form(StructuredOutputsParams(**form))
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
     assert str(error.value).startswith(f"structured_outputs.{next(iter(form))} is ")
     assert reason in str(error.value).split("; allowed: ", 1)[1]
 
@@ -150,10 +150,10 @@ def chain(name_characters: str) -> str:
 def test_the_largest_and_deepest_forms_take_no_more_than_seconds(form: dict[str, Any]) -> None:
     params = StructuredOutputsParams(**form)
     assert params.num_characters <= MAX_GRAMMAR_CHARACTERS
-    started = time.monotonic()
+    started = time.process_time()
     with suppress(InvalidRequestError):
         check_form(params)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 5
 
 
 KEYWORDS: Final = st.sampled_from(
@@ -231,10 +231,10 @@ TEXTS: Final = st.lists(PIECES, min_size=1, max_size=12).map("".join) | st.text(
 
 
 def is_refused_or_passes(**form: Any) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     with suppress(InvalidRequestError):
         check_form(StructuredOutputsParams(**form))
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

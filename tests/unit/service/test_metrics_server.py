@@ -95,7 +95,7 @@ def test_so_many_connections_are_answered_at_a_time(monkeypatch: pytest.MonkeyPa
             assert await silent[2][0].read() == b""
             for _, writer in silent:
                 writer.close()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while (await asyncio.to_thread(status, server.port)) != 503:  # noqa: ASYNC110 (nothing tells of it)
                     await asyncio.sleep(0.01)
 

