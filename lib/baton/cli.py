@@ -16,12 +16,15 @@ from baton import PASSIVE_OPENMP
 from baton.commands import cli_arguments as arguments
 from baton.commands.admission_arguments import admission_settings
 from baton.commands.connection_arguments import connection_limits
+from baton.commands.required_extras import check_extras
 from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
 from baton.commands.security_arguments import client_tls, keys_of, server_tls
 from baton.config.engine_args import EngineArgs
+from baton.extras import MissingExtraError
 from baton.kv_events.kv_events_config import read_kv_events_config
 from baton.processes.cpu_binding import available_cpus, bind, worker_shares
 from baton.processes.process import (
+    EXIT_BAD_CONFIG,
     die_with_parent,
     exit_code,
     importing,
@@ -57,11 +60,15 @@ def _run(argv: Sequence[str] | None) -> int:
             die_with_parent(args.parent_pid)
         configure_logging(args.command, args.log_format, args.log_level)
         name_process(args.command)
+        check_extras(args)
         os.environ.setdefault(*_QUIET_GRPC)
         return _COMMANDS[args.command](args)
     except BatonError as error:
         sys.stderr.write(f"baton {args.command}: {arguments.as_flags(str(error))}\n")
         return exit_code(error)
+    except MissingExtraError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_CONFIG
     except KeyboardInterrupt:
         return 130
 
@@ -90,7 +97,7 @@ def _worker(args: argparse.Namespace) -> int:
     os.environ.setdefault(*PASSIVE_OPENMP)
     num_cpus = bind(args.cpu_bind)
     with importing():
-        from baton.config.engine_parts import worker_settings
+        from baton.config.worker_parts import worker_settings
         from baton.worker.worker_process import run_worker
         from baton_core.sessions.worker_info import Role
         from baton_service.shared_state.settings import RedisSettings
