@@ -64,7 +64,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         tokenizer=args.tokenizer,
         structured_outputs_backend=args.structured_outputs_backend,
         enable_prefix_caching=args.enable_prefix_caching,
-        model_name=args.served_model_name[0] if args.served_model_name else args.model,
+        model_name=args.model_names[0],
         allow_functions=args.allow_functions,
         kv_events=read_kv_events_config(args.kv_events_config),
         tracing=TracingSettings(endpoint=args.otlp_traces_endpoint),
