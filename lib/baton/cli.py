@@ -31,6 +31,7 @@ from baton.processes.process import (
     name_process,
     quiet_without_reader,
     report,
+    report_on,
     run_until_signal,
 )
 from baton_core.errors import BatonError
@@ -88,6 +89,8 @@ def _serve(args: argparse.Namespace) -> int:
         metrics_port=args.metrics_port,
         kv_events=read_kv_events_config(args.kv_events_config),
         report_fd=args.report_fd,
+        model_name=args.served_model_name[0] if args.served_model_name else args.model,
+        is_encrypted=bool(args.ssl_certfile),
         shutdown_timeout_s=arguments.shutdown_timeout_s(args),
     )
     return asyncio.run(run_until_signal(serve(cluster), ends_with_stdin=args.exit_with_stdin)) or 0
@@ -167,7 +170,11 @@ def _router(args: argparse.Namespace) -> int:
         log_level=args.log_level,
     )
     return run_router(
-        settings, lambda bound: report(args.report_fd, address=bound.grpc, http_address=bound.http)
+        settings,
+        lambda bound: report(args.report_fd, is_last=False, address=bound.grpc, http_address=bound.http),
+        lambda status: report_on(
+            args.report_fd, is_ready=status.is_ready, num_workers=dict(status.num_workers)
+        ),
     )
 
 
