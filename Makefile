@@ -1,5 +1,6 @@
 # make demo    install into .venv, start a cluster with the bundled model, stream some answers
 # make test    install into .venv, run every check and the whole test suite (alone: make check, make suite)
+# make wheel-check  build a wheel and serve with it on Python 3.11, 3.12 and 3.13, those that are installed
 # make soak    run simulated clusters with faults until one fails; SOAK=--first=N begins elsewhere
 # make stubs   generate the protobuf stubs again
 # EXTRA=gpu    takes torch's CUDA build and Triton instead of the CPU build
@@ -17,7 +18,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Compile each Python file once, not in every process that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test suite computing running check source kernels soak stubs clean programs
+.PHONY: demo test suite computing running check source kernels wheel-check soak stubs clean programs
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)-demo
@@ -57,6 +58,9 @@ source: $(INSTALLED)-dev
 kernels: $(INSTALLED)-dev
 	@echo "compiling every Triton kernel for $(or $(ARCHS:%=sm_%),sm_80 sm_90 sm_100)"
 	@$(BIN)/python -m baton_kernels.aot_check $(if $(ARCHS),--arch $(ARCHS)) >$(VENV)/aot.log || (cat $(VENV)/aot.log; exit 1)
+
+wheel-check: $(INSTALLED)-dev
+	@BATON_WHEEL_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging
 
 soak: $(INSTALLED)-dev
 	@$(BIN)/baton simulate --seeds 0 $(SOAK)

@@ -4,8 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -42,11 +44,19 @@ def wait_until_ready(address: str) -> None:
 
 
 def main() -> int:
-    print("starting a router, a prefill worker and a decode worker (some seconds)", flush=True)
+    print("starting a router, a prefill worker and a decode worker", flush=True)
+    began = time.monotonic()
     with cluster() as address:
         wait_until_ready(address)
+        print(
+            f"ready after {time.monotonic() - began:.1f} s; three questions to baton-docs-5m:\n", flush=True
+        )
         command = [sys.executable, "-m", "baton", "complete", "--address", address, "--chat"]
-        return subprocess.call([*command, "--temperature", "0", "--max-tokens", "80", *QUESTIONS])
+        status = subprocess.call([*command, "--temperature", "0", "--max-tokens", "80", *QUESTIONS])
+    if status == 0:
+        command = os.path.relpath(Path(sys.executable).with_name("baton"))
+        print(f"To go on: `{command} serve`, then chat at http://127.0.0.1:8000/")
+    return status
 
 
 if __name__ == "__main__":

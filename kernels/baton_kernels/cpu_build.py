@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -19,6 +20,7 @@ from typing import Final
 
 from baton_kernels.cpu_variants import CpuVariant
 
+logger = logging.getLogger(__name__)
 SOURCES: Final = Path(__file__).parent / "cpu"
 _COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-Wno-psabi")
@@ -105,6 +107,7 @@ def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
     """Compile to a temporary file, then give it its name at once."""
     number, unfinished = tempfile.mkstemp(dir=library.parent, suffix=".unfinished")
     os.close(number)
+    logger.info("building the C++ kernels for this CPU, once: %s", library.stem.rpartition("-")[0])
     try:
         command = [compiler, *flags, str(SOURCES / "decode.cpp"), "-o", unfinished]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)

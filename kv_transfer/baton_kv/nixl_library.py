@@ -76,5 +76,5 @@ def load_nixl() -> NixlLibrary:
 def _refusal(reason: str) -> InvalidConfigError:
     return InvalidConfigError(
         f"kv_transport is 'nixl', which cannot be used ({reason}); allowed: auto, shared_memory and tcp, "
-        "or nixl after `pip install baton[nixl]`"
+        "or nixl after pip install 'baton[nixl]'"
     )

@@ -65,5 +65,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME_OF:
         raise AttributeError(f"module 'baton' has no attribute {name!r}")
     if name in _COMPUTING:
+        from baton.extras import require_extras  # reads packages' metadata, which clients do without
+
+        require_extras(f"baton.{name}", "router", "worker")
         os.environ.setdefault(*PASSIVE_OPENMP)
     return getattr(import_module(_HOME_OF[name]), name)

@@ -1,7 +1,19 @@
-"""`python -m baton` is the `baton` command."""
+"""`baton`, and `python -m baton`: an interrupt before there is a command to stop ends it silently."""
 
 import sys
 
-from baton.cli import main
+_EXIT_INTERRUPTED = 130
 
-sys.exit(main())
+
+def main() -> int:
+    """Run the command line; returns its exit code."""
+    try:
+        from baton.cli import main as run  # takes long enough to be interrupted
+
+        return run()
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -16,18 +16,22 @@ from baton import PASSIVE_OPENMP
 from baton.commands import cli_arguments as arguments
 from baton.commands.admission_arguments import admission_settings
 from baton.commands.connection_arguments import connection_limits
+from baton.commands.required_extras import check_extras
 from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
 from baton.commands.security_arguments import client_tls, keys_of, server_tls
 from baton.config.engine_args import EngineArgs
+from baton.extras import MissingExtraError
 from baton.kv_events.kv_events_config import read_kv_events_config
 from baton.processes.cpu_binding import available_cpus, bind, worker_shares
 from baton.processes.process import (
+    EXIT_BAD_CONFIG,
     die_with_parent,
     exit_code,
     importing,
     name_process,
     quiet_without_reader,
     report,
+    report_on,
     run_until_signal,
 )
 from baton_core.errors import BatonError
@@ -57,11 +61,15 @@ def _run(argv: Sequence[str] | None) -> int:
             die_with_parent(args.parent_pid)
         configure_logging(args.command, args.log_format, args.log_level)
         name_process(args.command)
+        check_extras(args)
         os.environ.setdefault(*_QUIET_GRPC)
         return _COMMANDS[args.command](args)
     except BatonError as error:
         sys.stderr.write(f"baton {args.command}: {arguments.as_flags(str(error))}\n")
         return exit_code(error)
+    except MissingExtraError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_BAD_CONFIG
     except KeyboardInterrupt:
         return 130
 
@@ -81,6 +89,8 @@ def _serve(args: argparse.Namespace) -> int:
         metrics_port=args.metrics_port,
         kv_events=read_kv_events_config(args.kv_events_config),
         report_fd=args.report_fd,
+        model_name=args.served_model_name[0] if args.served_model_name else args.model,
+        is_encrypted=bool(args.ssl_certfile),
         shutdown_timeout_s=arguments.shutdown_timeout_s(args),
     )
     return asyncio.run(run_until_signal(serve(cluster), ends_with_stdin=args.exit_with_stdin)) or 0
@@ -90,7 +100,7 @@ def _worker(args: argparse.Namespace) -> int:
     os.environ.setdefault(*PASSIVE_OPENMP)
     num_cpus = bind(args.cpu_bind)
     with importing():
-        from baton.config.engine_parts import worker_settings
+        from baton.config.worker_parts import worker_settings
         from baton.worker.worker_process import run_worker
         from baton_core.sessions.worker_info import Role
         from baton_service.shared_state.settings import RedisSettings
@@ -160,7 +170,11 @@ def _router(args: argparse.Namespace) -> int:
         log_level=args.log_level,
     )
     return run_router(
-        settings, lambda bound: report(args.report_fd, address=bound.grpc, http_address=bound.http)
+        settings,
+        lambda bound: report(args.report_fd, is_last=False, address=bound.grpc, http_address=bound.http),
+        lambda status: report_on(
+            args.report_fd, is_ready=status.is_ready, num_workers=dict(status.num_workers)
+        ),
     )
 
 

@@ -62,6 +62,8 @@ class TokenChoice:
 
     tokenizer: str = ""
     """A folder or id; empty: the model's, if that is a folder here."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folders here of models that go by other names."""
     vocab_size: int
     """For want of a tokenizer."""
     sends_ids: bool = False
@@ -107,7 +109,8 @@ async def measure_server(plan: ServePlan, on_end: OnEnd) -> Measured:
         RequestError: UNAVAILABLE, the server does not answer; or the first warm-up request's error.
     """
     plan, root = await _with_model(plan)
-    tokenizer = plan.tokens.tokenizer or next(filter(is_model_folder, (plan.model, root)), "")
+    named = (plan.tokens.folders.get(name, name) for name in (plan.model, root))
+    tokenizer = plan.tokens.tokenizer or next(filter(is_model_folder, named), "")
     source = _token_source(plan.tokens, tokenizer)
     num_before = max(plan.num_warmups, int(plan.ready_timeout_s > 0))
     drawn = plan.prompts.draw(plan.num_prompts + num_before, random.Random(plan.seed), source)

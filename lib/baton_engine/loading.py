@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -116,6 +117,7 @@ class LoadedModel:
         rules = LogitsRules(DrawStates(self.processors, forms))
         sampler = Sampler(self.kernels.sampling, rules, settings.logprobs_mode)
         runner = ModelRunner(self.model, attention, kv_pool, spec, sampler)
+        logger.info("warming up")
         runner.warm_up(plan.max_model_len)
         if attention.is_capturable(kv_pool) and not settings.enforce_eager:
             _capture_decodes(runner, settings, plan)
@@ -157,11 +159,13 @@ def load_model(settings: EngineSettings, plan: KVCachePlan | None = None) -> Loa
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     require_quantizable(settings.quantization, config, device)
     free_bytes = free_device_bytes(device)
+    began_s = time.monotonic()
     weights = WeightReader(folder, dtype, device, is_quantized=settings.quantization is not None)
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
     model = build_model(config, weights, kernels.layers)
+    logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
     spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))

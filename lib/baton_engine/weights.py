@@ -6,6 +6,8 @@ passes through a staging buffer of fixed size.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
 from io import BufferedReader
 from pathlib import Path
@@ -20,6 +22,9 @@ from baton_engine.weight_files import TensorEntry, find_weight_files, is_safeten
 
 _TORCH_DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 _STAGING_BYTES: Final = 16 << 20
+_LINE_EVERY_S: Final = 5.0
+"""While weights are read, the log says how far."""
+logger = logging.getLogger(__name__)
 
 
 class WeightReader:
@@ -57,6 +62,8 @@ class WeightReader:
                     f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
                 )
             self._entries.update(entries)
+        self._num_read_bytes = 0
+        self._next_line_s = time.monotonic() + _LINE_EVERY_S
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -85,8 +92,17 @@ class WeightReader:
         for entry in entries:
             self._read_into(entry, stacked[start : start + entry.shape[0]])
             start += entry.shape[0]
+            self._note_read(entry)
         self.loaded_bytes += stacked.nbytes
         return stacked
+
+    def _note_read(self, entry: TensorEntry) -> None:
+        """Count a tensor and, now and then, say how far the files are read."""
+        self._num_read_bytes += entry.num_bytes
+        if time.monotonic() >= self._next_line_s:
+            self._next_line_s = time.monotonic() + _LINE_EVERY_S
+            total = sum(one.num_bytes for one in self._entries.values())
+            logger.info("%.1f of %.1f GiB of weights are read", self._num_read_bytes / 2**30, total / 2**30)
 
     def _find(self, name: str, shape: tuple[int, ...]) -> TensorEntry:
         entry = self._entries.get(name)

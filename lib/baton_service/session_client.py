@@ -91,6 +91,8 @@ class SessionClient:
         self._is_closing = False
         self._is_on_stream = False
         self._is_reachable = True
+        self._is_told = False
+        """Whether the router, out of reach or not, has said that it goes."""
         self._router_name = ""
 
     @property
@@ -194,7 +196,7 @@ class SessionClient:
             raise IncompatibleWorkerError(
                 f"router {self._address} rejects this worker ({rejected.code}): {rejected.message}"
             )
-        self._is_reachable = True
+        self._is_reachable, self._is_told = True, False
         return frame if frame.HasField("welcome") else None
 
     def _note_unreachable(self, status: grpc.StatusCode | None, error: Exception) -> None:
@@ -203,7 +205,8 @@ class SessionClient:
             is_refused = status is grpc.StatusCode.UNAUTHENTICATED
             what = "refuses this worker" if is_refused else "cannot be reached"
             advice = self._access.advice(status, _detail(error))
-            _log.warning("router %s %s, trying on: %s%s", self._address, what, _detail(error), advice)
+            level = logging.INFO if self._is_told else logging.WARNING
+            _log.log(level, "router %s %s, trying on: %s%s", self._address, what, _detail(error), advice)
         self._is_reachable = False
 
     def _attach(self, welcome: pb.Welcome, offered: _Session | None) -> tuple[_Session, int] | None:
@@ -224,7 +227,8 @@ class SessionClient:
 
         def on_over(reason: str) -> None:
             self._session = None
-            level = logging.INFO if self._is_closing else logging.WARNING
+            self._is_told = loop_session.is_ended_by_peer
+            level = logging.INFO if self._is_closing or self._is_told else logging.WARNING
             _log.log(level, "session with router %s is over: %s", router_id, reason)
             self._callbacks.on_lost(router_id)
 

@@ -53,6 +53,8 @@ class LoopSession(Generic[Sent, Received]):
         self._write_within_s = timings.dead_after_s
         self._on_message = on_message
         self._on_over = on_over
+        self.is_ended_by_peer = False
+        """Whether the peer has said farewell, which is nothing to be warned of."""
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._is_written = asyncio.Event()
@@ -149,6 +151,7 @@ class LoopSession(Generic[Sent, Received]):
             self.close("internal error")
         else:
             if stream == self._stream:
+                self.is_ended_by_peer = not self.is_over
                 self.close(f"{self._peer} ended the session")
 
     async def _write(self, stream: int, write: Callable[[Frame[Sent]], Awaitable[None]]) -> bool:

@@ -146,5 +146,5 @@ def start_tracing(settings: TracingSettings, *, service: str, instance_id: str) 
     except ImportError as error:
         raise InvalidConfigError(
             f"--otlp-traces-endpoint is {settings.endpoint!r}, but {error.name} is not installed; "
-            "allowed: an endpoint with the packages of baton[tracing]"
+            "allowed: an endpoint after pip install 'baton[tracing]'"
         ) from None

@@ -22,6 +22,7 @@ from baton_core.sessions.session import SessionTimings
 from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
+from baton_router.fleet_status import FleetStatus
 from baton_router.front_door import FrontDoor
 from baton_router.generation_defaults import with_generation_config
 from baton_router.http.app import make_app
@@ -65,18 +66,20 @@ class Addresses:
 
 
 def run_router(
-    settings: RouterSettings, on_bound: Callable[[Addresses], None] = lambda addresses: None
+    settings: RouterSettings,
+    on_bound: Callable[[Addresses], None] = lambda addresses: None,
+    on_status: Callable[[FleetStatus], None] = lambda status: None,
 ) -> int:
     """Run one router until SIGTERM or SIGINT; a second signal ends it at once.
 
-    `on_bound` is told where it listens once it does.
+    `on_bound` is told where it listens once it does, `on_status` of its workers whenever they change.
 
     Returns the process's exit code: 0 when it was told to stop, 2 when a setting or the model was refused,
     with the reason in the log, 130 when it was interrupted.
     """
     configure_logging("router", settings.log_format, settings.log_level)
     try:
-        asyncio.run(_run_until_signal(settings, on_bound))
+        asyncio.run(_run_until_signal(settings, on_bound, on_status))
     except BatonError as error:
         _log.error("%s", error)
         return EXIT_REFUSED
@@ -88,8 +91,11 @@ def run_router(
 class RouterServer:
     """The parts of a router, put together. Start and stop it once, on one loop."""
 
-    def __init__(self, settings: RouterSettings) -> None:
+    def __init__(
+        self, settings: RouterSettings, on_status: Callable[[FleetStatus], None] = lambda status: None
+    ) -> None:
         self._settings = settings
+        self._tell_status = on_status
         self._keys = Keys(settings.http.api_keys)
         self._server = GrpcServer(
             keys=self._keys,
@@ -115,7 +121,7 @@ class RouterServer:
             _core_config(settings, epoch),
             router_id=router_id,
             epoch=epoch,
-            on_ready_changed=self._is_ready_changed.set,
+            on_status=self._on_status,
             requests=requests,
             spans=self._spans,
             share=self._share,
@@ -223,6 +229,10 @@ class RouterServer:
         host = reachable_host(bound, settings.advertise_host, settings.redis.endpoint)
         return f"{host}:{self.grpc_port}"
 
+    def _on_status(self, status: FleetStatus) -> None:
+        self._is_ready_changed.set()
+        self._tell_status(status)
+
     async def _report_health(self) -> None:
         while True:
             await self._is_ready_changed.wait()
@@ -250,8 +260,12 @@ def _core_config(settings: RouterSettings, epoch: int) -> RouterConfig:
     )
 
 
-async def _run_until_signal(settings: RouterSettings, on_bound: Callable[[Addresses], None]) -> None:
-    server = RouterServer(settings)
+async def _run_until_signal(
+    settings: RouterSettings,
+    on_bound: Callable[[Addresses], None],
+    on_status: Callable[[FleetStatus], None],
+) -> None:
+    server = RouterServer(settings, on_status)
     await server.start()
     try:
         host = settings.shown_host
@@ -261,7 +275,8 @@ async def _run_until_signal(settings: RouterSettings, on_bound: Callable[[Addres
         with on_first_signal(is_told_to_stop.set):
             names = ", ".join(settings.model_names)
             scheme = "https" if settings.tls.certfile else "http"
-            _log.info("serving %s at %s://%s, gRPC at %s", names, scheme, addresses.http, addresses.grpc)
+            where = f"{scheme}://{addresses.http}, gRPC at {addresses.grpc}"
+            _log.info("listening at %s; workers of %s are awaited", where, names)
             await is_told_to_stop.wait()
         _log.info("stopping")
     finally:

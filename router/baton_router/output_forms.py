@@ -89,7 +89,7 @@ def _validate(field: str, value: Any, source: str) -> None:
         from llguidance import LLMatcher, LLParserLimits
     except ImportError as error:
         raise InvalidConfigError(
-            f"structured_outputs needs a missing package ({error}); allowed: what baton[router] has"
+            f"structured_outputs needs a missing package ({error}); allowed: it, pip install 'baton[router]'"
         ) from error
     limits = LLParserLimits(verbose_errors=False)
     reason = run_deep(lambda: LLMatcher.validate_grammar(source, None, limits=limits))

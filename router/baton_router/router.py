@@ -44,6 +44,7 @@ from baton_core.sessions.router_messages import Cancel, Start, ToRouter
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_router.client_stream import ClientStream
+from baton_router.fleet_status import FleetStatus, fleet_status
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.operations import Operations
 from baton_router.request_spans import RequestSpans
@@ -62,7 +63,7 @@ class Router:
 
     Args:
         epoch: as of `SessionServer`.
-        on_ready_changed: called whenever `is_ready` has changed.
+        on_status: told of the workers whenever their status has changed, until the router closes.
         requests: told of tokens as they come, and of requests that are over.
         spans: told of requests that are over.
         checks_transfers: whether each pair of workers is tried when both are there.
@@ -75,7 +76,7 @@ class Router:
         *,
         router_id: str,
         epoch: int,
-        on_ready_changed: Callable[[], None],
+        on_status: Callable[[FleetStatus], None],
         requests: RequestMetrics | None = None,
         spans: RequestSpans | None = None,
         share: RouterSharing | None = None,
@@ -86,11 +87,12 @@ class Router:
         self._streams: dict[str, ClientStream] = {}
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._on_ready_changed = on_ready_changed
+        self._on_status = on_status
         self._requests = requests or RequestMetrics()
         self._spans = spans or RequestSpans()
         self._share = share or NothingSharedByRouter()
-        self._was_ready = False
+        self._status = FleetStatus()
+        self._is_closing = False
         callbacks = WorkerCallbacks(
             on_joined=self._on_joined,
             on_message=self._on_message,
@@ -157,6 +159,7 @@ class Router:
 
     def close(self, reason: str) -> None:
         """End all requests as UNAVAILABLE and all sessions."""
+        self._is_closing = True
         for request_id in list(self._streams):
             error = RequestError(ErrorCode.UNAVAILABLE, reason)
             self._take(self._give_up(request_id, error))
@@ -175,7 +178,7 @@ class Router:
             "worker %s joined: role %s, %d blocks of %d tokens, at most %d tokens a sequence",
             *(info.worker_id, info.role, info.num_blocks, info.identity.block_size, info.max_model_len),
         )
-        self._note_ready()
+        self._note_status()
         self.transfers.on_joined(info)
 
     def _on_message(self, worker_id: str, message: ToRouter) -> None:
@@ -184,26 +187,29 @@ class Router:
         self._requests.on_message(worker_id, message)
         self._take(WorkerSaid(worker_id=worker_id, message=message))
         if isinstance(message, ControlResult):
-            self._note_ready()
+            self._note_status()
             self.operations.on_result(worker_id, message)
 
     def _on_load(self, worker_id: str, load: WorkerLoad) -> None:
         self.roles.is_balancer = self._share.is_first
         self._take(WorkerReported(worker_id=worker_id, load=load))
-        self._note_ready()
+        self._note_status()
 
     def _on_left(self, worker_id: str, reason: str) -> None:
         self._share.on_left(worker_id)
         self._take(WorkerLeft(worker_id=worker_id, reason=reason))
-        self._note_ready()
+        self._note_status()
         self.transfers.on_left(worker_id)
         self.operations.on_left(worker_id, reason)
 
-    def _note_ready(self) -> None:
-        if self.is_ready != self._was_ready:
-            self._was_ready = self.is_ready
-            _log.info("ready" if self.is_ready else f"not ready: {why_not_ready(self.fleet.workers())}")
-            self._on_ready_changed()
+    def _note_status(self) -> None:
+        was, status = self._status, fleet_status(self.fleet)
+        if self._is_closing or status == was:
+            return
+        self._status = status
+        if status.is_ready != was.is_ready:
+            _log.info("ready" if status.is_ready else f"not ready: {why_not_ready(self.fleet.workers())}")
+        self._on_status(status)
 
     # --- events and effects ---
 

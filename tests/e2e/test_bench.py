@@ -8,6 +8,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+from baton.config.engine_args import BUNDLED_MODEL, BUNDLED_MODEL_NAME
 from tests.e2e.processes import BATON, Cluster
 from tests.integration.tcp_proxy import Proxy
 
@@ -44,6 +45,7 @@ def test_figures_are_the_servers(cluster: Cluster, tmp_path: Path) -> None:
     assert grown == [told["total_input_tokens"], told["total_output_tokens"]]
     assert grown == [NUM_PROMPTS * 40, NUM_PROMPTS * 9]
     assert (told["completed"], told["failed"]) == (NUM_PROMPTS, 0)
+    assert (told["model_id"], told["tokenizer_id"]) == (BUNDLED_MODEL_NAME, BUNDLED_MODEL)
     assert told["request_goodput"] == told["request_throughput"] == NUM_PROMPTS / told["duration"]
     assert told["duration"] >= (NUM_PROMPTS - 1) / 20
     assert all(0 < ttft_s < told["duration"] for ttft_s in told["ttfts"])

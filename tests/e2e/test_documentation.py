@@ -11,6 +11,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "docs/api.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SERVING = ("serve", "router", "prefill-worker", "decode-worker", "mixed-worker")
+EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
 WITHIN_S = 100.0
 
 
@@ -106,6 +108,10 @@ def test_commands_run_or_are_understood(example: Example, cluster: Cluster) -> N
             targets = {word for word in arguments if "=" not in word}
             makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
             assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+        elif program == "pip":
+            extras = set(re.findall(r"\[(\w+)\]", " ".join(arguments)))
+            assert extras <= EXTRAS
+            assert arguments[0] == "install"
         elif program == "curl":
             done = subprocess.run(
                 [addressed(word, cluster) for word in [*command, "-sS", "--fail-with-body"]],

@@ -8,11 +8,12 @@ import sys
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton import LLM, SamplingParams
-from baton.commands.cli_arguments import BUNDLED_MODEL
+from baton.config.engine_args import BUNDLED_MODEL, BUNDLED_MODEL_NAME
 from baton_engine.models.registry import read_model_config
 from baton_proto.v1 import baton_pb2 as pb
 from baton_router.chat_template import Conversation
@@ -169,9 +170,19 @@ def run(command: list[str]) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+def test_no_folder_of_the_bundled_model_is_told(cluster: Cluster) -> None:
+    folder = str(Path(BUNDLED_MODEL).parent)
+    (model,) = httpx.get(f"http://{cluster.http_address}/v1/models").json()["data"]
+    assert (model["id"], model["root"]) == (BUNDLED_MODEL_NAME, BUNDLED_MODEL_NAME)
+    metrics = httpx.get(f"http://{cluster.http_address}/metrics").text
+    assert f'model_name="{BUNDLED_MODEL_NAME}"' in metrics
+    for told in (metrics, cluster.log.read_text()):
+        assert folder not in told
+
+
 def test_the_model_and_its_workers_are_described(cluster: Cluster, llm: LLM) -> None:
     info = cluster.info()
-    assert (info.model, info.is_ready) == (BUNDLED_MODEL, True)
+    assert (info.model, info.is_ready) == (BUNDLED_MODEL_NAME, True)
     assert f"max_model_len={info.max_model_len}" in repr(llm)
     workers = {(worker.worker_id, worker.role) for worker in info.workers}
     assert workers == {("prefill-0", "prefill"), ("decode-1", "decode")}

@@ -142,7 +142,7 @@ def test_a_process_serves_until_it_is_told_to_stop() -> None:
     process = start_process(str(MODEL))
     assert process.stderr is not None
     with process.stderr as log:
-        assert "serving" in log.readline()
+        assert "listening" in log.readline()
         process.send_signal(signal.SIGTERM)
         assert "stopping" in log.read()
     assert process.wait(10) == 0

@@ -287,6 +287,26 @@ def test_an_older_worker_cannot_take_the_name_of_a_newer_one() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("says_farewell", [True, False])
+def test_only_a_router_that_leaves_without_farewell_is_warned_of(
+    says_farewell: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        router, worker = Router(BRISK), Worker(BRISK)
+        server, port = await start(router)
+        async with dialing(worker, port):
+            await until(lambda: bool(worker.router_ids))
+            if says_farewell:
+                router.server.close()
+            await server.stop(0.2)
+            await until(lambda: "cannot be reached, trying on" in caplog.text and bool(worker.lost))
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert bool(warnings) is not says_farewell
+
+
 def test_a_restarted_router_is_a_new_router_to_the_worker() -> None:
     async def scenario() -> None:
         worker = Worker()

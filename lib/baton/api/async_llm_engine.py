@@ -20,7 +20,8 @@ from baton.clusters.engine_loop import EngineLoop
 from baton.clusters.in_process import InProcessCluster
 from baton.clusters.inbox import ABORTED, Inbox, Letter
 from baton.config.engine_args import AsyncEngineArgs, EngineArgs
-from baton.config.engine_parts import load_parts, worker_settings
+from baton.config.engine_parts import load_parts
+from baton.config.worker_parts import worker_settings
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_router.chat_template import Conversation

@@ -49,7 +49,7 @@ class LLM:
         return llm
 
     def _start(self, engine_args: EngineArgs) -> None:
-        self._name = engine_args.model
+        self._name = engine_args.model_names[0]
         self.llm_engine = LLMEngine(engine_args)
         self._offline = OfflineRequests(self.llm_engine)
 

@@ -15,7 +15,8 @@ from baton.clusters.cluster import Cluster, Control, Profile, Sleep, WakeUp
 from baton.clusters.in_process import InProcessCluster
 from baton.clusters.spawned import SpawnedCluster
 from baton.config.engine_args import EngineArgs
-from baton.config.engine_parts import load_parts, worker_settings
+from baton.config.engine_parts import load_parts
+from baton.config.worker_parts import worker_settings
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_router.chat_template import Conversation

@@ -20,7 +20,7 @@ def load_tokenizer(folder: Path) -> Any:
         # Optional: Baton reads tokenizers itself and needs no Transformers for it.
         from transformers import AutoTokenizer
     except ImportError as error:
-        text = "get_tokenizer needs the package transformers, which is not installed; allowed: with it"
+        text = "get_tokenizer needs transformers: pip install 'baton[transformers]'"
         raise InvalidConfigError(text) from error
     try:
         return AutoTokenizer.from_pretrained(folder)

@@ -8,10 +8,11 @@ from typing import Any
 import grpc
 
 from baton.clusters.cluster import ClusterLoad, Control
+from baton.clusters.generation_events import decode_event
 from baton.clusters.inbox import Inbox
 from baton.clusters.operator_client import ask_workers
 from baton.clusters.request_encoder import encode_request
-from baton.clusters.router_client import decode_event, request_error
+from baton.clusters.router_client import request_error
 from baton.clusters.serving_process import ServingProcess
 from baton.clusters.spawned import read_load
 from baton.config.engine_args import EngineArgs

@@ -12,9 +12,10 @@ from typing import Any, Final
 import grpc
 
 from baton.clusters.cluster import ClusterEvent, ClusterLoad, Control
+from baton.clusters.generation_events import decode_event
 from baton.clusters.operator_client import ask_workers
 from baton.clusters.request_encoder import encode_request
-from baton.clusters.router_client import decode_event, request_error
+from baton.clusters.router_client import request_error
 from baton.clusters.serving_process import ServingProcess
 from baton.config.engine_args import EngineArgs
 from baton_core.errors import ErrorCode, RequestError

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton.commands.security_arguments import key_of_environment
+from baton.config.engine_args import BUNDLED_MODEL, BUNDLED_MODEL_NAME
 from baton_bench.arrivals import Pace, Ramp, RampShape
 from baton_bench.http_client import Origin
 from baton_bench.load_run import Limits
@@ -47,7 +48,12 @@ def read_plan(args: argparse.Namespace) -> ServePlan:
             sampling={**sampling, **(args.extra_body or {})},
         ),
         prompts=read_prompts(args, has_sessions=args.trace_sessions),
-        tokens=TokenChoice(tokenizer=args.tokenizer, vocab_size=args.vocab_size, sends_ids=args.token_ids),
+        tokens=TokenChoice(
+            tokenizer=args.tokenizer,
+            folders={BUNDLED_MODEL_NAME: BUNDLED_MODEL},
+            vocab_size=args.vocab_size,
+            sends_ids=args.token_ids,
+        ),
         num_prompts=args.num_prompts,
         num_warmups=args.num_warmups,
         pace=_pace(args),

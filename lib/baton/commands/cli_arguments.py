@@ -27,7 +27,7 @@ from baton.commands.security_arguments import (
 )
 from baton.commands.simulation_arguments import SIMULATION_FLAGS
 from baton.config.engine_arg_fields import Part, flags_of
-from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
+from baton.config.engine_args import BUNDLED_MODEL, EngineArgs, default_names
 from baton.config.fixed_engine_args import take_fixed_flags
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.session import DEFAULT_TIMINGS
@@ -251,6 +251,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if "model" in args and args.model is None:
         _refuse_model_among_names(getattr(args, "served_model_name", ()))
         args.model = BUNDLED_MODEL
+        if "served_model_name" in args:
+            args.served_model_name = args.served_model_name or default_names(BUNDLED_MODEL)
     return args
 
 

@@ -25,6 +25,7 @@ from baton_kv.transport import Transport
 from baton_service.tracing import PROTOCOL_VARIABLES, OtlpProtocol
 
 BUNDLED_MODEL: Final = str(Path(baton.__file__).parent / "bundled")
+BUNDLED_MODEL_NAME: Final = "baton-docs-5m"
 _MAX_INT: Final = 2**31 - 1
 _LOGPROBS_MODES: Final = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 _FITTING: Final = (-1, "auto")
@@ -49,7 +50,7 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     served_model_name: Sequence[str] = arg(
         str,
         (),
-        "names clients ask for; default: the model's folder or id",
+        f"names clients ask for; default: the folder or id as it is given, or {BUNDLED_MODEL_NAME}",
         Part.BOTH,
         form=NAME,
         is_list=True,
@@ -247,6 +248,11 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         """Whether workers are processes of their own."""
         return bool(self.prefill_workers or self.decode_workers)
 
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the model; the first one is reported."""
+        return tuple(self.served_model_name) or default_names(self.model)
+
     def _read_structured_outputs_config(self) -> None:
         config = dict(self.structured_outputs_config or {})
         backend = config.pop("backend", self.structured_outputs_backend)
@@ -270,6 +276,11 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
             if not is_known:
                 allowed = 'torch_profiler_dir, a folder, and "profiler": "torch"'
                 raise InvalidConfigError(f"profiler_config has {key}: {value!r}; allowed: {allowed}")
+
+
+def default_names(model: str) -> tuple[str, ...]:
+    """Names of a model that is given none: what the user called it, and no path that nobody gave."""
+    return (BUNDLED_MODEL_NAME if model == BUNDLED_MODEL else model,)
 
 
 @dataclass

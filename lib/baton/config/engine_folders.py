@@ -19,7 +19,11 @@ def with_local_folders(args: EngineArgs) -> EngineArgs:
     tokenizer = args.tokenizer
     if tokenizer is not None:
         tokenizer = str(resolve_model(tokenizer, revision=args.tokenizer_revision, cache_dir=cache_dir))
-    names = args.served_model_name or (args.model,)
     return replace(
-        args, model=str(model), tokenizer=tokenizer, served_model_name=names, revision=None, download_dir=None
+        args,
+        model=str(model),
+        tokenizer=tokenizer,
+        served_model_name=args.model_names,
+        revision=None,
+        download_dir=None,
     )

@@ -15,7 +15,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from baton.kv_events.kv_events_config import KVEventsConfig
-from baton.processes.process import EXIT_BAD_CONFIG, report
+from baton.processes.banner import Place, banner
+from baton.processes.process import EXIT_BAD_CONFIG, interrupts_held, report
 from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
 
@@ -43,6 +44,10 @@ class LocalCluster:
     """Of the first worker's metrics, the next worker's is the next one; 0 is any, None is none."""
     kv_events: KVEventsConfig = field(default_factory=KVEventsConfig)
     """Of the first worker; the next worker's ports are the next ones."""
+    model_name: str = ""
+    """Its first name."""
+    is_encrypted: bool = False
+    """Whether HTTP clients use TLS."""
     report_fd: int | None = None
     """Where to write the router's addresses, once they are bound."""
     shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
@@ -71,11 +76,13 @@ class LocalCluster:
 async def serve(cluster: LocalCluster) -> int:
     """Start everything and keep it running until cancelled or until a child cannot go on; an exit code."""
     children: list[asyncio.subprocess.Process] = []
+    began_s = asyncio.get_running_loop().time()
     try:
-        router, addresses = await _start_router(cluster, children)
+        router, addresses, reports = await _start_router(cluster, children)
         if not addresses:
             return await router.wait()
-        report(cluster.report_fd, **addresses)
+        report(cluster.report_fd, address=addresses["address"], http_address=addresses["http_address"])
+        announcing = asyncio.create_task(_announce(cluster, addresses, reports, began_s))
         watches = [asyncio.create_task(router.wait())]
         for number, command in enumerate(cluster.roles):
             args = (
@@ -92,7 +99,7 @@ async def serve(cluster: LocalCluster) -> int:
         try:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for watch in watches:
+            for watch in (announcing, *watches):
                 watch.cancel()
         return next(iter(done)).result()
     finally:
@@ -118,20 +125,46 @@ def _kv_events_args(config: KVEventsConfig, number: int) -> tuple[str, ...]:
 
 async def _start_router(
     cluster: LocalCluster, children: list[asyncio.subprocess.Process]
-) -> tuple[asyncio.subprocess.Process, dict[str, str]]:
-    """Start the router and wait until it is bound; no addresses if it ended instead."""
+) -> tuple[asyncio.subprocess.Process, dict[str, str], asyncio.StreamReader]:
+    """Start the router and wait until it is bound; no addresses if it ended instead.
+
+    The reader gets a line about the workers whenever they change.
+    """
     read_fd, write_fd = os.pipe()
     args = (*cluster.router_args, "--report-fd", str(write_fd))
     router = await _start("router", args, children, pass_fds=(write_fd,))
     os.close(write_fd)
-    with os.fdopen(read_fd) as pipe:
-        try:
-            line = await asyncio.wait_for(asyncio.to_thread(pipe.readline), _START_WITHIN_S)
-        except TimeoutError:
-            router.kill()
-            text = f"the router did not report its addresses within {_START_WITHIN_S:g} s"
-            raise RequestError(ErrorCode.UNAVAILABLE, text) from None
-    return router, json.loads(line) if line else {}
+    reports = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reports), os.fdopen(read_fd, "rb")
+    )
+    try:
+        line = await asyncio.wait_for(reports.readline(), _START_WITHIN_S)
+    except TimeoutError:
+        router.kill()
+        text = f"the router did not report its addresses within {_START_WITHIN_S:g} s"
+        raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+    return router, json.loads(line) if line else {}, reports
+
+
+async def _announce(
+    cluster: LocalCluster, addresses: dict[str, str], reports: asyncio.StreamReader, began_s: float
+) -> None:
+    """Say where everything is once every worker is there and a prompt can be served."""
+    is_announced = False
+    async for line in reports:
+        status = json.loads(line)
+        num_workers = status["num_workers"]
+        if is_announced or not status["is_ready"] or sum(num_workers.values()) < len(cluster.roles):
+            continue
+        is_announced = True
+        after_s = asyncio.get_running_loop().time() - began_s
+        place = Place(
+            http=addresses["http_address"],
+            grpc=addresses["address"],
+            scheme="https" if cluster.is_encrypted else "http",
+        )
+        _log.info("%s", banner(cluster.model_name, num_workers, place, after_s))
 
 
 async def _keep_running(
@@ -161,12 +194,13 @@ async def _start(
     children: list[asyncio.subprocess.Process],
     pass_fds: tuple[int, ...] = (),
 ) -> asyncio.subprocess.Process:
-    child = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-m", "baton", command, "--parent-pid", str(os.getpid()), *args),
-        stdin=asyncio.subprocess.DEVNULL,
-        pass_fds=pass_fds,
-    )
+    with interrupts_held():
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "baton", command, "--parent-pid", str(os.getpid()), *args),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=pass_fds,
+        )
     children.append(child)
     return child
 

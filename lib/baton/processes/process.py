@@ -11,7 +11,7 @@ import select
 import signal
 import sys
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, TypeVar
 
 from setproctitle import setproctitle
@@ -38,6 +38,7 @@ def die_with_parent(parent_pid: int) -> None:
     Ctrl-C, which reaches both, is left to the parent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -69,8 +70,8 @@ def _has_reader(file: int) -> bool:
     return not poll.poll(0)
 
 
-def report(file_descriptor: int | None, **facts: object) -> None:
-    """Write one JSON line to whoever started this process and close the descriptor.
+def report(file_descriptor: int | None, *, is_last: bool = True, **facts: object) -> None:
+    """Write one JSON line to whoever started this process and, with the last one, close the descriptor.
 
     Raises:
         InvalidConfigError: nobody has opened it, or nobody reads it.
@@ -78,13 +79,31 @@ def report(file_descriptor: int | None, **facts: object) -> None:
     if file_descriptor is None:
         return
     try:
-        with os.fdopen(file_descriptor, "w") as pipe:
+        with os.fdopen(file_descriptor, "w", closefd=is_last) as pipe:
             pipe.write(json.dumps(facts) + "\n")
     except OSError as error:
         raise InvalidConfigError(
             f"--report-fd is {file_descriptor}, which cannot be written ({error.strerror}); "
             "allowed: a pipe that is open and read"
         ) from error
+
+
+def report_on(file_descriptor: int | None, **facts: object) -> None:
+    """Write a further line, and nothing where nobody reads it any more; it never waits for a reader."""
+    if file_descriptor is not None:
+        with suppress(OSError):
+            os.set_blocking(file_descriptor, False)
+            os.write(file_descriptor, f"{json.dumps(facts)}\n".encode())
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Keep Ctrl-C waiting, and from processes that are started meanwhile until they `die_with_parent`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 @contextmanager

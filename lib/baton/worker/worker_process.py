@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 import torch
 import zmq.asyncio
@@ -48,6 +51,7 @@ from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S, on_first_sign
 from baton_service.tls import ClientTls
 from baton_service.tracing import TracingSettings, start_tracing
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -137,8 +141,9 @@ async def _serve(settings: WorkerSettings) -> None:
         copy = choose_copy(device, settings.engine.cpu_kernels) or copy_rows
         placement = PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device)
         placed = replace(settings.engine, device=device.type)
+        _log.info("loading %s", settings.model_name or settings.engine.model)
         forms = await asyncio.to_thread(form_compiler, settings)
-        engine = await asyncio.to_thread(_load, placed, forms, placement)
+        engine = await _unless_stopped(_load, placed, forms, placement)
         assert placement.connector is not None, "loading places the pool"
         worker_id = settings.worker_id or f"{settings.role}-{secrets.token_hex(4)}"
         config = worker_config(settings, engine.loaded, placement.connector.capabilities, worker_id, epoch)
@@ -171,12 +176,22 @@ async def _serve(settings: WorkerSettings) -> None:
         worker = Worker(parts)
         metrics.watch(worker.metrics)
         found = ("those that it finds",) if settings.redis.is_given else ()
-        _log.info("worker %s serves %s", worker_id, ", ".join((*settings.routers, *found)))
+        _log.info("worker %s registers at %s", worker_id, ", ".join((*settings.routers, *found)))
         with on_first_signal(partial(worker.leave, settings.shutdown_timeout_s)):
             await worker.run()
     finally:
         stack.close()
         context.destroy(linger=0)
+
+
+async def _unless_stopped(load: Callable[..., T], *args: object) -> T:
+    """Load on a thread; a process that is told to stop meanwhile ends at once, as its thread never would."""
+    try:
+        return await asyncio.to_thread(load, *args)
+    except asyncio.CancelledError:
+        _log.info("stopped while loading")
+        logging.shutdown()
+        os._exit(0)
 
 
 def _serving_metrics(

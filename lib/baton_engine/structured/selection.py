@@ -76,6 +76,6 @@ class Backends:
         except ImportError as error:
             raise InvalidConfigError(
                 f"structured_outputs_backend is {self._name!r} and needs a missing package ({error}); "
-                "allowed: one whose package is installed, as baton[worker] does"
+                "allowed: one whose package is installed: pip install 'baton[worker]'"
             ) from error
         return make(self._vocabulary, self._end)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from importlib.metadata import version
+from typing import Final
 
 import msgspec
 from starlette.responses import Response
 
 from baton_router.http.calls import Call
 from baton_service.exposition import CONTENT_TYPE
+
+RETRY_AFTER_S: Final = 1
 
 
 class Version(msgspec.Struct, kw_only=True):
@@ -30,9 +33,9 @@ async def health(call: Call[None]) -> None:
     why_not = door.why_not_ready
     lines = [line for line in (why_not, *door.broken_pairs) if line]
     text = "".join(f"{line}\n" for line in lines)
-    await call.respond(
-        Response(text, status_code=503 if why_not else 200, media_type="text/plain") if text else Response()
-    )
+    headers = {"retry-after": str(RETRY_AFTER_S)} if why_not else None
+    status = 503 if why_not else 200
+    await call.respond(Response(text, status, headers, "text/plain") if text else Response())
 
 
 async def show_version(call: Call[None]) -> None:

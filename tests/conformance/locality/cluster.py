@@ -133,7 +133,7 @@ class ListeningRouter:
             RouterConfig(),
             router_id=name,
             epoch=1,
-            on_ready_changed=lambda: None,
+            on_status=lambda status: None,
             share=self.share,
             timings=TIMINGS,
         )

@@ -88,6 +88,12 @@ def test_flags_say_what_fields_say() -> None:
     assert EngineArgs().model == BUNDLED_MODEL
 
 
+def test_a_model_goes_by_what_the_user_called_it() -> None:
+    assert EngineArgs().model_names == ("baton-docs-5m",)
+    assert EngineArgs(model="org/a").model_names == ("org/a",)
+    assert EngineArgs(model="org/a", served_model_name=("b", "c")).model_names == ("b", "c")
+
+
 def test_serve_and_its_children_take_the_flags_of_their_fields() -> None:
     flags = {command.name: {flag.name: flag for flag in command.flags} for command in COMMANDS}
     for one in (one for one in fields(EngineArgs) if one.metadata and one.name != "model"):

@@ -177,6 +177,15 @@ def test_names_of_the_bundled_model_need_no_model() -> None:
     assert (args.model, args.served_model_name) == (BUNDLED_MODEL, ("org/a", "b"))
 
 
+def test_the_bundled_model_has_a_name_and_others_have_the_one_that_was_given() -> None:
+    for command in ("serve", "router", "decode-worker"):
+        assert parse([command]).served_model_name == ("baton-docs-5m",)
+    serve = parse(["serve"])
+    for flags in (router_flags(serve), worker_flags(serve, num_workers=2)):
+        assert "--served-model-name=baton-docs-5m" in flags
+    assert parse(["serve", "/a/folder"]).served_model_name == ()
+
+
 def test_a_repeated_flag_gathers_its_values() -> None:
     args = parse(["decode-worker", "--router", "a:1", "--router", "[::1]:2"])
     assert args.router == ("a:1", "[::1]:2")

@@ -1,0 +1,101 @@
+"""What a person sees of `baton serve`: progress, a banner once prompts are served, and a silent end."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.processes import BATON, PATIENT, READY_WITHIN_S, SMALL, STOP_WITHIN_S, Cluster, starting, until
+
+TROUBLE = re.compile(r"WARNING|ERROR|Traceback|Exception|leaked|never awaited")
+PROMPT = {"prompt": "import os", "max_tokens": 2}
+STEPS = (
+    "listening at ",
+    " loading baton-docs-5m",
+    "weights are read",
+    "warming up",
+    " registers at ",
+    " ready",
+)
+
+
+def lines_with(cluster: Cluster, text: str) -> list[str]:
+    return [line for line in cluster.log.read_text().splitlines() if text in line]
+
+
+def test_clients_are_told_to_come_again_until_the_banner_says_where(tmp_path: Path) -> None:
+    with (
+        starting(tmp_path, *SMALL) as cluster,
+        httpx.Client(base_url=f"http://{cluster.http_address}") as http,
+    ):
+        early = http.post("/v1/completions", json=PROMPT)
+        health = http.get("/health")
+        assert (early.status_code, health.status_code) == (503, 503)
+        assert early.json()["error"]["message"] == "no decode worker is registered"
+        assert int(early.headers["retry-after"]) >= 1
+        assert int(health.headers["retry-after"]) >= 1
+        assert "none is registered" in health.text
+        assert lines_with(cluster, "serving ") == []
+        until(lambda: bool(lines_with(cluster, "  gRPC ")), READY_WITHIN_S, "the banner")
+        assert http.get("/health").status_code == 200
+        served = http.post("/v1/completions", json=PROMPT, timeout=READY_WITHIN_S)
+        assert served.status_code == 200
+        assert served.json()["model"] == "baton-docs-5m"
+        (line,) = lines_with(cluster, "serving ")
+        assert "serving baton-docs-5m with 1 prefill worker and 1 decode worker, ready after" in line
+        told = cluster.log.read_text()
+        shown = dict(re.findall(r"^  (\S.*?)  +(\S+)$", told, re.MULTILINE))
+        url = f"http://{cluster.http_address}"
+        assert shown["gRPC"] == cluster.address
+        assert shown["OpenAI base URL"] == f"{url}/v1"
+        for name in ("chat page", "dashboard"):
+            assert httpx.get(shown[name]).status_code == 200
+        places = [told.index(step) for step in STEPS]
+        assert places == sorted(places)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.5, 1.5, 3.0, 5.0])
+def test_ctrl_c_while_it_starts_leaves_nothing_but_progress(after_s: float, tmp_path: Path) -> None:
+    told = interrupted(tmp_path / "log", lambda text: False, after_s)
+    assert not TROUBLE.search(told), told
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_normal_stop_warns_of_nothing(sign: signal.Signals, tmp_path: Path) -> None:
+    told = interrupted(tmp_path / "log", lambda text: "  gRPC " in text, READY_WITHIN_S, sign)
+    assert "  gRPC " in told
+    assert not TROUBLE.search(told), told
+    assert "not ready" not in told
+
+
+def interrupted(
+    log: Path, is_due: Callable[[str], bool], within_s: float, sign: signal.Signals = signal.SIGINT
+) -> str:
+    """Run `baton serve`, signal it when it is due, as a terminal does Ctrl-C, and return what it said."""
+    command = (*BATON, "serve", "--port", "0", "--grpc-port", "0", *PATIENT, *SMALL)
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        )
+    until(lambda: name_of(process) == "baton serve", READY_WITHIN_S, "a command that can be stopped")
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and not is_due(log.read_text()):
+        time.sleep(0.05)
+    if sign is signal.SIGINT:
+        os.killpg(process.pid, sign)
+    else:
+        process.send_signal(sign)
+    assert process.wait(STOP_WITHIN_S) in (0, 130)
+    return log.read_text()
+
+
+def name_of(process: subprocess.Popen[bytes]) -> str:
+    return Path(f"/proc/{process.pid}/cmdline").read_text().rstrip("\0")
