@@ -43,6 +43,7 @@ GIVEN: dict[str, Any] = {
     "kv_cache_memory_bytes": 2**20,
     "gpu_memory_utilization": 0.5,
     "kv_transport": "tcp",
+    "cpu_kernels": "plain",
     "max_logprobs": -1,
     "logprobs_mode": "raw_logits",
     "logits_processors": ("package.module:function",),
