@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -86,3 +88,19 @@ def test_what_other_threads_call_meanwhile_is_not_recorded() -> None:
     calls.replay()
     assert torch.equal(changed, others + 1)
     assert torch.equal(result, compute(token_ids))
+
+
+def test_recording_does_not_import_the_compiler_of_torch() -> None:
+    """The import takes a second or two, which the first decode step would take longer."""
+    program = (
+        "import sys, torch\n"
+        "from baton_kernels.recorded_calls import RecordedCalls\n"
+        "numbers = torch.ones(3)\n"
+        "calls, result = RecordedCalls.record(lambda: numbers + 1)\n"
+        "numbers += 1\n"
+        "calls.replay()\n"
+        "assert result.tolist() == [3.0, 3.0, 3.0], result\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
