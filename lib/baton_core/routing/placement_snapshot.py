@@ -12,7 +12,7 @@ from baton_core.sessions.worker_info import Role, WorkerRates
 
 PRIOR: Final = WorkerRates(prefill_tokens_per_s=5_000.0, decode_step_s=0.02, pull_bytes_per_s=1e10)
 """Of a fleet that has learned nothing yet. The bandwidth is high on purpose: whoever takes transfers for
-cheap tries one, and knows."""
+cheap tries some, and knows."""
 EXPECTED_OUTPUT_TOKENS: Final = 128
 """Of a sequence, unless its `max_tokens` are fewer."""
 
