@@ -57,7 +57,7 @@ class Site:
         self.names = [f"worker-{number}" for number in range(num_workers)]
         for number, name in enumerate(self.names):
             self.fleet.join(_info(name, ROLES[number % len(ROLES)]))
-            self.fleet.report(name, self._load())
+            self.fleet.report(0.0, name, self._load())
         before = _resident_bytes()
         self._fill(num_blocks // num_workers)
         self.bytes_per_block = (_resident_bytes() - before) / num_blocks

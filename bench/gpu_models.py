@@ -35,6 +35,7 @@ from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.runner import ModelRunner
 from baton_engine.sampler import Sampler
+from baton_engine.warm_up import WarmUp, WarmUpLimits
 from baton_kernels.interface import LayerKernels
 from baton_kernels.selection import select_kernels
 
@@ -101,7 +102,8 @@ def make_runner(setup: Setup, shape: ModelShape, num_seqs: int, max_len: int) ->
     num_blocks = num_seqs * -(-max_len // BLOCK_SIZE)
     pool = torch.zeros((num_blocks, *spec.block_shape), dtype=setup.dtype, device=setup.device).normal_()
     runner = ModelRunner(model, kernels.attention, pool, spec, Sampler(kernels.sampling))
-    runner.warm_up(max_len)
+    limits = WarmUpLimits(max_model_len=max_len, max_num_batched_tokens=max_len, max_num_seqs=num_seqs)
+    WarmUp(runner=runner, limits=limits).run_prompts()
     if kernels.attention.is_capturable(pool):
         runner.capture_decodes(num_seqs, max_len)
     return runner

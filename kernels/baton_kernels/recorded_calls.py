@@ -159,6 +159,11 @@ class _NotingOperators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorded = recorded
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: else torch imports its compiler, which takes a second, to keep it away from here."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

@@ -188,6 +188,11 @@ class DrawStates:
         self._num_tokens += state.num_tokens
         return state
 
+    def clear(self) -> None:
+        """Forget all."""
+        self._states.clear()
+        self._num_tokens = 0
+
     def trim(self, num_rows: int) -> None:
         """Forget what is beyond the limits after a step of `num_rows` draws, which keeps its own."""
         while len(self._states) > num_rows and self._has_too_much:

@@ -28,6 +28,7 @@ from baton_engine.quantization import Quantization, require_quantizable
 from baton_engine.runner import ModelRunner
 from baton_engine.sampler import Sampler
 from baton_engine.sizing import KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
+from baton_engine.warm_up import WarmUp, WarmUpLimits
 from baton_engine.weights import WeightReader
 from baton_kernels.cpu_variants import AUTO
 from baton_kernels.interface import Kernels
@@ -114,13 +115,22 @@ class LoadedModel:
             shape, dtype = (plan.num_blocks, *spec.block_shape), getattr(torch, spec.dtype)
             kv_pool = torch.zeros(shape, dtype=dtype, device=self.model.device)
         attention = self.kernels.attention
-        rules = LogitsRules(DrawStates(self.processors, forms))
-        sampler = Sampler(self.kernels.sampling, rules, settings.logprobs_mode)
+        states = DrawStates(self.processors, forms)
+        sampler = Sampler(self.kernels.sampling, LogitsRules(states), settings.logprobs_mode)
         runner = ModelRunner(self.model, attention, kv_pool, spec, sampler)
         logger.info("warming up")
-        runner.warm_up(plan.max_model_len)
+        limits = WarmUpLimits(
+            max_model_len=plan.max_model_len,
+            max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            has_grammars=forms is not None,
+        )
+        warm_up = WarmUp(runner=runner, limits=limits)
+        warm_up.run_prompts()
         if attention.is_capturable(kv_pool) and not settings.enforce_eager:
             _capture_decodes(runner, settings, plan)
+        warm_up.run_decodes()
+        states.clear()
         return LoadedEngine(
             runner=runner,
             config=self.config,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from baton_core.blocks.kv_spec import KVSpec
-from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan, StepResult
+from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
 from baton_engine.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
 from baton_engine.decode_inputs import DecodeInputs
 from baton_engine.decode_recordings import MAX_RECORDED_SEQS, DecodeRecordings
@@ -85,23 +85,6 @@ class ModelRunner:
         prompts = prompt_logprobs(self.model, hidden, plan.slices, self._sampler.mode)
         self._last = plan.step_id, drawn.token_ids
         return lambda: step_result(plan, drawn, token_ids(), prompts)
-
-    def warm_up(self, max_model_len: int) -> None:
-        """Run a prompt and a decode step, so that the first request does not pay for what starts lazily.
-
-        No longer than `max_model_len` tokens. Mutates block 0: call it before the first sequence.
-        """
-        spec = SampleSpec(seed=0, position=0, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-        prompt_len = max(1, min(self.spec.block_size, max_model_len) - 1)
-        for step_id, (start, num_tokens) in enumerate(((0, prompt_len), (prompt_len - 1, 1))):
-            piece = SequenceSlice(
-                seq_id=SeqId("warm-up", 0),
-                token_ids=(0,) * num_tokens,
-                start=start,
-                block_tables=((0,),) * len(self.spec.groups),
-                samples=(spec,),
-            )
-            self.execute(StepPlan(step_id=step_id, slices=(piece,)))
 
     def _drawn_before(self, plan: StepPlan) -> Tensor | None:
         """Return `[num_slices] int64`, what the step before drew for each slice; None if all is known.

@@ -103,6 +103,9 @@ def encode_load(load: WorkerLoad) -> pb.Load:
             prefill_tokens_per_s=load.rates.prefill_tokens_per_s,
             decode_step_s=load.rates.decode_step_s,
             pull_bytes_per_s=load.rates.pull_bytes_per_s,
+            num_prefill_steps=load.rates.num_prefill_steps,
+            num_decode_steps=load.rates.num_decode_steps,
+            num_pulls=load.rates.num_pulls,
         ),
     )
 
@@ -129,5 +132,8 @@ def decode_load(load: pb.Load) -> WorkerLoad:
             prefill_tokens_per_s=checked_number("prefill_tokens_per_s", load.rates.prefill_tokens_per_s),
             decode_step_s=checked_number("decode_step_s", load.rates.decode_step_s),
             pull_bytes_per_s=checked_number("pull_bytes_per_s", load.rates.pull_bytes_per_s),
+            num_prefill_steps=load.rates.num_prefill_steps,
+            num_decode_steps=load.rates.num_decode_steps,
+            num_pulls=load.rates.num_pulls,
         ),
     )

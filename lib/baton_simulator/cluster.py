@@ -95,10 +95,16 @@ class Cluster:
         return self.workers.get(name) or self.routers[name]
 
     def start(
-        self, info: WorkerInfo, config: WorkerConfig, engine: Engine, clock: NodeClock = EXACT
+        self,
+        info: WorkerInfo,
+        config: WorkerConfig,
+        engine: Engine,
+        clock: NodeClock = EXACT,
+        cost: StepCost | None = None,
     ) -> SimWorker:
-        """Start a worker, in the place of an earlier one of its name."""
-        worker = self.workers[info.worker_id] = SimWorker(self, info, config, engine, clock)
+        """Start a worker, in the place of an earlier one of its name; `cost` is that of its steps."""
+        cost = cost or self.conditions.cost
+        worker = self.workers[info.worker_id] = SimWorker(self, info, config, engine, clock, cost)
         self.log.add(worker.name, "starts", f"epoch {info.epoch}")
         for link in worker.links:
             link.dial()

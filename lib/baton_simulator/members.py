@@ -12,6 +12,7 @@ from baton_core.worker.scheduler_config import SchedulerConfig, SchedulingPolicy
 from baton_core.worker.worker_config import WorkerConfig
 from baton_simulator.clock import NodeClock
 from baton_simulator.cluster import EXACT, Cluster
+from baton_simulator.costs import StepCost
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, HashEngine, Windows
 from baton_simulator.transfer_timings import USUAL, Timings
 
@@ -44,9 +45,16 @@ def make_spec(windows: Windows) -> KVSpec:
 
 
 def start_worker(
-    cluster: Cluster, name: str, role: Role, shape: Shape, *, epoch: int = 1, clock: NodeClock = EXACT
+    cluster: Cluster,
+    name: str,
+    role: Role,
+    shape: Shape,
+    *,
+    epoch: int = 1,
+    clock: NodeClock = EXACT,
+    cost: StepCost | None = None,
 ) -> HashEngine:
-    """Start a worker that hashes, in the place of an earlier one of its name."""
+    """Start a worker that hashes, in the place of an earlier one of its name; `cost` is that of its steps."""
     spec = make_spec(shape.windows)
     identity = ModelIdentity(
         model="m", dtype="f", kv_layout="l", block_size=BLOCK_SIZE, transport="sim", kv_windows=shape.windows
@@ -90,5 +98,5 @@ def start_worker(
     )
     rng = Random(f"{cluster.seed}/{name}/{epoch}/garbled")
     engine = HashEngine(shape.num_blocks, spec.paging, garbled=shape.garbled, rng=rng)
-    cluster.start(info, config, engine, clock)
+    cluster.start(info, config, engine, clock, cost)
     return engine

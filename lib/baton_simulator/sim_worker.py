@@ -30,6 +30,7 @@ from baton_core.worker.worker_events import (
 )
 from baton_simulator.clock import NodeClock
 from baton_simulator.copies import Copies, Engine
+from baton_simulator.costs import StepCost
 from baton_simulator.lease_watch import LeaseWatch
 from baton_simulator.node import Node
 from baton_simulator.router_link import RouterLink
@@ -47,12 +48,19 @@ class SimWorker(Node):
     """Dials every router of the cluster."""
 
     def __init__(
-        self, cluster: Cluster, info: WorkerInfo, config: WorkerConfig, engine: Engine, clock: NodeClock
+        self,
+        cluster: Cluster,
+        info: WorkerInfo,
+        config: WorkerConfig,
+        engine: Engine,
+        clock: NodeClock,
+        cost: StepCost,
     ) -> None:
         super().__init__(cluster, info.worker_id, clock)
         self.info = info
         self.core = WorkerCore(config)
         self.engine = engine
+        self._cost = cost
         self.rng = Random(f"{cluster.seed}/{info.worker_id}/{info.epoch}")
         self.links = [RouterLink(self, name) for name in cluster.routers]
         self._plans: deque[StepPlan] = deque()
@@ -110,7 +118,7 @@ class SimWorker(Node):
 
     def _begin_step(self, plan: StepPlan) -> None:
         """Compute somewhere within the step: its blocks stay what they were when it was planned."""
-        step_s = self.cluster.conditions.cost.step_s(plan) * self.rng.uniform(0.5, 1.5)
+        step_s = self._cost.step_s(plan) * self.rng.uniform(0.5, 1.5)
         computed_s = step_s * self.rng.random()
         self.after(computed_s, lambda: self._compute(plan, step_s - computed_s))
 

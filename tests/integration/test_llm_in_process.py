@@ -19,6 +19,7 @@ from baton_core.errors import (
     InvalidRequestError,
     RequestError,
 )
+from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.structured import compiler
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import CHAT_TEMPLATE, make_model, make_prompt
@@ -179,8 +180,8 @@ def test_functions_are_called_with_the_model_and_the_runner(llm: LLM) -> None:
     assert llm.collective_rpc("builtins:isinstance", args=(object,)) == [True]
     (name,) = llm.collective_rpc(lambda runner, **given: (type(runner).__name__, given), kwargs={"a": 1})
     assert name == ("ModelRunner", {"a": 1})
-    assert llm.collective_rpc("warm_up", args=(64,)) == [None]
-    assert llm.reset_prefix_cache(), "a warm-up writes to the first block"
+    nothing = StepPlan(step_id=1, slices=())
+    assert llm.collective_rpc("execute", args=(nothing,)) == [StepResult(step_id=1, sampled=())]
     for call, said in (
         (lambda: llm.apply_model("nowhere:function"), "func is 'nowhere:function'; allowed: a function, or"),
         (lambda: llm.collective_rpc("fly"), "method is 'fly'; allowed: a method of the runner"),

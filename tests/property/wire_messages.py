@@ -270,7 +270,13 @@ loads = st.builds(
     is_role_fixed=st.booleans(),
     is_draining=st.booleans(),
     rates=st.builds(
-        WorkerRates, prefill_tokens_per_s=seconds, decode_step_s=seconds, pull_bytes_per_s=seconds
+        WorkerRates,
+        prefill_tokens_per_s=seconds,
+        decode_step_s=seconds,
+        pull_bytes_per_s=seconds,
+        num_prefill_steps=counts,
+        num_decode_steps=counts,
+        num_pulls=counts,
     ),
 )
 

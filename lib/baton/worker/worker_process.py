@@ -35,6 +35,7 @@ from baton_engine.loading import EngineSettings, LoadedEngine
 from baton_engine.model_folder import resolve_model
 from baton_engine.models.registry import read_model_config
 from baton_engine.structured.compiler import FormCompiler
+from baton_engine.warm_up import FORM as WARM_UP_FORM
 from baton_kv.backends import BACKENDS
 from baton_kv.connector import Capabilities, VerifiesBy
 from baton_kv.curve import CurveKeys
@@ -224,12 +225,17 @@ def worker_controls(settings: WorkerSettings, engine: ResidentEngine) -> WorkerC
 
 
 def form_compiler(settings: WorkerSettings) -> FormCompiler:
-    """What compiles the forms of outputs for a model; its tokenizer is read when the first one comes."""
+    """What compiles the forms of outputs for a model; it begins with one, while the weights are read.
+
+    So the tokenizer and the library are there when the engine warms up.
+    """
     folder = resolve_model(settings.engine.model)
     config = read_model_config(folder)
     tokenizer = folder if settings.tokenizer is None else resolve_model(settings.tokenizer)
     backend = settings.structured_outputs_backend
-    return FormCompiler(tokenizer, config.vocab_size, config.eos_token_ids, backend=backend)
+    forms = FormCompiler(tokenizer, config.vocab_size, config.eos_token_ids, backend=backend)
+    forms.compile(WARM_UP_FORM)
+    return forms
 
 
 def worker_config(

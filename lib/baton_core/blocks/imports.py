@@ -295,7 +295,8 @@ class Imports:
         for effect in step.effects:
             if isinstance(effect, Pull):
                 self._transfer_of_pull[effect.pull_id] = transfer.transfer_id
-                self._rates.begin_pull(now, effect.pull_id, len(effect.blocks) * self._block_bytes)
+                num_bytes = len(effect.blocks) * self._block_bytes
+                self._rates.begin_pull(now, effect.pull_id, effect.source, num_bytes)
         if transfer.state in TERMINAL:
             del self._transfers[transfer.transfer_id]
         return list(step.effects)

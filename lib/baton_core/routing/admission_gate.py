@@ -114,8 +114,9 @@ class AdmissionGate:
         limit_s = self._slo.tpot_s
         if limit_s is None:
             return {}
+        rates = self._fleet.rates()
         steps = {
-            info.worker_id: load.rates.decode_step_s
+            info.worker_id: rates[info.worker_id].decode_step_s
             for info, load in self._fleet.workers()
             if load.is_taking and (load.role or info.role).can_decode
         }

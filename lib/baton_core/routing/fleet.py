@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -14,15 +15,20 @@ from baton_core.routing.placement_snapshot import (
     EXPECTED_OUTPUT_TOKENS,
     PlacementRequest,
     WorkerView,
+    speed_of,
     typical_rates,
 )
 from baton_core.routing.prefix_index import NUM_SHARDS, PrefixIndex
+from baton_core.routing.rate_aging import Report, aged_rates
 from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import CacheDelta, KVSource, RequestSpec
 from baton_core.sessions.worker_info import ModelIdentity, WorkerInfo, WorkerLoad, WorkerRates
 
 SWEEP_ENTRIES: Final = 512
 """Of the index, between two events: well under a millisecond."""
+AGE_EVERY_S: Final = 0.25
+"""Rates are worked out anew at most so often, unless one has just become known: of a large fleet heartbeats
+come all the time, and each would change what all are compared with."""
 
 
 class Fleet:
@@ -33,8 +39,11 @@ class Fleet:
         self._index = PrefixIndex(index_shards)
         self._given_by_others: dict[str, dict[str, Charge]] = {}
         """By router, then by worker."""
-        self._typical: WorkerRates | None = None
-        """None where it has to be worked out anew."""
+        self._rates: Mapping[str, WorkerRates] | None = None
+        """Aged, by worker; None where they have to be worked out anew."""
+        self._aged_s = -math.inf
+        self._has_new_rates = False
+        """Whether there are reports since that change them."""
         self._num_placed = 0
 
     @property
@@ -87,6 +96,7 @@ class Fleet:
         self.check(info)
         load = WorkerLoad(num_available_blocks=info.num_blocks)
         self._members[info.worker_id] = Member(info=info, load=load)
+        self._rates = None
         self._index.begin_epoch(info.worker_id, info.epoch)
         self._count_others(info.worker_id)
 
@@ -94,7 +104,7 @@ class Fleet:
         self._members.pop(worker_id, None)
         for name in self._members:
             self.note_pair(worker_id, name, is_broken=False)
-        self._typical = None
+        self._rates = None
         self._index.drop(worker_id)
 
     def note_others(self, router_id: str, charges: Sequence[Charge]) -> None:
@@ -105,11 +115,25 @@ class Fleet:
         for worker_id in {**before, **self._given_by_others.get(router_id, {})}:
             self._count_others(worker_id)
 
-    def report(self, worker_id: str, load: WorkerLoad) -> None:
+    def report(self, now: float, worker_id: str, load: WorkerLoad) -> None:
         if (member := self._members.get(worker_id)) is not None:
-            if load.rates != member.load.rates:
-                self._typical = None
-            member.report(load)
+            is_urgent = load.role != member.load.role or load.rates.known != member.load.rates.known
+            self._has_new_rates = self._has_new_rates or load.rates != member.load.rates
+            if is_urgent or (self._has_new_rates and now >= self._aged_s + AGE_EVERY_S):
+                self._rates, self._aged_s, self._has_new_rates = None, now, False
+            member.report(now, load)
+
+    def rates(self) -> Mapping[str, WorkerRates]:
+        """What each worker's rates are taken to be, by name: aged where others have newer ones."""
+        if self._rates is None:
+            members = self._members.items()
+            self._rates = aged_rates(
+                Report(name, member.role, member.load.rates, member.learned_at) for name, member in members
+            )
+            typical = typical_rates(self._rates.values())
+            for name, member in members:
+                member.note_speed(speed_of(self._rates[name], typical))
+        return self._rates
 
     def note_pair(self, prefill: str, decode: str, *, is_broken: bool) -> None:
         """Know whether blocks of one worker arrive at another."""
@@ -132,6 +156,7 @@ class Fleet:
                 is_draining=result.is_draining,
             )
             member.note_standing(load)
+            self._rates = None
 
     def apply_delta(self, worker_id: str, delta: CacheDelta, epoch: int | None = None) -> bool:
         """Take what a worker stored and removed; False when something before it was missed.
@@ -190,12 +215,11 @@ class Fleet:
         """The snapshot that placement decides on, for a prompt whose blocks have these hashes."""
         if self.identity is None:
             return []
-        if self._typical is None:
-            self._typical = typical_rates(member.load.rates for member in self._members.values())
-        typical, num_blocks = self._typical, self.num_blocks(num_prompt_tokens)
+        self.rates()
+        num_blocks = self.num_blocks(num_prompt_tokens)
         num_cached, block_size = self._index.num_cached_blocks(hashes), self.identity.block_size
         return [
-            member.view(num_cached.get(worker_id, 0) * block_size, num_blocks, typical)
+            member.view(num_cached.get(worker_id, 0) * block_size, num_blocks)
             for worker_id, member in self._members.items()
         ]
 

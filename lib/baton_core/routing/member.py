@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from baton_core.routing.charge import NOTHING, Charge, total
-from baton_core.routing.placement_snapshot import PRIOR_SPEED, WorkerSpeed, WorkerView, speed_of
+from baton_core.routing.placement_snapshot import PRIOR_SPEED, WorkerSpeed, WorkerView
+from baton_core.routing.rate_aging import NEVER_LEARNED, LearnedAt
 from baton_core.routing.token_queue import TokenQueue
-from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,9 +27,9 @@ class Member:
     queue: TokenQueue = field(default_factory=TokenQueue)
     broken_sources: frozenset[str] = frozenset()
     """Workers whose blocks do not arrive here."""
+    learned_at: LearnedAt = NEVER_LEARNED
+    """When it learned the rates of its load."""
     _speed: WorkerSpeed = PRIOR_SPEED
-    _rates: WorkerRates | None = None
-    _typical: WorkerRates | None = None
     _num_reservable: int = 0
     _seen: WorkerView | None = None
     """By the last request; None where something has changed since."""
@@ -43,7 +44,8 @@ class Member:
         """Given by all routers."""
         return self.num_given_sequences + self.others.num_sequences
 
-    def report(self, load: WorkerLoad) -> None:
+    def report(self, now: float, load: WorkerLoad) -> None:
+        self.learned_at = self.learned_at.after(now, self.load.rates, load.rates)
         self.note_standing(load)
         self.queue.report(load.num_queued_tokens)
 
@@ -77,25 +79,27 @@ class Member:
         num_reserved = self.num_given_blocks + self.others.num_blocks
         return min(num_available, self.info.num_blocks // 2 - num_reserved) if num_reserved else num_available
 
-    def view(self, num_cached_tokens: int, num_blocks: int, typical: WorkerRates) -> WorkerView:
+    def note_speed(self, speed: WorkerSpeed) -> None:
+        """Know what it is taken to do."""
+        if speed != self._speed:
+            self._speed, self._seen = speed, None
+
+    def view(self, num_cached_tokens: int, num_blocks: int) -> WorkerView:
         """As a request sees it that finds so much of its prompt there and takes so many blocks.
 
         Most requests see it as the one before did, and a router asks every worker for every request.
         """
         seen = self._seen
-        if seen is None or self._typical is not typical:
-            seen = self._seen = self._look(typical)
+        if seen is None:
+            seen = self._seen = self._look()
         can_reserve = num_blocks <= self._num_reservable
         if seen.num_cached_tokens != num_cached_tokens or seen.can_reserve is not can_reserve:
             seen = self._seen = seen._replace(num_cached_tokens=num_cached_tokens, can_reserve=can_reserve)
         return seen
 
-    def _look(self, typical: WorkerRates) -> WorkerView:
+    def _look(self) -> WorkerView:
         """As a request sees it that finds nothing there."""
         load, info = self.load, self.info
-        if self._rates is not load.rates or self._typical is not typical:
-            self._rates, self._typical = load.rates, typical
-            self._speed = speed_of(load.rates, typical)
         self._num_reservable = self.num_reservable_blocks
         return WorkerView(
             worker_id=info.worker_id,

@@ -19,7 +19,9 @@ HANDOVER_S: Final = 0.002
 COMPANY: Final = 0.1
 """Sequences that a worker which prefers to decode is taken to run besides those it has: more will come."""
 AFFINITY: Final = 0.05
-"""By how much more a candidate may cost, as a part of it, and still be taken for the sake of its session."""
+"""By how much more a candidate may cost, as a part of it, and still be taken because the request's key
+prefers it. The key is its session, whose requests are to meet, or else its name: so requests spread over
+workers that are about as good."""
 _DECODE: Final = Role.DECODE
 _new: Final = tuple.__new__
 """What making a named tuple comes to, without the call in Python around it."""
@@ -50,7 +52,7 @@ class Terms(NamedTuple):
     local_score_s: float
     """What a worker alone is compared by."""
     prefill_score_s: float
-    """What prefill workers are compared by; no affinity, for the decode worker has the session."""
+    """What prefill workers are compared by."""
     beginning_s: float
     """From the end of a transfer to the second token."""
     decode_score_s: float
@@ -63,6 +65,7 @@ class CostModel:
 
     def __init__(self, request: PlacementRequest, stall_weight: float) -> None:
         self._request = request
+        self._key = request.session_id or request.request_id
         priority = max(-MAX_PRIORITY, min(MAX_PRIORITY, request.priority))
         self._weight = stall_weight * 2.0**priority
         self._num_output_tokens = request.num_sequences * request.num_output_tokens
@@ -94,7 +97,7 @@ class CostModel:
             prefill_s = compute_s + num_steps * prefill_step_s
             num_over = num_running + num_new - view.max_num_seqs
             seat_s = self._seat_s(view, num_over) if num_over > 0 else 0.0
-            affinity = self._affinity(name) if request.session_id else 1.0
+            affinity = self._affinity(name) if self._key else 1.0
             begin_s = HANDOVER_S + seat_s + step_s
             terms = (
                 view,
@@ -108,7 +111,7 @@ class CostModel:
                 stall_s,
                 affinity,
                 (queue_s + seat_s + prefill_s + step_s + weight * stall_s) * affinity,
-                queue_s + prefill_s + weight * prompt_stall_s,
+                (queue_s + prefill_s + weight * prompt_stall_s) * affinity,
                 begin_s,
                 begin_s + weight * decode_stall_s,
                 pull_bytes_per_s,
@@ -148,8 +151,8 @@ class CostModel:
         return lifetime_s * num_over / view.max_num_seqs
 
     def _affinity(self, worker_id: str) -> float:
-        """1 for the worker that the session prefers above all, up to `AFFINITY` more for the others."""
-        return 1.0 + AFFINITY * (1.0 - preference(self._request.session_id, worker_id))
+        """1 for the worker that the key prefers above all, up to `AFFINITY` more for the others."""
+        return 1.0 + AFFINITY * (1.0 - preference(self._key, worker_id))
 
 
 def _unhidden_s(prefill: Terms, decode: Terms) -> float:

@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from baton_core.routing.rate_aging import median
 from baton_core.sessions.worker_info import Role, WorkerRates
 
 PRIOR: Final = WorkerRates(prefill_tokens_per_s=5_000.0, decode_step_s=0.02, pull_bytes_per_s=1e10)
 """Of a fleet that has learned nothing yet. The bandwidth is high on purpose: whoever takes transfers for
-cheap tries one, and knows."""
+cheap tries some, and knows."""
 EXPECTED_OUTPUT_TOKENS: Final = 128
 """Of a sequence, unless its `max_tokens` are fewer."""
 
@@ -85,12 +86,12 @@ class PlacementRequest:
 
 
 def typical_rates(known: Iterable[WorkerRates]) -> WorkerRates:
-    """What is assumed of a worker that has not learned it: the mean of those that have, else `PRIOR`."""
+    """What is assumed of a worker that has not learned it: the median of those that have, else `PRIOR`."""
     rates = list(known)
     return WorkerRates(
-        prefill_tokens_per_s=_mean([one.prefill_tokens_per_s for one in rates], PRIOR.prefill_tokens_per_s),
-        decode_step_s=_mean([one.decode_step_s for one in rates], PRIOR.decode_step_s),
-        pull_bytes_per_s=_mean([one.pull_bytes_per_s for one in rates], PRIOR.pull_bytes_per_s),
+        prefill_tokens_per_s=_median([one.prefill_tokens_per_s for one in rates], PRIOR.prefill_tokens_per_s),
+        decode_step_s=_median([one.decode_step_s for one in rates], PRIOR.decode_step_s),
+        pull_bytes_per_s=_median([one.pull_bytes_per_s for one in rates], PRIOR.pull_bytes_per_s),
     )
 
 
@@ -109,6 +110,6 @@ def speed_of(own: WorkerRates, typical: WorkerRates) -> WorkerSpeed:
     )
 
 
-def _mean(values: list[float], default: float) -> float:
-    known = [value for value in values if value > 0]
-    return sum(known) / len(known) if known else default
+def _median(values: list[float], default: float) -> float:
+    known = sorted(value for value in values if value > 0)
+    return median(known) if known else default

@@ -105,7 +105,7 @@ class RouterCore:
                 self.fleet.leave(worker_id)
                 return self._lose(now, worker_id, reason)
             case WorkerReported(worker_id=worker_id, load=load):
-                self.fleet.report(worker_id, load)
+                self.fleet.report(now, worker_id, load)
                 self._has_news = True
                 return []
             case WorkerSaid(worker_id=worker_id, message=message):

@@ -98,7 +98,10 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRates:
-    """How fast a worker is, as it has learned from its own steps and pulls; 0 is not known yet."""
+    """How fast a worker is, as it has learned from its own steps and pulls; 0 is not known yet.
+
+    Where a count has grown since the last report, the rate was learned anew.
+    """
 
     prefill_tokens_per_s: float = 0.0
     """Prompt tokens that steps compute."""
@@ -106,6 +109,17 @@ class WorkerRates:
     """A step without prompt tokens."""
     pull_bytes_per_s: float = 0.0
     """Of copies from other workers' pools to this one's."""
+    num_prefill_steps: int = 0
+    """Steps with prompt tokens that its rate was learned from."""
+    num_decode_steps: int = 0
+    """Steps without prompt tokens that their time was learned from."""
+    num_pulls: int = 0
+    """Copies that their rate was learned from."""
+
+    @property
+    def known(self) -> tuple[bool, bool, bool]:
+        """Which rates are known: of prefill, of decode steps, of copies."""
+        return self.prefill_tokens_per_s > 0, self.decode_step_s > 0, self.pull_bytes_per_s > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

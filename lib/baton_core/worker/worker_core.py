@@ -147,17 +147,12 @@ class WorkerCore:
 
     def check_invariants(self) -> None:
         """Raise AssertionError when parts disagree about a block or a request."""
-        self.pool.check_invariants()
-        self.scheduler.check_invariants()
-        self.leases.check_invariants()
-        self.imports.check_invariants()
+        for part in (self.pool, self.scheduler, self.leases, self.imports, self.controls):
+            part.check_invariants()
         self.preparations.check_invariants(self._requests)
-        self.controls.check_invariants()
         self._phases.check_invariants(self._requests.keys())
         if not self.open_work and not self.scheduler.is_step_in_flight:
             assert self.pool.num_available == self.pool.num_blocks, "idle, but blocks are in use"
-
-    # --- dispatch ---
 
     def _dispatch(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
         match event:

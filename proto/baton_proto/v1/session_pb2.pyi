@@ -139,14 +139,20 @@ class Load(_message.Message):
     def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ...) -> None: ...
 
 class Rates(_message.Message):
-    __slots__ = ("prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s")
+    __slots__ = ("prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "num_prefill_steps", "num_decode_steps", "num_pulls")
     PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
     DECODE_STEP_S_FIELD_NUMBER: _ClassVar[int]
     PULL_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREFILL_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_DECODE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_PULLS_FIELD_NUMBER: _ClassVar[int]
     prefill_tokens_per_s: float
     decode_step_s: float
     pull_bytes_per_s: float
-    def __init__(self, prefill_tokens_per_s: _Optional[float] = ..., decode_step_s: _Optional[float] = ..., pull_bytes_per_s: _Optional[float] = ...) -> None: ...
+    num_prefill_steps: int
+    num_decode_steps: int
+    num_pulls: int
+    def __init__(self, prefill_tokens_per_s: _Optional[float] = ..., decode_step_s: _Optional[float] = ..., pull_bytes_per_s: _Optional[float] = ..., num_prefill_steps: _Optional[int] = ..., num_decode_steps: _Optional[int] = ..., num_pulls: _Optional[int] = ...) -> None: ...
 
 class RouterHeartbeat(_message.Message):
     __slots__ = ("sent", "received")

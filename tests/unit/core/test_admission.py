@@ -59,8 +59,8 @@ def test_what_a_worker_has_no_seat_for_waits_and_follows_when_one_is_free() -> N
     client = make_client("m", "n")
     assert [names(client.submit(name)) for name in "abcd"] == [["a"], ["b"], [], []]
     assert client.core.admission.num_waiting == 2
-    assert finish(client, "a", now=1.0) == ["c"]
-    assert finish(client, "b", now=2.0, worker_id="n") == ["d"]
+    assert finish(client, "a", now=1.0, worker_id="n") == ["c"]
+    assert finish(client, "b", now=2.0) == ["d"]
     assert client.core.admission.num_by_outcome == {AdmissionOutcome.ADMITTED: 4}
 
 

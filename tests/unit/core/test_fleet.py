@@ -103,7 +103,7 @@ def test_a_fleet_is_not_ready_while_the_only_worker_of_a_kind_sleeps() -> None:
     fleet = Fleet()
     fleet.join(make_worker_info("p", Role.PREFILL))
     fleet.join(make_worker_info("d", Role.DECODE))
-    fleet.report("d", WorkerLoad(is_asleep=True))
+    fleet.report(0.0, "d", WorkerLoad(is_asleep=True))
     assert not fleet.is_ready
     assert [view.is_asleep for view in fleet.views(8, [])] == [False, True]
     fleet.note_standing("d", ControlResult(control_id=1))
@@ -113,7 +113,7 @@ def test_a_fleet_is_not_ready_while_the_only_worker_of_a_kind_sleeps() -> None:
 
 def test_what_a_worker_says_it_is_for_comes_before_what_it_registered_as() -> None:
     fleet = make_fleet("w", role=Role.DECODE)
-    fleet.report("w", WorkerLoad(role=Role.MIXED))
+    fleet.report(0.0, "w", WorkerLoad(role=Role.MIXED))
     assert (view(fleet, make_request()).role, fleet.is_ready) == (Role.MIXED, True)
     fleet.note_standing("w", ControlResult(control_id=1, role=Role.PREFILL))
     assert (view(fleet, make_request()).role, fleet.is_ready) == (Role.PREFILL, False)
@@ -125,7 +125,7 @@ def test_a_worker_that_drains_is_known_at_once() -> None:
     fleet = make_fleet("a", "b")
     fleet.note_standing("a", ControlResult(control_id=1, is_draining=True))
     assert [view.is_draining for view in fleet.views(8, [])] == [True, False]
-    fleet.report("b", WorkerLoad(is_draining=True))
+    fleet.report(0.0, "b", WorkerLoad(is_draining=True))
     assert not fleet.is_ready
 
 
@@ -177,7 +177,7 @@ def test_the_ledger_counts_what_is_given_and_taken_back() -> None:
 )
 def test_half_of_a_pool_may_be_reserved(num_given: int, num_available: int, can_reserve: bool) -> None:
     fleet = make_fleet("w", num_blocks=10)
-    fleet.report("w", WorkerLoad(num_available_blocks=num_available))
+    fleet.report(0.0, "w", WorkerLoad(num_available_blocks=num_available))
     fleet.give(Charge("w", num_blocks=num_given))
     assert view(fleet, make_request(prompt=8)).can_reserve is can_reserve
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from baton_core.worker.learned_rates import LearnedRates
+from baton_core.sessions.router_messages import KVSource
+from baton_core.worker.learned_rates import MAX_POOLS, NUM_FIRST, LearnedRates
 from baton_core.worker.step_plan import SeqId, SequenceSlice, StepPlan
 
 
@@ -39,7 +42,7 @@ def test_nothing_is_known_before_the_first_step() -> None:
 
 def test_steps_with_and_without_prompt_tokens_give_both_rates() -> None:
     worker = Worker()
-    for count in (512, 100, 2048, 33):
+    for count in (512, 100, 2048, 33) * 2:
         worker.step(1, 1, 1)
         worker.step(1, count, 1)
     assert worker.rates == (pytest.approx(1000.0), pytest.approx(0.02))
@@ -47,7 +50,7 @@ def test_steps_with_and_without_prompt_tokens_give_both_rates() -> None:
 
 def test_who_never_decodes_learns_from_its_large_chunks() -> None:
     worker = Worker()
-    for count in (2048, 20, 2048, 2, 2048, 300):
+    for count in (2048, 20, 2048, 20, 2048, 2, 300, 2, 300):
         worker.step(count)
     assert worker.rates == (pytest.approx(1000.0, rel=0.03), 0.0)
 
@@ -81,10 +84,48 @@ def test_a_pause_of_the_machine_moves_a_rate_by_little() -> None:
     assert 0.02 < decode_s < 0.03
 
 
+def test_a_step_of_a_kind_that_never_ran_teaches_nothing() -> None:
+    worker = Worker()
+    for count in range(1, 6):
+        worker.step(*(1,) * count, pause_s=1.5)
+    for count in (10, 100, 1000):
+        worker.step(count, pause_s=1.5)
+    assert worker.learned.rates == LearnedRates().rates
+    for count in range(1, 6):
+        worker.step(*(1,) * count)
+    for count in (10, 100, 1000):
+        worker.step(count)
+    assert worker.rates == (pytest.approx(1000.0), pytest.approx(0.02))
+    assert (worker.learned.rates.num_prefill_steps, worker.learned.rates.num_decode_steps) == (3, 5)
+
+
+@pytest.mark.parametrize("slow", range(NUM_FIRST))
+def test_one_slow_step_at_first_is_not_the_rate(slow: int) -> None:
+    worker = Worker()
+    worker.step(1)
+    worker.step(500)
+    for number in range(NUM_FIRST):
+        assert worker.rates == (0.0, 0.0), "known too early"
+        worker.step(1, pause_s=2.0 * (number == slow))
+        worker.step(500, pause_s=2.0 * (number == slow))
+    assert worker.rates == (pytest.approx(1000.0, rel=0.05), pytest.approx(0.02))
+
+
+SOURCE = KVSource(worker_id="p", epoch=1, peer_address="", kv_description=b"")
+
+
+def copied(learned: LearnedRates, seconds: float, *, source: KVSource = SOURCE, now: float = 0.0) -> float:
+    """Copy 1,000 bytes; returns when it ends."""
+    learned.begin_pull(now, 0, source, 1000)
+    learned.end_pull(now + seconds, 0, is_whole=True)
+    return now + seconds
+
+
 def test_copies_that_wait_for_each_other_give_the_bandwidth_of_the_whole() -> None:
     learned = LearnedRates()
+    copied(learned, 0.1)
     for pull_id in range(10):
-        learned.begin_pull(5.0, pull_id, 1_000_000)
+        learned.begin_pull(5.0, pull_id, SOURCE, 1_000_000)
     for pull_id in range(10):
         learned.end_pull(5.5 + 0.5 * pull_id, pull_id, is_whole=True)
     assert learned.rates.pull_bytes_per_s == pytest.approx(2e6)
@@ -92,12 +133,27 @@ def test_copies_that_wait_for_each_other_give_the_bandwidth_of_the_whole() -> No
 
 def test_copies_that_lost_something_or_were_empty_teach_nothing() -> None:
     learned = LearnedRates()
-    learned.begin_pull(0.0, 1, 1000)
+    copied(learned, 0.1)
+    learned.begin_pull(1.0, 1, SOURCE, 1000)
     learned.end_pull(9.0, 1, is_whole=False)
-    learned.begin_pull(9.0, 2, 0)
+    learned.begin_pull(9.0, 2, SOURCE, 0)
     learned.end_pull(10.0, 2, is_whole=True)
     learned.end_pull(11.0, 3, is_whole=True)
-    assert learned.rates.pull_bytes_per_s == 0.0
-    learned.begin_pull(11.0, 4, 1000)
-    learned.end_pull(12.0, 4, is_whole=True)
+    assert learned.rates.num_pulls == 0
+    now = 11.0
+    for number in range(NUM_FIRST):
+        assert (learned.rates.pull_bytes_per_s, learned.rates.num_pulls) == (0.0, number)
+        now = copied(learned, 1.0, now=now)
+    assert learned.rates.pull_bytes_per_s == 1000.0
+
+
+def test_the_first_copy_from_a_pool_teaches_nothing() -> None:
+    learned, now = LearnedRates(), 0.0
+    for number in range(MAX_POOLS + 9):
+        now = copied(learned, 5.0, source=replace(SOURCE, worker_id=f"p{number}"), now=now)
+    again = replace(SOURCE, worker_id="p100")
+    now = copied(learned, 5.0, source=replace(again, epoch=2), now=now)
+    assert learned.rates.num_pulls == 0
+    for _ in range(NUM_FIRST):
+        now = copied(learned, 1.0, source=again, now=now)
     assert learned.rates.pull_bytes_per_s == 1000.0

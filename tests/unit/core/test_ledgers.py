@@ -90,7 +90,7 @@ def test_blocks_that_others_send_there_take_room_too() -> None:
 def test_a_view_has_the_room_and_the_speed_that_the_worker_reports() -> None:
     fleet = make_fleet("w", "v")
     rates = WorkerRates(prefill_tokens_per_s=100.0, decode_step_s=0.5, pull_bytes_per_s=1e6)
-    fleet.report("w", WorkerLoad(num_available_blocks=7, rates=rates))
+    fleet.report(0.0, "w", WorkerLoad(num_available_blocks=7, rates=rates))
     assert (seen(fleet).num_free_blocks, seen(fleet).max_num_seqs) == (7, 16)
     assert seen(fleet).speed.prefill_tokens_per_s == seen(fleet, "v").speed.prefill_tokens_per_s == 100.0
     fleet.leave("w")

@@ -83,10 +83,10 @@ def test_a_stream_goes_on_at_one_worker_that_computes_it_again() -> None:
 
 
 def test_blocks_that_are_still_held_are_given_to_another_decode_worker() -> None:
-    client = Client("p", "d", "d2")
+    client = Client("p", "d2", "d")
     client.submit()
     client.says("p", first_token())
-    assert kinds(lose(client, "d")) == [("d2", Reserve), ("d2", Start)]
+    assert kinds(lose(client, "d2")) == [("d", Reserve), ("d", Start)]
 
 
 @pytest.mark.parametrize("state", [FlowState.LOCAL, FlowState.SPLIT])
@@ -100,9 +100,9 @@ def test_a_prompt_whose_worker_is_lost_is_computed_elsewhere(state: FlowState) -
 
 
 def test_a_prefill_worker_goes_on_when_its_decode_worker_is_lost() -> None:
-    client = Client("p", "d", "d2")
+    client = Client("p", "d2", "d")
     client.submit()
-    assert kinds(lose(client, "d")) == [("d2", Reserve)]
+    assert kinds(lose(client, "d2")) == [("d", Reserve)]
 
 
 def test_what_was_held_by_a_lost_prefill_worker_is_computed_again() -> None:

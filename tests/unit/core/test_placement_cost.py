@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -174,6 +175,34 @@ def test_equal_costs_go_to_pure_roles_and_then_by_name() -> None:
     options: dict[str, Any] = {"split": SplitMode.ALWAYS}
     assert pair("m", "p", "d", **options) == ("p", "d")
     assert pair("p2", "p1", "d2", "d1", **options) == ("p1", "d1")
+
+
+# --- about as good ---
+
+
+def shares(*workers: WorkerView, **options: Any) -> dict[tuple[str, str], float]:
+    """Where requests without a session go, one after the other, to workers that are idle each time."""
+    count = 400
+    pairs = Counter(pair(*workers, request_id=f"r{number}", **options) for number in range(count))
+    return {names: number / count for names, number in pairs.items()}
+
+
+def test_requests_spread_over_workers_that_are_equally_good() -> None:
+    alone = shares(view("m1"), view("m2"))
+    assert 0.4 < alone["m1", "m1"] < 0.6
+    assert sum(alone.values()) == 1.0
+    pairs = shares(*map(view, ("p1", "p2", "d1", "d2")), split=SplitMode.ALWAYS)
+    assert len(pairs) == 4
+    assert 0.15 < min(pairs.values()) <= max(pairs.values()) < 0.35
+
+
+def test_a_difference_of_a_few_percent_leaves_each_worker_a_part() -> None:
+    least = {}
+    for percent in (0, 1, 2, 3, 6):
+        slower = view("m2", prefill_tokens_per_s=1000.0 / (1 + percent / 100))
+        least[percent] = shares(view("m1"), slower).get(("m2", "m2"), 0.0)
+    assert least[0] > least[1] > least[2] > least[3] > 0.05
+    assert least[6] == 0.0
 
 
 # --- sessions ---

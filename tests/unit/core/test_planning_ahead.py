@@ -41,6 +41,12 @@ def plan_both(worker: Worker, *, now: float = 0.0) -> tuple[StepPlan, StepPlan]:
     return first, second
 
 
+def plan(worker: Worker, now: float) -> StepPlan:
+    planned = worker.core.schedule(now)
+    assert planned is not None
+    return planned
+
+
 # --- what it computes ---
 
 
@@ -275,12 +281,17 @@ def test_a_failed_step_takes_the_one_behind_it_along(is_second_whole: bool) -> N
 def test_a_step_counts_from_the_end_of_the_one_before_it_and_a_failed_one_not_at_all() -> None:
     worker = make_worker()
     worker.generate(make_request(max_tokens=9))
-    first, second = plan_both(worker, now=1.0)
-    worker.feed(StepDone(result=step_result(first)), now=5.0)
-    assert worker.core.load(6.0).step_age_s == 1.0
-    worker.feed(StepDone(result=step_result(second)), now=7.0)
+    plans = [*plan_both(worker, now=1.0)]
+    for now in (5.0, 7.0, 9.0, 11.0):
+        worker.feed(StepDone(result=step_result(plans.pop(0))), now=now)
+        assert worker.core.load(now + 1.0).step_age_s == 1.0
+        plans.append(plan(worker, now))
+    for now in (13.0, 15.0):
+        worker.feed(StepDone(result=step_result(plans.pop(0))), now=now)
     assert worker.core.rates.rates.decode_step_s == 2.0
-    assert worker.core.load(8.0).step_age_s == 0.0
-    assert worker.core.schedule(8.0) is not None
-    worker.feed(StepFailed(message="out of memory"), now=20.0)
+    assert worker.core.load(16.0).step_age_s == 0.0
+    num_decode_steps = worker.core.rates.rates.num_decode_steps
+    plan(worker, 16.0)
+    worker.feed(StepFailed(message="out of memory"), now=90.0)
     assert worker.core.rates.rates.decode_step_s == 2.0
+    assert worker.core.rates.rates.num_decode_steps == num_decode_steps

@@ -267,10 +267,10 @@ def test_a_first_token_before_the_last_of_them_ends_the_request() -> None:
 def test_what_nobody_asked_for_or_another_worker_says_is_dropped() -> None:
     client = Listener("m", "m2", split=SplitMode.NEVER)
     client.submit(prompt=8)
-    client.says("m", told_of(1, 7))
+    client.says("m2", told_of(1, 7))
     client.submit("other", prompt=8, prompt_logprobs=0)
-    client.says("m", told_of(1, 7, "other"))
-    assert [worker_id for worker_id, _ in client.sent] == ["m", "m2"]
+    client.says("m2", told_of(1, 7, "other"))
+    assert [worker_id for worker_id, _ in client.sent] == ["m2", "m"]
     assert (client.heard, client.ends) == ([], [])
 
 

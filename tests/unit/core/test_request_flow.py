@@ -197,10 +197,10 @@ def test_a_refusing_prefill_worker_is_replaced_under_a_new_name() -> None:
 
 
 def test_a_refusing_decode_worker_is_replaced_while_the_prompt_is_computed() -> None:
-    client = Client("p", "d", "d2")
+    client = Client("p", "d2", "d")
     client.submit()
-    assert client.says("d", refused()) == [("d2", Reserve(spec=make_request(), source=make_source("p")))]
-    assert client.says("p", first_token()) == [("d2", start(i0=5))]
+    assert client.says("d2", refused()) == [("d", Reserve(spec=make_request(), source=make_source("p")))]
+    assert client.says("p", first_token()) == [("d", start(i0=5))]
 
 
 def test_without_another_decode_worker_the_prefill_is_cancelled_and_the_request_waits() -> None:
@@ -246,29 +246,29 @@ def test_the_queue_lasts_until_the_placement_that_was_taken() -> None:
 
 
 def test_a_decode_worker_that_refuses_after_the_first_token_is_replaced() -> None:
-    client = Client("p", "d", "d2")
+    client = Client("p", "d2", "d")
     client.submit()
     client.says("p", first_token())
-    assert client.says("d", refused()) == [
-        ("d2", Reserve(spec=make_request(), source=make_source("p"))),
-        ("d2", start(i0=5)),
+    assert client.says("d2", refused()) == [
+        ("d", Reserve(spec=make_request(), source=make_source("p"))),
+        ("d", start(i0=5)),
     ]
-    assert client.says("d", batch(tokens("r", 0, 9))) == []
-    client.says("d2", batch(tokens("r", reason=STOP)))
+    assert client.says("d2", batch(tokens("r", 0, 9))) == []
+    client.says("d", batch(tokens("r", reason=STOP)))
     assert client.emitted == [(0, (5,)), (0, (6,))]
     assert isinstance(client.terminal, FinishRequest)
 
 
 def test_a_homeless_request_moves_in_with_the_first_worker_that_has_room() -> None:
     client = client_in(FlowState.HOMELESS)
-    assert [worker_id for worker_id, _ in client.join("d2", now=3.0)] == ["d", "d"]
-    sent = client.says("d", refused(), now=4.0)
-    assert [(worker_id, type(message)) for worker_id, message in sent] == [("d2", Reserve), ("d2", Start)]
-    client.says("d2", Transferred(request_id="r", num_blocks=2, num_bytes=9, transfer_s=1.0), now=8.0)
-    client.says("d2", batch(tokens("r", reason=STOP)), now=9.0)
+    assert [worker_id for worker_id, _ in client.join("d2", now=3.0)] == ["d2", "d2"]
+    sent = client.says("d2", refused(), now=4.0)
+    assert [(worker_id, type(message)) for worker_id, message in sent] == [("d", Reserve), ("d", Start)]
+    client.says("d", Transferred(request_id="r", num_blocks=2, num_bytes=9, transfer_s=1.0), now=8.0)
+    client.says("d", batch(tokens("r", reason=STOP)), now=9.0)
     end = client.terminal
     assert isinstance(end, FinishRequest)
-    assert (end.timings.first_token_s, end.timings.decode_worker) == (0.0, "d2")
+    assert (end.timings.first_token_s, end.timings.decode_worker) == (0.0, "d")
 
 
 def test_a_homeless_request_stays_where_it_was_computed_once_nobody_else_decodes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -107,7 +108,7 @@ def test_requests_spread_over_the_decode_workers() -> None:
     client = Client("d", "d2", split=SplitMode.NEVER)
     for number in range(4):
         client.submit(f"r{number}", first=100 * number)
-    assert workers_of(client.sent) == ["d", "d2", "d", "d2"]
+    assert Counter(workers_of(client.sent)) == {"d": 2, "d2": 2}
 
 
 def test_a_request_follows_its_prefix() -> None:

@@ -94,13 +94,6 @@ def test_copies_happen_before_the_slices_write(runner: ModelRunner) -> None:
     torch.testing.assert_close(runner.kv_pool[0], shared, atol=0, rtol=0, equal_nan=True)
 
 
-def test_warm_up_touches_block_0_alone(model_folder: Callable[[str], Path]) -> None:
-    runner = make_runner(model_folder("qwen3"))
-    runner.warm_up(4 * BLOCK_SIZE)
-    assert runner.kv_pool[1:].isnan().all()
-    assert not runner.kv_pool[0, :, :, :, : BLOCK_SIZE - 1].isnan().any()
-
-
 def test_a_step_computes_the_tokens_of_the_one_before_it_without_knowing_them(runner: ModelRunner) -> None:
     prompts = {name: make_prompt(length, seed=length) for name, length in (("a", 5), ("b", 16), ("c", 23))}
     blocks = {"a": (0, 1, 2), "b": (3, 4, 5), "c": (8, 9, 10, 11)}

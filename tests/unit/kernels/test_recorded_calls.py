@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -106,3 +108,19 @@ def test_a_pass_that_makes_tensors_of_a_library_is_refused() -> None:
     x = make_numbers(ROWS, SIZE)
     with pytest.raises(NotRecordableError, match=r"a tensor of the layout torch\._mkldnn"):
         RecordedCalls.record(lambda: x.to_mkldnn().to_dense())
+
+
+def test_recording_does_not_import_the_compiler_of_torch() -> None:
+    """The import takes a second or two, which the first decode step would take longer."""
+    program = (
+        "import sys, torch\n"
+        "from baton_kernels.recorded_calls import RecordedCalls\n"
+        "numbers = torch.ones(3)\n"
+        "calls, result = RecordedCalls.record(lambda: numbers + 1)\n"
+        "numbers += 1\n"
+        "calls.replay()\n"
+        "assert result.tolist() == [3.0, 3.0, 3.0], result\n"
+        "assert 'torch._dynamo' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
