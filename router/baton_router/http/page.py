@@ -9,12 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from baton_router.http.calls import Call
+from baton_router.http.errors import HttpError
 
 _PAGES: Final = Path(__file__).parent.parent / "pages"
 _INLINE: Final = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+_PART_TYPES: Final = {".css": "text/css", ".js": "text/javascript"}
 
 
 async def show_chat(call: Call[None]) -> None:
@@ -27,6 +29,19 @@ async def show_dashboard(call: Call[None]) -> None:
     await call.respond(_page("dashboard.html"))
 
 
+async def show_part(call: Call[None]) -> None:
+    """Needs no key, as the pages that load it.
+
+    Raises:
+        HttpError: 404.
+    """
+    name = call.request.path_params["name"]
+    parts = _parts()
+    if name not in parts:
+        raise HttpError(404, "unknown_route", f"name is {name!r}; allowed: {', '.join(parts)}", param="name")
+    await call.respond(parts[name])
+
+
 @cache
 def _page(name: str) -> HTMLResponse:
     text = (_PAGES / name).read_text(encoding="utf-8")
@@ -34,11 +49,24 @@ def _page(name: str) -> HTMLResponse:
     return HTMLResponse(text, headers=headers)
 
 
+@cache
+def _parts() -> dict[str, Response]:
+    """Styles and scripts by name; a browser asks for them anew, so that they are always the page's own."""
+    headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
+    return {
+        path.name: Response(path.read_bytes(), headers=headers, media_type=_PART_TYPES[path.suffix])
+        for path in sorted(_PAGES.iterdir())
+        if path.suffix in _PART_TYPES
+    }
+
+
 def _policy(page: str) -> str:
-    sources = {name: _hash(content) for name, content in _INLINE.findall(page)}
+    """Allow what the page has in itself, or else its parts; no script may have text read as HTML."""
+    inline = {name: _hash(content) for name, content in _INLINE.findall(page)}
+    scripts, styles = (inline.get(name, "'self'") for name in ("script", "style"))
     return (
-        f"default-src 'none'; connect-src 'self'; img-src data:; script-src {sources['script']}; "
-        f"style-src {sources['style']}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; connect-src 'self'; img-src data:; script-src {scripts}; style-src {styles}; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
     )
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from baton_router.http import debug_cluster, debug_requests, models, operator_routes, state, text_routes
+from baton_router.http import (
+    debug_cluster,
+    debug_history,
+    debug_requests,
+    models,
+    operator_routes,
+    state,
+    text_routes,
+)
 from baton_router.http.chat import chat
 from baton_router.http.chat_replies import ChatChunk, ChatCompletion
 from baton_router.http.chat_schemas import ChatRequest
@@ -12,7 +20,7 @@ from baton_router.http.completion_schemas import Completion, CompletionRequest
 from baton_router.http.completions import complete
 from baton_router.http.debug_schemas import RequestDetails, RequestList
 from baton_router.http.generate import GenerateReply, GenerateRequest, generate
-from baton_router.http.page import show_chat, show_dashboard
+from baton_router.http.page import show_chat, show_dashboard, show_part
 from baton_router.http.route import Route
 
 METRICS: Final = "/metrics"
@@ -27,6 +35,14 @@ ROUTES: Final = (
         path="/dashboard",
         summary="A page that shows the cluster as it is now",
         answer=show_dashboard,
+        needs_key=False,
+    ),
+    Route(
+        method="GET",
+        path="/pages/{name}",
+        summary="Styles and scripts of the pages",
+        answer=show_part,
+        errors=(404,),
         needs_key=False,
     ),
     Route(
@@ -123,6 +139,15 @@ ROUTES: Final = (
         summary="Workers, queues, transfers and roles as they are now",
         answer=debug_cluster.show_cluster,
         reply=debug_cluster.ClusterState,
+    ),
+    Route(
+        method="GET",
+        path="/debug/history",
+        summary="Latency percentiles and samples of rates and loads, of the last minutes",
+        answer=debug_history.show_history,
+        query=debug_history.HistoryQuery,
+        reply=debug_history.HistoryReply,
+        errors=(400,),
     ),
     Route(
         method="GET",

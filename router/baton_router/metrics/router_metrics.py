@@ -6,6 +6,7 @@ from typing import Final
 
 from baton_core.routing.router_core import RouterCore
 from baton_router.metrics import decision_metrics, fleet_metrics, placement_metrics
+from baton_router.metrics.history_sampler import HistorySampler
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_service import shared_state_metrics
 from baton_service import vllm_metrics as vllm
@@ -45,6 +46,7 @@ class RouterMetrics:
         shared: SharedState | None = None,
     ) -> None:
         self.requests = requests
+        self.sampler = HistorySampler(core, requests)
         self._shared = shared
         self._model_name = model_name
         self._core = core
