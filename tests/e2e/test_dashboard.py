@@ -12,8 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from baton_proto.v1 import baton_pb2 as pb
-from tests.e2e.browsing import DESKTOP, PHONE, TABLET, browsing, visiting
+from tests.e2e.browsing import browsing
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
+from tests.e2e.dashboard_pages import DESKTOP, PHONE, TABLET, visiting
 from tests.e2e.processes import Cluster, until
 
 NUMBER = r"[\d.]+ m?s"
@@ -38,7 +39,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def page(cluster: Cluster, finished: str, browser: Browser) -> Iterator[Page]:
-    with visiting(browser, cluster.http_address, "/dashboard") as visited:
+    with visiting(browser, cluster) as visited:
         yield visited
 
 
@@ -76,7 +77,7 @@ def seconds(text: str) -> float:
 def test_a_page_that_opens_later_shows_the_minutes_before(
     cluster: Cluster, page: Page, browser: Browser
 ) -> None:
-    with visiting(browser, cluster.http_address, "/dashboard") as later:
+    with visiting(browser, cluster) as later:
         later.locator("#figures polyline").first.wait_for()
         known = history(cluster)["samples"]
         assert len(known) >= 3
@@ -176,9 +177,7 @@ def test_the_waterfall_has_an_axis_and_durations(page: Page, finished: str) -> N
 def test_everything_fits_at_every_size_in_light_and_dark(
     cluster: Cluster, browser: Browser, finished: str, viewport: dict[str, int], scheme: str
 ) -> None:
-    with visiting(
-        browser, cluster.http_address, "/dashboard", viewport=viewport, color_scheme=scheme
-    ) as page:
+    with visiting(browser, cluster, viewport=viewport, color_scheme=scheme) as page:
         page.locator(".request").first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
         wide = page.locator("main .panel").evaluate_all(
@@ -215,9 +214,7 @@ def test_it_can_be_read_and_used_without_eyes_or_a_mouse(
     for name, path in (("Chat", "/"), ("Dashboard", "/dashboard"), ("API docs", "/docs")):
         link = page.get_by_role("navigation").get_by_role("link", name=name)
         assert link.evaluate("(node) => new URL(node.href).pathname") == path
-    with visiting(
-        browser, cluster.http_address, "/dashboard", viewport=PHONE, reduced_motion="reduce"
-    ) as phone:
+    with visiting(browser, cluster, viewport=PHONE, reduced_motion="reduce") as phone:
         phone.locator(".request").first.wait_for()
         table = phone.get_by_role("table", name="Workers")
         expect(table.get_by_role("rowheader")).to_have_count(2)

@@ -11,7 +11,8 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.e2e.browsing import browsing, visiting
+from tests.e2e.browsing import browsing
+from tests.e2e.dashboard_pages import visiting
 from tests.e2e.processes import FLOAT32, SMALL, Cluster, serving
 
 KEY = "a-key-of-this-router"
@@ -38,7 +39,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(guarded: Cluster, browser: Browser) -> Iterator[Page]:
-    with visiting(browser, guarded.http_address, "/dashboard") as visited:
+    with visiting(browser, guarded) as visited:
         enter(visited, KEY)
         expect(visited.locator("#state")).to_have_text("ready")
         yield visited
@@ -60,7 +61,7 @@ def complete(cluster: Cluster, prompt: str) -> None:
 
 
 def test_nothing_is_told_without_a_key_and_it_is_asked_for_once(guarded: Cluster, browser: Browser) -> None:
-    with visiting(browser, guarded.http_address, "/dashboard") as page:
+    with visiting(browser, guarded) as page:
         statuses: list[int] = []
         page.on("response", lambda response: statuses.append(response.status))
         state, form = page.locator("#state"), page.locator("#ask")

@@ -7,7 +7,7 @@ one by one, so memory depends neither on how many requests there are nor on how 
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -67,31 +67,55 @@ class LatencySummary:
         return next((one.p99_s for one in found), None)
 
 
-@dataclass(slots=True, kw_only=True)
 class _Slice:
-    """Everything that was told within `SLICE_S`."""
+    """Everything that was told within some time."""
 
-    number: int
-    """Slices since the clock's zero."""
-    num_finished: int = 0
-    num_failed: int = 0
-    sketches: dict[Latency, QuantileSketch] = field(
-        default_factory=lambda: {metric: QuantileSketch() for metric in Latency}
-    )
-    num_within_slo: Counter[Latency] = field(default_factory=Counter)
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        """Slices since the clock's zero."""
+        self.num_finished = 0
+        self.num_failed = 0
+        self.sketches = {metric: QuantileSketch() for metric in Latency}
+        self.num_within_slo: Counter[Latency] = Counter()
+
+    def merge(self, other: _Slice) -> None:
+        self.num_finished += other.num_finished
+        self.num_failed += other.num_failed
+        self.num_within_slo.update(other.num_within_slo)
+        for metric, sketch in self.sketches.items():
+            sketch.merge(other.sketches[metric])
+
+    def remove(self, other: _Slice) -> None:
+        self.num_finished -= other.num_finished
+        self.num_failed -= other.num_failed
+        self.num_within_slo.subtract(other.num_within_slo)
+        for metric, sketch in self.sketches.items():
+            sketch.remove(other.sketches[metric])
 
 
 class LatencyWindow:
-    """Latencies of one router's requests within the last `WINDOW_S`."""
+    """Latencies of one router's requests within the last `WINDOW_S`.
+
+    The sum of the slices that are over is kept, so a summary costs the same however many there are.
+    """
 
     def __init__(self, slo: Slo) -> None:
         self.slo = slo
         self._limits = {Latency.TTFT: slo.ttft_s, Latency.TPOT: slo.tpot_s}
-        self._slices: deque[_Slice] = deque(maxlen=NUM_SLICES)
+        self._current = _Slice()
+        self._past: deque[_Slice] = deque()
+        """The slices before the current one that are in the window, the oldest first."""
+        self._sum = _Slice()
+        """All of the past ones together."""
+
+    @property
+    def num_slices(self) -> int:
+        """Slices that are remembered, at most `NUM_SLICES`."""
+        return len(self._past) + 1
 
     def on_finished(self, now: float, latencies: dict[Latency, float]) -> None:
         """Count a request that finished, with the latencies that it has."""
-        current = self._slice(now)
+        current = self._at(now)
         current.num_finished += 1
         for metric, value in latencies.items():
             current.sketches[metric].add(value)
@@ -100,29 +124,36 @@ class LatencyWindow:
 
     def on_failed(self, now: float) -> None:
         """Count a request that ended otherwise."""
-        self._slice(now).num_failed += 1
+        self._at(now).num_failed += 1
 
     def on_tokens(self, now: float, gap_s: float, num_tokens: int) -> None:
         """Count tokens of a sequence, each of which came so long after the one before it."""
-        self._slice(now).sketches[Latency.ITL].add(gap_s, num_tokens)
+        self._at(now).sketches[Latency.ITL].add(gap_s, num_tokens)
 
     def quantile(self, now: float, metric: Latency, share: float, within_s: float) -> float | None:
         """A percentile of the last `within_s` seconds, in whole slices; None where there is none."""
-        return _merged(self._since(now, within_s), metric).quantile(share)
+        current = self._at(now)
+        first = current.number - round(within_s / SLICE_S)
+        whole = QuantileSketch()
+        for one in (*self._past, current):
+            if one.number > first:
+                whole.merge(one.sketches[metric])
+        return whole.quantile(share)
 
     def summary(self, now: float) -> LatencySummary:
         """Everything about the window."""
-        slices = self._since(now, WINDOW_S)
+        whole = _Slice()
+        whole.merge(self._at(now))
+        whole.merge(self._sum)
         return LatencySummary(
-            num_finished=sum(one.num_finished for one in slices),
-            num_failed=sum(one.num_failed for one in slices),
-            percentiles=tuple(self._percentiles(slices, metric) for metric in Latency),
+            num_finished=whole.num_finished,
+            num_failed=whole.num_failed,
+            percentiles=tuple(self._percentiles(whole, metric) for metric in Latency),
         )
 
-    def _percentiles(self, slices: list[_Slice], metric: Latency) -> Percentiles:
-        sketch, limit = _merged(slices, metric), self._limits.get(metric)
-        num_within = sum(one.num_within_slo[metric] for one in slices)
-        share = num_within / sketch.count if limit is not None and sketch.count else None
+    def _percentiles(self, whole: _Slice, metric: Latency) -> Percentiles:
+        sketch, limit = whole.sketches[metric], self._limits.get(metric)
+        share = whole.num_within_slo[metric] / sketch.count if limit is not None and sketch.count else None
         return Percentiles(
             metric=metric,
             count=sketch.count,
@@ -134,23 +165,13 @@ class LatencyWindow:
             is_slo_attained=None if share is None else share >= SLO_TARGET,
         )
 
-    def _since(self, now: float, within_s: float) -> list[_Slice]:
-        first = _number(now) - round(within_s / SLICE_S)
-        return [one for one in self._slices if one.number > first]
-
-    def _slice(self, now: float) -> _Slice:
-        number = _number(now)
-        if not self._slices or self._slices[-1].number < number:
-            self._slices.append(_Slice(number=number))
-        return self._slices[-1]
-
-
-def _number(now: float) -> int:
-    return int(now // SLICE_S)
-
-
-def _merged(slices: list[_Slice], metric: Latency) -> QuantileSketch:
-    whole = QuantileSketch()
-    for one in slices:
-        whole.merge(one.sketches[metric])
-    return whole
+    def _at(self, now: float) -> _Slice:
+        """The current slice; what has left the window is forgotten."""
+        number = int(now // SLICE_S)
+        if number > self._current.number:
+            self._past.append(self._current)
+            self._sum.merge(self._current)
+            self._current = _Slice(number)
+            while self._past and self._past[0].number <= number - NUM_SLICES:
+                self._sum.remove(self._past.popleft())
+        return self._current

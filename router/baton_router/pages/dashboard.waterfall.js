@@ -5,7 +5,7 @@ import { look } from "./dashboard.router.js";
 import { SOURCES } from "./dashboard.totals.js";
 
 const MAX_TICKS = 5;
-const ROOM = 0.42; // of the width, which holds what a bar is labelled with
+const GAP_PX = 4, MOMENT_PX = 9; // between a label and its bar, or the middle of its mark
 const NAMES = { prefill_chunk: "prefill", decode_queue: "wait", first_token: "first token" };
 const COSTS = ["queue_s", "prefill_s", "gap_s", "stall_s", "score_s"];
 
@@ -48,6 +48,7 @@ function waterfall({ hops, duration_s, first_token_s }) {
       make("ol", "", ...phasesOf(hop).map(([name, phases]) => row(name, phases, duration))),
       ...(hop.num_left_out ? [make("p", "dim", `and ${count(hop.num_left_out)} further phases`)] : []))));
   chart.style.setProperty("--grid", `${100 * (marks(duration)[1] ?? duration) / duration}%`);
+  new ResizeObserver(() => placeLabels(chart)).observe(chart);
   if (first_token_s !== null) chart.style.setProperty("--first", `${100 * first_token_s / duration}%`);
   return chart;
 }
@@ -77,14 +78,23 @@ function row(name, phases, duration) {
     return bar;
   });
   const label = make("span", "took", text);
-  const isInside = phases.length === 1 && share(end) - share(start) > ROOM;
-  if (isInside) label.style.left = `${50 * (share(start) + share(end))}%`;
-  else if (share(start) < 1 - share(end)) label.style.left = `calc(${100 * share(end)}% + .2rem)`;
-  else label.style.right = `calc(${100 * (1 - share(start))}% + .2rem)`;
-  label.classList.toggle("inside", isInside);
+  Object.assign(label.dataset, { start: share(start), end: share(end), steps: phases.length });
   const node = make("li", "", make("span", "phase", title), make("span", "track", ...bars, label));
   node.title = `${title}: ${text}, from ${time(start)} to ${time(end)}`;
   return node;
+}
+
+/** Put what a bar took into it, where one bar has room for it, else beside it, where there is more room. */
+function placeLabels(chart) {
+  for (const label of chart.querySelectorAll(".took")) {
+    const gap = label.previousElementSibling.className === "moment" ? MOMENT_PX : GAP_PX;
+    const width = label.parentElement.clientWidth, own = label.offsetWidth + 2 * gap;
+    const start = label.dataset.start * width, end = label.dataset.end * width;
+    const isInside = label.dataset.steps === "1" && end - start >= own;
+    label.classList.toggle("inside", isInside);
+    const left = isInside ? (start + end - own) / 2 : width - end >= Math.min(own, start) ? end : start - own;
+    label.style.left = `${left + gap}px`;
+  }
 }
 
 function textOf(phases) {

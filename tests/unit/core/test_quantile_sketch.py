@@ -45,6 +45,18 @@ def test_merged_sketches_are_one_of_all_values() -> None:
     ]
 
 
+def test_what_is_removed_leaves_nothing_behind() -> None:
+    kept, gone, whole = QuantileSketch(), QuantileSketch(), QuantileSketch()
+    kept.add(0.1, 3)
+    gone.add(0.1)
+    gone.add(7.0, 5)
+    whole.merge(kept)
+    whole.merge(gone)
+    whole.remove(gone)
+    assert (whole.count, whole.num_buckets) == (3, 1)
+    assert whole.quantile(1.0) == kept.quantile(1.0)
+
+
 def test_memory_is_bounded_whatever_the_values() -> None:
     sketch = QuantileSketch()
     for exponent in range(-2000, 2000):
