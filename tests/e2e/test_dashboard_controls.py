@@ -69,6 +69,8 @@ def test_nothing_is_told_without_a_key_and_it_is_asked_for_once(guarded: Cluster
         expect(page.get_by_label("API key")).to_be_focused()
         expect(page.locator("main")).to_be_hidden()
         assert "prefill-0" not in page.content()
+        enter(page, "ключ")
+        expect(page.get_by_role("alert")).to_have_text("A key has visible ASCII characters only.")
         enter(page, "another-key")
         expect(page.get_by_role("alert")).to_have_text("That key is not one of this router's.")
         expect(page.locator("main")).to_be_hidden()
@@ -134,6 +136,8 @@ def test_a_role_is_set_from_the_keyboard(page: Page) -> None:
     roles = row.get_by_label("Role of decode-2", exact=True)
     roles.focus()
     page.keyboard.press("m")
+    page.wait_for_timeout(2500)  # in which the page asks the router twice
+    expect(roles).to_be_focused()
     expect(roles).to_have_value("mixed")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")

@@ -9,11 +9,13 @@ import { showTotals } from "./dashboard.totals.js";
 import { showWorkers } from "./dashboard.workers.js";
 
 const EVERY_MS = 1000, NUM_REQUESTS = 16;
+const VISIBLE_ASCII = /^[!-~]+$/;
 let timer = 0, isAsking = false;
 
 async function poll() {
   clearTimeout(timer);
-  if (document.hidden || isAsking) return;
+  const isWithoutKey = !element("ask").hidden && !key.get();
+  if (document.hidden || isAsking || isWithoutKey) return;
   isAsking = true;
   try {
     const paths = ["debug/cluster", `debug/requests?limit=${NUM_REQUESTS}`, `debug/history?since=${lastSample()}`];
@@ -75,7 +77,9 @@ function state(text, className) {
 
 element("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  key.set(element("key").value.trim());
+  const typed = element("key").value.trim();
+  if (!VISIBLE_ASCII.test(typed)) return askForKey("A key has visible ASCII characters only.");
+  key.set(typed);
   poll();
 });
 element("forget").addEventListener("click", () => askForKey(""));

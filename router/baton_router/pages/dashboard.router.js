@@ -34,7 +34,8 @@ async function call(method, path, withinMs) {
     if (response && error instanceof SyntaxError) throw new Refusal(`the router answers ${response.status}, and no JSON`);
     throw new NoAnswer("no answer from the router");
   }
-  if (response.status === 401) throw new NeedsKey(body.error.message);
-  if (!response.ok) throw new Refusal(body.error.message);
+  const message = body.error?.message ?? `the router answers ${response.status}`;
+  if (response.status === 401) throw new NeedsKey(message);
+  if (!response.ok) throw new Refusal(message);
   return body;
 }
