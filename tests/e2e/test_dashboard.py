@@ -65,6 +65,7 @@ def test_latency_percentiles_come_first(page: Page, cluster: Cluster) -> None:
         shown = [seconds(text) for text in card.locator("dd").all_inner_texts()]
         assert shown == pytest.approx([told[metric][name] for name in ("p50_s", "p90_s", "p99_s")], rel=0.05)
         expect(card.locator(".verdict")).to_contain_text("no SLO")
+    expect(page.locator("#failures")).to_contain_text("refused or failed")
     expect(page.locator("#window")).to_contain_text(re.compile(r"last 5 min · \d+ requests? finished"))
     expect(page.locator("#latency-rule")).to_contain_text("--slo")
 
@@ -93,6 +94,8 @@ def test_a_page_that_opens_later_shows_the_minutes_before(
             *("Requests", "Output tokens", "Prompt tokens", "TTFT p90"),
             *("Queue at the router", "Running", "KV blocks in use", "KV transfers"),
         ]
+        legend = later.locator("[data-figure=requests] .legend li").all_inner_texts()
+        assert [text.split()[0] for text in legend] == ["finished", "failed"]
         legend = later.locator("[data-figure=kv] .legend li").all_inner_texts()
         assert [text.split()[0] for text in legend] == ["prefill", "decode"]
         tokens.locator("svg").hover()

@@ -5,7 +5,8 @@ import { age, bytes, count, draw, element, make, Nodes, percent, plural, set, sh
 const WIDTH = 300, HEIGHT = 44, PAD = 2;
 const ROLES = ["prefill", "decode", "mixed"];
 const FIGURES = {
-  requests: { title: "Requests", of: (one) => one.finished_per_s, text: (value) => `${short(value)} /s`,
+  requests: { title: "Requests", lines: ["finished", "failed"], of: (one, line) => one[`${line}_per_s`], text: (value) => `${short(value)} /s`,
+    now: () => samples.at(-1)?.finished_per_s ?? null,
     note: ({ totals }) => `${count(totals.num_failed)} failed in all` },
   tokens: { title: "Output tokens", of: (one) => one.generated_tokens_per_s, text: (value) => `${short(value)} /s`,
     note: ({ totals }) => `${short(totals.num_generated_tokens)} in all` },

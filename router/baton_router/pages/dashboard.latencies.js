@@ -17,7 +17,9 @@ export function showLatencies({ window_s, slo_target, latencies }) {
   const { percentiles, num_finished, num_failed } = latencies;
   const shown = cards.show(percentiles.map((one) => one.metric));
   for (const one of percentiles) shown.get(one.metric).show(one);
-  write(element("window"), `last ${time(window_s)} · ${plural(num_finished, "request")} finished, ${count(num_failed)} refused or failed`);
+  write(element("window"), `last ${time(window_s)} · ${plural(num_finished, "request")} finished`);
+  write(element("failures"), `${num_failed ? "▲ " : ""}${count(num_failed)} refused or failed`);
+  element("failures").className = num_failed ? "bad" : "dim";
   const hasSlo = percentiles.some((one) => one.slo_s !== null);
   write(element("latency-rule"), hasSlo
     ? `The SLO is attained while ${percent(slo_target)} of the finished requests are within it.`
