@@ -200,6 +200,11 @@ def test_everything_fits_at_every_size_in_light_and_dark(
         box = page.locator("#details .waterfall").bounding_box()
         assert box is not None
         assert 0 <= box["x"] < box["x"] + box["width"] <= viewport["width"]
+        cut = page.locator("#details .took").evaluate_all(
+            "(all, width) => all.filter((one) => one.getBoundingClientRect().right > width).length",
+            viewport["width"],
+        )
+        assert cut == 0
 
 
 def test_it_can_be_read_and_used_without_eyes_or_a_mouse(

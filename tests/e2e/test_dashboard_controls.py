@@ -121,6 +121,10 @@ def test_a_refusal_is_told_in_words_beside_the_worker(page: Page) -> None:
         "✗ Not drained: prefill-0 is the last worker that takes requests and prefills."
     )
     expect(result).to_contain_text("baton admin with --force")
+    for width in (1281, 1439, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        panel = page.locator("#workers")
+        assert panel.evaluate("(node) => node.scrollWidth - node.clientWidth") == 0, width
     expect(row).to_contain_text("ready")
     row.get_by_label("Role of prefill-0", exact=True).select_option("decode")
     row.get_by_role("button", name="Set role of prefill-0").click()

@@ -1,6 +1,6 @@
 // One request in full: where its time went, where its prompt came from, and why it ran where it did.
 
-import { bytes, count, element, make, set, time } from "./dashboard.dom.js";
+import { bytes, count, element, make, plural, set, time } from "./dashboard.dom.js";
 import { look } from "./dashboard.router.js";
 import { SOURCES } from "./dashboard.totals.js";
 
@@ -70,39 +70,50 @@ const phasesOf = (hop) => [...Map.groupBy(hop.phases, (phase) => phase.name)];
 /** All phases of one name as bars on one line, with what they took together. */
 function row(name, phases, duration) {
   const start = phases[0].start_s, end = Math.max(...phases.map((phase) => phase.end_s));
-  const text = textOf(phases), title = NAMES[name] ?? name, share = (at) => Math.min(1, Math.max(0, at / duration));
+  const [took, ...others] = textsOf(phases), title = NAMES[name] ?? name, share = (at) => Math.min(1, Math.max(0, at / duration));
   const bars = phases.map((phase) => {
     const bar = make("i", phase.end_s > phase.start_s ? name : "moment");
     bar.style.left = `${100 * share(phase.start_s)}%`;
     if (phase.end_s > phase.start_s) bar.style.width = `${100 * (share(phase.end_s) - share(phase.start_s))}%`;
     return bar;
   });
-  const label = make("span", "took", text);
+  const label = make("span", "took", took, make("span", "more", ...others.map((text) => ` · ${text}`)));
   Object.assign(label.dataset, { start: share(start), end: share(end), steps: phases.length });
   const node = make("li", "", make("span", "phase", title), make("span", "track", ...bars, label));
-  node.title = `${title}: ${text}, from ${time(start)} to ${time(end)}`;
+  node.title = `${title}: ${[took, ...others].join(", ")}, from ${time(start)} to ${time(end)}`;
   return node;
 }
 
-/** Put what a bar took into it, where one bar has room for it, else beside it, where there is more room. */
+/** Put what a bar took into it, or beside it; where there is room for neither, the time alone. */
 function placeLabels(chart) {
   for (const label of chart.querySelectorAll(".took")) {
-    const gap = label.previousElementSibling.className === "moment" ? MOMENT_PX : GAP_PX;
-    const width = label.parentElement.clientWidth, own = label.offsetWidth + 2 * gap;
-    const start = label.dataset.start * width, end = label.dataset.end * width;
-    const isInside = label.dataset.steps === "1" && end - start >= own;
-    label.classList.toggle("inside", isInside);
-    const left = isInside ? (start + end - own) / 2 : width - end >= Math.min(own, start) ? end : start - own;
-    label.style.left = `${left + gap}px`;
+    label.classList.remove("brief");
+    if (!placeLabel(label)) {
+      label.classList.add("brief");
+      placeLabel(label);
+    }
   }
 }
 
-function textOf(phases) {
+/** Returns whether there was room. */
+function placeLabel(label) {
+  const gap = label.previousElementSibling.className === "moment" ? MOMENT_PX : GAP_PX;
+  const width = label.parentElement.clientWidth, own = label.offsetWidth + 2 * gap;
+  const start = label.dataset.start * width, end = label.dataset.end * width;
+  const isInside = label.dataset.steps === "1" && end - start >= own;
+  const left = isInside ? (start + end - own) / 2 : width - end >= Math.min(own, start) ? end : start - own;
+  label.classList.toggle("inside", isInside);
+  label.style.left = `${left + gap}px`;
+  return left >= 0 && left + own <= width;
+}
+
+/** How long phases took together, and what they did. */
+function textsOf(phases) {
   const total = (name) => phases.reduce((sum, phase) => sum + phase[name], 0);
   const took = phases.reduce((sum, phase) => sum + phase.end_s - phase.start_s, 0);
-  if (!took) return `at ${time(phases[0].start_s)}`;
-  return [time(took), phases.length > 1 && `${count(phases.length)} steps`, total("num_tokens") && `${count(total("num_tokens"))} tokens`,
-    total("num_bytes") && bytes(total("num_bytes"))].filter(Boolean).join(" · ");
+  if (!took) return [`at ${time(phases[0].start_s)}`];
+  return [time(took), phases.length > 1 && plural(phases.length, "step"), total("num_tokens") && plural(total("num_tokens"), "token"),
+    total("num_bytes") && bytes(total("num_bytes"))].filter(Boolean);
 }
 
 function decided(decision) {
