@@ -104,7 +104,7 @@ class RouterServer:
         )
         self._http = HttpServer()
         self._threads = TokenizingThreads()
-        requests = RequestMetrics()
+        requests = RequestMetrics(settings.admission.slo)
         self._is_ready_changed = asyncio.Event()
         epoch = time.time_ns()
         router_id = f"{platform.node() or 'router'}-{epoch:x}"
@@ -176,12 +176,14 @@ class RouterServer:
         await self._server.start(reflects=reflects)
         self._share.start(address)
         self._health = asyncio.create_task(self._report_health())
+        self._metrics.sampler.start()
 
     async def stop(self) -> None:
         """Refuse new requests, let running ones end within the shutdown timeout, end the rest."""
         self._health.cancel()
         with suppress(asyncio.CancelledError):
             await self._health
+        await self._metrics.sampler.stop()
         await self._server.set_serving(False)
         await self._front_door.drain(self._settings.shutdown_timeout_s)
         await self._share.stop()

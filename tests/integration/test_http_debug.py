@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton_core.errors import ErrorCode
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
+from baton_core.requests.request_context import Slo
+from baton_router.admission_settings import AdmissionSettings
 from baton_router.http.http_settings import HttpSettings
 from tests.integration.http_router import client_of, error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, PROMPT, TOKENIZER, pair, run, serving
@@ -172,6 +176,62 @@ def test_the_cluster_is_told_as_the_dashboard_draws_it() -> None:
             assert (totals["num_remote"], totals["num_computed"]) == (NUM_PROMPT_TOKENS, 0)
             assert [(one["kind"], one["count"]) for one in told["placements"]] == [("split", 1)]
             assert {"outcome": "admitted", "count": 1} in told["admissions"]
+
+    run(scenario())
+
+
+def test_the_last_minutes_are_told_to_who_comes_later() -> None:
+    async def scenario() -> None:
+        settings = AdmissionSettings(slo=Slo(ttft_s=30.0))
+        prefiller, decoder = pair(answers=[ANSWER])
+        async with http_cluster(prefiller, decoder, split="always", admission=settings) as client:
+            for name in ("one", "two"):
+                await complete(client, name)
+            assert (await complete(client, "late", max_tokens=1, model="unknown")).status_code == 404
+            told = await history_with(client, num_samples=2)
+            assert (told["latencies"]["num_finished"], told["latencies"]["num_failed"]) == (2, 0)
+            ttft, tpot, itl, e2e = told["latencies"]["percentiles"]
+            assert [one["count"] for one in (ttft, tpot, itl, e2e)] == [2, 2, 4, 2]
+            assert 0 < ttft["p50_s"] <= ttft["p99_s"] <= 1.02 * e2e["p99_s"]
+            assert (ttft["slo_s"], ttft["share_within_slo"], ttft["is_slo_attained"]) == (30.0, 1.0, True)
+            assert e2e["slo_s"] is None
+            first, *_, last = told["samples"]
+            assert last["at_s"] - first["at_s"] == pytest.approx(told["interval_s"], abs=0.5)
+            assert sum(sample["finished_per_s"] for sample in told["samples"]) > 0
+            assert last["loads"]["kv_usage"].keys() == {"decode", "prefill"}
+            assert last["loads"]["ttft_p90_s"] == pytest.approx(ttft["p90_s"])
+            rest = (await client.get(f"/debug/history?since={first['at_s']}")).json()["samples"]
+            assert rest[0] == told["samples"][1]
+            for since in ("-1", "nan", "x"):
+                status, _, message = error_of(await client.get(f"/debug/history?since={since}"))
+                assert status == 400
+                assert "since" in message
+
+    run(scenario())
+
+
+async def history_with(client: httpx.AsyncClient, num_samples: int) -> dict[str, Any]:
+    """Wait until there are so many samples."""
+    told: dict[str, Any] = {"samples": []}
+    while len(told["samples"]) < num_samples:
+        await asyncio.sleep(0.1)
+        told = (await client.get("/debug/history")).json()
+    return told
+
+
+def test_a_request_beyond_its_slo_is_told_as_an_outlier() -> None:
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
+            await complete(client, "in time")
+            headers = {"x-request-id": "late", "x-slo-tpot-ms": "0.000001"}
+            asked = {"prompt": PROMPT, "max_tokens": 3}
+            assert (await client.post(COMPLETIONS, json=asked, headers=headers)).status_code == 200
+            late, in_time = (await client.get("/debug/requests")).json()["requests"]
+            assert in_time["outliers"] == []
+            (outlier,) = late["outliers"]
+            assert (outlier["metric"], outlier["limit"]) == ("tpot", "slo")
+            assert outlier["limit_s"] == pytest.approx(1e-9)
+            assert outlier["value_s"] == late["per_token_s"] > 0
 
     run(scenario())
 

@@ -29,6 +29,7 @@ OPERATION_IDS = {
     "GET /load": "getLoad",
     "GET /metrics": "getMetrics",
     "GET /debug/cluster": "getCluster",
+    "GET /debug/history": "getHistory",
     "GET /debug/requests": "listRequests",
     "GET /debug/requests/{request_id}": "retrieveRequest",
     "POST /reset_prefix_cache": "resetPrefixCache",

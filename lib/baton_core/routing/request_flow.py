@@ -333,7 +333,7 @@ class RequestFlow:
 
     def _finish(self, now: float) -> list[RouterEffect]:
         self._apply(now, FlowInput.FINISH)
-        self._record.finish(now, self._stream.num_tokens)
+        self._record.finish(now, self._stream.num_tokens, self._stream.per_token_s)
         terminal = FinishRequest(
             request_id=self.spec.request_id,
             num_prompt_tokens=len(self.spec.prompt_token_ids),

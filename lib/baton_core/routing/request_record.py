@@ -47,6 +47,8 @@ class RequestRecord:
     num_output_tokens: int = 0
     num_cached_tokens: int = 0
     first_token_s: float | None = None
+    per_token_s: float = 0.0
+    """Mean time between tokens after the first, of the longest sequence; 0 until it has finished."""
     phases: list[Phase] = field(default_factory=list)
     """The router's own."""
     num_placings: int = 0
@@ -73,9 +75,10 @@ class RequestRecord:
         self.num_cached_tokens = num_cached_tokens
         self._add_moment(PhaseName.FIRST_TOKEN, now)
 
-    def finish(self, now: float, num_output_tokens: int) -> None:
+    def finish(self, now: float, num_output_tokens: int, per_token_s: float = 0.0) -> None:
         """Every sequence has ended."""
         self.num_output_tokens = num_output_tokens
+        self.per_token_s = per_token_s
         self._end_wait(now)
         self._add_moment(PhaseName.FINISH, now)
         self.ended_s = now

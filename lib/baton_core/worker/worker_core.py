@@ -207,8 +207,6 @@ class WorkerCore:
                 return self.controls.take(now, router_id, command, self.open_work)
         assert_never(command)
 
-    # --- taking requests ---
-
     def _check(self, spec: RequestSpec) -> None:
         self.config.check(spec)
         self.controls.require_taking()

@@ -22,7 +22,7 @@ class WorkerState(msgspec.Struct, kw_only=True):
     is_role_fixed: bool
     """Whether an operator gave it that role."""
     state: str
-    """`ready`, `draining` or `asleep`."""
+    """`ready`, `draining`, `asleep` or `faulty`."""
     num_running: int
     num_waiting: int
     max_num_seqs: int
@@ -103,6 +103,8 @@ class ClusterState(msgspec.Struct, kw_only=True):
     workers: list[WorkerState]
     placements: list[Placements]
     admissions: list[Admissions]
+    has_operator_routes: bool
+    """Whether `/drain`, `/undrain` and `/set_role` are there."""
     shifts: list[Shift]
     """The latest ones, the last one first."""
 
@@ -120,6 +122,7 @@ async def show_cluster(call: Call[None]) -> None:
             num_open_calls=site.door.num_calls,
             num_open_requests=core.num_requests,
             num_waiting=core.admission.num_waiting,
+            has_operator_routes=site.settings.enable_operator_routes,
             totals=_totals(call),
             workers=[_worker(info, load) for info, load in sorted(core.fleet.workers(), key=_name)],
             placements=[

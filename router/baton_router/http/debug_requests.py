@@ -18,6 +18,8 @@ from baton_router.http.calls import Call
 from baton_router.http.debug_schemas import ROUTER, Hop, RequestDetails, RequestList, RequestSummary, Span
 from baton_router.http.errors import HttpError
 from baton_router.http.operator_routes import Query, read_query
+from baton_router.http.site import Site
+from baton_router.metrics.outliers import outliers_of
 
 MAX_LISTED: Final = 256
 _ID_PREFIXES: Final = ("chatcmpl-", "cmpl-")
@@ -38,7 +40,9 @@ async def list_requests(call: Call[None]) -> None:
     log = call.site.door.router.core.log
     may_see = _rule(call)
     seen = (record for record in log.recent() if may_see(record))
-    await call.reply(RequestList(requests=[_summary(now, record) for record in islice(seen, limit)]))
+    await call.reply(
+        RequestList(requests=[_summary(now, record, call.site) for record in islice(seen, limit)])
+    )
 
 
 async def show_request(call: Call[None]) -> None:
@@ -86,7 +90,7 @@ def _details(now: float, record: RequestRecord) -> RequestDetails:
     )
 
 
-def _summary(now: float, record: RequestRecord) -> RequestSummary:
+def _summary(now: float, record: RequestRecord, site: Site) -> RequestSummary:
     start_s = record.started_s
     return RequestSummary(
         request_id=record.request_id,
@@ -98,6 +102,10 @@ def _summary(now: float, record: RequestRecord) -> RequestSummary:
         num_prompt_tokens=record.num_prompt_tokens,
         num_cached_tokens=record.num_cached_tokens,
         num_output_tokens=record.num_output_tokens,
+        per_token_s=record.per_token_s,
+        outliers=outliers_of(
+            record, now, site.metrics.requests.latencies.slo, site.metrics.sampler.latencies
+        ),
         spans=[span for hop in _hops(record) for span in _spans(hop)],
     )
 

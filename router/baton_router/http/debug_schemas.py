@@ -9,6 +9,7 @@ import msgspec
 from baton_core.errors import ErrorCode
 from baton_core.requests.phases import Phase, PhaseName, TokenSources
 from baton_core.routing.placement_record import Decision
+from baton_router.metrics.outliers import Outlier
 
 ROUTER: Final = "router"
 """Process of a router's own hop."""
@@ -72,6 +73,10 @@ class RequestSummary(msgspec.Struct, kw_only=True):
     num_prompt_tokens: int
     num_cached_tokens: int
     num_output_tokens: int
+    per_token_s: float
+    """Mean time per token after the first; 0 is not known."""
+    outliers: list[Outlier]
+    """Latencies beyond the SLO, or beyond the 99th percentile of the last minutes."""
     spans: list[Span]
 
 

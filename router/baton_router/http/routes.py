@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from baton_router.http import debug_cluster, debug_requests, models, operator_routes, state, text_routes
+from baton_router.http import (
+    debug_cluster,
+    debug_history,
+    debug_requests,
+    models,
+    operator_routes,
+    state,
+    text_routes,
+)
 from baton_router.http.chat import chat
 from baton_router.http.chat_replies import ChatChunk, ChatCompletion
 from baton_router.http.chat_schemas import ChatRequest
@@ -199,6 +207,17 @@ ROUTES: Final = (
         summary="Workers, queues, transfers and roles as they are now",
         answer=debug_cluster.show_cluster,
         reply=debug_cluster.ClusterState,
+    ),
+    Route(
+        method="GET",
+        path="/debug/history",
+        operation_id="getHistory",
+        tag=Tag.DEBUG,
+        summary="Latency percentiles and samples of rates and loads, of the last minutes",
+        answer=debug_history.show_history,
+        query=debug_history.HistoryQuery,
+        reply=debug_history.HistoryReply,
+        errors=(400,),
     ),
     Route(
         method="GET",

@@ -10,15 +10,18 @@ from baton_core.distribution import Distribution
 from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.phases import PhaseReport
+from baton_core.requests.request_context import Slo
 from baton_core.routing.request_record import RequestRecord
 from baton_core.routing.router_events import FailRequest, FinishRequest
 from baton_core.sessions.router_messages import SequenceOutput, ToRouter
 from baton_router.client_stream import ClientStream
+from baton_router.metrics.latency_window import Latency, LatencyWindow
 from baton_router.metrics.placement_metrics import PlacementMetrics
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition, Family
 from baton_service.work_done import WorkDone
 
+NO_SLO: Final = Slo()
 NO_ENGINE: Final = ""
 """Of requests that no worker came to decode."""
 _DISTRIBUTIONS: Final = {
@@ -69,8 +72,10 @@ class _Engine:
 class RequestMetrics:
     """Of one router, on its loop: told of tokens as they come and of requests as they end."""
 
-    def __init__(self) -> None:
+    def __init__(self, slo: Slo = NO_SLO) -> None:
         self.placements = PlacementMetrics()
+        self.latencies = LatencyWindow(slo)
+        self.num_finished_requests = 0
         self.work = WorkDone()
         self.num_cut_tokens = 0
         """Tokens that came together with a stop string, behind it."""
@@ -91,7 +96,9 @@ class RequestMetrics:
         stream.num_counted_tokens = num_sent
         if (last_s := heard_s.get(index)) is not None:
             num_tokens = len(output.token_ids)
-            engine.token_gaps.add((now - last_s) / num_tokens, num_tokens)
+            gap_s = (now - last_s) / num_tokens
+            engine.token_gaps.add(gap_s, num_tokens)
+            self.latencies.on_tokens(now, gap_s, num_tokens)
         heard_s[index] = now
 
     def on_ended(
@@ -104,13 +111,21 @@ class RequestMetrics:
             engine = self._engine(NO_ENGINE)
             is_aborted = end.code is ErrorCode.CANCELLED
             engine.ends[FinishReason.ABORT if is_aborted else FinishReason.ERROR] += 1
+            if record is not None and record.ended_s is not None:
+                self.latencies.on_failed(record.ended_s)
         else:
             engine = self._engine(end.timings.decode_worker or end.timings.prefill_worker)
             engine.ends.update(stream.finish_reasons)
+            self.num_finished_requests += 1
             _count_finished(engine, stream, end)
             if record is not None and record.first_token_s is not None and record.ended_s is not None:
-                engine.add(vllm.TIME_TO_FIRST_TOKEN, record.first_token_s - record.started_s)
-                engine.add(vllm.E2E_LATENCY, record.ended_s - record.started_s)
+                ttft_s, e2e_s = record.first_token_s - record.started_s, record.ended_s - record.started_s
+                engine.add(vllm.TIME_TO_FIRST_TOKEN, ttft_s)
+                engine.add(vllm.E2E_LATENCY, e2e_s)
+                latencies = {Latency.TTFT: ttft_s, Latency.E2E: e2e_s}
+                if end.timings.per_token_s:
+                    latencies[Latency.TPOT] = end.timings.per_token_s
+                self.latencies.on_finished(record.ended_s, latencies)
         self.num_cut_tokens += stream.num_cut_tokens
 
     def ended(self) -> Ended:

@@ -6,6 +6,7 @@ from typing import Final
 
 from baton_core.routing.router_core import RouterCore
 from baton_router.metrics import decision_metrics, fleet_metrics, http_metrics, placement_metrics
+from baton_router.metrics.history_sampler import HistorySampler
 from baton_router.metrics.http_metrics import HttpMetrics
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_service import shared_state_metrics
@@ -48,6 +49,7 @@ class RouterMetrics:
     ) -> None:
         self.requests = requests
         self.http = HttpMetrics()
+        self.sampler = HistorySampler(core, requests)
         self._shared = shared
         self._model_name = model_name
         self._core = core

@@ -1,0 +1,69 @@
+"""Percentiles of many latencies in bounded memory: values are counted in logarithmic buckets.
+
+Source: C. Masson, J. E. Rim, H. K. Lee, "DDSketch: a fast and fully-mergeable quantile sketch", VLDB 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+RELATIVE_ERROR: Final = 0.01
+"""How far a percentile may be from its exact value, as a share of that value."""
+MIN_VALUE: Final = 1e-6
+MAX_VALUE: Final = 1e6
+"""Values outside of these two count as the nearer one."""
+_GROWTH: Final = (1 + RELATIVE_ERROR) / (1 - RELATIVE_ERROR)
+_LOG_GROWTH: Final = math.log(_GROWTH)
+MAX_BUCKETS: Final = math.ceil((math.log(MAX_VALUE) - math.log(MIN_VALUE)) / _LOG_GROWTH) + 2
+_ROUNDING: Final = 1e-9
+
+
+class QuantileSketch:
+    """Counts of values by bucket; one `add` costs a logarithm."""
+
+    __slots__ = ("_counts", "count")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self.count = 0
+        """Values in all."""
+
+    @property
+    def num_buckets(self) -> int:
+        """Buckets in use, at most `MAX_BUCKETS`."""
+        return len(self._counts)
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count `value` so many times."""
+        if not MIN_VALUE <= value <= MAX_VALUE:
+            value = MIN_VALUE if value < MIN_VALUE else MAX_VALUE
+        bucket = math.ceil(math.log(value) / _LOG_GROWTH)
+        self._counts[bucket] = self._counts.get(bucket, 0) + times
+        self.count += times
+
+    def merge(self, other: QuantileSketch) -> None:
+        """Count all values of `other` too."""
+        for bucket, count in other._counts.items():
+            self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.count += other.count
+
+    def remove(self, other: QuantileSketch) -> None:
+        """Count the values of `other`, which were merged before, no longer."""
+        for bucket, count in other._counts.items():
+            left = self._counts[bucket] - count
+            if left:
+                self._counts[bucket] = left
+            else:
+                del self._counts[bucket]
+        self.count -= other.count
+
+    def quantile(self, share: float) -> float | None:
+        """The value that this share of all values does not exceed (nearest rank); None without values."""
+        rank = max(1, math.ceil(share * self.count - _ROUNDING))
+        num_seen = 0
+        for bucket, count in sorted(self._counts.items()):
+            num_seen += count
+            if num_seen >= rank:
+                return 2 * _GROWTH**bucket / (_GROWTH + 1)
+        return None
