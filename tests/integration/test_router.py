@@ -7,11 +7,13 @@ import logging
 import re
 from pathlib import Path
 
+import grpc
 import pytest
 
 from baton_core.sessions.router_messages import Cancel, Prefill, Reserve, Start
 from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.tokenization import Tokenizer
 from tests.integration.router_cluster import (
     ANSWER,
@@ -23,6 +25,7 @@ from tests.integration.router_cluster import (
     error_of,
     pair,
     run,
+    serving,
     tokens_of,
 )
 from tests.integration.scripted_worker import ScriptedWorker, until
@@ -153,6 +156,8 @@ def test_a_request_ends_at_the_routers_timeout_when_the_client_sets_none() -> No
     run(scenario())
 
 
+SMALL_WINDOW = (("grpc.http2.bdp_probe", 0),)
+"""Of a client that takes no more unread the faster its connection is."""
 LOST = re.compile(
     r"worker d1 was lost: worker d1 ended the session; "
     r"waited \d\.\d s for a worker: no decode worker is registered"
@@ -237,7 +242,12 @@ def test_a_client_that_does_not_read_is_given_up_and_no_other() -> None:
     async def scenario() -> None:
         flood = [*[5] * 200_000, 2]
         worker = ScriptedWorker("w1", answers=[flood], num_tokens_per_output=100, max_model_len=2**20)
-        async with cluster(worker) as stub:
+        async with (
+            serving() as server,
+            worker.joined(server.grpc_port),
+            grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}", SMALL_WINDOW) as channel,
+        ):
+            stub = BatonStub(channel)
             stalled = stub.Generate(ask(max_tokens=300_000))
             await until(lambda: worker.num_cancels("r1") == 1)
             events, _ = await tokens_of(stub.Generate(ask(request_id="r2", max_tokens=1)))
@@ -292,6 +302,8 @@ def test_a_fault_in_one_request_ends_it_alone(
             assert "".join(event.text for event in events) == TOKENIZER.decode(ANSWER[:4])
 
     run(scenario())
-    fault = next(line for line in caplog.records if line.levelno == logging.ERROR)
+    fault = next(
+        line for line in caplog.records if "request_id" in line.__dict__ and line.levelno == logging.ERROR
+    )
     assert fault.__dict__["request_id"] == "r1"
     assert "a fault" in caplog.text

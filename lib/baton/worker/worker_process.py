@@ -50,7 +50,7 @@ from baton_service.shared_state.settings import RedisSettings
 from baton_service.shared_state.shares import open_worker_share
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S, on_first_signal
 from baton_service.tls import ClientTls
-from baton_service.tracing import TracingSettings, start_tracing
+from baton_service.tracing import Tracing, TracingSettings, start_tracing
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -168,16 +168,13 @@ async def _serve(settings: WorkerSettings) -> None:
             session_timings=SessionTimings(dead_after_s=settings.session_timeout_s),
             share=open_worker_share(settings.redis, info),
             followers=followers,
-            tracing=start_tracing(
-                settings.tracing, service=f"baton-{settings.role}-worker", instance_id=worker_id
-            ),
+            tracing=_tracing(settings, worker_id),
             model_name=settings.model_name or settings.engine.model,
             expected_bytes_per_s=await asyncio.to_thread(measure_expected, config.kv_spec.block_bytes),
         )
         worker = Worker(parts)
         metrics.watch(worker.metrics)
-        found = ("those that it finds",) if settings.redis.is_given else ()
-        _log.info("worker %s registers at %s", worker_id, ", ".join((*settings.routers, *found)))
+        _log.info("worker %s registers at %s", worker_id, _named_routers(settings))
         with on_first_signal(partial(worker.leave, settings.shutdown_timeout_s)):
             await worker.run()
     finally:
@@ -193,6 +190,15 @@ async def _unless_stopped(load: Callable[..., T], *args: object) -> T:
         _log.info("stopped while loading")
         logging.shutdown()
         os._exit(0)
+
+
+def _named_routers(settings: WorkerSettings) -> str:
+    found = ("those that it finds",) if settings.redis.is_given else ()
+    return ", ".join((*settings.routers, *found))
+
+
+def _tracing(settings: WorkerSettings, worker_id: str) -> Tracing:
+    return start_tracing(settings.tracing, service=f"baton-{settings.role}-worker", instance_id=worker_id)
 
 
 def _serving_metrics(

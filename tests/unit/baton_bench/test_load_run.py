@@ -15,7 +15,7 @@ REQUEST = BenchRequest(prompt="x", num_prompt_tokens=1, num_tokens=1)
 
 
 def run(script: Script, times_s: Sequence[float], **limits: float) -> tuple[LoadRun, ScriptedServer]:
-    given = {"max_concurrency": 100, "request_timeout_s": 5.0, **limits}
+    given = {"max_concurrency": 100, "request_timeout_s": 30.0, **limits}
 
     async def main() -> tuple[LoadRun, ScriptedServer]:
         async with serving(script) as (server, client):
@@ -37,11 +37,16 @@ def slow(seconds: float) -> Script:
 
 
 def test_requests_leave_when_they_are_due_though_none_is_answered() -> None:
-    load, _ = run(slow(0.3), [0.0, 0.02, 0.04])
+    all_are_here = asyncio.Barrier(3)
+
+    async def answer_all_at_once(_: int, writer: asyncio.StreamWriter) -> None:
+        await all_are_here.wait()
+        writer.write(sized(EVENTS))
+
+    load, _ = run(answer_all_at_once, [0.0, 0.02, 0.04])
     assert [round(answer.due_s - load.start_s, 6) for answer in load.answers] == [0.0, 0.02, 0.04]
-    assert all(0 <= answer.lag_s < 0.2 and answer.slot_wait_s == 0 for answer in load.answers)
-    assert all(answer.ttft_s >= 0.29 and not answer.error for answer in load.answers)
-    assert load.answers[2].sent_s < load.answers[0].ended_s
+    assert all(answer.lag_s >= 0 and answer.slot_wait_s == 0 for answer in load.answers)
+    assert not any(answer.error for answer in load.answers)
 
 
 def test_requests_over_the_limit_wait_for_a_slot() -> None:
@@ -49,14 +54,15 @@ def test_requests_over_the_limit_wait_for_a_slot() -> None:
     waits = [answer.slot_wait_s for answer in load.answers]
     assert waits[:2] == [0.0, 0.0]
     assert all(wait_s > 0.02 for wait_s in waits[2:])
-    assert all(answer.ttft_s < answer.slot_wait_s + 0.1 for answer in load.answers)
+    first_end_s = min(answer.ended_s for answer in load.answers[:2])
+    assert all(answer.sent_s >= first_end_s for answer in load.answers[2:])
     assert server.num_connections == 2
 
 
 def test_a_silent_server_costs_each_request_its_deadline() -> None:
-    load, _ = run(slow(0.5), [0.0, 0.0], request_timeout_s=0.05)
+    load, _ = run(slow(2.0), [0.0, 0.0], request_timeout_s=0.05)
     assert [answer.error for answer in load.answers] == ["no whole answer within 0.05 s"] * 2
-    assert load.duration_s < 0.5
+    assert load.duration_s < 2.0
 
 
 def test_a_server_that_dies_in_the_middle_costs_only_what_it_had() -> None:
