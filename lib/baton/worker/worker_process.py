@@ -119,6 +119,7 @@ def run_worker(settings: WorkerSettings) -> None:
     Raises:
         BatonError: the worker cannot start, or a router rejects it.
     """
+    _log.info("loading %s", settings.model_name or settings.engine.model)
     asyncio.run(run_until_signal(_serve(settings)))
 
 
@@ -142,7 +143,6 @@ async def _serve(settings: WorkerSettings) -> None:
         copy = choose_copy(device, settings.engine.cpu_kernels) or copy_rows
         placement = PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device)
         placed = replace(settings.engine, device=device.type)
-        _log.info("loading %s", settings.model_name or settings.engine.model)
         forms = await asyncio.to_thread(form_compiler, settings)
         engine = await _unless_stopped(_load, placed, forms, placement)
         assert placement.connector is not None, "loading places the pool"
