@@ -37,7 +37,7 @@ def sent(page: Page) -> list[dict[str, Any]]:
 
 
 def test_an_empty_chat_names_its_model_and_asks_what_that_can_answer(page: Page) -> None:
-    expect(page.locator("#model-name")).to_have_text("Baton's bundled model")
+    expect(page.locator("#model-name")).to_have_text("baton-docs-5m")
     page.fill("#temperature", "0")
     for number, words in enumerate(("sorted(iterable", "current working directory", "deque object")):
         question = page.locator("#questions button").nth(number)

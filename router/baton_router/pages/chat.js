@@ -7,7 +7,7 @@ import { Turn } from "./chat.turn.js";
 
 const STORED = "baton-conversation";
 const NEAR_PX = 80;
-const BUNDLED = /\bbundled$/;
+const BUNDLED = "baton-docs-5m";
 const QUESTIONS = ["Write a haiku about the sea.", "Explain how a hash table works.", "What should I cook tonight?"];
 const BUNDLED_QUESTIONS = ["How do I use sorted?", "What does os.getcwd do?", "What is collections.deque?"];
 const actions = { retry: (turn) => generate(turn), resume: (turn) => generate(turn, { continues: true }) };
@@ -32,11 +32,11 @@ async function showModels() {
 
 /** A model that is served from a folder without a name of its own is called by the folder. */
 function nameOf(id) {
-  return BUNDLED.test(id) ? "Baton's bundled model" : id.startsWith("/") ? id.split("/").findLast(Boolean) : id;
+  return id.startsWith("/") ? id.split("/").findLast(Boolean) : id;
 }
 
 function welcome(id) {
-  const isBundled = BUNDLED.test(id);
+  const isBundled = id === BUNDLED;
   element("model-name").textContent = id ? nameOf(id) : "Baton";
   element("text").placeholder = id ? `Ask ${nameOf(id)}` : "Ask something";
   element("model-note").textContent = isBundled
