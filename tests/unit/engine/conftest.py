@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from baton_kernels.cpu_selection import load_build
 from tests.models import make_model
 
 
@@ -18,6 +19,13 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def needs_build() -> None:
+    """Skips the test where torch alone computes."""
+    if load_build() is None:
+        pytest.skip("it needs the C++ kernels, which this process has not")
 
 
 @pytest.fixture(scope="session")

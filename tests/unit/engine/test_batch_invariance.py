@@ -23,6 +23,7 @@ from baton_kernels.interface import AttentionBatch, Kernels
 from baton_kernels.selection import select_kernels
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables
 
+pytestmark = pytest.mark.usefixtures("needs_build")
 ModelFolder = Callable[[str], Path]
 CPU = torch.device("cpu")
 NUM_BLOCKS = 64

@@ -13,20 +13,17 @@ from baton_engine.decode_recordings import MAX_RECORDED_SEQS, DecodeRecordings
 from baton_engine.loading import EngineSettings, load_runner
 from baton_engine.runner import ModelRunner
 from baton_engine.sizing import KVCacheSettings
-from baton_kernels.cpu_selection import load_build
 from baton_kernels.recorded_calls import RecordedCalls
 from tests.models import VARIANTS, make_prompt
 from tests.unit.engine.steps import BLOCK_SIZE, make_plan, make_slice, make_spec
 
+pytestmark = pytest.mark.usefixtures("needs_build")
 NUM_BLOCKS = 8
 """Of a sequence, in each KV group."""
 Tokens = list[list[int]]
 
 
 def load(folder: Path, **settings: object) -> ModelRunner:
-    """Skips the test where torch alone computes, whose steps nobody records."""
-    if load_build() is None:
-        pytest.skip("decode steps are recorded with the C++ kernels alone")
     cache = KVCacheSettings(kv_cache_memory_bytes=8 << 20)
     chosen = EngineSettings(
         model=str(folder), block_size=BLOCK_SIZE, kv_cache=cache, max_num_seqs=16, **settings

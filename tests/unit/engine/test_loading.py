@@ -92,6 +92,7 @@ def test_a_model_that_may_need_the_host_runs_eagerly_and_the_log_says_so_once(
     assert len(generate(loaded.runner, make_prompt(5), 3)) == 3
 
 
+@pytest.mark.usefixtures("needs_build")
 @pytest.mark.usefixtures("_captures")
 @pytest.mark.parametrize("variant", ["llama", "gpt2"])
 @pytest.mark.parametrize(

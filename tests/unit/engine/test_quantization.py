@@ -31,6 +31,7 @@ def test_logits_are_near_those_of_the_model_as_stored(variant: str, model_folder
     assert 1e-4 < difference < 0.1
 
 
+@pytest.mark.usefixtures("needs_build")
 @pytest.mark.parametrize("variant", ["qwen2", "gpt2"])
 def test_batch_invariant_logits_are_so_with_int8_layers_too(variant: str, model_folder: ModelFolder) -> None:
     machine = Machine(model_folder(variant), is_quantized=True)

@@ -134,6 +134,7 @@ def load(folder: Path, **settings: Any) -> ModelRunner:
     return load_runner(chosen).runner
 
 
+@pytest.mark.usefixtures("needs_build")
 @pytest.mark.parametrize("max_num_seqs", [3, 16])
 def test_a_loaded_runner_has_recorded_its_decode_steps(
     max_num_seqs: int, model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch

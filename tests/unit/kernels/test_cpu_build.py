@@ -171,7 +171,7 @@ def test_a_compiler_that_hangs_is_given_up(
 ) -> None:
     script = f'case "$1" in {hangs_at}) exec sleep 60;; esac'
     monkeypatch.setenv("CXX", str(make_compiler(tmp_path, script)))
-    monkeypatch.setattr(cpu_build, "_TIMEOUT_S", 1)
+    monkeypatch.setattr(cpu_build, "_TIMEOUT_S", 5)
     with pytest.raises(BuildError, match="took more than 1 s"):
         build(PLAIN, tmp_path / "cache")
 
@@ -232,13 +232,13 @@ def test_after_a_compiler_that_hangs_no_other_variant_is_tried(
     folder = fresh_choice.parents[1]
     script = 'case "$1" in -std=*) echo build >>"$0.log"; exec sleep 60;; esac'
     monkeypatch.setenv("CXX", str(make_compiler(folder, script)))
-    monkeypatch.setattr(cpu_build, "_TIMEOUT_S", 1)
+    monkeypatch.setattr(cpu_build, "_TIMEOUT_S", 5)
     monkeypatch.setattr(cpu_selection, "cpu_flags", lambda: AVX512.needs)
     with caplog.at_level(logging.INFO):
         assert type(select_kernels("cpu").attention) is TorchAttention
     assert (folder / "compiler.log").read_text().split() == ["build"]
     (message,) = caplog.messages
-    assert message.endswith("took more than 1 s for the CPU kernels")
+    assert message.endswith("took more than 5 s for the CPU kernels")
 
 
 def test_workers_that_start_together_build_once(builds: Path, tmp_path: Path) -> None:
