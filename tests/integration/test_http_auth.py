@@ -58,6 +58,36 @@ async def ask(client: httpx.AsyncClient, authorization: str) -> httpx.Response:
     return await client.post("/v1/completions", json={"prompt": "x", "max_tokens": 1}, headers=headers)
 
 
+@pytest.mark.parametrize(
+    ("site", "origin", "status"),
+    [
+        ("cross-site", "https://evil.example", 403),
+        ("cross-site", "https://friend.example", 200),
+        ("same-origin", "http://127.0.0.1", 200),
+        ("none", "", 200),
+        ("", "", 200),
+    ],
+)
+def test_pages_of_other_sites_do_nothing_without_a_key(site: str, origin: str, status: int) -> None:
+    settings = HttpSettings(enable_operator_routes=True, allowed_origins=("https://friend.example",))
+    headers = {name: value for name, value in (("sec-fetch-site", site), ("origin", origin)) if value}
+
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=settings) as client:
+            drained = await client.post("/drain?worker_id=nobody", headers=headers)
+            assert (drained.status_code == 403) is (status == 403)
+            body = {"prompt": "x", "max_tokens": 1}
+            response = await client.post("/v1/completions", json=body, headers=headers)
+            assert response.status_code == status
+            if status == 403:
+                assert error_of(response)[2].startswith(
+                    f"origin is '{origin}'; allowed: this server's own pages, "
+                )
+            assert (await client.get("/v1/models", headers=headers)).status_code == 200
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("key", ["", "with space", "umlaut-ü", "line\n"])
 def test_a_key_that_no_header_can_carry_is_refused(key: str) -> None:
     with pytest.raises(InvalidConfigError, match="--api-key"):

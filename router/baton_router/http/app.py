@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from baton_router.http.auth import require_key
+from baton_router.http.auth import require_key, require_own_site
 from baton_router.http.bodies import decode_body, nested_too_deeply, read_body
 from baton_router.http.calls import Call
 from baton_router.http.counted_calls import CountedCalls
@@ -71,6 +71,8 @@ class _Endpoint:
         call: Call[Any] = Call(self._site, scope, receive, send)
         try:
             headers = Headers(scope=scope)
+            if self._route.method != "GET":
+                require_own_site(headers, self._site.settings.allowed_origins)
             if self._route.needs_key:
                 call.tenant = require_key(self._site.keys, headers)
             if self._decoder is not None:

@@ -171,7 +171,7 @@ def test_a_compiler_that_hangs_is_given_up(
 ) -> None:
     script = f'case "$1" in {hangs_at}) exec sleep 60;; esac'
     monkeypatch.setenv("CXX", str(make_compiler(tmp_path, script)))
-    monkeypatch.setattr(cpu_build, "_TIMEOUT_S", 5)
+    monkeypatch.setattr(cpu_build, "_TIMEOUT_S", 1)
     with pytest.raises(BuildError, match="took more than 1 s"):
         build(PLAIN, tmp_path / "cache")
 
@@ -237,7 +237,7 @@ def test_after_a_compiler_that_hangs_no_other_variant_is_tried(
     with caplog.at_level(logging.INFO):
         assert type(select_kernels("cpu").attention) is TorchAttention
     assert (folder / "compiler.log").read_text().split() == ["build"]
-    (message,) = caplog.messages
+    (message,) = (record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING)
     assert message.endswith("took more than 5 s for the CPU kernels")
 
 
