@@ -136,7 +136,7 @@ def test_what_pullers_say_may_come_late_and_twice() -> None:
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nixl_library, "BUILDS", ("nixl_cu99",))
     nixl_library.load_nixl.cache_clear()
-    with pytest.raises(InvalidConfigError, match=r"kv_transport is 'nixl', .*pip install baton\[nixl\]"):
+    with pytest.raises(InvalidConfigError, match=r"kv_transport is 'nixl', .*pip install 'baton\[nixl\]'"):
         NixlConnector(SMALL, 1)
 
 

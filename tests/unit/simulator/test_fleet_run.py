@@ -134,7 +134,7 @@ def test_a_prompt_that_no_cache_holds_is_refused() -> None:
 def test_what_cannot_be_in_time_is_refused_where_the_router_enforces_it() -> None:
     plan = make_plan("1M", split=SplitMode.NEVER)
     strict = FleetPlan(mix=plan.mix, hardware=plan.hardware, router=plan.router, slo=Slo(ttft_s=3.0))
-    requests = make_requests(8, prompt=2000, output=1, every_ms=500)
+    requests = make_requests(24, prompt=2000, output=1, every_ms=500)
     assert all(fate.is_whole for fate in run(plan, requests))
     fates = run(strict, requests)
     assert any("slo_ttft_s is 3" in fate.error for fate in fates)
