@@ -56,7 +56,7 @@ class Documented:
             self._check_error(call, answer, content)
         elif answer.content_type == "text/event-stream":
             self._check_stream(answer, content[answer.content_type]["schema"])
-        elif answer.content_type in content:
+        elif answer.content_type == "application/json" and answer.content_type in content:
             self._validate(answer.content, content[answer.content_type]["schema"])
 
     def _check_error(self, call: HttpCall, answer: HttpAnswer, content: Mapping[str, Any]) -> None:

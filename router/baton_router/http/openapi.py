@@ -132,7 +132,8 @@ def _responses(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
         content["text/event-stream"] = {"schema": schema_of[route.chunk]}
     done: dict[str, Any] = {"description": "Done"}
     responses = {"200": {**done, "content": content} if content else done}
-    statuses = {*route.errors, *((401,) if route.needs_key else ()), 500}
+    of_callers = (*((401,) if route.needs_key else ()), *((403,) if route.method != "GET" else ()))
+    statuses = {*route.errors, *of_callers, 500}
     if route.body is not None:
         statuses |= {400, 408, 413, 415}
     for status in sorted(statuses):

@@ -49,7 +49,8 @@ class Row {
     const content = JSON.stringify(request);
     if (this.content === content) return;
     this.content = content;
-    const processes = Map.groupBy(request.spans, (span) => span.process), duration = Math.max(request.duration_s, 1e-6);
+    const processes = Map.groupBy(request.spans, (span) => span.process);
+    const duration = Math.max(request.duration_s, 1e-6, ...request.spans.map((span) => span.end_s));
     this.lanes.replaceChildren(...[...processes.values()].map((spans) => lane(spans, duration)));
     if (request.first_token_s !== null) this.lanes.append(marker(request.first_token_s / duration));
     write(this.where, [...processes.keys()].filter((name) => name !== "router").join(" → ") || request.code || "not placed yet");

@@ -36,8 +36,9 @@ function explanation(request) {
   ];
 }
 
+/** The axis reaches to the last end: workers' clocks are not the router's, and may tell of one after the request's. */
 function waterfall({ hops, duration_s, first_token_s }) {
-  const duration = Math.max(duration_s, 1e-6);
+  const duration = Math.max(duration_s, 1e-6, ...hops.flatMap((hop) => hop.phases.map((phase) => phase.end_s)));
   const ticks = marks(duration).map((at) => {
     const tick = make("span", "tick", at < 1 ? `${+(1e3 * at).toPrecision(3)} ms` : `${+at.toPrecision(3)} s`);
     tick.style.left = `${100 * at / duration}%`;
