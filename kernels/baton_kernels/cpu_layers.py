@@ -12,10 +12,10 @@ from torch import Tensor
 
 from baton_kernels.cpu_library import CpuLibrary
 from baton_kernels.cpu_memory import RESULTS
-from baton_kernels.cpu_packed import VECTORISED, packed_product
+from baton_kernels.cpu_packed import packed_product
 from baton_kernels.int8 import PackedInt8Product, can_multiply_codes
 from baton_kernels.int8_library import Int8Library
-from baton_kernels.interface import Function, LayerKernels, Product
+from baton_kernels.interface import VECTORISED, Function, LayerKernels, Product
 
 
 class Norm(ctypes.Structure):

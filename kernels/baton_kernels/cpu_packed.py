@@ -17,12 +17,8 @@ from torch.nn import functional
 from baton_kernels.cpu_library import CpuLibrary
 from baton_kernels.cpu_memory import RESULTS
 from baton_kernels.cpu_variants import CpuVariant
-from baton_kernels.interface import Function
+from baton_kernels.interface import NOT_GATED, VECTORISED, Function
 
-VECTORISED: Final = (Function.SILU, Function.GELU_TANH)
-"""Those that C++ computes for a whole vector at once; torch is faster with the others."""
-NOT_GATED: Final = -1
-"""In place of a function of a linear layer's outputs: kNotGated in C++."""
 MIN_PACKED_ELEMENTS: Final = 1 << 12
 """Weights below this gain nothing from packing."""
 _SIGNLESS: Final = {2: torch.int16, 4: torch.int32}

@@ -64,14 +64,17 @@ def load_build(cpu_kernels: str = AUTO) -> CpuLibrary | None:
     Raises:
         CpuKernelsError: another name, or this machine cannot have it.
     """
-    return _load_build(os.environ.get(INSTEAD_OF_AUTO, AUTO) if cpu_kernels == AUTO else cpu_kernels)
+    if cpu_kernels == AUTO and (instead := os.environ.get(INSTEAD_OF_AUTO)):
+        return _load_build(instead, INSTEAD_OF_AUTO)
+    return _load_build(cpu_kernels, "cpu_kernels")
 
 
 @cache
-def _load_build(cpu_kernels: str) -> CpuLibrary | None:
+def _load_build(cpu_kernels: str, setting: str) -> CpuLibrary | None:
+    """`setting` is the name by which the user asked for it."""
     if cpu_kernels == TORCH:
         return None
-    return _load_best() if cpu_kernels == AUTO else _load_named(cpu_kernels)
+    return _load_best() if cpu_kernels == AUTO else _load_named(cpu_kernels, setting)
 
 
 def _load_best() -> CpuLibrary | None:
@@ -91,17 +94,17 @@ def _load_best() -> CpuLibrary | None:
     return None
 
 
-def _load_named(name: str) -> CpuLibrary:
+def _load_named(name: str, setting: str) -> CpuLibrary:
     usable = {variant.name: variant for variant in usable_variants(cpu_flags(), (*VARIANTS, *EMULATED))}
     if name not in usable:
         raise CpuKernelsError(
-            f"cpu_kernels is {name!r}; allowed on this CPU: {', '.join((AUTO, *usable, TORCH))}"
+            f"{setting} is {name!r}; allowed on this CPU: {', '.join((AUTO, *usable, TORCH))}"
         )
     try:
         return _load(usable[name])
     except BuildError as error:
         raise CpuKernelsError(
-            f"cpu_kernels is {name!r}, which cannot be built here: {error}; allowed: auto, torch"
+            f"{setting} is {name!r}, which cannot be built here: {error}; allowed: auto, torch"
         ) from error
 
 

@@ -16,10 +16,9 @@ from torch.nn import functional
 from baton_kernels import int8_library
 from baton_kernels.cpu_invariant_library import PANEL
 from baton_kernels.cpu_memory import RESULTS
-from baton_kernels.cpu_packed import NOT_GATED, VECTORISED
 from baton_kernels.cpu_variants import CpuVariant
 from baton_kernels.int8_library import Int8Library, Quantize
-from baton_kernels.interface import Function
+from baton_kernels.interface import NOT_GATED, VECTORISED, Function
 
 LARGEST_CODE: Final = 127
 MAX_IN_FEATURES: Final = (2**31 - 1) // LARGEST_CODE**2

@@ -215,6 +215,10 @@ class Function(IntEnum):
     SIN = 5
 
 
+VECTORISED: Final = (Function.SILU, Function.GELU_TANH)
+"""Functions that C++ computes for a whole vector at once; torch is faster with the others."""
+NOT_GATED: Final = -1
+"""The number that stands for no function of a linear layer's outputs: kNotGated in C++."""
 _FUNCTIONS: Final[dict[Function, Callable[[Tensor], Tensor]]] = {
     Function.SILU: functional.silu,
     Function.GELU: functional.gelu,

@@ -19,7 +19,8 @@ MIN_REORDERED_ELEMENTS: Final = 1 << 18
 
 def multiplies_bfloat16() -> bool:
     """Say whether this CPU multiplies bfloat16 in hardware; torch converts it in each product where not."""
-    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # private to torch, which may rename them
+    return any(getattr(torch.cpu, name, lambda: False)() for name in names)
 
 
 class OneDnnProduct:

@@ -82,7 +82,7 @@ class DecodeRecordings:
         """Compute the step that is filled in eagerly, as all that follow. Nobody has seen what it wrote
         before.
         """
-        logger.warning("decode steps run eagerly, which is slower: %s", error)
+        logger.warning("decode steps run eagerly, which is slower: %s", error, exc_info=error)
         self._is_recordable = False
         self._recorded.clear()
         return self._compute(num_seqs, self._attention(num_seqs))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -106,7 +107,7 @@ class LoadedModel:
         """Allocate the KV pool and warm a runner up. Without `forms` it refuses structured outputs.
 
         Raises:
-            InvalidConfigError: there is too little memory to capture decode steps.
+            InvalidConfigError: there is too little memory for steps, or to capture decode steps.
         """
         spec, plan, settings = self.kv_spec, self.kv_cache, self.settings
         if allocate_pool is not None:
@@ -126,10 +127,11 @@ class LoadedModel:
             has_grammars=forms is not None,
         )
         warm_up = WarmUp(runner=runner, limits=limits)
-        warm_up.run_prompts()
-        if attention.is_capturable(kv_pool) and not settings.enforce_eager:
-            _capture_decodes(runner, settings, plan)
-        warm_up.run_decodes()
+        with _explaining_full_memory(settings):
+            warm_up.run_prompts()
+            if attention.is_capturable(kv_pool) and not settings.enforce_eager:
+                _capture_decodes(runner, settings, plan)
+            warm_up.run_decodes()
         states.clear()
         return LoadedEngine(
             runner=runner,
@@ -202,8 +204,14 @@ def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCach
             runner.model.dtype,
         )
         return
+    runner.capture_decodes(settings.max_num_seqs, plan.max_model_len)
+
+
+@contextmanager
+def _explaining_full_memory(settings: EngineSettings) -> Iterator[None]:
+    """Turn a device's lack of memory beside the KV pool into an error that names what gives it some."""
     try:
-        runner.capture_decodes(settings.max_num_seqs, plan.max_model_len)
+        yield
     except torch.OutOfMemoryError as error:
         kv_bytes = settings.kv_cache.kv_cache_memory_bytes
         name, value = (
@@ -212,6 +220,6 @@ def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCach
             else ("kv_cache_memory_bytes", kv_bytes)
         )
         raise InvalidConfigError(
-            f"{name} is {value} and leaves too little memory to capture decode steps ({error}); "
-            "allowed: less, a smaller max_num_seqs, or enforce_eager True"
+            f"{name} is {value} and leaves too little memory for steps ({error}); allowed: less, a smaller "
+            "max_num_seqs or max_num_batched_tokens, or enforce_eager True"
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from baton_core.requests.logprobs import PositionLogprobs
-from baton_core.worker.step_plan import StepPlan, StepResult
+from baton_core.worker.step_plan import SampleSpec, StepPlan, StepResult
 from baton_engine.prompt_logprobs import PromptLogprobs
 from baton_engine.sampler import Drawn
 from baton_kernels.sampling import Refusal
@@ -16,8 +16,8 @@ def step_result(
 ) -> StepResult:
     """Give each slice its rows of `drawn`, one for each of its samples, and what was found of its prompt.
 
-    `token_ids` are those of `drawn`, on the host. A slice that failed gets the reason alone; one without
-    rules whose logits give no token counts as broken.
+    `token_ids` are those of `drawn`, on the host. A slice that failed gets the reason alone; one counts as
+    broken whose logits are not finite as the model computed them.
     """
     sampled: list[tuple[int, ...]] = []
     logprobs: dict[int, tuple[PositionLogprobs, ...]] = {}
@@ -30,8 +30,9 @@ def step_result(
         tokens = tuple(token_ids[rows.start : rows.stop])
         reasons = [drawn.failures[row] for row in rows if row in drawn.failures] if drawn.failures else []
         if not reasons and tokens and min(tokens) < 0:
-            reasons = [Refusal(min(tokens)).reason]
-            if all(sample.history is None for sample in piece.samples):
+            refusal = Refusal(min(tokens))
+            reasons = [refusal.reason]
+            if _is_of_model(refusal, piece.samples):
                 broken.add(number)
         if reasons:
             failures[number] = reasons[0]
@@ -48,3 +49,11 @@ def step_result(
         failures=failures,
         broken=frozenset(broken),
     )
+
+
+def _is_of_model(refusal: Refusal, samples: Sequence[SampleSpec]) -> bool:
+    """Say whether logits that give no token are the model's own: no rule but a user's function makes NaN."""
+    rules = [sample.history.rules.params for sample in samples if sample.history is not None]
+    if refusal is Refusal.NOTHING_LEFT:
+        return not rules
+    return not any(params.logits_processors for params in rules)

@@ -46,12 +46,12 @@ class WarmUpLimits:
     max_num_batched_tokens: int
     max_num_seqs: int
     has_grammars: bool = False
-    """Whether requests may ask for structured outputs."""
+    """Requests may ask for structured outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sampling:
-    """How the sequences of a step draw."""
+    """A way in which the sequences of a step draw."""
 
     temperature: float = 1.0
     top_k: int = 0
@@ -59,7 +59,7 @@ class _Sampling:
     min_p: float = 0.0
     logprobs: LogprobsSpec | None = None
     params: SamplingParams | None = None
-    """Of requests whose logits are changed before a token is drawn."""
+    """Parameters of a request whose logits are changed before a token is drawn; None: as they are."""
 
 
 _GREEDY: Final = _Sampling(temperature=0.0)

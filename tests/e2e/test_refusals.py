@@ -83,7 +83,8 @@ def test_a_command_line_that_cannot_be_read() -> None:
 
 
 def test_a_model_that_is_not_there() -> None:
-    assert "model is '/no/such/model'" in refusal("serve", "/no/such/model")
+    ports = ("--port", "0", "--grpc-port", "0")
+    assert "model is '/no/such/model'" in refusal("serve", "/no/such/model", *ports)
 
 
 def test_wrong_flags() -> None:
@@ -163,7 +164,7 @@ def test_serve_ends_with_a_worker_that_cannot_start(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(BUNDLED_MODEL, folder)
     reason = truncate_weights(folder)
-    said = refusal("serve", str(folder), "--port", "0", *ONE_MIXED)
+    said = refusal("serve", str(folder), "--port", "0", "--grpc-port", "0", *ONE_MIXED)
     assert reason in said
     assert "ended with exit code 2" in said
     assert "started again" not in said

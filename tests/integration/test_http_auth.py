@@ -62,15 +62,20 @@ async def ask(client: httpx.AsyncClient, authorization: str) -> httpx.Response:
     ("site", "origin", "status"),
     [
         ("cross-site", "https://evil.example", 403),
+        ("same-site", "http://localhost:3000", 403),
+        ("", "http://evil.example", 403),
+        ("", "null", 403),
         ("cross-site", "https://friend.example", 200),
-        ("same-origin", "http://127.0.0.1", 200),
+        ("same-origin", "https://behind.a.proxy", 200),
+        ("", "http://own.example", 200),
         ("none", "", 200),
         ("", "", 200),
     ],
 )
 def test_pages_of_other_sites_do_nothing_without_a_key(site: str, origin: str, status: int) -> None:
     settings = HttpSettings(enable_operator_routes=True, allowed_origins=("https://friend.example",))
-    headers = {name: value for name, value in (("sec-fetch-site", site), ("origin", origin)) if value}
+    given = (("sec-fetch-site", site), ("origin", origin), ("host", "own.example"))
+    headers = {name: value for name, value in given if value}
 
     async def scenario() -> None:
         async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=settings) as client:

@@ -61,7 +61,7 @@ BATON_INLINE Words16 narrow(Words16 x) {
 #define _mm512_dpbf16_ps baton::emulation::dot
 #define _mm512_cvtne2ps_pbh baton::emulation::narrow_two
 #define _mm512_dpbusd_epi32 baton::emulation::dot_codes
-#define _mm512_cmp_ps_mask(a, b, predicate) baton::emulation::at_least(a, b, predicate)
+#define _mm512_cmp_ps_mask(a, b, predicate) baton::emulation::compare<predicate>(a, b)
 #define _mm512_mul_epu32 baton::emulation::multiply_words
 #define _mm512_loadu_si512 baton::emulation::load_vector
 #define _mm512_load_si512 baton::emulation::load_vector
@@ -100,7 +100,9 @@ BATON_INLINE __m512i dot_codes(__m512i sum, __m512i codes, __m512i weights) {
   return (__m512i)total;
 }
 
-BATON_INLINE uint32_t at_least(__m512 a, __m512 b, int) {
+template <int kPredicate>
+BATON_INLINE uint32_t compare(__m512 a, __m512 b) {
+  static_assert(kPredicate == _CMP_GE_OQ, "the only one that is emulated");
   uint32_t bits = 0;
   for (int i = 0; i < 16; ++i) bits |= uint32_t{a[i] >= b[i]} << i;
   return bits;

@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -66,7 +67,7 @@ class CorePair:
         self.effects: deque[ClientEffect] = deque()
         """What clients are to hear, in order; whoever reads it empties it."""
         self._router = RouterCore(RouterConfig(limits=limits))
-        self._worker = WorkerCore(config)
+        self._worker = WorkerCore(replace(config, pauses_when_failing=False))  # there is no other
         self._forms = forms
         self._followers = followers
         self._tracing = tracing

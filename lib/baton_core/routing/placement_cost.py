@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from baton_core.routing.placement_record import Candidate, Cost
 from baton_core.routing.placement_snapshot import PlacementRequest, WorkerView
-from baton_core.routing.rendezvous import preference
+from baton_core.routing.rendezvous import preferences
 from baton_core.sessions.worker_info import Role
 
 CHUNK_TOKENS: Final = 2048
@@ -73,11 +73,12 @@ class CostModel:
     def terms(self, views: Iterable[WorkerView]) -> dict[str, Terms]:
         """What each worker would add to a cost, whichever part of the request it took; by its name.
 
-        One loop without calls, for a router comes by here for each worker and request.
+        One loop with few calls, for a router comes by here for each worker and request.
         """
         request, weight, num_output_tokens = self._request, self._weight, self._num_output_tokens
         num_prompt_tokens, num_prompt_blocks = request.num_prompt_tokens, request.num_blocks
         block_size, block_bytes, num_new = request.block_size, request.block_bytes, request.num_sequences
+        preferred = preferences(self._key) if self._key else None
         found = {}
         for view in views:
             name, role, num_cached_tokens, num_queued_tokens, num_running = view[:5]
@@ -97,7 +98,7 @@ class CostModel:
             prefill_s = compute_s + num_steps * prefill_step_s
             num_over = num_running + num_new - view.max_num_seqs
             seat_s = self._seat_s(view, num_over) if num_over > 0 else 0.0
-            affinity = self._affinity(name) if self._key else 1.0
+            affinity = 1.0 + AFFINITY * (1.0 - preferred(name)) if preferred else 1.0
             begin_s = HANDOVER_S + seat_s + step_s
             terms = (
                 view,
@@ -149,10 +150,6 @@ class CostModel:
     def _seat_s(self, view: WorkerView, num_over: int) -> float:
         lifetime_s = self._request.num_output_tokens * view.speed.decode_step_s
         return lifetime_s * num_over / view.max_num_seqs
-
-    def _affinity(self, worker_id: str) -> float:
-        """1 for the worker that the key prefers above all, up to `AFFINITY` more for the others."""
-        return 1.0 + AFFINITY * (1.0 - preference(self._key, worker_id))
 
 
 def _unhidden_s(prefill: Terms, decode: Terms) -> float:

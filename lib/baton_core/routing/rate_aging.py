@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from math import sqrt
 from typing import Final, NamedTuple
 
 from baton_core.sessions.worker_info import Role, WorkerRates
@@ -115,6 +116,9 @@ def _alike(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle of values in order, of which there is one at least; of two middles, the mean."""
+    """Return the middle of values over 0 in order, of which there is one at least.
+
+    Of two middles it is the geometric mean, which is as far from the one as from the other, as a ratio.
+    """
     half = len(values) // 2
-    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+    return values[half] if len(values) % 2 else sqrt(values[half - 1] * values[half])

@@ -5,6 +5,7 @@ Source: Thaler and Ravishankar, "Using Name-Based Mappings to Increase Hit Rates
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
@@ -14,8 +15,24 @@ _MASK: Final = (1 << _BITS) - 1
 
 
 def preference(key: str, name: str) -> float:
-    """From 0 to 1, below it; the name with the highest is the key's own."""
-    return _mixed(_digest(key) ^ _digest(name)) / (1 << _BITS)
+    """Return a number from 0 to 1, below it; the name with the highest is the key's own."""
+    return preferences(key)(name)
+
+
+def preferences(key: str) -> Callable[[str], float]:
+    """Return `preference` of one key, for many names: every bit of both digests is spread over all others.
+
+    Source: the finalizer of SplitMix64 (Steele et al., 2014).
+    """
+    own = _digest(key)
+
+    def of(name: str) -> float:
+        value = own ^ _digest(name)
+        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+        value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+        return (value ^ (value >> 31)) / (1 << _BITS)
+
+    return of
 
 
 def draw(key: str, count: int) -> int:
@@ -26,10 +43,3 @@ def draw(key: str, count: int) -> int:
 @lru_cache(maxsize=8192)
 def _digest(text: str) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=_BITS // 8).digest(), "little")
-
-
-def _mixed(value: int) -> int:
-    """Spread every bit over all others. Source: the finalizer of SplitMix64 (Steele et al., 2014)."""
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
-    return value ^ (value >> 31)

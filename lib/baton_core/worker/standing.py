@@ -28,7 +28,7 @@ class Standing:
         """Whether an operator gave it: routers leave it alone."""
         self.is_draining = False
         self.damage = ""
-        """What was found wrong with its state, in one line: it takes no requests until it is started
+        """A disagreement that was found in its books, in one line: it takes no requests until it is started
         again."""
         self.failing = ""
         """Why it takes no requests for a while, in one line: its steps fail."""

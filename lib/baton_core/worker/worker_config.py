@@ -40,6 +40,8 @@ class WorkerConfig:
     pull: PullTimings = field(default_factory=PullTimings)
     prepare_within_s: float = 30.0
     """How long the form of a request's output may take to compile."""
+    pauses_when_failing: bool = True
+    """Take no requests for a while when steps fail in a row: others may do better."""
     plans_ahead: bool = False
     """Whether a step is planned while the one before it runs, where that needs none of its tokens."""
     logits_processors: frozenset[str] = frozenset()

@@ -83,7 +83,7 @@ class WorkerCore:
         self.outputs = Outputs(config)
         self.preparations = Preparations(config.prepare_within_s)
         self.controls = Controls(self.pool)
-        self.health = StepHealth(self.controls.standing)
+        self.health = StepHealth(self.controls.standing, pauses=config.pauses_when_failing)
         self.departure = Departure(self.controls.standing)
         self._cache_reports = CacheReports(self.pool.cache, config)
         self._phases = PhaseReports(config.kv_spec)
@@ -289,8 +289,9 @@ class WorkerCore:
         batches: dict[str, list[SequenceOutput]] = {}
         plan, started_s = self.scheduler.flights.first.plan, self.scheduler.flights.first.started_s
         self.rates.end_step(plan, now - started_s)
-        self.health.end_step(now, result)
-        for seq, number in self.scheduler.complete(now, result):
+        alive = self.scheduler.complete(now, result)
+        self.health.end_step(now, result, [number for _, number in alive])
+        for seq, number in alive:
             request, failure = self._requests.get(seq.seq_id.request_id), result.failures.get(number)
             if number in result.broken:
                 self.pool.forget(seq.tables.held())
@@ -344,16 +345,15 @@ class WorkerCore:
         return SendToRouter(router_id=request.router_id, message=message)
 
     def _on_step_failed(self, now: float, message: str) -> list[WorkerEffect]:
-        self.health.fail_step(now, message)
         failed: dict[str, WorkerRequest] = {}
         for seq in self.scheduler.fail_step(now):
             request = self._requests[seq.seq_id.request_id]
             self._phases.end_sequence(request.sequences.pop(seq.seq_id.index))
             failed[seq.seq_id.request_id] = request
+        if failed:
+            self.health.fail_step(now, message)
         code = ErrorCode.INTERNAL
         return [effect for request in failed.values() for effect in self._fail(now, request, code, message)]
-
-    # --- ends ---
 
     def _give_back(self, now: float) -> list[WorkerEffect]:
         """Let routers go on elsewhere with what is not to go on here."""

@@ -245,7 +245,7 @@ def test_a_fleet_that_knows_nothing_takes_the_priors() -> None:
 
 
 def test_a_worker_is_taken_to_do_what_the_others_do_until_it_knows() -> None:
-    known = [WorkerRates(prefill_tokens_per_s=rate, decode_step_s=0.01) for rate in (100.0, 300.0)]
+    known = [WorkerRates(prefill_tokens_per_s=rate, decode_step_s=0.01) for rate in (100.0, 400.0)]
     typical = typical_rates([*known, WorkerRates()])
     assert typical.prefill_tokens_per_s == 200.0
     assert speed_of(WorkerRates(decode_step_s=0.5), typical) == WorkerSpeed(

@@ -53,8 +53,15 @@ def test_rates_near_their_median_count_as_equal() -> None:
     reports = [
         decode(name, step_s, 0.0) for name, step_s in zip("abcd", (0.0099, 0.01, most, 2 * most), strict=True)
     ]
-    typical = (0.01 + most) / 2
+    typical = pytest.approx((0.01 * most) ** 0.5)
     assert steps(*reports) == {"a": typical, "b": typical, "c": typical, "d": 2 * most}
+
+
+@pytest.mark.parametrize(("step_s", "is_equal"), [(0.0124, True), (0.0155, True), (0.0157, False)])
+def test_of_two_workers_both_or_neither_count_as_equal(step_s: float, is_equal: bool) -> None:
+    told = steps(decode("a", 0.01, 0.0), decode("b", step_s, 0.0))
+    assert (told["a"] == told["b"]) is is_equal
+    assert is_equal or told == {"a": 0.01, "b": step_s}
 
 
 def test_it_is_the_median_of_the_newer_ones_that_the_older_ones_drift_to() -> None:
@@ -90,7 +97,7 @@ def test_each_rate_has_an_age_of_its_own() -> None:
 
 
 def test_the_median_is_the_middle_or_between_the_two() -> None:
-    assert [median([3.0]), median([1.0, 2.0]), median([1.0, 2.0, 9.0])] == [3.0, 1.5, 2.0]
+    assert [median([3.0]), median([2.0, 8.0]), median([1.0, 2.0, 9.0])] == [3.0, 4.0, 2.0]
 
 
 # --- in a fleet ---

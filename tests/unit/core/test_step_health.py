@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Failed, FirstToken, Refused
-from baton_core.worker.step_health import FIRST_PAUSE_S, MAX_IN_A_ROW, MAX_PAUSE_S
+from baton_core.worker.step_health import FIRST_PAUSE_S, MAX_IN_A_ROW, MAX_PAUSE_S, MAX_TEXT
 from baton_core.worker.worker_events import StepDone, StepFailed
 from tests.builders import make_request, make_worker_config, step_result
 from tests.unit.core.workers import Worker
@@ -77,7 +77,7 @@ def test_a_worker_pauses_after_some_in_a_row_and_says_why() -> None:
         break_request(worker, f"a{number}")
     assert fault(worker) == ""
     break_request(worker, "last")
-    assert fault(worker) == f"sequences end in a row: {NAN}; it takes requests again in 10 s"
+    assert fault(worker) == f"sequences end in a row: {NAN}"
     worker.generate(make_request("refused"))
     assert [refused.code for refused in worker.heard(Refused)] == [ErrorCode.UNAVAILABLE]
 
@@ -87,7 +87,7 @@ def test_failed_steps_count_alike() -> None:
     for number in range(MAX_IN_A_ROW):
         assert fault(worker) == ""
         fail_request(worker, f"a{number}")
-    assert fault(worker) == "steps fail in a row: no such operator; it takes requests again in 10 s"
+    assert fault(worker) == "steps fail in a row: no such operator"
     assert worker.core.health.num_failed_steps == MAX_IN_A_ROW
 
 
@@ -100,6 +100,46 @@ def test_whatever_works_in_between_begins_the_count_anew() -> None:
             worker.generate(make_request(f"a{number}", prompt=4, max_tokens=1))
             worker.step()
     assert fault(worker) == ""
+
+
+def test_one_request_with_many_sequences_is_one_failure() -> None:
+    worker = make_worker()
+    worker.generate(make_request("a", prompt=4, n=4))
+    break_step(worker)
+    assert (worker.core.health.num_broken_sequences, fault(worker)) == (1, "")
+
+
+def test_steps_of_sequences_that_are_over_count_for_nothing() -> None:
+    worker = Worker(make_worker_config(plans_ahead=True))
+    for number in range(2 * MAX_IN_A_ROW):
+        worker.generate(make_request(f"a{number}", prompt=4, max_tokens=9))
+        worker.step()
+        plans = [worker.core.schedule(0.0), worker.core.schedule(0.0)]
+        assert all(plans)
+        worker.feed(StepFailed(message="no such operator"))
+        worker.feed(StepDone(result=step_result(plans[1])))
+    assert worker.core.health.num_failed_steps == 2 * MAX_IN_A_ROW
+    assert fault(worker) == "", "a prompt's step in between worked"
+    for number in range(MAX_IN_A_ROW - 1):
+        fail_request(worker, f"b{number}")
+    assert fault(worker), "the step that ended for nobody was none that worked"
+
+
+def test_a_reason_is_one_short_line() -> None:
+    worker = make_worker()
+    for number in range(MAX_IN_A_ROW):
+        worker.generate(make_request(f"a{number}", prompt=4))
+        assert worker.core.schedule(0.0) is not None
+        worker.feed(StepFailed(message="x" * 5000 + "\nmore"))
+    assert len(fault(worker)) == MAX_TEXT
+    assert "\n" not in fault(worker)
+
+
+def test_a_worker_that_is_alone_does_not_pause() -> None:
+    worker = Worker(make_worker_config(pauses_when_failing=False))
+    for number in range(2 * MAX_IN_A_ROW):
+        fail_request(worker, f"a{number}")
+    assert (fault(worker), worker.core.health.num_failed_steps) == ("", 2 * MAX_IN_A_ROW)
 
 
 def test_rules_that_leave_no_token_are_not_the_workers_fault() -> None:
@@ -125,10 +165,13 @@ def test_a_pause_ends_and_each_further_failure_doubles_it() -> None:
         assert fault(worker) == ""
         fail_request(worker, f"b{number}", now)
         pause_s = min(2 * pause_s, MAX_PAUSE_S)
-        assert fault(worker).endswith(f"again in {pause_s:.0f} s")
     worker.wait(now + pause_s)
     worker.generate(make_request("good", prompt=4, max_tokens=1), now=now + pause_s)
     worker.step(now=now + pause_s)
+    now += pause_s
     for number in range(MAX_IN_A_ROW):
-        fail_request(worker, f"c{number}", now + pause_s)
-    assert fault(worker).endswith("again in 10 s")
+        fail_request(worker, f"c{number}", now)
+    worker.wait(now + FIRST_PAUSE_S - 0.1)
+    assert fault(worker)
+    worker.wait(now + FIRST_PAUSE_S)
+    assert fault(worker) == ""

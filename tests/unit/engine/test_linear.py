@@ -19,7 +19,7 @@ from baton_engine.models.linear import Linear, load_head
 from baton_engine.weights import WeightReader
 from baton_kernels import cpu_packed, onednn
 from baton_kernels.cpu_library import CpuLibrary
-from baton_kernels.cpu_packed import VECTORISED, PackedProduct, depth_of, packed_product, takes
+from baton_kernels.cpu_packed import PackedProduct, depth_of, packed_product, takes
 from baton_kernels.cpu_selection import load_build
 from baton_kernels.cpu_variants import (
     AMX,
@@ -32,7 +32,7 @@ from baton_kernels.cpu_variants import (
     cpu_flags,
     usable_variants,
 )
-from baton_kernels.interface import Function, LayerKernels
+from baton_kernels.interface import VECTORISED, Function, LayerKernels
 from baton_kernels.selection import select_kernels
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
 

@@ -118,6 +118,11 @@ def test_the_environment_stands_in_for_auto_alone(monkeypatch: pytest.MonkeyPatc
             assert library.variant.name == expected
     monkeypatch.setenv(cpu_selection.INSTEAD_OF_AUTO, "torch")
     assert cpu_selection.load_build() is None
+    monkeypatch.setenv(cpu_selection.INSTEAD_OF_AUTO, "sse")
+    with pytest.raises(CpuKernelsError, match=r"^BATON_CPU_KERNELS is 'sse'; allowed on this CPU: auto, "):
+        cpu_selection.load_build()
+    monkeypatch.setenv(cpu_selection.INSTEAD_OF_AUTO, "")
+    assert cpu_selection.load_build() is not None
 
 
 def test_a_build_that_this_cpu_does_not_run_is_refused_naming_those_that_it_runs(

@@ -13,9 +13,8 @@ import pytest
 
 import baton_kernels
 from baton_kernels.cpu_build import SOURCES
-from baton_kernels.cpu_packed import NOT_GATED
 from baton_kernels.cpu_variants import PLAIN
-from baton_kernels.interface import Function
+from baton_kernels.interface import NOT_GATED, Function
 from baton_kernels.sampling import Refusal
 
 C_NAMES = {"_Call": "BatonCall", "Elementwise": "BatonFunction"}

@@ -15,12 +15,11 @@ from torch.nn import functional
 from baton_engine.models import linear
 from baton_engine.models.linear import Linear
 from baton_kernels import int8
-from baton_kernels.cpu_packed import VECTORISED
 from baton_kernels.cpu_selection import load_build
 from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags, usable_variants
 from baton_kernels.int8 import PackedInt8Product, TorchInt8Product, quantize_rows, quantize_with
 from baton_kernels.int8_library import Int8Library
-from baton_kernels.interface import Function, LayerKernels, Product
+from baton_kernels.interface import VECTORISED, Function, LayerKernels, Product
 from baton_kernels.selection import select_kernels
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, load
 
