@@ -73,6 +73,7 @@ def load_build(cpu_kernels: str = AUTO) -> CpuLibrary | None:
 def _load_build(cpu_kernels: str, setting: str) -> CpuLibrary | None:
     """`setting` is the name by which the user asked for it."""
     if cpu_kernels == TORCH:
+        logger.info("no C++ kernels, by %s: torch computes", setting)
         return None
     return _load_best() if cpu_kernels == AUTO else _load_named(cpu_kernels, setting)
 
@@ -101,7 +102,9 @@ def _load_named(name: str, setting: str) -> CpuLibrary:
             f"{setting} is {name!r}; allowed on this CPU: {', '.join((AUTO, *usable, TORCH))}"
         )
     try:
-        return _load(usable[name])
+        library = _load(usable[name])
+        logger.info("C++ kernels of this CPU: %s, by %s", name, setting)
+        return library
     except BuildError as error:
         raise CpuKernelsError(
             f"{setting} is {name!r}, which cannot be built here: {error}; allowed: auto, torch"

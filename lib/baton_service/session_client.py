@@ -200,12 +200,12 @@ class SessionClient:
         return frame if frame.HasField("welcome") else None
 
     def _note_unreachable(self, status: grpc.StatusCode | None, error: Exception) -> None:
-        """Log the first failure in a row."""
+        """Log the first failure in a row; after a farewell there is nothing to say."""
         if self._is_reachable:
             is_refused = status is grpc.StatusCode.UNAUTHENTICATED
             what = "refuses this worker" if is_refused else "cannot be reached"
             advice = self._access.advice(status, _detail(error))
-            level = logging.INFO if self._is_told else logging.WARNING
+            level = logging.DEBUG if self._is_told else logging.WARNING
             _log.log(level, "router %s %s, trying on: %s%s", self._address, what, _detail(error), advice)
         self._is_reachable = False
 

@@ -241,7 +241,9 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     root, parsers = _parsers(argv)
     if argv and argv[0] in _COMPUTING:
         argv = take_fixed_flags(argv)
-    args = root.parse_args(argv)
+    args, unknown = root.parse_known_args(argv)
+    if unknown:
+        parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
     if args.config is not None:
         flags = next(command.flags for command in COMMANDS if command.name == args.command)
         if args.command == "bench":

@@ -25,7 +25,8 @@ def require_plots(path: Path) -> None:
         )
     if path.suffix not in SUFFIXES or not path.parent.is_dir():
         raise InvalidConfigError(
-            f"plot is {str(path)!r}; allowed: a file that ends with {', '.join(SUFFIXES)}, in a folder"
+            f"plot is {str(path)!r}; allowed: a file in a folder that exists, ending with "
+            f"{', '.join(SUFFIXES)}"
         )
 
 
