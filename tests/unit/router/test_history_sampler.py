@@ -46,7 +46,8 @@ def test_an_error_in_a_sample_is_logged_and_the_next_ones_are_taken(
 
     asyncio.run(scenario())
     (line,) = [record for record in caplog.records if record.name == history_sampler.__name__]
-    assert line.exc_info is not None and line.exc_info[0] is ZeroDivisionError
+    assert line.exc_info is not None
+    assert line.exc_info[0] is ZeroDivisionError
 
 
 def test_stop_raises_nothing_where_the_task_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
