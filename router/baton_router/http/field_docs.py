@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 from msgspec import inspect as types
 
-
 _Class: TypeAlias = types.StructType | types.DataclassType | types.TypedDictType | types.NamedTupleType
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from baton_router.http.calls import Call
 from baton_router.http.errors import ErrorBody
-from baton_router.http.field_docs import field_docs, classes_of
+from baton_router.http.field_docs import classes_of, field_docs
 from baton_router.http.route import PARAMETER, Route, Tag
 
 _REF: Final = "#/components/schemas/{name}"
