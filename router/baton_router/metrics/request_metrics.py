@@ -162,7 +162,7 @@ class RequestMetrics:
 
 
 def _latencies_of(record: RequestRecord | None, end: FinishRequest) -> dict[Latency, float]:
-    """TTFT, E2E and, after more than one token, TPOT of a request that finished; empty without their times."""
+    """TTFT, E2E and, after more than one token, TPOT of a request; empty where its times are not known."""
     if record is None or record.first_token_s is None or record.ended_s is None:
         return {}
     latencies = {
