@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import ssl
 import sys
@@ -67,9 +66,8 @@ class MetricsServer:
         try:
             self._server = _server(host, port, self._answer, tls)
         except OSError as error:
-            reason = os.strerror(error.errno or 0)
             raise InvalidConfigError(
-                f"--metrics-port is {port}, which cannot be taken on {host} ({reason}); "
+                f"--metrics-port is {port}, which cannot be taken on {host} ({error.strerror}); "
                 "allowed: a free port, or 0 for any"
             ) from None
         self.port: int = self._server.server_address[1]

@@ -120,8 +120,10 @@ def _make_exporter(settings: TracingSettings) -> SpanExporter:
         return GrpcExporter(endpoint=settings.endpoint)
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 
-    has_path = bool(urlsplit(settings.endpoint).path)
-    return HttpExporter(endpoint=settings.endpoint if has_path else settings.endpoint + _HTTP_PATH)
+    endpoint = urlsplit(settings.endpoint)
+    if endpoint.path in ("", "/"):
+        endpoint = endpoint._replace(path=_HTTP_PATH)
+    return HttpExporter(endpoint=endpoint.geturl())
 
 
 def _offset_ns(now: float) -> int:

@@ -6,7 +6,9 @@ connection in use delays by 40 ms: the first token of a stream would wait behind
 
 from __future__ import annotations
 
+import errno
 import socket
+from contextlib import ExitStack
 from typing import Final
 
 _BACKLOG: Final = 2048
@@ -17,16 +19,21 @@ def listen_at(host: str, port: int) -> socket.socket:
     """Return a socket that listens at an address, which for `::` hears IPv4, too; port 0 takes any.
 
     Linux gives its TCP_NODELAY to the connections that it accepts. asyncio would leave that off: it sets the
-    option for sockets whose protocol number is IPPROTO_TCP, and those of `socket.create_server` have 0.
+    option for sockets whose protocol number is IPPROTO_TCP, and that of this one is 0.
 
     Raises:
-        OSError: the address cannot be bound.
+        OSError: the address cannot be bound; `strerror` is the reason for people.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server(
-        (host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=host == "::"
-    )
-    return _sending_at_once(listener)
+    with ExitStack() as opened:
+        listener = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family is socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
+        _bind(listener, host, port)
+        listener.listen(_BACKLOG)
+        opened.pop_all()
+        return _sending_at_once(listener)
 
 
 def connect_to(address: tuple[str, int], timeout_s: float) -> socket.socket:
@@ -36,6 +43,15 @@ def connect_to(address: tuple[str, int], timeout_s: float) -> socket.socket:
         OSError: it is not within `timeout_s`, which also bounds each later call.
     """
     return _sending_at_once(socket.create_connection(address, timeout_s))
+
+
+def _bind(listener: socket.socket, host: str, port: int) -> None:
+    try:
+        listener.bind((host, port))
+    except OverflowError:
+        raise OSError(errno.EINVAL, "a port is from 0 to 65535") from None
+    except (TypeError, ValueError):  # it has a null character, or cannot be put into IDNA
+        raise OSError(errno.EINVAL, "that is not a host name") from None
 
 
 def _sending_at_once(opened: socket.socket) -> socket.socket:

@@ -25,7 +25,7 @@ Attribute: TypeAlias = str | bool | int | float | Sequence[str]
 
 
 class OtlpProtocol(StrEnum):
-    """How spans travel, under OpenTelemetry's names."""
+    """The ways in which spans travel, by OpenTelemetry's names."""
 
     GRPC = "grpc"
     HTTP = "http/protobuf"
@@ -67,13 +67,26 @@ def read_tracing(endpoint: str, protocol: str | None, sample_ratio: float = 1.0)
     Raises:
         InvalidConfigError: naming the flag or the variable, its value and what is allowed.
     """
-    if not endpoint:
-        return TracingSettings(sample_ratio=sample_ratio)
-    named = [(name, value) for name in PROTOCOL_VARIABLES if (value := os.environ.get(name))]
-    name, value = ("--otlp-traces-protocol", protocol) if protocol else (*named, ("", OtlpProtocol.GRPC))[0]
+    if protocol:
+        chosen = _read_protocol("--otlp-traces-protocol", protocol)
+    elif endpoint:
+        chosen = _protocol_of_environment()
+    else:
+        chosen = OtlpProtocol.GRPC
+    return TracingSettings(endpoint=endpoint, protocol=chosen, sample_ratio=sample_ratio)
+
+
+def _protocol_of_environment() -> OtlpProtocol:
+    for variable in PROTOCOL_VARIABLES:
+        if value := os.environ.get(variable):
+            return _read_protocol(variable, value)
+    return OtlpProtocol.GRPC
+
+
+def _read_protocol(origin: str, value: str) -> OtlpProtocol:
     if value not in set(OtlpProtocol):
-        raise InvalidConfigError(f"{name} is {value!r}; allowed: {', '.join(OtlpProtocol)}")
-    return TracingSettings(endpoint=endpoint, protocol=OtlpProtocol(value), sample_ratio=sample_ratio)
+        raise InvalidConfigError(f"{origin} is {value!r}; allowed: {', '.join(OtlpProtocol)}")
+    return OtlpProtocol(value)
 
 
 def _check_endpoint(endpoint: str, protocol: OtlpProtocol) -> None:

@@ -271,8 +271,9 @@ class Router:
 
     def _note_ended(self, stream: ClientStream, end: FinishRequest | FailRequest) -> None:
         record = self._core.log.get(end.request_id)
-        self._requests.on_ended(stream, end, record)
-        self._spans.on_ended(self._loop.time(), stream.text, end, record, is_chat=stream.is_chat)
+        now = self._loop.time()
+        self._requests.on_ended(now, stream, end, record)
+        self._spans.on_ended(now, stream.text, end, record, is_chat=stream.is_chat)
 
     def _give_up(self, request_id: str, error: Exception) -> ClientGone:
         """End a request that this shell cannot go on with; the core lets its workers know."""

@@ -71,10 +71,8 @@ def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         said = refusal("serve", "--port", port)
-    assert (
-        f"address of --host and --port is '127.0.0.1:{port}', which cannot be bound; allowed: host:port with"
-        in said
-    )
+    named = f"address of --host and --port is '127.0.0.1:{port}', which cannot be bound"
+    assert f"{named} (Address already in use); allowed: host:port with" in said
     assert "a port that is not in use" in said
 
 

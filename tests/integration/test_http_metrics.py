@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from baton_router.http.http_settings import HttpSettings
 from tests.integration.http_router import http_cluster
@@ -47,6 +50,27 @@ def test_calls_are_counted_by_route_method_and_class_of_status() -> None:
             assert counts["/v1/completions", "POST"] == 3
             sums = await told(client, "http_request_duration_seconds_sum")
             assert 0 < sums["/v1/completions", "POST"] < 20
+
+    run(scenario())
+
+
+def test_calls_are_counted_where_starlette_does_not_tell_the_route(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Route.handle
+
+    async def handle_as_in_1_0(self: Route, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.pop("route", None)
+        await handle(self, scope, receive, send)
+
+    monkeypatch.setattr(Route, "handle", handle_as_in_1_0)
+
+    async def scenario() -> None:
+        async with http_cluster() as client:
+            await client.get("/v1/models/a")
+            await client.put("/v1/models")
+            assert await told(client, "http_requests_total") == {
+                ("/v1/models/{model}", "GET", "4xx"): 1,
+                ("/v1/models", "PUT", "4xx"): 1,
+            }
 
     run(scenario())
 

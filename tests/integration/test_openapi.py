@@ -118,6 +118,17 @@ def test_every_field_of_a_request_is_described(document: dict[str, Any]) -> None
     assert [one["name"] for one in parameters if one["in"] == "query" and "description" not in one] == []
 
 
+def test_fields_of_an_answers_dataclasses_are_described(document: dict[str, Any]) -> None:
+    described = {
+        name: {field for field, of in schema.get("properties", {}).items() if of.get("description")}
+        for name, schema in document["components"]["schemas"].items()
+    }
+    assert described["LatencySummary"] >= {"num_failed"}
+    assert described["Percentiles"] >= {"count", "slo_s", "share_within_slo", "is_slo_attained"}
+    assert described["Sample"] >= {"at_s"}
+    assert described["Loads"] == {"num_queued", "num_running", "num_waiting", "kv_usage", "ttft_p90_s"}
+
+
 def references(node: Any) -> set[str]:
     if isinstance(node, dict):
         own = {node["$ref"].rpartition("/")[2]} if isinstance(node.get("$ref"), str) else set()

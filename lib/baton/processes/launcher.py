@@ -15,7 +15,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from baton.kv_events.kv_events_config import KVEventsConfig
-from baton.processes.banner import Place, banner
+from baton.processes.announcement import Announcement, announcing, reading
+from baton.processes.banner import Place
 from baton.processes.process import EXIT_BAD_CONFIG, interrupts_held, report
 from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
@@ -77,33 +78,58 @@ async def serve(cluster: LocalCluster) -> int:
     """Start everything and keep it running until cancelled or until a child cannot go on; an exit code."""
     children: list[asyncio.subprocess.Process] = []
     began_s = asyncio.get_running_loop().time()
-    try:
-        router, addresses, reports = await _start_router(cluster, children)
-        if not addresses:
-            return await router.wait()
-        report(cluster.report_fd, address=addresses["address"], http_address=addresses["http_address"])
-        announcing = asyncio.create_task(_announce(cluster, addresses, reports, began_s))
-        watches = [asyncio.create_task(router.wait())]
-        for number, command in enumerate(cluster.roles):
-            args = (
-                *cluster.worker_args,
-                "--router",
-                addresses["address"],
-                "--worker-id",
-                f"{command.split('-')[0]}-{number}",
-                *_cpu_args(cluster.cpu_shares, number),
-                *_metrics_args(cluster.metrics_port, number),
-                *_kv_events_args(cluster.kv_events, number),
-            )
-            watches.append(asyncio.create_task(_keep_running(command, args, children)))
+    read_fd, write_fd = os.pipe()
+    async with reading(read_fd) as reports:  # to the end: a router that cannot report complains
         try:
-            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+            router = await _start_router(cluster, write_fd, children)
+            addresses = await _first_report(router, reports)
+            if not addresses:
+                return await router.wait()
+            report(cluster.report_fd, address=addresses["address"], http_address=addresses["http_address"])
+            async with announcing(_announcement(cluster, addresses, began_s), reports):
+                return await _keep_all_running(cluster, router, addresses["address"], children)
         finally:
-            for watch in (announcing, *watches):
-                watch.cancel()
-        return next(iter(done)).result()
+            await _stop(children, cluster.shutdown_timeout_s + STOP_WITHIN_S)
+
+
+def _announcement(cluster: LocalCluster, addresses: dict[str, str], began_s: float) -> Announcement:
+    place = Place(
+        http=addresses["http_address"],
+        grpc=addresses["address"],
+        scheme="https" if cluster.is_encrypted else "http",
+    )
+    return Announcement(
+        model_name=cluster.model_name, num_workers=len(cluster.roles), place=place, began_s=began_s
+    )
+
+
+async def _keep_all_running(
+    cluster: LocalCluster,
+    router: asyncio.subprocess.Process,
+    address: str,
+    children: list[asyncio.subprocess.Process],
+) -> int:
+    """Keep the workers running until the router has ended or a worker is given up; its exit code."""
+    watches = [asyncio.create_task(router.wait())]
+    for number, command in enumerate(cluster.roles):
+        args = (
+            *cluster.worker_args,
+            "--router",
+            address,
+            "--worker-id",
+            f"{command.split('-')[0]}-{number}",
+            *_cpu_args(cluster.cpu_shares, number),
+            *_metrics_args(cluster.metrics_port, number),
+            *_kv_events_args(cluster.kv_events, number),
+        )
+        watches.append(asyncio.create_task(_keep_running(command, args, children)))
+    try:
+        done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        await _stop(children, cluster.shutdown_timeout_s + STOP_WITHIN_S)
+        for watch in watches:
+            watch.cancel()
+        await asyncio.wait(watches)
+    return next(iter(done)).result()
 
 
 def _cpu_args(shares: tuple[tuple[str, int], ...], number: int) -> tuple[str, ...]:
@@ -124,47 +150,26 @@ def _kv_events_args(config: KVEventsConfig, number: int) -> tuple[str, ...]:
 
 
 async def _start_router(
-    cluster: LocalCluster, children: list[asyncio.subprocess.Process]
-) -> tuple[asyncio.subprocess.Process, dict[str, str], asyncio.StreamReader]:
-    """Start the router and wait until it is bound; no addresses if it ended instead.
+    cluster: LocalCluster, write_fd: int, children: list[asyncio.subprocess.Process]
+) -> asyncio.subprocess.Process:
+    """Start the router, which reports to `write_fd`: its addresses, then its workers whenever they change."""
+    try:
+        args = (*cluster.router_args, "--report-fd", str(write_fd))
+        return await _start("router", args, children, pass_fds=(write_fd,))
+    finally:
+        os.close(write_fd)
 
-    The reader gets a line about the workers whenever they change.
-    """
-    read_fd, write_fd = os.pipe()
-    args = (*cluster.router_args, "--report-fd", str(write_fd))
-    router = await _start("router", args, children, pass_fds=(write_fd,))
-    os.close(write_fd)
-    reports = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reports), os.fdopen(read_fd, "rb")
-    )
+
+async def _first_report(router: asyncio.subprocess.Process, reports: asyncio.StreamReader) -> dict[str, str]:
+    """The addresses of the router once it is bound; none if it ended instead."""
     try:
         line = await asyncio.wait_for(reports.readline(), _START_WITHIN_S)
     except TimeoutError:
         router.kill()
         text = f"the router did not report its addresses within {_START_WITHIN_S:g} s"
         raise RequestError(ErrorCode.UNAVAILABLE, text) from None
-    return router, json.loads(line) if line else {}, reports
-
-
-async def _announce(
-    cluster: LocalCluster, addresses: dict[str, str], reports: asyncio.StreamReader, began_s: float
-) -> None:
-    """Say where everything is once every worker is there and a prompt can be served."""
-    is_announced = False
-    async for line in reports:
-        status = json.loads(line)
-        num_workers = status["num_workers"]
-        if is_announced or not status["is_ready"] or sum(num_workers.values()) < len(cluster.roles):
-            continue
-        is_announced = True
-        after_s = asyncio.get_running_loop().time() - began_s
-        place = Place(
-            http=addresses["http_address"],
-            grpc=addresses["address"],
-            scheme="https" if cluster.is_encrypted else "http",
-        )
-        _log.info("%s", banner(cluster.model_name, num_workers, place, after_s))
+    addresses: dict[str, str] = json.loads(line) if line else {}
+    return addresses
 
 
 async def _keep_running(

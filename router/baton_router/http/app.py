@@ -18,12 +18,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from baton_router.http.auth import require_key, require_own_site
 from baton_router.http.bodies import decode_body, nested_too_deeply, read_body
 from baton_router.http.calls import Call
-from baton_router.http.counted_calls import CountedCalls
+from baton_router.http.counted_calls import CountedCalls, name_route
 from baton_router.http.errors import HttpError, failure_of
 from baton_router.http.http_settings import HttpSettings
 from baton_router.http.openapi import describe
 from baton_router.http.request_ids import HEADER, RequestIds
-from baton_router.http.route import Route
+from baton_router.http.route import PARAMETER, Route
 from baton_router.http.routes import METRICS, OPERATOR_ROUTES, ROUTES
 from baton_router.http.site import Site
 from baton_router.http.sse import RESUME_HEADER
@@ -56,7 +56,15 @@ def _as_set(route: Route, settings: HttpSettings) -> Route:
 
 
 def _mount(route: Route, site: Site) -> StarletteRoute:
-    return StarletteRoute(route.path, _Endpoint(route, site), methods=[route.method])
+    return _CountedRoute(route.path, _Endpoint(route, site), methods=[route.method])
+
+
+class _CountedRoute(StarletteRoute):
+    """Leaves its path in the scope, also where it refuses the method, which its endpoint never sees."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name_route(scope, PARAMETER.sub(r"{\1}", self.path))
+        await super().handle(scope, receive, send)
 
 
 class _Endpoint:

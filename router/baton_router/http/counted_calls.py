@@ -5,20 +5,25 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from baton_router.http.route import PARAMETER
 from baton_router.metrics.http_metrics import HttpMetrics
 
 UNCOUNTED: Final = frozenset({"/metrics", "/health", "/ping", "/load", "/version"})
 """Routes that scrapers and probes ask again and again."""
 _CLIENT_LEFT: Final = 499
 """Status of a call whose client left before an answer began."""
+_ROUTE: Final = "baton.route"
+"""Key of a scope under which the route that takes the call leaves its path."""
+
+
+def name_route(scope: Scope, path: str) -> None:
+    """Count a call under the path of its route, whose parameters stand in braces."""
+    scope[_ROUTE] = path
 
 
 class CountedCalls:
-    """Around `app`, whose router leaves the route that it takes in the scope."""
+    """Stands around `app`, whose routes give their paths to `name_route`; others are counted together."""
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
         self._app = app
@@ -39,8 +44,7 @@ class CountedCalls:
         try:
             await self._app(scope, receive, watched)
         finally:
-            route = scope.get("route")
-            handler = PARAMETER.sub(r"{\1}", route.path) if isinstance(route, Route) else ""
+            handler = scope.get(_ROUTE, "")
             if handler not in UNCOUNTED:
                 duration_s = time.monotonic() - began_s
                 self._metrics.on_answered(handler, scope["method"], status, duration_s)

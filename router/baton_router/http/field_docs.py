@@ -7,30 +7,28 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
-import msgspec
 from msgspec import inspect as types
 
+_Class: TypeAlias = types.StructType | types.DataclassType | types.TypedDictType | types.NamedTupleType
 
-def field_docs(kind: type[msgspec.Struct]) -> dict[str, str]:
+
+def field_docs(kind: type) -> dict[str, str]:
     """Descriptions of a type's fields, inherited ones too, by their names in JSON; empty without source."""
     docs: dict[str, str] = {}
     for owner in reversed(kind.__mro__):
-        if issubclass(owner, msgspec.Struct) and owner is not msgspec.Struct:
-            docs |= _own_docs(owner)
-    return {
-        field.encode_name: docs[field.name] for field in msgspec.structs.fields(kind) if field.name in docs
-    }
+        docs |= _own_docs(owner)
+    return {field.encode_name: docs[field.name] for field in _fields(kind) if field.name in docs}
 
 
-def structs_of(kinds: Iterable[Any]) -> dict[str, type[msgspec.Struct]]:
-    """All structures that some types are made of, by name."""
-    found: dict[str, type[msgspec.Struct]] = {}
+def classes_of(kinds: Iterable[Any]) -> dict[str, type]:
+    """All classes with fields that some types are made of, by name."""
+    found: dict[str, type] = {}
     waiting: list[Any] = list(types.multi_type_info(kinds))
     while waiting:
         node = waiting.pop()
-        if isinstance(node, types.StructType):
+        if isinstance(node, _Class):
             if node.cls.__name__ in found:
                 continue
             found[node.cls.__name__] = node.cls
@@ -38,9 +36,14 @@ def structs_of(kinds: Iterable[Any]) -> dict[str, type[msgspec.Struct]]:
     return found
 
 
+def _fields(kind: type) -> tuple[types.Field, ...]:
+    node = types.type_info(kind)
+    return node.fields if isinstance(node, _Class) else ()
+
+
 def _parts(node: types.Type) -> Iterator[types.Type]:
     match node:
-        case types.StructType():
+        case types.StructType() | types.DataclassType() | types.TypedDictType() | types.NamedTupleType():
             yield from (field.type for field in node.fields)
         case types.UnionType():
             yield from node.types

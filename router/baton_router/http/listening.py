@@ -22,10 +22,11 @@ def listen(host: str, port: int) -> list[socket.socket]:
                 listener = listen_at(address, listeners[0].getsockname()[1] if listeners else port)
                 opened.enter_context(listener)
                 listeners.append(listener)
-        except (OSError, OverflowError, UnicodeError):
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "that is not a host name"
             shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             raise InvalidConfigError(
-                f"address of --host and --port is {shown!r}, which cannot be bound; "
+                f"address of --host and --port is {shown!r}, which cannot be bound ({reason}); "
                 "allowed: host:port with an address of this machine and a port that is not in use"
             ) from None
         opened.pop_all()

@@ -11,7 +11,7 @@ import msgspec
 
 from baton_router.http.calls import Call
 from baton_router.http.errors import ErrorBody
-from baton_router.http.field_docs import field_docs, structs_of
+from baton_router.http.field_docs import classes_of, field_docs
 from baton_router.http.route import PARAMETER, Route, Tag
 
 _REF: Final = "#/components/schemas/{name}"
@@ -56,7 +56,7 @@ def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
     ]
     types = list(dict.fromkeys(types))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    for name, kind in structs_of(types).items():
+    for name, kind in classes_of(types).items():
         _describe_fields(components[name]["properties"], kind)
     schema_of = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -117,7 +117,7 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
     ]
 
 
-def _describe_fields(properties: dict[str, Any], kind: type[msgspec.Struct]) -> None:
+def _describe_fields(properties: dict[str, Any], kind: type) -> None:
     for name, text in field_docs(kind).items():
         properties[name] = {**properties[name], "description": text}
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
-from contextlib import suppress
 from typing import Final
 
 from baton_core.routing.fleet import Fleet
@@ -16,7 +16,8 @@ from baton_router.metrics.latency_window import Latency, LatencySummary
 from baton_router.metrics.request_metrics import RequestMetrics
 
 TTFT_WITHIN_S: Final = 30.0
-"""What the sampled percentile of TTFT is taken over."""
+"""The sampled percentile of TTFT is that of so many seconds."""
+_log = logging.getLogger(__name__)
 
 
 class HistorySampler:
@@ -35,18 +36,20 @@ class HistorySampler:
         self._sampling = asyncio.create_task(self._sample())
 
     async def stop(self) -> None:
-        """Sample no more."""
+        """Sample no more. Raises nothing: a router that stops has more to do than this."""
         if self._sampling is not None:
             self._sampling.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._sampling
+            await asyncio.wait([self._sampling])
 
     async def _sample(self) -> None:
         loop = asyncio.get_running_loop()
         epoch_s = time.time() - loop.time()
         due_s = loop.time()
         while True:
-            self._take(loop.time(), epoch_s)
+            try:
+                self._take(loop.time(), epoch_s)
+            except Exception:
+                _log.exception("a sample is left out")
             due_s = max(due_s + INTERVAL_S, loop.time())
             await asyncio.sleep(due_s - loop.time())
 

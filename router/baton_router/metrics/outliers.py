@@ -48,8 +48,10 @@ def latencies_of(record: RequestRecord, now: float) -> dict[Latency, float]:
 def outliers_of(record: RequestRecord, now: float, slo: Slo, summary: LatencySummary) -> list[Outlier]:
     """Latencies of a request beyond its SLO, or, where it has none, beyond the window's 99th percentile.
 
+    A request that failed has no outliers.
+
     Args:
-        slo: the router's, for requests that do not say themselves. A request that failed has no outliers.
+        slo: the router's, for requests that do not say themselves.
     """
     if record.code is not None:
         return []

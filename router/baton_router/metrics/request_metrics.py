@@ -76,6 +76,8 @@ class RequestMetrics:
         self.placements = PlacementMetrics()
         self.latencies = LatencyWindow(slo)
         self.num_finished_requests = 0
+        self.num_failed_requests = 0
+        """Requests that were refused, failed, or whose client left."""
         self.work = WorkDone()
         self.num_cut_tokens = 0
         """Tokens that came together with a stop string, behind it."""
@@ -102,7 +104,11 @@ class RequestMetrics:
         heard_s[index] = now
 
     def on_ended(
-        self, stream: ClientStream, end: FinishRequest | FailRequest, record: RequestRecord | None
+        self,
+        now: float,
+        stream: ClientStream,
+        end: FinishRequest | FailRequest,
+        record: RequestRecord | None,
     ) -> None:
         """Count a request that is over."""
         if record is not None:
@@ -111,31 +117,27 @@ class RequestMetrics:
             engine = self._engine(NO_ENGINE)
             is_aborted = end.code is ErrorCode.CANCELLED
             engine.ends[FinishReason.ABORT if is_aborted else FinishReason.ERROR] += 1
-            if record is not None and record.ended_s is not None:
-                self.latencies.on_failed(record.ended_s)
+            self.num_failed_requests += 1
+            self.latencies.on_failed(now)
         else:
             engine = self._engine(end.timings.decode_worker or end.timings.prefill_worker)
             engine.ends.update(stream.finish_reasons)
             self.num_finished_requests += 1
             _count_finished(engine, stream, end)
-            if record is not None and record.first_token_s is not None and record.ended_s is not None:
-                ttft_s, e2e_s = record.first_token_s - record.started_s, record.ended_s - record.started_s
-                engine.add(vllm.TIME_TO_FIRST_TOKEN, ttft_s)
-                engine.add(vllm.E2E_LATENCY, e2e_s)
-                latencies = {Latency.TTFT: ttft_s, Latency.E2E: e2e_s}
-                if end.timings.per_token_s:
-                    latencies[Latency.TPOT] = end.timings.per_token_s
-                self.latencies.on_finished(record.ended_s, latencies)
+            latencies = _latencies_of(record, end)
+            if latencies:
+                engine.add(vllm.TIME_TO_FIRST_TOKEN, latencies[Latency.TTFT])
+                engine.add(vllm.E2E_LATENCY, latencies[Latency.E2E])
+            self.latencies.on_finished(now, latencies)
         self.num_cut_tokens += stream.num_cut_tokens
 
     def ended(self) -> Ended:
         """Sums over all engines."""
         engines = self._engines.values()
         ends = sum((engine.ends for engine in engines), Counter[str]())
-        num_failed = ends[FinishReason.ABORT] + ends[FinishReason.ERROR]
         return Ended(
-            num_finished=ends.total() - num_failed,
-            num_failed=num_failed,
+            num_finished=ends.total() - ends[FinishReason.ABORT] - ends[FinishReason.ERROR],
+            num_failed=self.num_failed_requests,
             num_prompt_tokens=sum(engine.num_prompt_tokens for engine in engines),
             num_cached_tokens=sum(engine.num_cached_tokens for engine in engines),
             num_generated_tokens=sum(engine.num_generated for engine in engines),
@@ -157,6 +159,19 @@ class RequestMetrics:
         if (engine := self._engines.get(worker_id)) is None:
             engine = self._engines[worker_id] = _Engine()
         return engine
+
+
+def _latencies_of(record: RequestRecord | None, end: FinishRequest) -> dict[Latency, float]:
+    """TTFT, E2E and, after more than one token, TPOT of a request; empty where its times are not known."""
+    if record is None or record.first_token_s is None or record.ended_s is None:
+        return {}
+    latencies = {
+        Latency.TTFT: record.first_token_s - record.started_s,
+        Latency.E2E: record.ended_s - record.started_s,
+    }
+    if end.timings.per_token_s:
+        latencies[Latency.TPOT] = end.timings.per_token_s
+    return latencies
 
 
 def _count_finished(engine: _Engine, stream: ClientStream, end: FinishRequest) -> None:

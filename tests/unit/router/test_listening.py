@@ -39,7 +39,14 @@ def test_a_port_in_use_is_refused_with_its_flags() -> None:
             listen("127.0.0.1", port)
 
 
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1", "a" * 300])
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1", "a" * 300, "é" * 100, "a\0b"])
 def test_a_host_of_others_is_refused(host: str) -> None:
-    with pytest.raises(InvalidConfigError, match="cannot be bound; allowed: "):
+    with pytest.raises(InvalidConfigError, match=r"cannot be bound \(.+\); allowed: "):
         listen(host, 0)
+
+
+def test_a_port_out_of_range_is_refused() -> None:
+    with pytest.raises(
+        InvalidConfigError, match=r":65536', which cannot be bound \(a port is from 0 to 65535\)"
+    ):
+        listen("127.0.0.1", 65536)

@@ -170,7 +170,7 @@ def test_a_path_that_grpc_cannot_use_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("endpoint_path", "received_path"),
-    [("", "/v1/traces"), ("/v1/traces", "/v1/traces"), ("/own/path", "/own/path")],
+    [("", "/v1/traces"), ("/", "/v1/traces"), ("/v1/traces", "/v1/traces"), ("/own/path", "/own/path")],
 )
 def test_spans_go_over_http_too(
     endpoint_path: str, received_path: str, monkeypatch: pytest.MonkeyPatch
@@ -237,6 +237,13 @@ def test_a_protocol_of_the_environment_that_is_not_spoken_is_refused(monkeypatch
     with pytest.raises(InvalidConfigError, match=said):
         read_tracing("http://localhost:4318", None)
     assert read_tracing("", None) == TracingSettings()
+
+
+@pytest.mark.parametrize("endpoint", ["", "http://localhost:4318"])
+def test_a_flag_with_a_protocol_that_is_not_spoken_is_refused(endpoint: str) -> None:
+    said = "--otlp-traces-protocol is 'http/json'; allowed: grpc, http/protobuf"
+    with pytest.raises(InvalidConfigError, match=said):
+        read_tracing(endpoint, "http/json")
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
