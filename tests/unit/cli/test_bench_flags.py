@@ -70,7 +70,7 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
             "serve --save-result --result-filename /dev/null/x/y.json",
             "--result-filename is '/dev/null/x/y.json'; allowed: what leads to a folder to write to",
         ),
-        ("serve --plot x.gif", "--plot is 'x.gif'; allowed: a file in a folder that exists, ending with .png"),
+        ("serve --plot x.gif", "--plot is 'x.gif'; allowed: a file in a folder that exists, ending"),
         ("serve --backend baton-grpc --endpoint /x", "--endpoint is '/x'; allowed: nothing with baton-grpc"),
         (
             "serve --dataset-name trace --dataset-path x --trace-divisor 100",
