@@ -78,7 +78,7 @@ TRANSPORTS: Final[dict[str, MakeConnector]] = {
 IN_PROCESS: Final = "in_process"
 SHOWN: Final = 12
 TURN_WITHIN_S: Final = 600.0
-"""How long the raw socket may wait for its turn."""
+"""The raw socket waits so long for its turn at most."""
 
 
 def hold(pipe: Connection, transport: str, spec: KVSpec, num_blocks: int) -> None:

@@ -10,7 +10,7 @@ from baton_bench.figures import MARKED_PERCENTS, Figures, percentile
 from baton_bench.results import TITLES
 
 _COLORS: Final = ("#0072b2", "#e69f00", "#d55e00")
-"""Of the marked percentiles; people who see few colors tell them apart."""
+"""Colors of the marked percentiles; people who see few colors tell them apart."""
 _STYLES: Final = ("-", "--", "-.")
 _SLO_COLOR: Final = "#8b008b"
 _GOODPUT: Final = {

@@ -64,7 +64,7 @@ def failures(figures: Figures) -> Iterator[str]:
 
 
 def summary(figures: Figures) -> str:
-    """How much was served, and how much of it well, in a line."""
+    """A line that tells how much was served, and how much of it well."""
     parts = [f"{figures.completed} completed, {figures.failed} failed"]
     parts.append(
         f"{figures.request_throughput:.2f} requests/s, {figures.output_throughput:.1f} output tokens/s"

@@ -9,7 +9,7 @@ import math
 from typing import Final
 
 RELATIVE_ERROR: Final = 0.01
-"""How far a percentile may be from its exact value, as a share of that value."""
+"""A percentile is this far from its exact value at most, as a share of that value."""
 MIN_VALUE: Final = 1e-6
 MAX_VALUE: Final = 1e6
 """Values outside of these two count as the nearer one."""

@@ -92,7 +92,7 @@ class SessionClient:
         self._is_on_stream = False
         self._is_reachable = True
         self._is_told = False
-        """Whether the router, out of reach or not, has said that it goes."""
+        """The router, out of reach or not, has said that it goes."""
         self._router_name = ""
 
     @property

@@ -54,7 +54,7 @@ class LoopSession(Generic[Sent, Received]):
         self._on_message = on_message
         self._on_over = on_over
         self.is_ended_by_peer = False
-        """Whether the peer has said farewell, which is nothing to be warned of."""
+        """The peer has said farewell, which is nothing to be warned of."""
         self._loop = asyncio.get_running_loop()
         self._wake = asyncio.Event()
         self._is_written = asyncio.Event()

@@ -1,4 +1,4 @@
-"""What whoever waits for a router to serve wants to know of its workers."""
+"""The status of a router's workers, for those who wait until it can serve."""
 
 from __future__ import annotations
 

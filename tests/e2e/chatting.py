@@ -1,4 +1,4 @@
-"""How a test talks with a model on the chat page."""
+"""A test's way to talk with a model on the chat page."""
 
 from __future__ import annotations
 

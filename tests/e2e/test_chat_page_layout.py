@@ -1,4 +1,4 @@
-"""How the chat page looks, in windows of all sizes, and what it does where a server asks for a key."""
+"""The look of the chat page in windows of all sizes, and its field for a key where a server asks for one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_layout_fits(browser: Browser, cluster: Cluster, width: int, scheme:
 
 
 def assert_fits(page: Page) -> None:
-    """Nothing is wider than the window, the message can be written, and every text can be read."""
+    """The page is no wider than the window, the message can be written, and every text can be read."""
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
     expect(page.locator("#text")).to_be_in_viewport(ratio=1)
     expect(page.locator("#send")).to_be_in_viewport(ratio=1)

@@ -19,7 +19,7 @@ KEY = "a-key-of-this-router"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 SLO_S = 2.0
 PAUSE_S = 3.0
-"""How long a worker is frozen: longer than the SLO, shorter than the session's timeout."""
+"""A worker is frozen so long: longer than the SLO, shorter than the session's timeout."""
 NUM_WARM = 3
 
 

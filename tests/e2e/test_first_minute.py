@@ -1,4 +1,4 @@
-"""What a person sees of `baton serve`: progress, a banner once prompts are served, and a silent end."""
+"""A person's view of `baton serve`: progress, a banner once prompts are served, and a silent end."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PARAMS = greedy(40)
 
 @dataclass(slots=True)
 class Decoders:
-    """Where requests were decoded that began since `now` was made."""
+    """Workers that decoded the requests which began since `now` was made."""
 
     now: set[str] = field(default_factory=set)
 

@@ -89,7 +89,7 @@ async def operated(
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[ControlAction]:
-    """What workers have been asked for so far; the controls of all workers of the test."""
+    """Actions that workers have been asked for so far, by the controls of all workers of the test."""
     actions: list[ControlAction] = []
     take = Controls.take
 

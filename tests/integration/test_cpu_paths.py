@@ -37,7 +37,7 @@ LENGTHS: Final = (5, 33, 150, 20)
 BUDGET: Final = 64
 """Tokens of a step: the longest prompt takes three."""
 ROUNDING: Final = 0.12
-"""How much less than the best a token's logit may be in float32, if it was drawn in bfloat16."""
+"""A token that was drawn in bfloat16 has a logit in float32 that is less than the best by this at most."""
 
 Prompts = list[list[int]]
 
@@ -164,7 +164,7 @@ def test_workers_on_two_kinds_of_cpu_hand_requests_over(
 
 @pytest.mark.parametrize("instructions", ["default/SSE41", "avx2/AVX2", "avx512/AVX512_CORE"])
 def test_torch_on_other_cpus_computes_the_same(instructions: str, llama: Model) -> None:
-    """What torch and oneDNN choose from, in a process of its own: both read it when they are loaded."""
+    """A process of its own limits torch and oneDNN, which read their choice when they are loaded."""
     for_torch, for_onednn = instructions.split("/")
     command = [sys.executable, "-m", __name__, str(llama.folder), json.dumps(llama.prompts)]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a running router tells of its HTTP calls: by route, and without a label for each path."""
+"""A running router's counts of its HTTP calls: by route, and without a label for each path."""
 
 from __future__ import annotations
 

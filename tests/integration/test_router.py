@@ -157,7 +157,7 @@ def test_a_request_ends_at_the_routers_timeout_when_the_client_sets_none() -> No
 
 
 SMALL_WINDOW = (("grpc.http2.bdp_probe", 0),)
-"""Of a client that takes no more unread the faster its connection is."""
+"""Options of a client that takes no more unread the faster its connection is."""
 LOST = re.compile(
     r"worker d1 was lost: worker d1 ended the session; "
     r"waited \d\.\d s for a worker: no decode worker is registered"

@@ -150,7 +150,7 @@ def test_streams_of_a_killed_router_go_on_at_the_other_one() -> None:
 
 
 async def has_requests(stub: BatonStub, num_requests: int) -> bool:
-    """Whether the one worker has so many."""
+    """Say if the one worker has so many requests."""
     (worker,) = (await stub.GetModelInfo(pb.GetModelInfoRequest())).workers
     return worker.num_running + worker.num_waiting == num_requests
 

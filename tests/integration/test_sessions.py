@@ -27,7 +27,7 @@ from baton_service.wire import encode_hello
 from tests.integration.tcp_proxy import Proxy
 
 PATIENT = SessionTimings(dead_after_s=20.0, resume_within_s=20.0)
-"""Of sessions that last however slow the machine is."""
+"""Timings of sessions that last however slow the machine is."""
 BRISK = SessionTimings(heartbeat_s=0.1, resume_within_s=0.4)
 
 

@@ -92,6 +92,6 @@ def holding_back() -> list[tuple[Any, Any]]:
 
 
 def accepted_at(port: int) -> list[bool]:
-    """Whether each connection that was accepted at `port` of this process sends at once."""
+    """A flag for each connection that was accepted at `port` of this process: it sends at once."""
     with tcp_connections() as found:
         return [sends_at_once(each) for each in found if each.getsockname()[1] == port]

@@ -16,7 +16,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """What `pip install .` gives."""
+    """The result of `pip install .`."""
     installed = make_environment(tmp_path_factory.mktemp("core") / "venv")
     installed.install(str(wheel))
     return installed

@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).parents[2]
 SOURCES: Final = ("proto", "lib", "router", "prefill_worker", "decode_worker", "kv_transfer", "kernels")
 _BUILT_FROM: Final = ("pyproject.toml", "README.md", "LICENSE", *SOURCES)
 _UNREACHABLE: Final = ("dns error", "error sending request", "Failed to fetch", "Could not connect")
-"""What uv says where there is no index."""
+"""Messages of uv where there is no index."""
 _WITHIN_S: Final = 600.0
 
 
@@ -32,7 +32,7 @@ class Installed:
 
     @property
     def environment(self) -> dict[str, str]:
-        """That of its commands; warnings are shown."""
+        """The environment of its commands; warnings are shown."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         return {**kept, "PYTHONWARNINGS": "default"}
 

@@ -1,4 +1,4 @@
-"""What is installed without extras: its commands work, or say in one line which extra they need."""
+"""An installation without extras: its commands work, or say in one line which extra they need."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LACKING = {
     ),
     ("kv-events", "tcp://127.0.0.1:9"): "baton kv-events needs pyzmq: pip install 'baton[kv-events]'",
 }
-"""What each command says."""
+"""The message of each command."""
 
 
 def test_the_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:

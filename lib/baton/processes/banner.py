@@ -1,4 +1,4 @@
-"""What `baton serve` says once everything is ready: where it is, and what is running."""
+"""The banner of `baton serve` once everything is ready: where it is, and what is running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ANY: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 (to show a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a router listens, each `host:port`."""
+    """A router's addresses, each `host:port`."""
 
     http: str
     grpc: str

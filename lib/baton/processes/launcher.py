@@ -48,7 +48,7 @@ class LocalCluster:
     model_name: str = ""
     """Its first name."""
     is_encrypted: bool = False
-    """Whether HTTP clients use TLS."""
+    """HTTP clients use TLS."""
     report_fd: int | None = None
     """Where to write the router's addresses, once they are bound."""
     shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S

@@ -99,11 +99,11 @@ def report_on(file_descriptor: int | None, **facts: object) -> None:
 @contextmanager
 def interrupts_held() -> Iterator[None]:
     """Keep Ctrl-C waiting, and from processes that are started meanwhile until they `die_with_parent`."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 @contextmanager

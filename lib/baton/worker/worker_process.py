@@ -231,7 +231,7 @@ def worker_controls(settings: WorkerSettings, engine: ResidentEngine) -> WorkerC
 
 
 def form_compiler(settings: WorkerSettings) -> FormCompiler:
-    """What compiles the forms of outputs for a model; it begins with one, while the weights are read.
+    """Make the compiler of structured outputs for a model; it begins with one, while the weights are read.
 
     So the tokenizer and the library are there when the engine warms up.
     """

@@ -43,7 +43,7 @@ class Fleet:
         """Aged, by worker; None where they have to be worked out anew."""
         self._aged_s = -math.inf
         self._has_new_rates = False
-        """Whether there are reports since that change them."""
+        """Reports since have changed the rates."""
         self._num_placed = 0
 
     @property
@@ -124,7 +124,7 @@ class Fleet:
             member.report(now, load)
 
     def rates(self) -> Mapping[str, WorkerRates]:
-        """What each worker's rates are taken to be, by name: aged where others have newer ones."""
+        """Rates assumed of each worker, by name: aged where others have newer ones."""
         if self._rates is None:
             members = self._members.items()
             self._rates = aged_rates(

@@ -28,7 +28,7 @@ class Member:
     broken_sources: frozenset[str] = frozenset()
     """Workers whose blocks do not arrive here."""
     learned_at: LearnedAt = NEVER_LEARNED
-    """When it learned the rates of its load."""
+    """Times at which it learned the rates of its load."""
     _speed: WorkerSpeed = PRIOR_SPEED
     _num_reservable: int = 0
     _seen: WorkerView | None = None

@@ -52,7 +52,7 @@ class Terms(NamedTuple):
     local_score_s: float
     """What a worker alone is compared by."""
     prefill_score_s: float
-    """What prefill workers are compared by."""
+    """Cost by which prefill workers are compared."""
     beginning_s: float
     """From the end of a transfer to the second token."""
     decode_score_s: float

@@ -86,7 +86,7 @@ class PlacementRequest:
 
 
 def typical_rates(known: Iterable[WorkerRates]) -> WorkerRates:
-    """What is assumed of a worker that has not learned it: the median of those that have, else `PRIOR`."""
+    """Rates assumed of a worker that has not learned them: the median of those that have, else `PRIOR`."""
     rates = list(known)
     return WorkerRates(
         prefill_tokens_per_s=_median([one.prefill_tokens_per_s for one in rates], PRIOR.prefill_tokens_per_s),

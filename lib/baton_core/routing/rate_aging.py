@@ -1,4 +1,4 @@
-"""What workers' rates are taken to be, beside those of others of their kind.
+"""Rates assumed of workers, beside those of others of their kind.
 
 A worker that looks slow gets few requests, so nothing corrects what it is taken for. So the rate of a worker
 that has learned nothing lately, while others of its kind have, drifts towards theirs until it is tried again.
@@ -28,7 +28,7 @@ _NEVER: Final = float("-inf")
 
 
 class LearnedAt(NamedTuple):
-    """When each rate of a worker was learned last, by the router's clock."""
+    """Times at which a worker last learned each rate, by the router's clock."""
 
     prefill_s: float = _NEVER
     decode_s: float = _NEVER
@@ -65,7 +65,7 @@ class _Known(NamedTuple):
 
 
 def aged_rates(reports: Iterable[Report]) -> dict[str, WorkerRates]:
-    """What the rates of each worker are taken to be; each role is a kind of its own, and 0 stays 0."""
+    """Rates assumed of each worker; each role is a kind of its own, and 0 stays 0."""
     kinds: defaultdict[Role, list[Report]] = defaultdict(list)
     for report in reports:
         kinds[report.role].append(report)
@@ -92,7 +92,7 @@ def _of_kind(reports: Sequence[Report]) -> dict[str, WorkerRates]:
 
 
 def _drifted(values: Iterable[_Known]) -> dict[str, float]:
-    """What is known, by worker: from the newest one on, each that is not fresh nearer to the newer ones."""
+    """Known values by worker, from the newest on: one that is not fresh moves towards the newer ones."""
     known = sorted((one for one in values if one.value > 0), key=lambda one: (-one.learned_s, one.worker_id))
     drifted: dict[str, float] = {}
     newer: list[float] = []

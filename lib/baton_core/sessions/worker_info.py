@@ -98,7 +98,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRates:
-    """How fast a worker is, as it has learned from its own steps and pulls; 0 is not known yet.
+    """Speeds of a worker, as it has learned them from its own steps and pulls; 0 is not known yet.
 
     Where a count has grown since the last report, the rate was learned anew.
     """
@@ -118,7 +118,7 @@ class WorkerRates:
 
     @property
     def known(self) -> tuple[bool, bool, bool]:
-        """Which rates are known: of prefill, of decode steps, of copies."""
+        """Three flags, each true for a known rate: of prefill, of decode steps, of copies."""
         return self.prefill_tokens_per_s > 0, self.decode_step_s > 0, self.pull_bytes_per_s > 0
 
 

@@ -43,7 +43,7 @@ class ChatMessage(Fields, omit_defaults=True):
     """A message of the conversation."""
 
     role: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(ROLES)})]
-    """Who speaks."""
+    """The speaker."""
     content: str | list[str | dict[str, Any]] | None = None
     """Text, or parts of type `text`."""
     name: str | None = None
@@ -72,7 +72,7 @@ class FunctionDefinition(Fields, omit_defaults=True):
     name: _Name
     """The function's name."""
     description: str | None = None
-    """What the function does, for the model to read."""
+    """Explains to the model what the function does."""
     parameters: dict[str, Any] | None = None
     """JSON schema of its arguments."""
     strict: bool | None = None

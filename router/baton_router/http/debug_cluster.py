@@ -104,7 +104,7 @@ class ClusterState(msgspec.Struct, kw_only=True):
     placements: list[Placements]
     admissions: list[Admissions]
     has_operator_routes: bool
-    """Whether `/drain`, `/undrain` and `/set_role` are there."""
+    """The router has `/drain`, `/undrain` and `/set_role`."""
     shifts: list[Shift]
     """The latest ones, the last one first."""
 

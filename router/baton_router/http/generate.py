@@ -43,7 +43,7 @@ class GenerateRequest(Fields, kw_only=True):
     token_ids: list[int]
     """The prompt."""
     sampling_params: TokenSampling | None = None
-    """How tokens are sampled."""
+    """Settings by which tokens are sampled."""
     model: str | None = None
     """A name that `/v1/models` lists. Default: the served model."""
     request_id: str | None = None
@@ -51,7 +51,7 @@ class GenerateRequest(Fields, kw_only=True):
     stream: bool | None = None
     """The answer comes in pieces, as server-sent events."""
     stream_options: StreamOptions | None = None
-    """What a stream tells beside the tokens; only with `stream`."""
+    """Settings of what a stream tells beside the tokens; only with `stream`."""
     cache_salt: str | None = None
     """Prefixes are shared only between requests with the same salt."""
     session_id: str | None = None

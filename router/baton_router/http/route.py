@@ -11,7 +11,7 @@ from typing import Any, Final
 from baton_router.http.calls import Call
 
 PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
-"""What stands in a path for what a client puts there."""
+"""Parameter of a path, in braces with its type."""
 
 
 class Tag(StrEnum):

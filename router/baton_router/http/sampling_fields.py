@@ -135,7 +135,7 @@ class RequestFields(SamplingFields, kw_only=True):
     stream: bool | None = None
     """The answer comes in pieces, as server-sent events."""
     stream_options: StreamOptions | None = None
-    """What a stream tells beside the text; only with `stream`."""
+    """Settings of what a stream tells beside the text; only with `stream`."""
     response_format: ResponseFormat | None = None
     """OpenAI's way to ask for JSON: text, json_object, json_schema or structural_tag."""
     priority: int | None = None

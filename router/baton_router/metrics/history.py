@@ -21,7 +21,7 @@ RATE_INTERVALS: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a router has counted since its start."""
+    """Counts of a router since its start."""
 
     num_finished: int
     """Requests that finished."""
@@ -35,7 +35,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loads:
-    """What a router and its workers have to do at one time."""
+    """Work that a router and its workers have at one time."""
 
     num_queued: int
     """Requests that wait at the router for a worker."""

@@ -1,4 +1,4 @@
-"""What a router counts of its HTTP calls, under the names of prometheus-fastapi-instrumentator.
+"""A router's counts of its HTTP calls, under the names of prometheus-fastapi-instrumentator.
 
 Labels are bounded: a handler is a route's pattern, and one name stands for all paths that have no route.
 """
@@ -31,7 +31,7 @@ _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 
 
 class HttpMetrics:
-    """Of one router, on its loop."""
+    """Counts one router's HTTP calls, on its loop."""
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str, str]] = Counter()

@@ -22,7 +22,7 @@ SLO_TARGET: Final = 0.99
 
 
 class Latency(StrEnum):
-    """What is timed of a request."""
+    """A time that is taken of each request."""
 
     TTFT = "ttft"
     """From the call to the first token."""
@@ -49,7 +49,7 @@ class Percentiles:
     share_within_slo: float | None = None
     """Share of the requests that took no longer; None without a limit, or without requests."""
     is_slo_attained: bool | None = None
-    """Whether that share is `SLO_TARGET` or more."""
+    """The share is `SLO_TARGET` or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Which requests took too long: held against their SLO, or else against the others of the last minutes."""
+"""Finds requests that took too long: beyond their SLO, or else beyond the others of the last minutes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIN_COUNT: Final = 100
 
 
 class Limit(StrEnum):
-    """Where a limit comes from."""
+    """Origin of a limit."""
 
     SLO = "slo"
     P99 = "p99"

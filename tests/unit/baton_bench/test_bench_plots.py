@@ -17,7 +17,7 @@ LIMITS_MS = {"ttft": 250.0, "tpot": 120.0}
 
 
 def texts(path: Path) -> list[str]:
-    """What is written in a picture; matplotlib repeats each text as a comment of the SVG."""
+    """Texts of a picture; matplotlib repeats each text as a comment of the SVG."""
     return re.findall(r"<!-- (.*?) -->", path.read_text().replace("&#8804;", "≤"), flags=re.DOTALL)
 
 

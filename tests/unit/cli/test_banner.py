@@ -1,4 +1,4 @@
-"""What `baton serve` says when everything is ready."""
+"""The banner of `baton serve` when everything is ready."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_equal_costs_go_to_pure_roles_and_then_by_name() -> None:
 
 
 def shares(*workers: WorkerView, **options: Any) -> dict[tuple[str, str], float]:
-    """Where requests without a session go, one after the other, to workers that are idle each time."""
+    """Share of each pair in requests without a session, one after the other; workers are idle each time."""
     count = 400
     pairs = Counter(pair(*workers, request_id=f"r{number}", **options) for number in range(count))
     return {names: number / count for names, number in pairs.items()}

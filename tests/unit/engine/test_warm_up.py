@@ -1,4 +1,4 @@
-"""What is run before the first request: every kind of step, within the worker's limits, without a trace."""
+"""The warm-up runs every kind of step before the first request, within the limits, without a trace."""
 
 from __future__ import annotations
 

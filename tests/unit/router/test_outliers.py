@@ -1,4 +1,4 @@
-"""Which requests took too long, and by which limit."""
+"""Outliers are requests that took too long, each with the limit that it is beyond."""
 
 from __future__ import annotations
 

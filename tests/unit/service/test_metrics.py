@@ -154,7 +154,7 @@ def test_what_waits_is_told_by_what_it_waits_for() -> None:
     form = StructuredOutputsParams(regex="a+")
 
     def waiting() -> tuple[float, ...]:
-        """Of the worker's own metrics, and of those that a router tells of its heartbeats."""
+        """Waiting requests by the worker's own metrics and those that a router tells of its heartbeats."""
         told = samples_of(metrics.exposition())
         load = pair.d.core.load(0.0)
         by_reason = tuple(
