@@ -1,12 +1,15 @@
 # make demo    install into .venv, start a cluster with the bundled model, stream some answers
 # make test    install into .venv, run every check and the whole test suite (alone: make check, make suite)
+# make quick   style, types, import contracts and the unit tests that take no time: under a minute on two cores
 # make wheel-check  build a wheel and serve with it on Python 3.11, 3.12 and 3.13, those that are installed
 # make soak    run simulated clusters with faults until one fails; SOAK=--first=N begins elsewhere
-# make stubs   generate the protobuf stubs again
+# make stubs   generate the protobuf stubs again; make reference: the page of flags
+# make docs    build the documentation into site/, with an environment of its own in .venv-docs
 # EXTRA=gpu    takes torch's CUDA build and Triton instead of the CPU build
 
 PYTHON ?= python3
 VENV ?= .venv
+DOCS_VENV ?= .venv-docs
 EXTRA ?= cpu
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -18,7 +21,8 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Compile each Python file once, not in every process that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test suite computing running check source kernels wheel-check soak stubs clean programs
+.PHONY: demo test quick unit suite computing running check source kernels wheel-check soak stubs reference docs clean \
+	programs
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)-demo
@@ -33,6 +37,13 @@ test: $(INSTALLED)-dev programs
 	$(MAKE) --no-print-directory running; running=$$?; \
 	wait $$others && exit $$running
 
+quick: $(INSTALLED)-dev
+	@$(MAKE) --no-print-directory -j 2 source unit
+
+unit: $(INSTALLED)-dev
+	@echo "running the quick unit tests"
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" -p no:cacheprovider tests/unit
+
 suite: running computing
 
 computing: $(INSTALLED)-dev
@@ -41,23 +52,24 @@ computing: $(INSTALLED)-dev
 
 running: $(INSTALLED)-dev programs
 	@echo "running the test suite (some minutes)"
-	@$(BIN)/python -m pytest -q -n 3 --dist worksteal --ignore tests/e2e $(COMPUTING:%=--ignore %)
+	@$(BIN)/python -m pytest -q -n 4 --dist worksteal --ignore tests/e2e $(COMPUTING:%=--ignore %)
 	@echo "running the end-to-end tests, which start real clusters"
-	@$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/e2e
+	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/e2e
 
 check: source kernels
 
 source: $(INSTALLED)-dev
-	@echo "checking style, types, import contracts, protobuf stubs, compose files"
+	@echo "checking style, types, import contracts, generated files, compose files"
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 	@$(BIN)/python tools/generate_stubs.py --check
+	@$(BIN)/python tools/generate_reference.py --check
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose/compose*.yaml
 
 kernels: $(INSTALLED)-dev
 	@echo "compiling every Triton kernel for $(or $(ARCHS:%=sm_%),sm_80 sm_90 sm_100)"
-	@$(BIN)/python -m baton_kernels.aot_check $(if $(ARCHS),--arch $(ARCHS)) >$(VENV)/aot.log || (cat $(VENV)/aot.log; exit 1)
+	@$(BIN)/python -m baton_kernels.triton.aot_check $(if $(ARCHS),--arch $(ARCHS)) >$(VENV)/aot.log || (cat $(VENV)/aot.log; exit 1)
 
 wheel-check: $(INSTALLED)-dev
 	@BATON_WHEEL_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging
@@ -67,6 +79,20 @@ soak: $(INSTALLED)-dev
 
 stubs: $(INSTALLED)-dev
 	@$(BIN)/python tools/generate_stubs.py
+
+reference: $(INSTALLED)-dev
+	@$(BIN)/python tools/generate_reference.py
+
+# The site is built from sources alone: neither Baton nor torch is installed there.
+docs: $(DOCS_VENV)/.installed
+	@NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --strict
+	@echo "the documentation is in site/index.html; to read while writing: $(DOCS_VENV)/bin/mkdocs serve"
+
+$(DOCS_VENV)/.installed: docs/requirements.txt
+	@echo "installing MkDocs into $(DOCS_VENV)"
+	@$(PYTHON) -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --requirement docs/requirements.txt
+	@touch $@
 
 $(VENV)/bin/python:
 	@echo "making a virtual environment in $(VENV)"
@@ -108,4 +134,4 @@ programs:
 	done
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(DOCS_VENV) site build dist *.egg-info

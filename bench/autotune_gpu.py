@@ -1,16 +1,15 @@
 """Measure how the attention kernels are best cut on the GPU at hand, and write its entry of the table.
 
-    python bench/autotune_gpu.py                        measure, and rewrite the table in baton_kernels
-    python bench/autotune_gpu.py --check --arch 80 90   compile the candidates only; needs no GPU
+    python -m bench.autotune_gpu                        measure, and rewrite the table in baton_kernels
+    python -m bench.autotune_gpu --check --arch 80 90   compile the candidates only; needs no GPU
 
 Candidates that spill registers or need more shared memory than the architecture has are left out before
-anything is measured (`baton_kernels.aot_check`). The others are judged by the geometric mean of their times
-over the shapes of a class. Workers read the table once, at start; they measure nothing.
+anything is measured (`baton_kernels.triton.aot_check`). The others are judged by the geometric mean of their
+times over the shapes of a class. Workers read the table once, at start; they measure nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import itertools
 import math
@@ -25,14 +24,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from gpu_attention import Step, make_step
-from gpu_measures import Clock, Heads, Setup
 
-from baton_kernels.aot_check import DEFAULT_ARCHS, MAX_SHARED_BYTES, compile_usage
-from baton_kernels.kernel_configs import TABLE_PATH, KernelConfig, format_table, read_table, shape_class
-from baton_kernels.kernel_variant import KernelVariant, device_arch
-from baton_kernels.triton_decode import decode, split_variant
-from baton_kernels.triton_prefill import chunk_variant, prefill
+from baton_kernels.triton.aot_check import DEFAULT_ARCHS, MAX_SHARED_BYTES, compile_usage
+from baton_kernels.triton.decode import decode, split_variant
+from baton_kernels.triton.kernel_configs import (
+    TABLE_PATH,
+    KernelConfig,
+    format_table,
+    read_table,
+    shape_class,
+)
+from baton_kernels.triton.kernel_variant import KernelVariant, device_arch
+from baton_kernels.triton.prefill import chunk_variant, prefill
+from bench.command_line import make_parser
+from bench.gpu.attention import Step, make_step
+from bench.gpu.measures import Clock, Heads, Setup
 
 DECODES: Final = ((1, 4096), (8, 8192), (32, 2048), (64, 4096))
 """(sequences, context) that decode is judged by."""
@@ -55,10 +61,10 @@ class Tuned:
     """A kernel with what can be chosen for it."""
 
     name: str
-    """Of its rows in the table."""
+    """The name of the kernel's rows in the table."""
     candidates: Callable[[], Iterator[KernelConfig]]
     variant: Callable[..., KernelVariant]
-    """For queries and a pool of two element types, the group, the cap and a configuration."""
+    """Makes a variant from the dtypes of queries and pool, the group, the cap and a configuration."""
     steps: tuple[tuple[int, int, int], ...]
     """(sequences, new tokens, context)."""
     launch: Callable[..., None]
@@ -66,14 +72,14 @@ class Tuned:
 
 KERNELS: Final = (
     Tuned(
-        name="attend_splits",
+        name="attention_splits",
         candidates=decode_candidates,
         variant=partial(split_variant, block_size=32, num_seqs=32),
         steps=tuple((num_seqs, 1, context) for num_seqs, context in DECODES),
         launch=decode,
     ),
     Tuned(
-        name="attend_chunks",
+        name="attention_chunks",
         candidates=chunk_candidates,
         variant=partial(chunk_variant, block_size=32),
         steps=tuple((num_seqs, length, length) for num_seqs, length in PROMPTS),
@@ -144,7 +150,7 @@ def tune(minutes: float) -> dict[str, Any]:
     setup = Setup(device=torch.device("cuda"), dtype=torch.bfloat16, is_quick=False)
     clock, start = Clock(setup, budget_s=0.05), time.monotonic()
     when, where = datetime.date.today().isoformat(), torch.cuda.get_device_name()
-    entry: dict[str, Any] = {"measured": f"{when}, {where}, torch {torch.__version__}: bench/autotune_gpu.py"}
+    entry: dict[str, Any] = {"measured": f"{when}, {where}, torch {torch.__version__}: bench.autotune_gpu"}
     pairs = list(itertools.product(KERNELS, HEADS))
     for number, (tuned, heads) in enumerate(pairs, start=1):
         ends_s = start + 60 * minutes * number / len(pairs)
@@ -155,17 +161,15 @@ def tune(minutes: float) -> dict[str, Any]:
 
 
 def row_of(config: KernelConfig) -> dict[str, int]:
-    """What the table says of a configuration."""
+    """Return a configuration's entry of the table."""
     return {name: value for name, value in asdict(config).items() if value}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--check", action="store_true", help="compile the candidates, measure nothing")
     parser.add_argument("--arch", type=int, nargs="+", choices=MAX_SHARED_BYTES, default=list(DEFAULT_ARCHS))
-    parser.add_argument("--minutes", type=float, default=9.0, help="for all kernels together")
+    parser.add_argument("--minutes", type=float, default=9.0, help="time for all kernels together")
     parser.add_argument("--out", type=Path, default=TABLE_PATH, help="the table to rewrite")
     options = parser.parse_args()
     if options.check:

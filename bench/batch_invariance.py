@@ -1,9 +1,9 @@
-"""What the batch-invariant mode costs on this CPU, and what differs outside it.
+"""Measures the cost of the batch-invariant mode on this CPU, and what differs outside it.
 
-    python bench/batch_invariance.py
+    python -m bench.batch_invariance
 
 Times: CPU time of all threads, which other load on the machine changes little, for steps of a random model
-(bench/cpu_step.py) with and without the mode, in turns, in one run. Differences: greedy requests over the
+(`bench.cpu_step`) with and without the mode, in turns, in one run. Differences: greedy requests over the
 bundled model, each served alone, then all together, then together with their prompts in chunks, all without a
 prefix cache; a request differs where its tokens, or the raw logits of its tokens, do.
 """
@@ -18,15 +18,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import cpu_step
 import torch
 
 from baton import LLM, RequestOutput, SamplingParams
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
-from baton_engine.runner import ModelRunner
-from baton_kernels.interface import Kernels
-from baton_kernels.invariant_selection import select_invariant_kernels
-from baton_kernels.selection import select_kernels
+from baton_engine.steps.runner import ModelRunner
+from baton_kernels.interface.kernels import Kernels
+from baton_kernels.selection import select_invariant_kernels, select_kernels
+from bench import cpu_step
+from bench.command_line import make_parser
 
 SOURCES = (argparse, inspect, os, random)
 """Modules of the standard library whose text prompts are cut from."""
@@ -49,7 +49,7 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one request got."""
+    """The answer to one request."""
 
     token_ids: tuple[int, ...]
     logits: tuple[float, ...]
@@ -66,18 +66,16 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--dtype", choices=cpu_step.DTYPES, default="float32")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=512, help="tokens of a decoding sequence")
     parser.add_argument("--chunk", type=int, nargs="+", default=[128, 512], help="tokens of a prompt's chunk")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=int, default=5, help="of each step")
+    parser.add_argument("--repeats", type=int, default=5, help="runs of each step")
     parser.add_argument("--requests", type=int, default=64, help="whose tokens are compared")
-    parser.add_argument("--max-tokens", type=int, default=64, help="of each request")
+    parser.add_argument("--max-tokens", type=int, default=64, help="tokens of each answer")
     parser.add_argument("--small", action="store_true", help="a model of two narrow layers, for a quick run")
     for name, default in cpu_step.QWEN2_387M.items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, help=f"default: {default}")

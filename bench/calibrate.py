@@ -1,9 +1,9 @@
 """Measures how long a model's steps take here, and fits a `StepTiming` to it.
 
-    python bench/calibrate.py --output bench/timings/small_cpu.json
+    python -m bench.calibrate --output bench/timings/small_cpu.json
 
 Steps run through the engine's own runner: chunks of a prompt, decodes, and both in one step. Weights are
-random numbers (bench/cpu_step.py); the time of a step does not depend on them.
+random numbers (`bench.cpu_step`); the time of a step does not depend on them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import cpu_step
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
-from baton_engine.runner import ModelRunner
+from baton_engine.steps.runner import ModelRunner
 from baton_kernels.selection import select_kernels
 from baton_simulator.capacity.step_timing import StepTiming, TimingProfile, work, write_profile
+from bench import cpu_step
+from bench.command_line import make_parser
 
 MAX_CONTEXT = 4096
 PROMPT_LENGTHS = (32, 128, 256, 512, 1024)
@@ -118,13 +119,11 @@ def cpu_name() -> str:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--dtype", choices=cpu_step.DTYPES, default="float32")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=7, help="rounds of all steps")
-    parser.add_argument("--output", type=Path, help="where to write the profile")
+    parser.add_argument("--output", type=Path, help="file for the profile")
     for name, default in cpu_step.SMALL.items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=default)
     arguments = parser.parse_args()
@@ -151,7 +150,7 @@ def main() -> None:
         f"{arguments.hidden_size}, {weight_bytes / 1e6:.0f} MB of {arguments.dtype} weights",
         machine=f"{cpu_name()}, {arguments.threads} of {os.cpu_count()} cores",
         is_measured=True,
-        source=" ".join(["python", *sys.argv]),
+        source=" ".join(["python", "-m", "bench.calibrate", *sys.argv[1:]]),
         kv_bytes_per_token=runner.spec.block_bytes // runner.spec.block_size,
         timing=timing,
         mean_error=error,

@@ -1,7 +1,7 @@
 """Time to the first token of streams over one kept connection and over a new one for each, of servers in
 turns.
 
-    python bench/connections.py baton=127.0.0.1:8000 vllm=127.0.0.1:9000
+    python -m bench.connections baton=127.0.0.1:8000 vllm=127.0.0.1:9000
 
 Each server speaks OpenAI's completions. A stream is one short prompt, different each time, and a few tokens;
 nothing else runs meanwhile. A round asks each server over both kinds of connection; the medians of all rounds
@@ -10,7 +10,6 @@ are printed.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import statistics
@@ -18,15 +17,19 @@ import time
 from collections import defaultdict
 from contextlib import closing
 
+from bench.command_line import make_parser
+
 NUM_TOKENS = 8
 NUM_WARM = 8
 TIMEOUT_S = 60.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = make_parser(__doc__)
     parser.add_argument("servers", nargs="+", metavar="NAME=HOST:PORT")
-    parser.add_argument("--streams", type=int, default=50, help="of each kind in a round; %(default)s")
+    parser.add_argument(
+        "--streams", type=int, default=50, help="streams of each kind in a round; %(default)s"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     servers = dict(one.split("=", 1) for one in args.servers)

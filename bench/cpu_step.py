@@ -1,10 +1,10 @@
 """Time of a decode step on this CPU, against the bytes that it has to read and against plain torch.
 
-    python bench/cpu_step.py --dtype float32 --batch 1 8 32 --context 512
-    python bench/cpu_step.py --quantization int8
+    python -m bench.cpu_step --dtype float32 --batch 1 8 32 --context 512
+    python -m bench.cpu_step --quantization int8
 
 Builds a random model, fills the KV cache, and runs one step over and over on two paths in turns: the
-engine's own, and `functional.linear` with gathered K and V, which have to draw the same tokens; with
+engine's own, and `functional.linear` with gathered K and V, which have to sample the same tokens; with
 `--quantization`, the engine's own with and without it, which need not. The limit is the time in which this
 machine reads the step's weights, K and V once, at the bandwidth that the same threads reach in the same run.
 """
@@ -34,10 +34,11 @@ from torch import Tensor
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_engine.models import linear
 from baton_engine.models.registry import build_model, read_model_config
-from baton_engine.runner import ModelRunner
-from baton_kernels.interface import AttentionBatch, AttentionKernels, Kernels, LayerKernels
+from baton_engine.steps.runner import ModelRunner
+from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels, Kernels, LayerKernels
+from baton_kernels.reference.torch_attention import TorchAttention
 from baton_kernels.selection import select_kernels
-from baton_kernels.torch_attention import TorchAttention
+from bench.command_line import make_parser
 
 BLOCK_SIZE = 32
 BANDWIDTH_BYTES = 512 << 20
@@ -76,8 +77,8 @@ class RandomWeights:
     def load_stacked(
         self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: torch.dtype | None = None
     ) -> Tensor:
-        drawn = [self._draw(name, shape) for name, shape in zip(names, shapes, strict=True)]
-        stacked = torch.cat(drawn).to(dtype or self.dtype)
+        tensors = [self._draw(name, shape) for name, shape in zip(names, shapes, strict=True)]
+        stacked = torch.cat(tensors).to(dtype or self.dtype)
         self.loaded_bytes += stacked.nbytes
         return stacked
 
@@ -103,9 +104,7 @@ class Contender:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--quantization", choices=("int8",), help="compare with the step without it")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
@@ -265,7 +264,7 @@ def never(*_: object) -> None:
 
 
 def make_other_runner(arguments: argparse.Namespace, kernels: Kernels) -> ModelRunner:
-    """What the engine's step is compared with."""
+    """Make the runner that the engine's step is compared with."""
     if arguments.quantization:
         return make_runner(arguments, kernels.attention, kernels.layers)[0]
     with patch.object(linear, "onednn_product", never):

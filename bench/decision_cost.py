@@ -1,6 +1,6 @@
 """CPU time of a placement, and memory of the prefix index, by the number of workers and of blocks.
 
-    python bench/decision_cost.py --workers 10 100 1000 --blocks 10000000
+    python -m bench.decision_cost --workers 10 100 1000 --blocks 10000000
 
 For each number of workers a process of its own, one thread, no sockets: a fleet whose workers hold so many
 distinct blocks in all, and prompts of 32,000 tokens. All workers hold a prompt's first 64 blocks, one of them
@@ -11,7 +11,6 @@ additions, by which runs on a busy machine can be compared with others.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -22,12 +21,15 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.routing.assignment import Assignment
-from baton_core.routing.fleet import Fleet
-from baton_core.routing.placement import PlacementConfig
-from baton_core.sessions.router_messages import CacheDelta, RequestSpec
-from baton_core.sessions.worker_info import ModelIdentity, Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_core.sessions.router_messages import RequestSpec
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_router.core.admission.assignment import Assignment
+from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.placement.placement_config import PlacementConfig
+from bench.command_line import make_parser
 
 BLOCK_SIZE = 32
 NUM_PROMPT_TOKENS = 32_000
@@ -37,7 +39,7 @@ NUM_PROMPTS = 20
 DELTA_BLOCKS = 4096
 ROLES = (Role.PREFILL, Role.DECODE, Role.MIXED)
 IDENTITY = ModelIdentity(
-    model="bench", dtype="bfloat16", block_size=BLOCK_SIZE, kv_layout="LKHTD", transport="tcp"
+    weights="bench", dtype="bfloat16", block_size=BLOCK_SIZE, kv_layout="LKHTD", transport="tcp"
 )
 
 
@@ -48,7 +50,7 @@ class Prompt:
     hashes: list[bytes]
 
 
-class Site:
+class FilledFleet:
     """A fleet whose index is full, and prompts that it knows."""
 
     def __init__(self, num_workers: int, num_blocks: int) -> None:
@@ -67,18 +69,18 @@ class Site:
             one, *halves = self.rng.sample(self.names, 3)
             for name in self.names:
                 length = NUM_PROMPT_BLOCKS if name == one else NUM_PROMPT_BLOCKS // 2 if name in halves else 0
-                self._tell(name, prompt.hashes[: max(length, NUM_COMMON_BLOCKS)])
+                self._store(name, prompt.hashes[: max(length, NUM_COMMON_BLOCKS)])
         for prompt in self.apart:
             for name in self.names:
-                self._tell(name, prompt.hashes[: self.rng.randint(1, NUM_PROMPT_BLOCKS)])
+                self._store(name, prompt.hashes[: self.rng.randint(1, NUM_PROMPT_BLOCKS)])
 
     def _fill(self, num_blocks: int) -> None:
         for name in self.names:
             for start in range(0, num_blocks, DELTA_BLOCKS):
                 count = min(DELTA_BLOCKS, num_blocks - start)
-                self._tell(name, [self.rng.randbytes(16) for _ in range(count)])
+                self._store(name, [self.rng.randbytes(16) for _ in range(count)])
 
-    def _tell(self, name: str, hashes: list[bytes]) -> None:
+    def _store(self, name: str, hashes: list[bytes]) -> None:
         self.fleet.apply_delta(name, CacheDelta(stored=tuple(hashes)))
 
     def _prompt(self, number: int) -> Prompt:
@@ -99,7 +101,7 @@ class Site:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=[10, 100, 1000])
     parser.add_argument(
         "--blocks", type=int, default=10_000_000, help="distinct ones, of all workers together"
@@ -127,18 +129,20 @@ def main() -> None:
 
 
 def _row(num_workers: int, num_blocks: int, repeats: int) -> str:
-    site = Site(num_workers, num_blocks)
-    hashing = _times(lambda prompt: site.fleet.prompt_hashes(prompt.spec), site.usual, NUM_PROMPTS)
-    for prompt in (*site.usual, *site.apart):
+    filled = FilledFleet(num_workers, num_blocks)
+    hashing = _times(lambda prompt: filled.fleet.prompt_hashes(prompt.spec), filled.usual, NUM_PROMPTS)
+    for prompt in (*filled.usual, *filled.apart):
         _decide(prompt)
-    lookup = _times(lambda prompt: site.fleet.views(NUM_PROMPT_TOKENS, prompt.hashes), site.usual, repeats)
-    usual, apart = _times(_decide, site.usual, repeats), _times(_decide, site.apart, repeats)
+    lookup = _times(
+        lambda prompt: filled.fleet.views(NUM_PROMPT_TOKENS, prompt.hashes), filled.usual, repeats
+    )
+    usual, apart = _times(_decide, filled.usual, repeats), _times(_decide, filled.apart, repeats)
     started = time.thread_time()
-    site.fleet.leave(site.names[0])
+    filled.fleet.leave(filled.names[0])
     drop_s = time.thread_time() - started
-    slices = _times(lambda _: site.fleet.sweep(), site.usual, repeats)
-    while site.fleet.needs_sweep:
-        slices += _times(lambda _: site.fleet.sweep(), site.usual, 1)
+    slices = _times(lambda _: filled.fleet.sweep(), filled.usual, repeats)
+    while filled.fleet.needs_sweep:
+        slices += _times(lambda _: filled.fleet.sweep(), filled.usual, 1)
     figures = [
         f"{statistics.median(hashing) * 1e6:,.0f}",
         f"{statistics.median(lookup) * 1e6:,.0f}",
@@ -147,7 +151,7 @@ def _row(num_workers: int, num_blocks: int, repeats: int) -> str:
             for times in (usual, apart)
             for value in (statistics.median(times), _p99(times))
         ),
-        f"{site.bytes_per_block:.0f}",
+        f"{filled.bytes_per_block:.0f}",
         f"{drop_s * 1e6:.0f}",
         f"{sum(slices):.2f}",
         f"{_p99(slices) * 1e3:.2f}",
@@ -158,7 +162,7 @@ def _row(num_workers: int, num_blocks: int, repeats: int) -> str:
 
 def _decide(prompt: Prompt) -> None:
     prompt.assignment.choose(0.0)
-    prompt.assignment.leave()
+    prompt.assignment.release()
 
 
 def _times(call: Callable[[Prompt], object], prompts: list[Prompt], count: int) -> list[float]:

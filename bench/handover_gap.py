@@ -1,4 +1,4 @@
-"""What a hand-over adds between the first and the second token of a prompt that is computed in chunks.
+"""Measures the gap that a hand-over adds between the first two tokens after a chunked prefill.
 
     python -m bench.handover_gap [MODEL] [--prompts 256 512 1024] [--chunk 128] [--transport shared_memory]
 
@@ -27,9 +27,10 @@ import grpc
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_service.tcp import listen_at
+from bench.command_line import make_parser
 
 SHARE: Final = 0.05
-"""Of the prefill time, besides one inter-token latency."""
+"""Allowed share of the prefill time, besides one inter-token latency."""
 NUM_TOKENS: Final = 24
 READY_WITHIN_S: Final = 180.0
 
@@ -136,9 +137,7 @@ def row(length: int, num_chunks: int, streams: list[Stream]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("model", nargs="?", default="", help="folder or id; the bundled one if left out")
     parser.add_argument("--prompts", type=int, nargs="+", default=[256, 512, 1024], help="tokens")
     parser.add_argument("--chunk", type=int, default=128, help="prompt tokens to a step")

@@ -1,7 +1,7 @@
-"""How a cluster comes through a link that is down for a while: network namespaces, and streams all the time.
+"""Takes links between the parts of a cluster down and up again, while streams run all the time.
 
 A router, a prefill and a decode worker have namespaces of their own, joined pairwise by virtual links. One
-link after the other is taken down and up again. The table tells what clients saw, and how long after the link
+link after the other is taken down and up again. The table shows what clients saw, and how long after the link
 was back a new request ended that both workers had served. Every stream has to equal that of the same request
 without a fault. As root, with iproute2:
 
@@ -10,7 +10,6 @@ without a fault. As root, with iproute2:
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import subprocess
@@ -27,6 +26,7 @@ import grpc
 
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
+from bench.command_line import make_parser
 
 ROUTER, PREFILL, DECODE = (f"baton-{name}-{os.getpid()}" for name in ("router", "prefill", "decode"))
 LINKS: Final = {
@@ -95,14 +95,14 @@ def processes(folder: Path) -> Iterator[None]:
 
 @dataclass(slots=True)
 class Seen:
-    """What clients saw since the load began."""
+    """Observations of clients since the load began."""
 
     answers: dict[int, list[int]] = field(default_factory=dict)
     """Tokens by the number of their request."""
     errors: list[str] = field(default_factory=list)
     longest_gap_s: float = 0.0
     split_ends_s: list[float] = field(default_factory=list)
-    """When requests ended that two workers had served."""
+    """Times at which requests ended that two workers had served."""
 
 
 def make_request(number: int) -> pb.GenerateRequest:
@@ -137,7 +137,7 @@ async def ask_on(stub: Any, number: int, seen: Seen, is_over: asyncio.Event) -> 
 
 
 async def try_outage(stub: Any, link: str, outage_s: float, base: int) -> tuple[Seen, float]:
-    """Take the link down and up under load; what was seen, and how long until a request was split again."""
+    """Take the link down and up under load; returns observations and the seconds until a split request."""
     seen, is_over = Seen(), asyncio.Event()
     clients = [asyncio.create_task(ask_on(stub, base + n, seen, is_over)) for n in range(NUM_CLIENTS)]
     await asyncio.sleep(3.0)
@@ -185,8 +185,10 @@ async def run(outages_s: Sequence[float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--outages", type=float, nargs="+", default=[0.5, 5.0], help="in seconds")
+    parser = make_parser(__doc__)
+    parser.add_argument(
+        "--outages", type=float, nargs="+", default=[0.5, 5.0], help="seconds that a link is down"
+    )
     outages_s = parser.parse_args().outages
     with tempfile.TemporaryDirectory() as folder, network(), processes(Path(folder)):
         asyncio.run(run(outages_s))

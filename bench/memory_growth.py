@@ -8,12 +8,7 @@ own, until each router has served several times what it remembers of ended reque
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import shutil
-import sys
-import tempfile
-from pathlib import Path
 from random import Random
 from typing import Final
 
@@ -21,8 +16,8 @@ import grpc
 
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
-from bench.chaos import MODEL, wait_until_idle
-from bench.chaos_processes import Cluster, make_cluster
+from bench.chaos.cluster import Cluster, running_cluster, wait_until_idle
+from bench.command_line import make_parser
 
 SAMPLES: Final = 10
 PROMPT_TOKENS: Final = (40, 200)
@@ -60,8 +55,6 @@ async def serve(cluster: Cluster, num_requests: int, num_clients: int, rng: Rand
 
 
 async def run(cluster: Cluster, num_requests: int, num_clients: int) -> None:
-    for part in cluster.parts:
-        part.start()
     await wait_until_idle(cluster)
     rng = Random(0)
     names = [part.name for part in cluster.parts]
@@ -74,19 +67,12 @@ async def run(cluster: Cluster, num_requests: int, num_clients: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--clients", type=int, default=64, help="requests at a time")
     args = parser.parse_args()
-    redis_server = shutil.which("redis-server")
-    if redis_server is None:
-        sys.exit("redis-server is not installed")
-    with tempfile.TemporaryDirectory() as folder:
-        cluster = make_cluster(Path(folder), MODEL, redis_server)
-        try:
-            asyncio.run(run(cluster, args.requests, args.clients))
-        finally:
-            cluster.stop()
+    with running_cluster() as cluster:
+        asyncio.run(run(cluster, args.requests, args.clients))
 
 
 if __name__ == "__main__":

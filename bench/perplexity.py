@@ -2,7 +2,7 @@
 
     apt-get install python3.11-doc
     python tools/train_bundled_model/corpus.py --docs /usr/share/doc/python3.11/html --out corpus.jsonl
-    python bench/perplexity.py corpus.jsonl
+    python -m bench.perplexity corpus.jsonl
 
 Scores the documents of the corpus that the bundled model has not been trained on, in windows: each token is
 predicted from `<|endoftext|>` and those before it in its window, as in the card of that model. A way is an
@@ -20,19 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton import LLM, EngineArgs, SamplingParams
+from bench.command_line import make_parser
 
-WAYS = {
-    "float32": {"dtype": "float32"},
-    "bfloat16": {"dtype": "bfloat16"},
-    "int8": {"quantization": "int8"},
-}
+WAYS = {"float32": {"dtype": "float32"}, "bfloat16": {"dtype": "bfloat16"}, "int8": {"quantization": "int8"}}
 COLUMNS = ("perplexity", "against the first", "bits per byte", "seconds")
 SCORED = SamplingParams(prompt_logprobs=0, max_tokens=1, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What a model makes of the texts in one way."""
+    """The score of the texts in one configuration."""
 
     num_tokens: int
     num_bytes: int
@@ -49,9 +46,7 @@ class Score:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("corpus", type=Path, help="JSON lines with kind and text; held_out ones are scored")
     parser.add_argument("--model", default=EngineArgs.model, help="default: the bundled model")
     parser.add_argument("--ways", choices=WAYS, nargs="+", default=list(WAYS))
@@ -75,7 +70,7 @@ def windows(llm: LLM, texts: Sequence[str], length: int) -> Iterator[list[int]]:
 
 
 def nats_of(prompt: Sequence[int], logprobs: Sequence[dict | None]) -> float:
-    """Of all tokens of a prompt but the first."""
+    """Return the nats of all tokens of a prompt but the first."""
     return -sum(one[token].logprob for token, one in zip(prompt[1:], logprobs[1:], strict=True))
 
 

@@ -1,8 +1,8 @@
 """Mean end-to-end time of `--split auto` against `always` and `never`, over prompt lengths and loads.
 
-    python bench/placement_sweep.py --lengths 64 256 1024 4096 --loads 0.2 0.4 0.6
+    python -m bench.placement_sweep --lengths 64 256 1024 4096 --loads 0.2 0.4 0.6
 
-Services and timer are those of bench/trace_replay.py. Prompts share nothing and come at random times, the
+Services and timer are those of `bench.trace_replay`. Prompts share nothing and come at random times, the
 same for each setting. A load is the share of all workers' time that the requests take by the timer's own
 account (StepTiming.request_seconds).
 """
@@ -17,16 +17,16 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from arrivals import Load
-from paired_runs import PairedLoad, PairedRuns, run_in_turns
-from random_load import random_load
-from replay_cluster import TOPOLOGIES, ClusterPlan, running
-from replay_metrics import Spread, paired_change, shown, spread, table
-from worker_sizing import VOCAB_SIZE, add_worker_arguments, timed_worker_flags
+from bench.command_line import make_parser
+from bench.replay.cluster import TOPOLOGIES, ClusterPlan, running
+from bench.replay.loads import VOCAB_SIZE, Load, random_load
+from bench.replay.metrics import Spread, paired_change, shown, spread, table
+from bench.replay.paired_runs import PairedLoad, PairedRuns, run_in_turns
+from bench.replay.worker_sizing import add_worker_arguments, timed_worker_flags
 
 SPLITS = ("auto", "always", "never")
 MAX_LOSS = 0.05
-"""By which auto may be slower than the better of the others."""
+"""Share by which auto may be slower than the better of the others."""
 FIGURE = "mean_e2e_s"
 
 
@@ -44,14 +44,14 @@ class Cell:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--topology", choices=tuple(TOPOLOGIES), default="2p2d")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[64, 256, 1024, 4096], help="of prompts")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[64, 256, 1024, 4096], help="tokens of the prompts"
+    )
     parser.add_argument("--loads", type=float, nargs="+", default=[0.2, 0.4, 0.6])
-    parser.add_argument("--output-tokens", type=int, default=32, help="of each answer")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of arrivals in a run")
+    parser.add_argument("--output-tokens", type=int, default=32, help="tokens of each answer")
+    parser.add_argument("--seconds", type=float, default=10.0, help="length of a run")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-result", type=Path, help="write all figures to this file, as JSON")
@@ -100,7 +100,7 @@ def sweep(args: argparse.Namespace, loads: dict[Cell, Load], folder: Path) -> di
 
 
 def loss(runs: PairedRuns) -> Spread:
-    """By how much auto is slower than the better of the others: the one with the lower median."""
+    """Return how much slower auto is than the better of the others: the one with the lower median."""
     better = min(("always", "never"), key=lambda split: spread(runs.metrics[split], FIGURE).median)
     change = paired_change(runs.metrics["auto"], runs.metrics[better], FIGURE)
     assert change is not None, "an answer takes time"

@@ -1,7 +1,7 @@
-"""Simulates what bench/trace_replay.py has measured, and says how far the prediction is off.
+"""Simulates what `bench.trace_replay` has measured, and says how far the prediction is off.
 
-    python bench/trace_replay.py trace.jsonl --topology 2p2d 4m --repeats 5 --save-result replay.json
-    python bench/prediction_error.py replay.json
+    python -m bench.trace_replay trace.jsonl --topology 2p2d 4m --repeats 5 --save-result replay.json
+    python -m bench.prediction_error replay.json
 
 The same requests, workers, policies and timer; nothing of the measured run is used to fit the simulation.
 """
@@ -15,15 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from replay_cluster import TOPOLOGIES
-from trace_replay import make_load, parse_arguments
-
 from baton_core.requests.request_context import Slo
-from baton_core.routing.placement import PlacementConfig
-from baton_core.routing.request_flow import FlowLimits
-from baton_core.routing.router_core import RouterConfig
-from baton_core.routing.routing_policies import RoutingPolicy
-from baton_core.worker.scheduler_config import SchedulerConfig
+from baton_router.core.flow.request_flow import FlowLimits
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.placement.placement_config import PlacementConfig
+from baton_router.core.placement.routing_policies import RoutingPolicy
 from baton_simulator.capacity.figures import Figures
 from baton_simulator.capacity.fleet_run import FleetPlan
 from baton_simulator.capacity.hardware import MEASURED_LINK, MEASURED_TOKENS, Hardware, StridedCost
@@ -31,6 +27,10 @@ from baton_simulator.capacity.questions import Question
 from baton_simulator.capacity.tables import table
 from baton_simulator.capacity.trace import read_trace
 from baton_simulator.capacity.worker_mix import WorkerMix
+from baton_worker.core.scheduler_config import SchedulerConfig
+from bench.command_line import make_parser
+from bench.replay.cluster import TOPOLOGIES
+from bench.trace_replay import make_load, parse_arguments
 
 COLUMNS: Mapping[str, tuple[str, Callable[[Figures], float], float]] = {
     "mean TTFT, ms": ("mean_ttft_s", lambda figures: figures.ttft.mean_s, 1e3),
@@ -83,16 +83,16 @@ def row(policy: str, runs: Sequence[Mapping[str, float]], predicted: Figures) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = make_parser(__doc__)
+    parser.add_argument("result", type=Path, help="file of `bench.trace_replay --save-result`")
+    parser.add_argument(
+        "--step-overhead-ms", type=float, default=0.0, help="overhead of each step, beside the timer"
     )
-    parser.add_argument("result", type=Path, help="of bench/trace_replay.py --save-result")
-    parser.add_argument("--step-overhead-ms", type=float, default=0.0, help="of each step, beside the timer")
     parser.add_argument(
         "--min-split-tokens",
         type=int,
         default=PlacementConfig().min_split_tokens,
-        help="of the routers that were measured",
+        help="flag of the routers that were measured",
     )
     own = parser.parse_args()
     saved: dict[str, Any] = json.loads(own.result.read_text())

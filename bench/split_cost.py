@@ -1,6 +1,6 @@
-"""What splitting requests between workers costs, and what it removes: two clusters of two workers, one load.
+"""Compares splitting requests between two workers with two workers that do both, under one load.
 
-    python bench/split_cost.py --prompt-len 512 --output-tokens 64 --rates 0.5 1 2
+    python -m bench.split_cost --prompt-len 512 --output-tokens 64 --rates 0.5 1 2
 
 One cluster has a prefill and a decode worker and splits every request, the other two mixed workers and splits
 none. Each worker has one thread. Requests come at random times, the same for both, which take turns. TTFT and
@@ -18,12 +18,12 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from arrivals import Load
-from paired_runs import PairedLoad, PairedRuns
-from random_load import random_load
-from replay_cluster import TOPOLOGIES, Cluster, ClusterPlan, running
-from replay_metrics import Columns, pairs_table, policy_table
-from worker_sizing import VOCAB_SIZE, add_worker_arguments, model_worker_flags, timed_worker_flags
+from bench.command_line import make_parser
+from bench.replay.cluster import TOPOLOGIES, Cluster, ClusterPlan, running
+from bench.replay.loads import VOCAB_SIZE, Load, random_load
+from bench.replay.metrics import Columns, pairs_table, policy_table
+from bench.replay.paired_runs import PairedLoad, PairedRuns
+from bench.replay.worker_sizing import add_worker_arguments, model_worker_flags, timed_worker_flags
 
 SETTINGS = {"together": ("2m", "never"), "split": ("1p1d", "always")}
 """Topology and `--split`, by name."""
@@ -39,13 +39,11 @@ COLUMNS: Columns = {
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--prompt-len", type=int, default=512)
-    parser.add_argument("--output-tokens", type=int, default=64, help="of each answer")
+    parser.add_argument("--output-tokens", type=int, default=64, help="tokens of each answer")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.5, 1.0, 2.0], help="requests per second")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of arrivals in a run")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of a run")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
         "--timer", action="store_true", help="a timer (--timing) instead of the bundled model"

@@ -1,6 +1,6 @@
-"""What a decode step costs outside the model: from one step's end to the next one's, with a free model.
+"""Measures a decode step outside the model: from one step's end to the next one's, with a free model.
 
-    python bench/step_overhead.py --batch 1 32 256 --vocab-size 32000
+    python -m bench.step_overhead --batch 1 32 256 --vocab-size 32000
 
 A worker's core, its engine thread and its loop run as in a worker. The model answers at once with the same
 random logits, which lie in memory like those of a head. *core* plans the step and takes its result; *inputs*
@@ -27,20 +27,21 @@ os.environ.setdefault(*PASSIVE_OPENMP)
 import torch
 from torch import Tensor
 
-from baton_core.blocks.kv_spec import KVSpec
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import Generate, RequestSpec
-from baton_core.sessions.worker_info import ModelIdentity
-from baton_core.worker.scheduler_config import SchedulerConfig
 from baton_core.worker.step_plan import StepPlan, StepResult
-from baton_core.worker.worker_config import WorkerConfig
-from baton_core.worker.worker_core import WorkerCore
-from baton_core.worker.worker_events import RouterSaid, StepDone
-from baton_engine.engine_thread import EngineThread
-from baton_engine.runner import ModelRunner
-from baton_engine.sampler import Sampler
-from baton_engine.step_attention import StepAttention
+from baton_core.worker.worker_events import FromRouter, StepDone
+from baton_engine.models.step_attention import StepAttention
+from baton_engine.sampling.sampler import Sampler
+from baton_engine.steps.engine_thread import EngineThread
+from baton_engine.steps.runner import ModelRunner
 from baton_kernels.selection import select_kernels
+from baton_worker.core.scheduler_config import SchedulerConfig
+from baton_worker.core.worker_config import WorkerConfig
+from baton_worker.core.worker_core import WorkerCore
+from bench.command_line import make_parser
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -103,11 +104,11 @@ class Steps:
 
     async def run(self) -> None:
         self._engine.start()
-        self._go_on()
+        self._submit_next()
         await self._over.wait()
         await asyncio.to_thread(self._engine.close, 5.0)
 
-    def _go_on(self) -> None:
+    def _submit_next(self) -> None:
         self._began_s = time.perf_counter()
         plan = self._plan()
         if plan is None or len(self.costs) == self._num_steps:
@@ -126,7 +127,7 @@ class Steps:
             raise result
         self._clock.timed("core", self._core.on_event)(self._loop.time(), StepDone(result=result))
         self._note(time.perf_counter() - self._began_s)
-        self._go_on()
+        self._submit_next()
 
     def _note(self, whole_s: float) -> None:
         seconds, self._clock.seconds = self._clock.seconds, defaultdict(float)
@@ -143,7 +144,7 @@ def make_core(num_seqs: int, arguments: argparse.Namespace) -> WorkerCore:
         worker_id="worker",
         epoch=1,
         identity=ModelIdentity(
-            model="free", dtype="float32", block_size=BLOCK_SIZE, kv_layout=spec.layout, transport="none"
+            weights="free", dtype="float32", block_size=BLOCK_SIZE, kv_layout=spec.layout, transport="none"
         ),
         kv_spec=spec,
         num_blocks=num_seqs * -(-max_model_len // BLOCK_SIZE),
@@ -158,7 +159,7 @@ def make_core(num_seqs: int, arguments: argparse.Namespace) -> WorkerCore:
         params = SamplingParams(seed=seq, max_tokens=max_model_len, **SAMPLING[arguments.sampling])
         prompt = tuple(1 + (seq * 31 + at) % 1000 for at in range(arguments.context))
         request = RequestSpec(request_id=f"request-{seq}", prompt_token_ids=prompt, params=params)
-        core.on_event(0.0, RouterSaid(router_id="router", message=Generate(spec=request)))
+        core.on_event(0.0, FromRouter(router_id="router", message=Generate(spec=request)))
     return core
 
 
@@ -167,12 +168,12 @@ def kv_spec() -> KVSpec:
 
 
 def measure(num_seqs: int, arguments: argparse.Namespace) -> list[dict[str, float]]:
-    """What each decode step of `num_seqs` sequences cost."""
+    """Return the cost of each decode step of `num_seqs` sequences."""
     clock, kernels = Clock(), select_kernels("cpu")
     core = make_core(num_seqs, arguments)
     model = FreeModel(num_seqs, arguments.vocab_size, arguments.spread)
     sampler = Sampler(kernels.sampling)
-    sampler.draw = clock.timed("sampler", sampler.draw)  # type: ignore[method-assign]
+    sampler.sample = clock.timed("sampler", sampler.sample)  # type: ignore[method-assign]
     kv_pool = torch.zeros(core.config.num_blocks, *kv_spec().block_shape)
     runner = ModelRunner(model, kernels.attention, kv_pool, kv_spec(), sampler)
     runner._forward = clock.timed("inputs", runner._forward)  # type: ignore[method-assign]
@@ -195,9 +196,7 @@ def line(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 32, 256])
     parser.add_argument("--sampling", choices=SAMPLING, default="greedy")
     parser.add_argument("--vocab-size", type=int, default=32_000)

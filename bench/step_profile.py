@@ -1,6 +1,6 @@
-"""Where the time of an engine goes on a CPU: functions by their own time, those of C++ and torch among them.
+"""Profiles an engine on a CPU: functions by their own time, those of C++ and torch among them.
 
-    python bench/step_profile.py MODEL --dtype bfloat16 --requests 4 --prompt-len 1024 --output-len 1
+    python -m bench.step_profile MODEL --dtype bfloat16 --requests 4 --prompt-len 1024 --output-len 1
 
 An `LLM` in this process computes random prompts twice, the second time under cProfile, which makes small
 functions look dearer than they are.
@@ -15,15 +15,14 @@ import random
 import time
 
 from baton import LLM, SamplingParams
+from bench.command_line import make_parser
 
 FIRST_TOKEN = 3
 SHOWN = 15
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("model", help="folder or id; python -m bench.peer.model makes one")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--quantization", choices=("int8",))

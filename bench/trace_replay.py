@@ -1,10 +1,10 @@
 """Replays a request trace through real services under each routing policy in turn.
 
-    python bench/trace_replay.py conversation_trace.jsonl --topology 2p2d 4m --repeats 5
+    python -m bench.trace_replay conversation_trace.jsonl --topology 2p2d 4m --repeats 5
 
 Router, workers, sessions, peer channel and transfers are real; the model step is a timer
-(bench/timed_engine.py), so that two cores can stand for many. `--real-model` runs the bundled model instead.
-The trace has Mooncake's format (baton_simulator.capacity.trace_formats).
+(`bench.replay.timed_engine`), so that two cores can stand for many. `--real-model` runs the bundled model
+instead. The trace has Mooncake's format (baton_simulator.capacity.trace_formats).
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from arrivals import Arrival, Load
-from mooncake_trace import ideal_hits, make_arrivals
-from paired_runs import PairedLoad, PairedRuns, run_in_turns
-from replay_cluster import TOPOLOGIES, ClusterPlan, Usage, running
-from replay_metrics import pairs_table, policy_table, spread
-from worker_sizing import VOCAB_SIZE, add_worker_arguments, model_worker_flags, timed_worker_flags
-
 from baton_simulator.capacity.step_timing import StepTiming
 from baton_simulator.capacity.tables import table
 from baton_simulator.capacity.trace import Scale, read_trace
+from bench.command_line import make_parser
+from bench.replay.cluster import TOPOLOGIES, ClusterPlan, Usage, running
+from bench.replay.loads import VOCAB_SIZE, Arrival, Load, ideal_hits, make_arrivals
+from bench.replay.metrics import pairs_table, policy_table, spread
+from bench.replay.paired_runs import PairedLoad, PairedRuns, run_in_turns
+from bench.replay.worker_sizing import add_worker_arguments, model_worker_flags, timed_worker_flags
 
 POLICIES = ("cost", "round-robin", "least-loaded", "power-of-two", "consistent-hash", "prefix")
 SETTINGS = {
@@ -55,22 +54,20 @@ SHARES = {
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("trace", type=Path, help="JSON lines in Mooncake's format")
     parser.add_argument("--policies", nargs="+", choices=tuple(SETTINGS), default=list(POLICIES))
     parser.add_argument("--topology", nargs="+", choices=tuple(TOPOLOGIES), default=["2p2d", "4m"])
     parser.add_argument("--repeats", type=int, default=5, help="runs of each policy")
     parser.add_argument("--requests", type=int, default=240, help="the first so many; 0: all")
     parser.add_argument("--every", type=int, default=4, help="only one of so many conversations")
-    parser.add_argument("--divisor", type=int, default=16, help="of the prompts' lengths")
-    parser.add_argument("--output-divisor", type=int, default=8, help="of the answers' lengths")
+    parser.add_argument("--divisor", type=int, default=16, help="divisor of the prompts' lengths")
+    parser.add_argument("--output-divisor", type=int, default=8, help="divisor of the answers' lengths")
     pace = parser.add_mutually_exclusive_group()
     pace.add_argument(
         "--load", type=float, default=0.6, help="share of the workers' time that requests take by --timing"
     )
-    pace.add_argument("--speedup", type=float, help="of the trace's arrivals, instead of --load")
+    pace.add_argument("--speedup", type=float, help="speedup of the trace's arrivals, instead of --load")
     parser.add_argument("--without-sessions", action="store_true", help="send no session ids")
     parser.add_argument("--real-model", action="store_true", help="run the bundled model instead of a timer")
     parser.add_argument("--save-result", type=Path, help="write all figures to this file, as JSON")
@@ -82,7 +79,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def make_load(args: argparse.Namespace, num_workers: int) -> tuple[Load, Scale, float]:
-    """Return what is sent, what of the trace that is, and the ideal prefix hit rate."""
+    """Return the load, its part of the trace, and the ideal prefix hit rate."""
     num_requests = args.requests or None
     requests = read_trace(args.trace, num_requests, args.every)
     scale = Scale(
@@ -104,7 +101,7 @@ def make_load(args: argparse.Namespace, num_workers: int) -> tuple[Load, Scale, 
 
 
 def busy_seconds(args: argparse.Namespace, arrivals: Sequence[Arrival], hits: Sequence[int]) -> float:
-    """How long all requests keep engines busy where every possible prefix hit is one."""
+    """Return the time that all requests take of engines if every possible prefix hit is one."""
     timing: StepTiming = args.profile.timing
     return sum(
         timing.request_seconds(

@@ -1,14 +1,13 @@
 """CPU time that traces add to a router, for each request and each token.
 
-    python bench/tracing_cost.py --streams 64 --repeats 3
+    python -m bench.tracing_cost --streams 64 --repeats 3
 
-Three routers that are measured in turn (bench/router_cost.py): one without traces, one that traces and
+Three routers that are measured in turn (`bench.router_cost`): one without traces, one that traces and
 samples nothing, one that exports every request to a receiver which drops what it gets.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
     TraceServiceServicer,
     add_TraceServiceServicer_to_server,
 )
-from router_cost import CLIENTS, Cost, measure, median_cost, running_router, wait_until_ready
+
+from bench.command_line import make_parser
+from bench.router_cost.servers import CLIENTS, Cost, measure, median_cost, running_router, wait_until_ready
 
 
 class Sink(TraceServiceServicer):
@@ -59,7 +60,7 @@ async def compare(num_streams: int, repeats: int) -> None:
             "none sampled": (*endpoint, "--trace-sample-ratio", "0"),
             "all sampled": endpoint,
         }
-        routers = {kind: stack.enter_context(running_router(flags=flags)) for kind, flags in kinds.items()}
+        routers = {kind: stack.enter_context(running_router(*flags)) for kind, flags in kinds.items()}
         for router in routers.values():
             await wait_until_ready(router)
         print(("{:>14}" * 4).format("protocol", "traces", "µs/request", "µs/token"))
@@ -75,7 +76,7 @@ async def compare(num_streams: int, repeats: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()

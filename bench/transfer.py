@@ -1,12 +1,12 @@
-"""How fast each transport moves KV blocks, beside the fastest way that the machine has to move as many bytes.
+"""Measures how fast each transport moves KV blocks, beside the fastest way to move as many bytes here.
 
     python -m bench.transfer [--mib 1 16 256] [--repeats 7] [--transports shared_memory tcp nixl]
     python -m bench.transfer --profile --mib 1 --pieces blocks --transports tcp nixl
 
-The holder is a process of its own; the copy and its yardsticks take turns, and the best rate of each counts,
-which other work on the machine disturbs least. *Blocks* are whole blocks, 1 MiB each, that do not lie side
-by side at the puller; *layers* are single layers of such blocks, each 32 KiB, as if blocks were kept layer by
-layer. Yardsticks:
+The producer is a process of its own. The copy and its yardsticks take turns, and the best rate of each
+counts, which other work on the machine disturbs least. *Blocks* are whole blocks, 1 MiB each, that do not lie
+side by side at the consumer; *layers* are single layers of such blocks, each 32 KiB, as if blocks were stored
+layer by layer. Yardsticks:
 
 - memcpy: torch's `copy_` of as many bytes, in one piece, in this process;
 - raw NIXL: one READ of the same pieces, looked after without a pause;
@@ -14,12 +14,11 @@ layer. Yardsticks:
   memory; a thread at each end, as the connector has it, and no checksums.
 
 Shared memory and TCP compare checksums; `shared_memory, unchecked` is the same without. With `--profile` the
-puller's functions are printed instead, by their own time under cProfile.
+consumer's functions are printed instead, by their own time under cProfile.
 """
 
 from __future__ import annotations
 
-import argparse
 import cProfile
 import itertools
 import multiprocessing
@@ -36,24 +35,29 @@ from typing import ClassVar, Final
 import numpy as np
 import torch
 
-from baton_core.blocks.kv_spec import KVSpec
-from baton_kernels.cpu_selection import select_copy
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.sessions.router_messages import KVSource
+from baton_core.worker.worker_events import BlockPull, Pull, PullDone
+from baton_kernels.cpu.selection import select_copy
 from baton_kv.block_runs import merge_runs
-from baton_kv.connector import BlockCopy, KVConnector, PullOrder, VerifiesBy
+from baton_kv.connector import KVConnector, VerifiesBy
+from baton_kv.curve import CurveKeys
 from baton_kv.description import decode_description
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.nixl import NixlConnector
 from baton_kv.nixl_agent import NixlAgent
+from baton_kv.nixl_consumer import make_regions
 from baton_kv.nixl_library import find_build, load_nixl
-from baton_kv.nixl_link import make_regions
 from baton_kv.nixl_messages import ReadingBegan, decode_address, encode_notice
 from baton_kv.row_copies import copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 from baton_kv.transfer_thread import TransferThread
+from baton_kv.transport import Listen
 from baton_service.tcp import connect_to, listen_at
+from bench.command_line import make_parser
 
-HOLDER: Final = "holder"
+PRODUCER: Final = "producer"
 MIB: Final = 1 << 20
 BLOCK: Final = KVSpec(num_layers=32, num_kv_heads=2, head_dim=128, block_size=32, dtype="bfloat16")
 LAYER: Final = KVSpec(num_layers=1, num_kv_heads=2, head_dim=128, block_size=32, dtype="bfloat16")
@@ -61,7 +65,7 @@ PIECES: Final = {"blocks": BLOCK, "layers": LAYER}
 
 
 class UncheckedSharedMemory(SharedMemoryConnector):
-    """Shared memory without checksums: what they cost."""
+    """Shared memory without checksums, to measure their cost."""
 
     capabilities: ClassVar = replace(SharedMemoryConnector.capabilities, verifies_by=VerifiesBy.CONFIRMATION)
 
@@ -75,17 +79,23 @@ TRANSPORTS: Final[dict[str, MakeConnector]] = {
     "nixl": NixlConnector,
     "nixl, UCX_TLS=tcp": NixlConnector,
 }
+CURVE: Final = "tcp, CURVE"
+PRODUCERS: Final[dict[str, MakeConnector]] = {
+    **TRANSPORTS,
+    CURVE: lambda spec, epoch: TcpConnector(spec, epoch, Listen(curve=CurveKeys.make())),
+}
+"""A producer chooses the encryption; `bench.transfer_encryption` measures it."""
 IN_PROCESS: Final = "in_process"
 SHOWN: Final = 12
 TURN_WITHIN_S: Final = 600.0
 """The raw socket waits so long for its turn at most."""
 
 
-def hold(pipe: Connection, transport: str, spec: KVSpec, num_blocks: int) -> None:
+def produce(pipe: Connection, transport: str, spec: KVSpec, num_blocks: int) -> None:
     """Serve a pool until the other end of the pipe is closed."""
-    connector = TRANSPORTS[transport](spec, 1)
+    connector = PRODUCERS[transport](spec, 1)
     connector.allocate(num_blocks).normal_()
-    checksums = connector.seal(range(num_blocks))
+    checksums = connector.compute_checksums(range(num_blocks))
     thread = TransferThread(connector, lambda results: None)
     thread.start()
     pipe.send((connector.describe(), checksums))
@@ -94,71 +104,82 @@ def hold(pipe: Connection, transport: str, spec: KVSpec, num_blocks: int) -> Non
 
 
 @contextmanager
-def holder_process(
+def producer_process(
     transport: str, spec: KVSpec, num_blocks: int
-) -> Iterator[tuple[bytes, tuple[int | None, ...]]]:
-    """A holder of its own; gives its description and its checksums."""
+) -> Iterator[tuple[bytes, tuple[int | None, ...], int]]:
+    """A producer process; yields its description, its checksums and its process id."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=hold, args=(theirs, transport, spec, num_blocks), daemon=True)
+    process = context.Process(target=produce, args=(theirs, transport, spec, num_blocks), daemon=True)
     process.start()
     try:
-        yield ours.recv()
+        description, checksums = ours.recv()
+        assert process.pid is not None
+        yield description, checksums, process.pid
     finally:
         ours.send(None)
         process.join()
 
 
 @dataclass(frozen=True, slots=True)
-class Puller:
-    """Connected to a holder, with an order for all of its blocks."""
+class Consumer:
+    """Connected to a producer, with a pull for all of its blocks."""
 
     connector: KVConnector
     pool: torch.Tensor
-    order: PullOrder
+    pull: Pull
     description: bytes
+    producer_pid: int
 
-    def run(self) -> None:
-        self.connector.pull(self.order)
+    def run(self) -> PullDone:
+        self.connector.pull(self.pull)
         while not (outcomes := self.connector.poll()):
             self.connector.wait()
-        assert outcomes[0].error is None, outcomes[0].error
+        assert outcomes[0].error == "", outcomes[0].error
+        return outcomes[0]
 
 
 def connect(
-    make: MakeConnector, spec: KVSpec, description: bytes, checksums: tuple[int | None, ...]
-) -> Puller:
+    make: MakeConnector,
+    spec: KVSpec,
+    description: bytes,
+    checksums: tuple[int | None, ...],
+    producer_pid: int,
+) -> Consumer:
     num_blocks = len(checksums)
     connector = make(spec, 1)
     pool = connector.allocate(num_blocks)
     pool.fill_(1.0)
-    connector.connect(HOLDER, description)
-    copies = tuple(
-        BlockCopy(remote_block_id=number, local_block_id=num_blocks - 1 - number, checksum=checksum)
+    connector.connect(PRODUCER, description)
+    blocks = tuple(
+        BlockPull(remote_block_id=number, local_block_id=num_blocks - 1 - number, checksum=checksum)
         for number, checksum in enumerate(checksums)
     )
-    return Puller(connector, pool, PullOrder(pull_id=1, source=HOLDER, epoch=1, copies=copies), description)
+    source = KVSource(worker_id=PRODUCER, epoch=1, peer_address="", kv_description=b"")
+    pull = Pull(pull_id=1, source=source, blocks=blocks)
+    return Consumer(connector, pool, pull, description, producer_pid)
 
 
 @contextmanager
-def pulling(transport: str, spec: KVSpec, num_blocks: int) -> Iterator[Puller]:
+def pulling(transport: str, spec: KVSpec, num_blocks: int) -> Iterator[Consumer]:
     with ExitStack() as exits:
         if transport == IN_PROCESS:
             registry = InProcessRegistry()
-            holder = InProcessConnector(spec, 1, registry)
-            exits.callback(holder.close)
-            holder.allocate(num_blocks).normal_()
-            puller = connect(
+            producer = InProcessConnector(spec, 1, registry)
+            exits.callback(producer.close)
+            producer.allocate(num_blocks).normal_()
+            consumer = connect(
                 lambda spec, epoch: InProcessConnector(spec, epoch, registry, COPY),
                 spec,
-                holder.describe(),
-                holder.seal(range(num_blocks)),
+                producer.describe(),
+                producer.compute_checksums(range(num_blocks)),
+                os.getpid(),
             )
         else:
-            described = exits.enter_context(holder_process(transport, spec, num_blocks))
-            puller = connect(TRANSPORTS[transport], spec, *described)
-        exits.callback(puller.connector.close)
-        yield puller
+            described = exits.enter_context(producer_process(transport, spec, num_blocks))
+            consumer = connect(TRANSPORTS.get(transport, TcpConnector), spec, *described)
+        exits.callback(consumer.connector.close)
+        yield consumer
 
 
 # --- yardsticks ---
@@ -174,17 +195,17 @@ class Memcpy:
 
 
 class RawNixl:
-    """One READ of the pieces of an order, between agents of its own."""
+    """One READ of the pieces of a pull, between agents of its own."""
 
-    def __init__(self, puller: Puller, spec: KVSpec, exits: ExitStack) -> None:
-        address = decode_address(decode_description(puller.description, spec).address("nixl"))
-        self._agent = NixlAgent(load_nixl(), puller.pool)
+    def __init__(self, consumer: Consumer, spec: KVSpec, exits: ExitStack) -> None:
+        address = decode_address(decode_description(consumer.description, spec).address("nixl"))
+        self._agent = NixlAgent(load_nixl(), consumer.pool)
         exits.callback(self._agent.close)
         self._remote_name = self._agent.add(address.metadata)
         self._memory = address.memory
-        runs = merge_runs(puller.order.copies, len(puller.order.copies))
+        runs = merge_runs(consumer.pull.blocks, len(consumer.pull.blocks))
         size = spec.block_bytes
-        self._local = make_regions(runs.local, runs.num_blocks, puller.pool.data_ptr(), size, 0)
+        self._local = make_regions(runs.local, runs.num_blocks, consumer.pool.data_ptr(), size, 0)
         self._remote = make_regions(runs.remote, runs.num_blocks, address.base, size, address.device)
         self._num_runs = 0
 
@@ -235,7 +256,7 @@ class Rates:
     num_bytes: int
     by_name: dict[str, list[float]] = field(default_factory=dict)
 
-    def measure(self, name: str, run: Callable[[], None]) -> None:
+    def measure(self, name: str, run: Callable[[], object]) -> None:
         began = time.perf_counter()
         run()
         self.by_name.setdefault(name, []).append(self.num_bytes / (time.perf_counter() - began) / 1e9)
@@ -251,12 +272,12 @@ def compare(transport: str, pieces: str, mib: int, repeats: int) -> str:
         os.environ["UCX_TLS"] = "tcp"  # UCX reads it for each agent
     try:
         with ExitStack() as exits:
-            puller = exits.enter_context(pulling(transport, spec, num_bytes // spec.block_bytes))
-            runs = {"copy": puller.run, "memcpy": Memcpy(num_bytes).run}
+            consumer = exits.enter_context(pulling(transport, spec, num_bytes // spec.block_bytes))
+            runs = {"copy": consumer.run, "memcpy": Memcpy(num_bytes).run}
             if transport == "tcp":
                 runs["raw socket"] = RawSocket(num_bytes, exits).run
             elif transport.startswith("nixl"):
-                runs["raw NIXL"] = RawNixl(puller, spec, exits).run
+                runs["raw NIXL"] = RawNixl(consumer, spec, exits).run
             rates = Rates(num_bytes)
             for run in runs.values():
                 run(), run()  # touches all memory, and meets the other end
@@ -273,20 +294,18 @@ def compare(transport: str, pieces: str, mib: int, repeats: int) -> str:
 
 
 def profile(transport: str, pieces: str, mib: int, repeats: int) -> None:
-    """Print where the puller's time goes; the holder is another process."""
+    """Print where the consumer's time goes; the producer is another process."""
     spec = PIECES[pieces]
-    with pulling(transport, spec, mib * MIB // spec.block_bytes) as puller, cProfile.Profile() as measured:
+    with pulling(transport, spec, mib * MIB // spec.block_bytes) as consumer, cProfile.Profile() as measured:
         for _ in range(repeats):
-            puller.run()
-    print(f"{transport}, {pieces}, {mib} MiB, {repeats} orders")
+            consumer.run()
+    print(f"{transport}, {pieces}, {mib} MiB, {repeats} pulls")
     pstats.Stats(measured).sort_stats("tottime").print_stats(SHOWN)
 
 
 def main() -> None:
     names = [IN_PROCESS, *TRANSPORTS]
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--mib", type=int, nargs="+", default=[1, 16, 256])
     parser.add_argument("--pieces", choices=PIECES, nargs="+", default=list(PIECES))
     parser.add_argument("--repeats", type=int, default=7)

@@ -3,7 +3,7 @@
     bash bench/peer/make_environment.sh /tmp/peer
     python -m bench.vs_peer --peer /tmp/peer --dtype float32 --repeats 3
 
-Each engine is a process of its own, started anew for each round and held while another one computes. Prints
+Each engine is a process of its own, restarted for each round and paused while another one computes. Prints
 a table of medians, by how much Baton is better, and how near each engine is to what this machine reads and
 multiplies at most, measured in the same run; `--output` keeps every single figure.
 """
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from bench.command_line import make_parser
 from bench.peer.engine_process import EngineFailedError, EngineProcess, OfflineEngine
 from bench.peer.engines import ENGINES, RUN_WITHIN_S, Engines
 from bench.peer.figures import BASE, Limits, Weights, agreement, figures_of
@@ -37,12 +38,10 @@ SCENARIOS: Final = (*OFFLINE, "start", "serve", *DISAGGREGATED)
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--peer", type=Path, required=True, help="folder of make_environment.sh")
     parser.add_argument("--model", type=Path, help="folder of bench.peer.model, made if it is not there")
-    parser.add_argument("--logs", type=Path, help="where the engines' logs go; default: a temporary folder")
+    parser.add_argument("--logs", type=Path, help="folder for the engines' logs; default: a temporary one")
     parser.add_argument("--dtype", choices=DTYPE_BYTES, default="float32")
     parser.add_argument("--quantization", choices=("int8",), default="")
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
@@ -50,7 +49,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--repeats", type=int, default=3, help="rounds, in each of which every engine has a turn"
     )
-    parser.add_argument("--output", type=Path, help="where to write all figures as JSON")
+    parser.add_argument("--output", type=Path, help="file for all figures, as JSON")
     return parser.parse_args()
 
 
@@ -73,7 +72,7 @@ class Comparison:
                     engine = running[name] = stack.enter_context(self.engines.offline(name))
                     engine.wait_until_ready(START_WITHIN_S)
                     ask(engine, FULL_STEP, "warm-up")
-                    engine.hold()
+                    engine.pause()
                 for scenario in scenarios:
                     self.results.limits.append(self.measure_limits())
                     self._round(scenario, f"{scenario} {number}", running)
@@ -83,11 +82,11 @@ class Comparison:
         for engine_name, engine in running.items():
             if engine_name == WITHOUT_SERVER and scenario.num_shared_tokens:
                 continue
-            engine.go_on()
+            engine.resume()
             if scenario.is_warm:
                 ask(engine, replace(scenario, num_requests=1, num_output_tokens=1), seed)
             answer = ask(engine, scenario, seed, turn=1)
-            engine.hold()
+            engine.pause()
             tokens[engine_name] = answer["token_ids"]
             self._add(name, engine_name, figures_of(scenario, answer))
         self._compare_tokens(name, tokens)
@@ -178,7 +177,7 @@ def ask(engine: OfflineEngine, scenario: Scenario, seed: str, turn: int = 0) -> 
 
 
 def run_module(*command: str) -> str:
-    """Run a module of bench in a process of its own and return what it prints."""
+    """Run a module of bench in a process of its own and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", *command],
         check=True,
@@ -211,10 +210,7 @@ def compare(arguments: argparse.Namespace, folder: Path) -> None:
     )
     engines.logs.mkdir(parents=True, exist_ok=True)
     comparison = Comparison(
-        engines=engines,
-        names=arguments.engines,
-        num_rounds=arguments.repeats,
-        measure_limits=measure_limits,
+        engines=engines, names=arguments.engines, num_rounds=arguments.repeats, measure_limits=measure_limits
     )
     if offline := [name for name in arguments.scenarios if name in OFFLINE]:
         comparison.run_offline(offline)

@@ -12,11 +12,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-QUESTIONS = (
-    "What does os.path.join do?",
-    "What is the json module?",
-    "What does str.split do?",
-)
+QUESTIONS = ("What does os.path.join do?", "What is the json module?", "What does str.split do?")
 
 
 @contextmanager

@@ -6,16 +6,17 @@ import sys
 from typing import Any
 
 from baton_core.blocks.block_hash import root_hash
-from baton_core.blocks.kv_spec import KVGroup, KVSpec
-from baton_core.blocks.paging import Paging
+from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
+from baton_core.kv_layout.paging import Paging
+from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import KVSource, RequestSpec
-from baton_core.sessions.worker_info import ModelIdentity, Role, WorkerInfo
-from baton_core.worker.scheduler_config import SchedulerConfig
+from baton_core.sessions.worker_info import Role, WorkerInfo
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_core.worker.step_plan import SeqId, StepPlan, StepResult
-from baton_core.worker.worker_config import WorkerConfig
+from baton_worker.core.scheduler_config import SchedulerConfig
+from baton_worker.core.worker_config import WorkerConfig
 
 BLOCK_SIZE = 4
 VOCAB_SIZE = 1000
@@ -25,7 +26,7 @@ ONE_GROUP = Paging(block_size=BLOCK_SIZE)
 
 def make_identity(**changes: Any) -> ModelIdentity:
     fields = {
-        "model": "tiny",
+        "weights": "tiny",
         "dtype": "float32",
         "kv_layout": "LKHTD:1x2x1x4x8:float32",
         "block_size": BLOCK_SIZE,

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from baton_core.requests.draw_rules import DrawRules
 from baton_core.requests.sampling_params import sequence_seed
+from baton_core.requests.sampling_rules import SamplingRules
 from baton_core.sessions.router_messages import RequestSpec
-from baton_core.worker.step_plan import DrawHistory, SampleSpec, SeqId
-from baton_engine.sampler import Sampler
+from baton_core.worker.step_plan import SampleSpec, SamplingHistory, SeqId
+from baton_engine.sampling.sampler import Sampler
 from tests.models import make_prompt, reference_model
 
 ROUNDING: Final = 1e-4
@@ -154,13 +154,13 @@ def _sample_spec(request: RequestSpec, index: int, tokens: Sequence[int]) -> Sam
     """How the token after `tokens` is drawn; its rules know nothing of the draws before."""
     params = request.params
     assert params.seed is not None
-    rules = DrawRules(
+    rules = SamplingRules(
         params=params,
         bad_words=request.bad_words,
         thinking=request.thinking,
         ending_token_ids=params.stop_token_ids,
     )
-    history = DrawHistory(
+    history = SamplingHistory(
         seq_id=SeqId(f"{request.request_id} after {len(tokens)} tokens", index),
         rules=rules,
         prompt_token_ids=request.prompt_token_ids,
@@ -178,7 +178,7 @@ def _sample_spec(request: RequestSpec, index: int, tokens: Sequence[int]) -> Sam
 
 
 def _draw(logits: Tensor, specs: Sequence[SampleSpec]) -> list[int]:
-    drawn = Sampler().draw(logits.clone(), specs)
+    drawn = Sampler().sample(logits.clone(), specs)
     assert not drawn.failures
     token_ids: list[int] = drawn.token_ids.tolist()
     return token_ids

@@ -26,12 +26,12 @@ import torch
 import transformers
 
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.routing.router_events import FinishRequest
 from baton_core.sessions.router_messages import RequestSpec
 from baton_engine import loading
-from baton_kernels.cpu_selection import load_build
+from baton_kernels.cpu.selection import load_build
+from baton_kernels.reference.torch_attention import TorchAttention
 from baton_kernels.selection import select_kernels
-from baton_kernels.torch_attention import TorchAttention
+from baton_router.core.router_events import FinishRequest
 from tests.models import VARIANTS, make_model
 from tests.reference import Job, Reference
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster

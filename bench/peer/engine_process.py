@@ -1,4 +1,4 @@
-"""Processes of one engine: started, asked, held while another engine has its turn, measured and ended."""
+"""Processes of one engine: started, asked, paused while another engine computes, measured and ended."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-HERE: Final = Path(__file__).parent
+ROOT: Final = Path(__file__).parents[2]
 END_WITHIN_S: Final = 30.0
 NUM_LAST_LINES: Final = 25
 
 
 class EngineFailedError(Exception):
-    """An engine did not do what it was asked; the message ends with the last lines of its log."""
+    """An engine failed a command; the message ends with the last lines of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """What the processes of an engine have of it."""
+    """Memory of the processes of an engine."""
 
     peak_bytes: int
-    """Most that was resident, summed over processes: what they share counts in each of them."""
+    """Peak of resident memory, summed over processes: shared pages count in each of them."""
     shared_once_bytes: int
     """Now, with each page divided among the processes that have it."""
 
@@ -45,11 +45,12 @@ class EngineProcess:
         self._log = log
         self.started_s = time.monotonic()
         self._guardian = subprocess.Popen(
-            [sys.executable, str(HERE / "guardian.py"), str(log), *command],
+            [sys.executable, "-m", "bench.peer.guardian", str(log), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},
             pass_fds=() if fd < 0 else (fd,),
+            cwd=ROOT,
         )
         assert self._guardian.stdout is not None
         self._guardian.stdout.readline()  # the command runs
@@ -75,15 +76,15 @@ class EngineProcess:
         lines = self._log.read_text(errors="replace").splitlines()[-NUM_LAST_LINES:]
         return EngineFailedError("\n  ".join([f"{self.name} {text}; the end of {self._log}:", *lines]))
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Stop it where it is: an engine that waits takes no time from the one that computes."""
         self._signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        """All of its processes, of whatever group."""
+        """Signal all of its processes, of whatever group."""
         for pid in descendants(self._guardian.pid):
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -100,7 +101,7 @@ class EngineProcess:
         """End all of it; kill what takes too long."""
         assert self._guardian.stdin is not None
         assert self._guardian.stdout is not None
-        self.go_on()
+        self.resume()
         with suppress(BrokenPipeError):
             self._guardian.stdin.close()
         with suppress(subprocess.TimeoutExpired):
@@ -115,7 +116,7 @@ class EngineProcess:
 
 
 class OfflineEngine(EngineProcess):
-    """bench/peer/offline_engine.py in the environment of its engine."""
+    """A process of `bench.peer.offline_engine`, in the environment of its engine."""
 
     def __init__(
         self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str]

@@ -1,4 +1,4 @@
-"""How each engine is started, offline and as a server, with the same settings."""
+"""Starts each engine, offline and as a server, with the same settings."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from bench.peer.engine_process import HERE, EngineProcess, OfflineEngine
-from bench.peer.server import MODEL_NAME, Client, PairClient, free_port
+from bench.peer.engine_process import EngineProcess, OfflineEngine
+from bench.peer.server import MODEL_NAME, Client, PairClient
+from bench.processes import free_port
 
 KV_BYTES: Final = 2**29
 ENGINES: Final = ("baton", "vllm", "transformers")
@@ -28,11 +29,11 @@ class Engines:
     """Made by make_environment.sh."""
     dtype: str
     quantization: str
-    """Of Baton, while it loads; vLLM finds in its model that it is quantized."""
+    """Baton's quantization while it loads; vLLM finds it in its model."""
     logs: Path
 
     def offline(self, engine: str) -> OfflineEngine:
-        command = [*self._python(engine), str(HERE / "offline_engine.py"), "--engine", engine]
+        command = [*self._python(engine), "-m", "bench.peer.offline_engine", "--engine", engine]
         command += ["--model", self._model(engine), "--dtype", self.dtype, "--kv-bytes", str(KV_BYTES)]
         if self.quantization and engine == "baton":
             command += ["--quantization", self.quantization]

@@ -1,4 +1,4 @@
-"""From times to figures, ratios and shares of what the machine can do at most."""
+"""Figures from times, with ratios and shares of what the machine can do at most."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ class Measure:
     """A figure of a scenario."""
 
     title: str
-    """With its unit."""
+    """The figure's name, with its unit."""
     scale: float = 1.0
-    """From what is measured to that unit."""
-    form: str = ".0f"
+    """The factor from the measured value to that unit."""
+    digits: str = ".0f"
     is_rate: bool = False
-    """Whether more is better."""
+    """True if more is better."""
 
 
 MEASURES: Final = {
-    "tpot_s": Measure(title="TPOT, ms", scale=1e3, form=".1f"),
+    "tpot_s": Measure(title="TPOT, ms", scale=1e3, digits=".1f"),
     "ttft_s": Measure(title="TTFT, ms", scale=1e3),
-    "output_rate": Measure(title="output tokens/s", form=".1f", is_rate=True),
+    "output_rate": Measure(title="output tokens/s", digits=".1f", is_rate=True),
     "total_rate": Measure(title="all tokens/s", is_rate=True),
-    "first_token_s": Measure(title="start to first token, s", form=".1f"),
-    "peak_bytes": Measure(title="peak memory, GB", scale=1e-9, form=".2f"),
-    "shared_once_bytes": Measure(title="memory, shared pages once, GB", scale=1e-9, form=".2f"),
+    "first_token_s": Measure(title="start to first token, s", digits=".1f"),
+    "peak_bytes": Measure(title="peak memory, GB", scale=1e-9, digits=".2f"),
+    "shared_once_bytes": Measure(title="memory, shared pages once, GB", scale=1e-9, digits=".2f"),
 }
 TARGETS: Final = {
     ("single", "tpot_s"): {"vllm": 1.3},
@@ -47,12 +47,12 @@ TARGETS: Final = {
     ("pair-1", "output_rate"): {"vllm": 3.0},
     ("pair-4", "output_rate"): {"vllm": 3.0},
 }
-"""How many times better than an engine, by scenario and figure."""
+"""Targets, as ratios to an engine, by scenario and figure."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a machine does at most, with the threads of an engine."""
+    """The limits of a machine, with the threads of an engine."""
 
     bytes_per_s: float
     """Read from memory."""
@@ -62,7 +62,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """Of a model, as an engine computes with them."""
+    """The weights of a model, as an engine computes with them."""
 
     num_parameters: int
     num_bytes: int

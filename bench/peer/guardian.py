@@ -1,9 +1,9 @@
 """Runs a command and ends all that it has started: when it ends, or when standard input does.
 
-    python bench/peer/guardian.py LOG COMMAND...
+    python -m bench.peer.guardian LOG COMMAND...
 
-Whoever holds the other end of standard input need not live to say so. A line on standard output says that the
-command runs; the command itself writes to LOG.
+So the command ends when its parent is killed. A line on standard output reports that the command runs; the
+command itself writes to LOG.
 """
 
 from __future__ import annotations

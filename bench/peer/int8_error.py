@@ -1,6 +1,6 @@
-"""How far vLLM's product of 8-bit integers on a CPU is from the exact sums. Runs in the peer's environment.
+"""Compares vLLM's 8-bit products on a CPU with the exact sums. Runs in the peer's environment.
 
-    FOLDER/bin/peer python bench/peer/int8_error.py --isa avx2
+    FOLDER/bin/peer python -m bench.peer.int8_error --isa avx2
 
 `FOLDER` is that of make_environment.sh; without `--isa` vLLM's own choice for this CPU is measured. Sums of
 8-bit products are whole numbers, so that scaling and rounding to float32 is all that may differ.
@@ -8,24 +8,25 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 from typing import TYPE_CHECKING
+
+from bench.command_line import make_parser
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 IN_FEATURES, OUT_FEATURES, NUM_ROWS = 896, 1024, 64
 TOLERANCE = 1e-5
-"""Of the mean size of an output: what float32 may round away."""
+"""Share of the mean size of an output that float32 may round away."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = make_parser(__doc__)
+    parser.add_argument(
+        "--isa", choices=("avx2",), help="instruction set of vLLM and oneDNN, as on lesser CPUs"
     )
-    parser.add_argument("--isa", choices=("avx2",), help="what vLLM and oneDNN compute with on lesser CPUs")
     arguments = parser.parse_args()
     if arguments.isa:
         os.environ["ONEDNN_MAX_CPU_ISA"] = arguments.isa.upper()

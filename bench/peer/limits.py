@@ -1,4 +1,4 @@
-"""What this machine reads and multiplies at most, in a process without an engine.
+"""Measures this machine's memory bandwidth and peak multiplication rate, in a process without an engine.
 
     python -m bench.peer.limits NUM_BYTES DTYPE
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from typing import Final
 
@@ -19,6 +18,7 @@ os.environ.setdefault(*PASSIVE_OPENMP)
 
 import torch
 
+from bench.command_line import make_parser
 from bench.cpu_step import measure_bandwidth
 
 SIZE: Final = 1536
@@ -37,7 +37,11 @@ def measure_flops(dtype: torch.dtype) -> float:
 
 
 def main() -> None:
-    num_bytes, dtype = int(sys.argv[1]), getattr(torch, sys.argv[2])
+    parser = make_parser(__doc__)
+    parser.add_argument("num_bytes", type=int)
+    parser.add_argument("dtype")
+    arguments = parser.parse_args()
+    num_bytes, dtype = arguments.num_bytes, getattr(torch, arguments.dtype)
     flops = max(measure_flops(dtype), measure_flops(torch.float32))
     print(json.dumps({"bytes_per_s": measure_bandwidth(num_bytes), "flops": flops}))
 

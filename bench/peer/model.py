@@ -6,10 +6,10 @@ python -m bench.peer.model FOLDER
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Final
 
+from bench.command_line import make_parser
 from bench.peer.scenarios import VOCAB_SIZE
 
 MAX_LENGTH: Final = 2048
@@ -35,12 +35,15 @@ def num_parameters(folder: Path) -> int:
 
 
 def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
     import torch
 
     from tests.models import make_model
 
     make_model(
-        Path(sys.argv[1]),
+        folder,
         "qwen2",
         dtype=torch.bfloat16,
         vocab_size=VOCAB_SIZE,

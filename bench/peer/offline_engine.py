@@ -1,4 +1,4 @@
-"""One engine in a process of its own: computes what it is told, and says when each token was there.
+"""One engine in a process of its own: computes the given prompts, and reports the time of each token.
 
 Runs in the engine's environment, so it imports the standard library and that engine alone. Requests come, and
 answers go, as JSON lines over the socket `--control-fd`; the end of the former ends the process.
@@ -13,9 +13,11 @@ import time
 from importlib import import_module
 from typing import Any, Protocol
 
+from bench.command_line import make_parser
+
 
 class Engine(Protocol):
-    """What is compared."""
+    """An engine under comparison."""
 
     def run(self, prompts: list[list[int]], num_tokens: int, *, reads_cache: bool) -> dict[str, Any]:
         """Continue all prompts at once by exactly `num_tokens` of the likeliest tokens.
@@ -108,9 +110,7 @@ class _Clock:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument("--engine", required=True, choices=("baton", "vllm", "transformers"))
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", required=True)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 from typing import Final
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from bench.command_line import make_parser
 
 _INT8: Final = {"num_bits": 8, "type": "int", "symmetric": True}
 QUANTIZATION: Final = {
@@ -42,7 +43,11 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def main() -> None:
-    model, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    parser = make_parser(__doc__)
+    parser.add_argument("model", type=Path, help="folder of the model")
+    parser.add_argument("folder", type=Path, help="folder to write; it must not exist")
+    arguments = parser.parse_args()
+    model, folder = arguments.model, arguments.folder
     shutil.copytree(model, folder)
     tensors = {}
     for name, tensor in load_file(model / "model.safetensors").items():

@@ -1,4 +1,4 @@
-"""What the engines are asked for: prompts of random tokens, all at once."""
+"""The scenarios of the engines: prompts of random tokens, all at once."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Scenario:
     num_prompt_tokens: int
     num_output_tokens: int
     num_shared_tokens: int = 0
-    """Of the prompts' beginnings, which are the same."""
+    """Tokens that the prompts share at their beginnings."""
     reads_cache: bool = True
     is_warm: bool = False
-    """Whether the shared beginning was computed before."""
+    """True if the shared beginning was computed before."""
     num_streams: int = 0
     """Requests of a server at a time; 0: all."""
 
@@ -58,7 +58,7 @@ OFFLINE: Final = {
     "prefix-cold": PREFIX_COLD,
     "prefix-warm": replace(PREFIX_COLD, is_warm=True),
 }
-"""Of an engine without a server, by name."""
+"""Scenarios of an engine without a server, by name."""
 FIRST_TOKEN: Final = Scenario(num_requests=1, num_prompt_tokens=16, num_output_tokens=1)
 FULL_STEP: Final = Scenario(num_requests=16, num_prompt_tokens=256, num_output_tokens=16)
 """Fills steps of prompts and of decodes, after which an engine has the memory that it needs."""
@@ -66,4 +66,4 @@ DISAGGREGATED: Final = {
     "pair-1": Scenario(num_requests=4, num_prompt_tokens=512, num_output_tokens=64, num_streams=1),
     "pair-4": Scenario(num_requests=12, num_prompt_tokens=512, num_output_tokens=64, num_streams=4),
 }
-"""Of one engine that computes prompts and one that decodes, by name."""
+"""Scenarios of one engine that computes prompts and one that decodes, by name."""

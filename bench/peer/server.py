@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +15,6 @@ from bench.peer.scenarios import FIRST_TOKEN, Scenario
 
 MODEL_NAME: Final = "model"
 POLL_S: Final = 0.05
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Client:

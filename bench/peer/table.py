@@ -1,4 +1,4 @@
-"""The results of a comparison: what is kept of them, and how they are shown."""
+"""The results of a comparison, and their table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Results:
 
     limits: list[Limits] = field(default_factory=list)
     values: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
-    """By scenario, figure and engine."""
+    """Values by scenario, figure and engine."""
     agreements: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """Shares of requests with the tokens that `BASE` gave, by scenario and engine."""
 
@@ -74,13 +74,13 @@ def _rows(results: Results, scenarios: dict[str, Scenario], weights: Weights) ->
 def _spread(measure: str, values: Sequence[float]) -> str:
     how = MEASURES[measure]
     shown = [
-        f"{value * how.scale:{how.form}}" for value in (statistics.median(values), min(values), max(values))
+        f"{value * how.scale:{how.digits}}" for value in (statistics.median(values), min(values), max(values))
     ]
     return f"{shown[0]} ({shown[1]} to {shown[2]})" if len(values) > 1 else shown[0]
 
 
 def _comparison(name: str, measure: str, engine: str, by_engine: dict[str, list[float]]) -> str:
-    """Say by how much `BASE` is better, and whether that is what it should be."""
+    """Return by how much `BASE` is better, and whether it meets its target."""
     if engine == BASE or BASE not in by_engine:
         return ""
     reached = ratio(measure, by_engine[BASE], by_engine[engine])

@@ -7,15 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from baton_core.errors import InvalidConfigError
-from baton_kv.connector import (
-    AbortResult,
-    Capabilities,
-    HolderUnreachableError,
-    KVConnector,
-    PullOrder,
-    PullOutcome,
-    VerifiesBy,
-)
+from baton_core.worker.worker_events import Pull, PullAborted, PullDone
+from baton_kv.connector import Capabilities, KVConnector, ProducerUnreachableError, VerifiesBy
 from baton_kv.description import decode_description, describe_pool
 from baton_kv.row_copies import CopyRows, copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
@@ -24,7 +17,7 @@ from baton_kv.tcp import TcpConnector
 if TYPE_CHECKING:
     import torch
 
-    from baton_core.blocks.kv_spec import KVSpec
+    from baton_core.kv_layout.kv_spec import KVSpec
     from baton_kv.tcp_socket import TcpTimings
     from baton_kv.transport import Listen
 
@@ -82,19 +75,19 @@ class AutoConnector(KVConnector):
             try:
                 self._open(self._shared_memory, peer_id, description, f"{nonce} can be read")
                 return
-            except HolderUnreachableError as error:
+            except ProducerUnreachableError as error:
                 if TcpConnector.capabilities.name not in offers:
                     raise
                 reason = f"{nonce} cannot be read: {error}"
         self._open(self._tcp, peer_id, description, reason)
 
-    def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
-        return self._shared_memory.seal(block_ids)
+    def compute_checksums(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
+        return self._shared_memory.compute_checksums(block_ids)
 
-    def pull(self, order: PullOrder) -> None:
-        self._chosen.get(order.source, self._shared_memory).pull(order)
+    def pull(self, pull: Pull) -> None:
+        self._chosen.get(pull.source.worker_id, self._shared_memory).pull(pull)
 
-    def poll(self) -> list[PullOutcome]:
+    def poll(self) -> list[PullDone]:
         return self._shared_memory.poll() + self._tcp.poll()
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -103,7 +96,7 @@ class AutoConnector(KVConnector):
     def wake(self) -> None:
         self._tcp.wake()
 
-    def abort(self, pull_id: int) -> AbortResult:
+    def abort(self, pull_id: int) -> PullAborted:
         self._shared_memory.abort(pull_id)
         return self._tcp.abort(pull_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from baton_core.blocks.kv_spec import KVSpec
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_kv.auto import AutoConnector
 from baton_kv.connector import KVConnector
 from baton_kv.nixl import NixlConnector

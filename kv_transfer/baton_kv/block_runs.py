@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from baton_kv.connector import BlockCopy
+from baton_core.worker.worker_events import BlockPull
 from baton_kv.row_copies import Numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRuns:
-    """Copies, cut where a remote id or a local id does not follow the one before; an element to each run."""
+    """Blocks, cut where a remote or a local id does not follow the one before; one element to each run."""
 
     remote: Numbers
     """First block there."""
@@ -29,14 +29,14 @@ class BlockRuns:
             yield slice(remote, remote + num_blocks), slice(local, local + num_blocks)
 
 
-def merge_runs(copies: Sequence[BlockCopy], max_blocks: int) -> BlockRuns:
-    """Cut `copies`, in their order, into the longest runs of at most `max_blocks`."""
-    remote = np.fromiter((copy.remote_block_id for copy in copies), np.int64, len(copies))
-    local = np.fromiter((copy.local_block_id for copy in copies), np.int64, len(copies))
-    position = np.arange(len(copies))
-    begins = np.ones(len(copies), bool)
+def merge_runs(blocks: Sequence[BlockPull], max_blocks: int) -> BlockRuns:
+    """Cut `blocks`, in their order, into the longest runs of at most `max_blocks`."""
+    remote = np.fromiter((block.remote_block_id for block in blocks), np.int64, len(blocks))
+    local = np.fromiter((block.local_block_id for block in blocks), np.int64, len(blocks))
+    position = np.arange(len(blocks))
+    begins = np.ones(len(blocks), bool)
     begins[1:] = (np.diff(remote) != 1) | (np.diff(local) != 1)
     begin = np.maximum.accumulate(np.where(begins, position, 0))
     starts = np.flatnonzero((position - begin) % max_blocks == 0)
-    num_blocks = np.diff(starts, append=len(copies))
+    num_blocks = np.diff(starts, append=len(blocks))
     return BlockRuns(remote=remote[starts], local=local[starts], num_blocks=num_blocks)

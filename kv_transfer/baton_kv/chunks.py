@@ -1,4 +1,4 @@
-"""How the blocks of an order are cut into chunks: known to both ends, so that a chunk only has a number.
+"""Cuts the blocks of a pull into chunks: both ends know the cuts, so that a chunk only has a number.
 
 Small blocks go several to a chunk; a block that is larger than a chunk goes in several.
 """
@@ -14,10 +14,10 @@ CHUNK_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The same bytes of some blocks that follow each other in the order."""
+    """The same bytes of some blocks that follow each other in the pull."""
 
     first: int
-    """Position of the first block in the order."""
+    """Position of the first block in the pull."""
     num_blocks: int
     columns: slice
     """Bytes of each block."""
@@ -39,7 +39,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlan:
-    """The chunks of an order of `num_blocks`, in their order."""
+    """The chunks of a pull of `num_blocks`, in their order."""
 
     num_blocks: int
     block_bytes: int

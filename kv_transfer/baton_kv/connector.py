@@ -14,25 +14,19 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 from baton_core.errors import BatonError, ErrorCode
+from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 
 if TYPE_CHECKING:
     import torch
 
 
 class VerifiesBy(StrEnum):
-    """How the puller learns that the bytes it took are the bytes that were leased."""
+    """The way in which a consumer verifies that the bytes it copied are the bytes that were leased."""
 
     CHECKSUM = "checksum"
-    """The connector compares a checksum made by the holder: an unfailed block is valid."""
+    """The connector compares the producer's checksum: a block that did not fail is valid."""
     CONFIRMATION = "confirmation"
-    """The holder is asked afterwards whether the lease still held: until then a block is not valid."""
-
-
-class AbortResult(StrEnum):
-    FENCED = "fenced"
-    """No byte of a destination block changes any more: the blocks may be reused."""
-    QUARANTINED = "quarantined"
-    """Bytes may still arrive: the blocks stay unused until the order's outcome."""
+    """The producer is asked afterwards whether the lease still held: until then a block is not valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,66 +35,29 @@ class Capabilities:
     """Name of the transport, as in descriptions; several are joined by `+`."""
     verifies_by: VerifiesBy
     has_safe_abort: bool
-    """Whether `abort` always answers `FENCED`."""
+    """True if `abort` always fences."""
     pins_pool: bool = False
-    """Whether the pool's memory is known to devices by its address: it cannot be given back until `close`."""
+    """True if the pool's memory is known to devices by its address: it cannot be given back until `close`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCopy:
-    """One block to bring over."""
+class _FieldError(BatonError):
+    """An error that names a field, its value and what is allowed."""
 
-    remote_block_id: int
-    local_block_id: int
-    checksum: int | None = None
-    """What the holder's `seal` returned for the remote block."""
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        super().__init__(f"{field} is {value!r}; allowed: {allowed}")
+        self.field = field
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullOrder:
-    """Blocks to bring over from one peer; `pull_id` is unique among the orders of a connector."""
-
-    pull_id: int
-    source: str
-    """The peer id given to `connect`."""
-    epoch: int
-    """Epoch of the holder under which the remote block ids were handed out."""
-    copies: tuple[BlockCopy, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PullOutcome:
-    """The end of an order: no byte of its destination blocks changes any more."""
-
-    pull_id: int
-    failed: tuple[int, ...]
-    """Local block ids whose content is undefined, in the order of the copies."""
-    error: str | None
-    """Why, for a person to read; None if the order succeeded."""
-    num_bytes: int
-    """Bytes that were written into the local pool."""
-    seconds: float
-    """From the start of the first copy to the end of the last check."""
-
-
-class HolderUnreachableError(BatonError):
+class ProducerUnreachableError(_FieldError):
     """A peer's pool that cannot be opened from here."""
 
     code = ErrorCode.UNAVAILABLE
 
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} is {value!r}; allowed: {allowed}")
-        self.field = field
 
-
-class InvalidBlocksError(BatonError):
-    """An order or a seal that names what is not there."""
+class InvalidBlocksError(_FieldError):
+    """A pull, or a request for checksums, names blocks that do not exist."""
 
     code = ErrorCode.INTERNAL
-
-    def __init__(self, field: str, value: object, allowed: str) -> None:
-        super().__init__(f"{field} is {value!r}; allowed: {allowed}")
-        self.field = field
 
 
 class KVConnector(ABC):
@@ -120,26 +77,26 @@ class KVConnector(ABC):
 
     @abstractmethod
     def describe(self) -> bytes:
-        """What a peer's `connect` needs; valid until `close`. Needs `allocate`."""
+        """Describe the local pool for a peer's `connect`; valid until `close`. Needs `allocate`."""
 
     @abstractmethod
     def connect(self, peer_id: str, description: bytes) -> None:
         """Open a peer's pool, replacing what was open under this id.
 
-        Whatever was in flight from the replaced pool fails. Blocks for at most the backend's deadline. A
-        backend that would have to wait for the network returns at once: its orders say what is wrong.
+        Pulls in flight from the replaced pool fail. Blocks for at most the backend's deadline. A
+        backend that would have to wait for the network returns at once: its pulls end with the error.
 
         Raises:
             IncompatibleWorkerError: no common transport, or blocks that cannot be converted.
-            HolderUnreachableError: the holder is gone, silent, elsewhere, or not the one described.
+            ProducerUnreachableError: the producer is gone, silent, elsewhere, or not the one described.
         """
 
     @abstractmethod
-    def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
-        """Checksum local blocks for their pullers: xxh3_64 over all bytes of a block as it lies here.
+    def compute_checksums(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
+        """Compute xxh3_64 over all bytes of local blocks, as they lie here, for the consumers to compare.
 
         None for each block where pulls are verified by confirmation. The caller sees to it that every write
-        to these blocks has finished, and that nothing writes to them until the last puller has released
+        to these blocks has finished, and that nothing writes to them until the last consumer has released
         them: a checksum covers the unfilled tail of a partial block as well.
 
         Raises:
@@ -147,13 +104,15 @@ class KVConnector(ABC):
         """
 
     @abstractmethod
-    def pull(self, order: PullOrder) -> None:
-        """Accept an order; `poll` executes it. Nothing is written before the whole order is found sound.
+    def pull(self, pull: Pull) -> None:
+        """Accept a pull from a connected worker; `poll` executes it.
 
-        Blocks arrive in the layout of the local pool, whatever the holder's is.
+        Nothing is written before the whole pull is found sound.
 
-        An order that cannot be executed (unknown peer, another epoch, block ids out of range) is not raised
-        but ends, like every other, in one `PullOutcome`. Until then nobody else reads or writes the
+        Blocks arrive in the layout of the local pool, whatever the producer's is.
+
+        One that cannot be executed (unknown worker, another epoch, block ids out of range) does not raise
+        but ends, like every other, in one `PullDone`. Until then nobody else reads or writes the
         destination blocks.
 
         Raises:
@@ -161,10 +120,10 @@ class KVConnector(ABC):
         """
 
     @abstractmethod
-    def poll(self) -> list[PullOutcome]:
-        """Advance by a bounded step what was ordered here and what peers ask of the local pool.
+    def poll(self) -> list[PullDone]:
+        """Advance the pulls, and what peers ask of the local pool, by a bounded step.
 
-        Returns the orders that ended, in the order of their ends.
+        Returns the pulls that ended, in the order of their ends.
         """
 
     @abstractmethod
@@ -179,17 +138,17 @@ class KVConnector(ABC):
         """End the running `wait`, or else the next one. For any thread."""
 
     @abstractmethod
-    def abort(self, pull_id: int) -> AbortResult:
-        """Give up an order. When fenced, or ended already, no outcome of it follows."""
+    def abort(self, pull_id: int) -> PullAborted:
+        """Give up a pull. One that has ended already is fenced, and no `PullDone` of it follows."""
 
     def transport_of(self, peer_id: str) -> str:
-        """Which way the blocks of a connected peer take."""
+        """Name of the transport that the blocks of a connected peer take."""
         return self.capabilities.name
 
     @abstractmethod
     def disconnect(self, peer_id: str) -> None:
-        """Drop what `connect` opened; what is in flight from it fails. Does nothing for an unknown id."""
+        """Drop what `connect` opened; pulls in flight from it fail. Does nothing for an unknown id."""
 
     @abstractmethod
     def close(self) -> None:
-        """Withdraw the local pool from peers and drop theirs. Orders in flight end without an outcome."""
+        """Withdraw the local pool from peers and drop theirs. Pulls in flight end without a `PullDone`."""

@@ -19,14 +19,14 @@ from zmq.utils import z85
 from baton_core.errors import InvalidConfigError
 
 OVERHEAD_BYTES: Final = 33
-"""Of a frame: what ZMQ's limit on the size of messages counts besides it."""
+"""Bytes of overhead that ZMQ's limit on the size of messages counts besides a frame."""
 _KEY_BYTES: Final = 32
 _KEY: Final = re.compile(f"[0-9a-f]{{{2 * _KEY_BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveKeys:
-    """Of a socket that others connect to; 40 characters of Z85 each."""
+    """Keys of a socket that others connect to; 40 characters of Z85 each."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -109,7 +109,7 @@ def prepare_dial(socket: zmq.Socket[Any], address: str) -> str:
 
 
 def use_server_key(socket: zmq.Socket[Any], public: bytes) -> None:
-    """Speak to the holder of this key alone, with a pair of keys for this connection."""
+    """Speak to the producer of this key alone, with a pair of keys for this connection."""
     own, secret = zmq.curve_keypair()
     socket.setsockopt(zmq.CURVE_SERVERKEY, public)
     socket.setsockopt(zmq.CURVE_PUBLICKEY, own)

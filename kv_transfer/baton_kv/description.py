@@ -1,4 +1,4 @@
-"""What a worker tells its peers about its pool: a small message, carried by the control channel."""
+"""The description of a worker's pool for its peers: a small message, carried by the control channel."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import IncompatibleWorkerError
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.msgpack import decoder_of
 
 VERSION: Final = 2
@@ -24,16 +24,16 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 class PoolDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool as its holder offers it. A newer version may add fields but not change these."""
+    """A pool as its producer offers it. A newer version may add fields but not change these."""
 
     version: int = VERSION
     layout: str
     """`KVSpec.layout`: what the blocks hold."""
     k_axes: str
     v_axes: str
-    """How the blocks hold it; the puller converts."""
+    """Layout of the blocks; the consumer converts."""
     epoch: int
-    """Start of the holder's engine; block ids have no meaning beyond it."""
+    """Start of the producer's engine; block ids have no meaning beyond it."""
     num_blocks: int
     offers: tuple[Offer, ...]
 
@@ -41,7 +41,7 @@ class PoolDescription(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.msgpack.encode(self)
 
     def address(self, transport: str) -> str:
-        """Where the pool is under this transport.
+        """Return the pool's address under this transport.
 
         Raises:
             IncompatibleWorkerError: it is not offered.

@@ -1,4 +1,4 @@
-"""How much memory this process may still use: the machine's free memory and the limits of its cgroups.
+"""Memory that this process may still use: the machine's free memory and the limits of its cgroups.
 
 Works with cgroup v1 and v2; a container sees its own limits. Linux only.
 """

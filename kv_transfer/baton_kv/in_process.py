@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from baton_kv.connector import Capabilities, HolderUnreachableError, VerifiesBy
+from baton_kv.connector import Capabilities, ProducerUnreachableError, VerifiesBy
 from baton_kv.layouts import Blocks
 from baton_kv.mapped import MappedConnector
 from baton_kv.row_copies import CopyRows, copy_rows
 
 if TYPE_CHECKING:
-    from baton_core.blocks.kv_spec import KVSpec
+    from baton_core.kv_layout.kv_spec import KVSpec
 
 
 class InProcessRegistry:
@@ -59,7 +59,7 @@ class _OfferedPool:
 
 
 class InProcessConnector(MappedConnector):
-    """Copies between pools of one process. Nothing is checksummed: the holder confirms."""
+    """Copies between pools of one process. Nothing is checksummed: the producer confirms."""
 
     capabilities: ClassVar = Capabilities(
         name="in_process", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=True
@@ -86,5 +86,5 @@ class InProcessConnector(MappedConnector):
     def _open(self, address: str, num_blocks: int) -> _OfferedPool:
         blocks = self._registry.find(address)
         if blocks is None or len(blocks) != num_blocks:
-            raise HolderUnreachableError("address", address, "a pool on offer in this process")
+            raise ProducerUnreachableError("address", address, "a pool on offer in this process")
         return _OfferedPool(self._registry, address, blocks)

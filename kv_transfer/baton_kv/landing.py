@@ -1,4 +1,4 @@
-"""Where blocks that arrive in pieces are written: the local pool, or memory beside it."""
+"""The memory for blocks that arrive in pieces: the local pool, or a buffer beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from baton_core.blocks.kv_spec import KVSpec
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_kv.layouts import Blocks, convert_blocks
 from baton_kv.pool_bytes import PoolBytes
 
@@ -27,7 +27,7 @@ class Landing:
         return self._spec.block_bytes
 
     def place(self, block_ids: Sequence[int], columns: slice) -> Iterable[memoryview]:
-        """Where the same bytes of some blocks go; of others none may be under way."""
+        """Return the memory for the same bytes of some blocks; no other blocks may be under way."""
         if self._is_in_place:
             return self._pool.view(block_ids, columns)
         if len(self._staged) < len(block_ids):

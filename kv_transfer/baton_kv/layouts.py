@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from baton_core.blocks.kv_spec import ITEM_BYTES, KVSpec
+from baton_core.kv_layout.kv_spec import ITEM_BYTES, KVSpec
 
 Blocks = npt.NDArray[np.uint8]
 """Blocks as bytes, `[num_blocks, block_bytes]`; each row is contiguous."""

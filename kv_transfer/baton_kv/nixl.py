@@ -1,13 +1,12 @@
 """Backend over NIXL and UCX, an optional extra: RDMA, and memory of GPUs without a way through the host.
 
-A puller reads a holder's memory while the holder computes. Nothing is checksummed and a read cannot be
-stopped: whoever pulls asks the holder afterwards whether the lease still held, and blocks of an aborted order
+A consumer reads a producer's memory while the producer computes. Nothing is checksummed and a read cannot be
+stopped: the consumer asks the producer afterwards whether the lease still held, and blocks of an aborted pull
 wait until nothing writes to them any more. Pools on CUDA are registered where they lie; no test has run that.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -18,28 +17,24 @@ from typing import ClassVar, Final
 import numpy as np
 import torch
 
-from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 from baton_kv.connector import (
-    AbortResult,
     Capabilities,
-    HolderUnreachableError,
-    InvalidBlocksError,
-    KVConnector,
-    PullOrder,
-    PullOutcome,
+    ProducerUnreachableError,
     VerifiesBy,
 )
-from baton_kv.description import Offer, decode_description, describe_pool
+from baton_kv.description import Offer, decode_description
 from baton_kv.layouts import Blocks, convert_blocks
 from baton_kv.nixl_agent import NixlAgent
-from baton_kv.nixl_holder import PoolServer
+from baton_kv.nixl_consumer import LocalPool, NixlLink, NixlTimings
 from baton_kv.nixl_library import load_nixl
-from baton_kv.nixl_link import LocalPool, NixlLink, NixlTimings
 from baton_kv.nixl_messages import PoolAddress, decode_address
-from baton_kv.orders import RunningOrder, require_in_range, require_sound
-from baton_kv.pool_bytes import PoolBytes, as_pool, open_pool, require_blocks
-from baton_kv.pool_memory import reserve_memory
+from baton_kv.nixl_producer import PoolServer
+from baton_kv.pool_bytes import PoolBytes, allocate_pool, open_pool
+from baton_kv.pool_connector import PoolConnector
+from baton_kv.running_pull import require_in_range
 from baton_kv.transport import Listen
 
 FIRST_WAIT_S: Final = 0.00005
@@ -49,7 +44,7 @@ BUSY_WAIT_S: Final = 0.0005
 MOVED_S: Final = 0.0001
 """A look that takes longer meanwhile has moved bytes, which move only while one looks: it is repeated."""
 IDLE_WAIT_S: Final = 0.005
-"""Between two looks otherwise: a puller's first word is heard so much later."""
+"""Between two looks otherwise: a consumer's first word is heard so much later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +62,7 @@ class _Peer:
     link: NixlLink
 
 
-class NixlConnector(KVConnector):
+class NixlConnector(PoolConnector[_Peer]):
     """Reads blocks out of the memory of its peers.
 
     UCX chooses the way (`UCX_TLS`, `UCX_NET_DEVICES`) and listens on the interfaces that it finds, for
@@ -91,28 +86,20 @@ class NixlConnector(KVConnector):
                 "kv_transport is 'nixl', which does not encrypt; allowed: auto, shared_memory and tcp, "
                 "or nixl with --no-peer-encryption"
             )
+        super().__init__(spec, epoch)
         self._library = load_nixl()
-        self._spec = spec
-        self._epoch = epoch
         self._timings = timings or NixlTimings()
         self._woken = threading.Event()
         self._local: _Local | None = None
-        self._peers: dict[str, _Peer] = {}
-        self._sources: dict[int, str] = {}
-        """Peer of each order in flight."""
-        self._ended: list[PullOutcome] = []
         self._has_moved = False
-        """Whether the last `poll` should be repeated at once."""
+        """True if the last `poll` should be repeated at once."""
         self._pause_s = FIRST_WAIT_S
         """Before the next look while blocks are on their way."""
 
     # --- the local pool ---
 
     def allocate(self, num_blocks: int) -> torch.Tensor:
-        require_blocks(num_blocks)
-        memory, file = reserve_memory(num_blocks * self._spec.block_bytes)
-        os.close(file)
-        pool = as_pool(torch.frombuffer(memory, dtype=torch.uint8), self._spec)
+        pool = allocate_pool(num_blocks, self._spec)
         self.register(pool)
         return pool
 
@@ -139,11 +126,15 @@ class NixlConnector(KVConnector):
         )
         self._local = _Local(local, open_pool(pool), server, address.encode())
 
-    def describe(self) -> bytes:
-        offer = Offer(self.capabilities.name, self._pool.address)
-        return describe_pool(self._spec, self._epoch, len(self._pool.blocks), offer).encode()
+    @property
+    def offer(self) -> Offer:
+        return Offer(self.capabilities.name, self._pool.address)
 
-    def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
+    @property
+    def num_blocks(self) -> int:
+        return len(self._pool.blocks)
+
+    def compute_checksums(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
         require_in_range("block_id", block_ids, len(self._pool.blocks))
         return (None,) * len(block_ids)
 
@@ -154,7 +145,7 @@ class NixlConnector(KVConnector):
         described = decode_description(description, self._spec)
         address = described.address(self.capabilities.name)
         link = NixlLink(
-            f"holder {peer_id!r}",
+            f"producer {peer_id!r}",
             decode_address(address),
             self._pool.pool,
             self._timings,
@@ -164,7 +155,9 @@ class NixlConnector(KVConnector):
         try:
             link.open()
         except self._library.errors as error:
-            raise HolderUnreachableError("address", address, f"that of a live holder ({error})") from error
+            raise ProducerUnreachableError(
+                "address", address, f"that of a live producer ({error})"
+            ) from error
         self._peers[peer_id] = _Peer(described.epoch, described.num_blocks, link)
 
     def disconnect(self, peer_id: str) -> None:
@@ -172,33 +165,20 @@ class NixlConnector(KVConnector):
         if peer is not None:
             peer.link.close(f"peer {peer_id!r} was disconnected")
 
-    def pull(self, order: PullOrder) -> None:
-        if order.pull_id in self._sources:
-            raise ValueError(f"pull_id is {order.pull_id}; allowed: one that is not in flight")
-        try:
-            peer = self._require_sound(order)
-        except InvalidBlocksError as error:
-            self._ended.append(RunningOrder(order).end(str(error)))
-            return
-        if not order.copies:
-            self._ended.append(RunningOrder(order).end())
-            return
-        self._sources[order.pull_id] = order.source
-        peer.link.add(order)
+    def _begin(self, peer: _Peer, pull: Pull) -> None:
+        peer.link.add(pull)
 
-    def abort(self, pull_id: int) -> AbortResult:
-        self._ended = [outcome for outcome in self._ended if outcome.pull_id != pull_id]
+    def abort(self, pull_id: int) -> PullAborted:
+        self._drop_ended(pull_id)
         source = self._sources.get(pull_id)
-        if source is None:
-            return AbortResult.FENCED
-        result = self._peers[source].link.abort(time.monotonic(), pull_id)
-        if result is AbortResult.FENCED:
-            del self._sources[pull_id]
-        return result
+        is_fenced = source is None or self._peers[source].link.abort(time.monotonic(), pull_id)
+        if is_fenced:
+            self._sources.pop(pull_id, None)
+        return PullAborted(pull_id=pull_id, is_fenced=is_fenced)
 
     # --- running ---
 
-    def poll(self) -> list[PullOutcome]:
+    def poll(self) -> list[PullDone]:
         now = time.monotonic()
         if self._local is not None:
             self._local.server.advance(now)
@@ -206,8 +186,7 @@ class NixlConnector(KVConnector):
         self._has_moved = any(moves) or (self._is_busy and time.monotonic() > now + MOVED_S)
         if self._has_moved:
             self._pause_s = FIRST_WAIT_S
-        ended, self._ended = self._ended, []
-        return ended
+        return self._take_ended()
 
     def wait(self, timeout_s: float | None = None) -> None:
         wait_s = IDLE_WAIT_S
@@ -239,20 +218,8 @@ class NixlConnector(KVConnector):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether blocks are on their way, in or out."""
+        """True if blocks are on their way, in or out."""
         return bool(self._sources) or (self._local is not None and self._local.server.is_being_read)
-
-    def _require_sound(self, order: PullOrder) -> _Peer:
-        peer = self._peers.get(order.source)
-        if peer is None:
-            raise InvalidBlocksError("source", order.source, f"one of {sorted(self._peers)}")
-        require_sound(
-            order,
-            epoch=peer.epoch,
-            num_remote_blocks=peer.num_blocks,
-            num_local_blocks=len(self._pool.blocks),
-        )
-        return peer
 
     def _convert(self, spec: KVSpec, block_ids: Sequence[int]) -> None:
         """Bring blocks that have arrived in the layout of `spec` into that of the local pool."""
@@ -264,7 +231,3 @@ class NixlConnector(KVConnector):
         self._pool.blocks.read(block_ids, slice(0, shape[1]), rows)
         convert_blocks(rows, spec, converted, self._spec)
         self._pool.blocks.write(block_ids, converted)
-
-    def _on_end(self, outcome: PullOutcome) -> None:
-        del self._sources[outcome.pull_id]
-        self._ended.append(outcome)

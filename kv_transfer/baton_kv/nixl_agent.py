@@ -40,7 +40,7 @@ class NixlAgent:
 
     @property
     def metadata(self) -> bytes:
-        """What another agent needs to read this one's pool."""
+        """Metadata that another agent needs to read this one's pool."""
         metadata: bytes = self._agent.get_agent_metadata()
         return metadata
 

@@ -35,12 +35,12 @@ class ReadFailedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NixlLibrary:
-    """What is used of it."""
+    """The parts of the library that are used."""
 
     api: Any
     """Its Python module."""
     errors: tuple[type[Exception], ...]
-    """All that its calls and those of `NixlAgent` raise; one says that the other end is gone."""
+    """Exceptions that its calls and those of `NixlAgent` raise; one says that the other end is gone."""
 
 
 def find_build() -> str | None:

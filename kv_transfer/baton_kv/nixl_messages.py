@@ -1,4 +1,4 @@
-"""What two ends of the NIXL transport tell each other: where a pool is, and when it is being read."""
+"""The messages between two ends of the NIXL transport: where a pool is, and when it is being read."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from baton_core.msgpack import decoder_of
-from baton_kv.connector import HolderUnreachableError
+from baton_kv.connector import ProducerUnreachableError
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class PoolAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a holder's pool is, as agents of NIXL find it."""
+    """The address of a producer's pool, as agents of NIXL find it."""
 
     metadata: bytes
-    """Of the agent that serves it."""
+    """Metadata of the agent that serves it."""
     memory: Literal["DRAM", "VRAM"]
     device: _Number
     base: _Number
-    """Address of the first block in the holder's memory."""
+    """Address of the first block in the producer's memory."""
 
     def encode(self) -> str:
         return binascii.b2a_base64(msgspec.msgpack.encode(self), newline=False).decode()
@@ -52,9 +52,9 @@ def decode_address(address: str) -> PoolAddress:
     """Read an address of a description.
 
     Raises:
-        HolderUnreachableError: that is none.
+        ProducerUnreachableError: that is none.
     """
     try:
         return _decode_address(binascii.a2b_base64(address))
     except (ValueError, msgspec.MsgspecError) as error:
-        raise HolderUnreachableError("address", address, f"that of a pool of NIXL ({error})") from None
+        raise ProducerUnreachableError("address", address, f"that of a pool of NIXL ({error})") from None

@@ -6,6 +6,7 @@ here, `[num_rows, num_bytes] uint8`, are in host memory.
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
@@ -15,9 +16,10 @@ import torch
 import xxhash
 from torch import Tensor
 
-from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_kv.layouts import Blocks
+from baton_kv.pool_memory import reserve_memory
 
 
 def require_blocks(num_blocks: int) -> None:
@@ -36,8 +38,20 @@ def as_pool(memory: Tensor, spec: KVSpec) -> Tensor:
     return memory.view(dtype).view(-1, *spec.block_shape)
 
 
+def allocate_pool(num_blocks: int, spec: KVSpec) -> Tensor:
+    """Place a zeroed pool `[num_blocks, *spec.block_shape]` in host memory that is reserved at once.
+
+    Raises:
+        InvalidConfigError: no blocks, or the memory is not there.
+    """
+    require_blocks(num_blocks)
+    memory, file = reserve_memory(num_blocks * spec.block_bytes)
+    os.close(file)
+    return as_pool(torch.frombuffer(memory, dtype=torch.uint8), spec)
+
+
 def open_pool(pool: Tensor) -> PoolBytes:
-    """Access a contiguous pool `[num_blocks, ...]` of any element type, wherever it lies."""
+    """Access a contiguous pool `[num_blocks, ...]` of any dtype, wherever it lies."""
     rows = pool.flatten(1).view(torch.uint8)
     return HostPool(rows) if pool.device.type == "cpu" else DevicePool(rows)
 
@@ -46,7 +60,7 @@ class PoolBytes(ABC):
     """Reads and writes whole blocks, or the same `columns` (a range of bytes) of each."""
 
     is_in_place: ClassVar[bool]
-    """Whether `view` shows the pool itself, to be read and written."""
+    """True if `view` shows the pool itself, to be read and written."""
 
     @abstractmethod
     def __len__(self) -> int:

@@ -49,7 +49,7 @@ def reserve_memory(num_bytes: int) -> tuple[mmap.mmap, int]:
 
 
 def map_read_only(file: int, num_bytes: int) -> mmap.mmap:
-    """Map what a holder passed on.
+    """Map what a producer passed on.
 
     Raises:
         ValueError: another size, or memory that could still shrink under its readers.

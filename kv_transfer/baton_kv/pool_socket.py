@@ -1,8 +1,8 @@
-"""The socket over which a holder passes its pool's memory to the processes that pull from it.
+"""The socket over which a producer passes its pool's memory to the processes that pull from it.
 
-An abstract Unix socket: its name vanishes with the holder. A connection stays open for as long as the
-puller keeps the pool, so that either side sees the other's end. The listener answers on its own thread:
-a holder is reachable while its transfer thread is busy.
+An abstract Unix socket: its name vanishes with the producer. A connection stays open for as long as the
+consumer keeps the pool, so that either side sees the other's end. The listener answers on its own thread:
+a producer is reachable while its transfer thread is busy.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import time
 from typing import Final
 
 MAX_PEERS: Final = 256
-"""Pullers of one pool; one more is turned away."""
+"""Consumers of one pool; one more is turned away."""
 _GREETING: Final = b"baton-kv"
 """Carries the descriptor, which cannot travel alone."""
 _BACKOFF_S: Final = 0.1
 
 
 class PoolListener:
-    """Hands a duplicate of `file`, which it closes in the end, to every puller of the same user."""
+    """Hands a duplicate of `file`, which it closes in the end, to every consumer of the same user."""
 
     def __init__(self, address: str, file: int) -> None:
         self._file = file
@@ -39,7 +39,7 @@ class PoolListener:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering and hang up on every puller. Safe to repeat."""
+        """Stop answering and hang up on every consumer. Safe to repeat."""
         self._stop.close()
         self._thread.join()
 
@@ -50,7 +50,7 @@ class PoolListener:
                 ready = {key.fileobj for key, _ in selector.select()}
                 if self._stopped in ready:
                     break
-                for gone in peers & ready:  # a puller never speaks: this is its end, and makes room
+                for gone in peers & ready:  # a consumer never speaks: this is its end, and makes room
                     peers.remove(gone)
                     selector.unregister(gone)
                     gone.close()
@@ -64,7 +64,7 @@ class PoolListener:
     def _accept(self, num_peers: int) -> socket.socket | None:
         try:
             peer, _ = self._socket.accept()
-        except OSError:  # out of descriptors: the puller waits in the backlog until its deadline
+        except OSError:  # out of descriptors: the consumer waits in the backlog until its deadline
             time.sleep(_BACKOFF_S)
             return None
         peer.setblocking(False)
@@ -72,19 +72,19 @@ class PoolListener:
             if num_peers < MAX_PEERS and _peer_uid(peer) == os.getuid():
                 socket.send_fds(peer, [_GREETING], [self._file])
                 return peer
-        except OSError:  # the puller is gone already
+        except OSError:  # the consumer is gone already
             pass
         peer.close()
         return None
 
 
-def ask_holder(address: str, timeout_s: float) -> tuple[socket.socket, int]:
+def request_pool(address: str, timeout_s: float) -> tuple[socket.socket, int]:
     """Ask for a pool; return the open connection and the memory's descriptor.
 
     The caller closes the connection and the descriptor.
 
     Raises:
-        OSError: nobody listens, the holder turned this process away, or `timeout_s` has passed.
+        OSError: nobody listens, the producer turned this process away, or `timeout_s` has passed.
     """
     deadline = time.monotonic() + timeout_s
     connection = _unix_socket()
@@ -92,11 +92,11 @@ def ask_holder(address: str, timeout_s: float) -> tuple[socket.socket, int]:
         connection.settimeout(timeout_s)
         connection.connect(f"\0{address}")
         if _peer_uid(connection) != os.getuid():
-            raise PermissionError("the holder runs as another user")
+            raise PermissionError("the producer runs as another user")
         connection.settimeout(max(1e-3, deadline - time.monotonic()))
         _, files, _, _ = socket.recv_fds(connection, len(_GREETING), 1)
         if len(files) != 1:
-            raise ConnectionRefusedError("the holder turned this process away")
+            raise ConnectionRefusedError("the producer turned this process away")
         os.set_inheritable(files[0], False)
         connection.setblocking(False)
     except OSError:
@@ -106,7 +106,7 @@ def ask_holder(address: str, timeout_s: float) -> tuple[socket.socket, int]:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Whether the holder at the other end still offers its pool."""
+    """True if the producer at the other end still offers its pool."""
     try:
         return connection.recv(1, socket.MSG_PEEK) != b""
     except BlockingIOError:

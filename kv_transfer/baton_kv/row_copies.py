@@ -1,4 +1,4 @@
-"""How rows of one pool get into another, in memory that this process can read."""
+"""Copies rows of one pool into another, in memory that this process can read."""
 
 from __future__ import annotations
 

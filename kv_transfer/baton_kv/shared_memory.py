@@ -1,8 +1,8 @@
-"""Backend for workers of one host: the pool lies in shared memory and the puller copies out of it.
+"""Backend for workers of one host: the pool lies in shared memory and the consumer copies out of it.
 
 Pools are reachable across processes of one user that share a network namespace: who can read the nonce
-behind a pool's last block has found the right memory. A puller cannot write to a holder's pool, and the
-memory stays readable when the holder dies in mid-copy.
+behind a pool's last block has found the right memory. A consumer cannot write to a producer's pool, and the
+memory stays readable when the producer dies in mid-copy.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from baton_kv.connector import Capabilities, HolderUnreachableError, VerifiesBy
+from baton_kv.connector import Capabilities, ProducerUnreachableError, VerifiesBy
 from baton_kv.layouts import Blocks
 from baton_kv.mapped import MappedConnector
 from baton_kv.pool_memory import map_read_only, reserve_memory
-from baton_kv.pool_socket import PoolListener, ask_holder, is_open
+from baton_kv.pool_socket import PoolListener, is_open, request_pool
 from baton_kv.row_copies import CopyRows, copy_rows
 
 if TYPE_CHECKING:
-    from baton_core.blocks.kv_spec import KVSpec
+    from baton_core.kv_layout.kv_spec import KVSpec
 
 
 class _SharedPool:
-    """A peer's pool, mapped read-only for as long as the connection to its holder is kept."""
+    """A peer's pool, mapped read-only for as long as the connection to its producer is kept."""
 
     def __init__(self, connection: socket.socket, memory: mmap.mmap, num_blocks: int, num_bytes: int) -> None:
         self._connection = connection
@@ -76,17 +76,19 @@ class SharedMemoryConnector(MappedConnector):
 
     def _open(self, address: str, num_blocks: int) -> _SharedPool:
         try:
-            connection, file = ask_holder(address, self._connect_timeout_s)
+            connection, file = request_pool(address, self._connect_timeout_s)
         except OSError as error:
-            allowed = f"a live holder on this host that answers within {self._connect_timeout_s} s ({error})"
-            raise HolderUnreachableError("address", address, allowed) from error
+            allowed = (
+                f"a live producer on this host that answers within {self._connect_timeout_s} s ({error})"
+            )
+            raise ProducerUnreachableError("address", address, allowed) from error
         num_bytes = num_blocks * self._spec.block_bytes
         try:
             memory = _map(file, num_bytes, nonce=address.encode())
         except (ValueError, OSError) as error:
             connection.close()
             allowed = f"the pool that was described ({error})"
-            raise HolderUnreachableError("address", address, allowed) from error
+            raise ProducerUnreachableError("address", address, allowed) from error
         finally:
             os.close(file)
         return _SharedPool(connection, memory, num_blocks, num_bytes)

@@ -1,4 +1,4 @@
-"""Reused memory for chunks on their way out: bounded over all pullers, and shared fairly among them."""
+"""Reused memory for chunks on their way out: bounded over all consumers, and shared fairly among them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from baton_kv.layouts import Blocks
 
 NUM_BUFFERS: Final = 16
 MAX_LENT: Final = 4
-"""Buffers of one puller."""
+"""Buffers of one consumer."""
 
 
 class Staging:
     """Lends buffers of `CHUNK_BYTES` and takes them back when nobody refers to them any more.
 
-    A puller may have fewer buffers than are free, so while up to five return none, a sixth finds one; six
+    A consumer may have fewer buffers than are free, so while up to five return none, a sixth finds one; six
     can hold them all, until their connections end. For one thread; but the last reference to a buffer may
     end on any, where `on_return` is called.
     """
@@ -41,34 +41,34 @@ class Staging:
     def num_lent(self) -> int:
         return self._lent.total()
 
-    def can_lend(self, puller: bytes) -> bool:
-        """Whether this puller gets a buffer now."""
+    def can_lend(self, consumer: bytes) -> bool:
+        """True if this consumer gets a buffer now."""
         self._collect()
-        return self._lent[puller] < min(MAX_LENT, NUM_BUFFERS - self.num_lent)
+        return self._lent[consumer] < min(MAX_LENT, NUM_BUFFERS - self.num_lent)
 
-    def lend(self, puller: bytes, num_bytes: int) -> memoryview:
+    def lend(self, consumer: bytes, num_bytes: int) -> memoryview:
         """Memory of `num_bytes`, lent until the view and everything made from it are gone.
 
         Needs `can_lend`.
         """
         buffer = self._free.pop() if self._free else self._make()
-        self._lent[puller] += 1
+        self._lent[consumer] += 1
         lent = buffer[:num_bytes]
-        weakref.finalize(lent, self._take_back, buffer, puller).atexit = False
+        weakref.finalize(lent, self._take_back, buffer, consumer).atexit = False
         return lent.data
 
     def _make(self) -> Blocks:
         self._num_made += 1
         return self._make_buffer(CHUNK_BYTES)
 
-    def _take_back(self, buffer: Blocks, puller: bytes) -> None:
-        self._returned.put((buffer, puller))
+    def _take_back(self, buffer: Blocks, consumer: bytes) -> None:
+        self._returned.put((buffer, consumer))
         self._on_return()
 
     def _collect(self) -> None:
         while not self._returned.empty():
-            buffer, puller = self._returned.get()
+            buffer, consumer = self._returned.get()
             self._free.append(buffer)
-            self._lent[puller] -= 1
-            if not self._lent[puller]:
-                del self._lent[puller]
+            self._lent[consumer] -= 1
+            if not self._lent[consumer]:
+                del self._lent[consumer]

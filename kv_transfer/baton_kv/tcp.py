@@ -1,13 +1,12 @@
 """Backend for workers anywhere: blocks travel over TCP with nothing else installed.
 
 The connector's sockets, both ends, are used by the one thread that owns it, and nothing else writes what
-arrives: so an order that `abort` has dropped changes no byte any more, and its late chunks are thrown away.
+arrives: so a pull that `abort` has dropped changes no byte any more, and its late chunks are thrown away.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -18,29 +17,25 @@ from typing import ClassVar
 import torch
 import zmq
 
-from baton_core.blocks.kv_spec import KVSpec
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 from baton_kv.connector import (
-    AbortResult,
     Capabilities,
-    HolderUnreachableError,
-    InvalidBlocksError,
-    KVConnector,
-    PullOrder,
-    PullOutcome,
+    ProducerUnreachableError,
     VerifiesBy,
 )
 from baton_kv.curve import has_key
-from baton_kv.description import Offer, decode_description, describe_pool
+from baton_kv.description import Offer, decode_description
 from baton_kv.landing import Landing
-from baton_kv.orders import RunningOrder, require_in_range, require_sound
-from baton_kv.pool_bytes import PoolBytes, as_pool, open_pool, require_blocks
-from baton_kv.pool_memory import reserve_memory
-from baton_kv.tcp_encrypted import EncryptedHolderWire, EncryptedPullerWires
-from baton_kv.tcp_holder import BlockServer, ServedPool
-from baton_kv.tcp_link import HolderAddress, HolderLink
-from baton_kv.tcp_plain import PlainHolderWire, PlainPullerWires
+from baton_kv.pool_bytes import PoolBytes, allocate_pool, open_pool
+from baton_kv.pool_connector import PoolConnector
+from baton_kv.running_pull import require_in_range
+from baton_kv.tcp_connections import ConsumerConnections, ProducerConnection
+from baton_kv.tcp_consumer import ProducerAddress, ProducerLink
+from baton_kv.tcp_encrypted import EncryptedConsumerConnections, EncryptedProducerConnection
+from baton_kv.tcp_plain import PlainConsumerConnections, PlainProducerConnection
+from baton_kv.tcp_producer import BlockServer, ServedPool
 from baton_kv.tcp_socket import TcpTimings
-from baton_kv.tcp_wire import HolderWire, PullerWires
 from baton_kv.transport import Listen
 from baton_kv.wakeup import Wakeup
 
@@ -61,16 +56,16 @@ class _Peer:
     epoch: int
     num_blocks: int
     spec: KVSpec
-    """Of the peer's pool: how its blocks are laid out."""
+    """Spec of the peer's pool: the layout of its blocks."""
     address: str
-    link: HolderLink
+    link: ProducerLink
 
 
-class TcpConnector(KVConnector):
+class TcpConnector(PoolConnector[_Peer]):
     """Sends and receives blocks in chunks; every block is checksummed.
 
-    `connect` does not wait: an order is what finds out whether the holder can be reached. A connection that
-    was lost is made anew by the next order.
+    `connect` does not wait: a pull finds out whether the producer can be reached. A connection that was
+    lost is made anew by the next pull.
     """
 
     capabilities: ClassVar = Capabilities(name="tcp", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True)
@@ -78,25 +73,17 @@ class TcpConnector(KVConnector):
     def __init__(
         self, spec: KVSpec, epoch: int, where: Listen | None = None, timings: TcpTimings | None = None
     ) -> None:
-        self._spec = spec
-        self._epoch = epoch
+        super().__init__(spec, epoch)
         self._listen = where or Listen()
         self._timings = timings or TcpTimings()
         self._context = zmq.Context()
         self._wakeup = Wakeup()
         self._local: _Local | None = None
-        self._peers: dict[str, _Peer] = {}
-        self._sources: dict[int, str] = {}
-        """Peer of each order in flight."""
-        self._ended: list[PullOutcome] = []
 
     # --- the local pool ---
 
     def allocate(self, num_blocks: int) -> torch.Tensor:
-        require_blocks(num_blocks)
-        memory, file = reserve_memory(num_blocks * self._spec.block_bytes)
-        os.close(file)
-        pool = as_pool(torch.frombuffer(memory, dtype=torch.uint8), self._spec)
+        pool = allocate_pool(num_blocks, self._spec)
         self.register(pool)
         return pool
 
@@ -109,30 +96,31 @@ class TcpConnector(KVConnector):
         if self._local is not None:
             raise RuntimeError("the pool is already allocated")
         blocks = open_pool(pool)
-        wires = self._listen_for_pullers(blocks)
+        connections = self._listen_for_consumers(blocks)
         served = ServedPool(
             blocks=blocks,
             block_bytes=self._spec.block_bytes,
             epoch=self._epoch,
             token=secrets.token_hex(16),
         )
-        server = BlockServer(wires, served, idle_s=self._timings.idle_s)
-        self._local = _Local(served, server, f"{wires.address}/{served.token}")
+        server = BlockServer(connections, served, idle_s=self._timings.idle_s)
+        self._local = _Local(served, server, f"{connections.address}/{served.token}")
 
     @property
     def offer(self) -> Offer:
-        """How a description names the local pool: `tcp://host:port/token`, with a key `tcp://host:port#KEY/token`."""
+        """`tcp://host:port/token`, with a key `tcp://host:port#KEY/token`."""
         return Offer(self.capabilities.name, self._pool.address)
 
     @property
-    def wires(self) -> PullerWires:
+    def connections(self) -> ConsumerConnections:
         """The connections to those who pull from the local pool."""
-        return self._pool.server.wires
+        return self._pool.server.connections
 
-    def describe(self) -> bytes:
-        return describe_pool(self._spec, self._epoch, len(self._pool.blocks), self.offer).encode()
+    @property
+    def num_blocks(self) -> int:
+        return len(self._pool.blocks)
 
-    def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
+    def compute_checksums(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
         pool = self._pool.blocks
         require_in_range("block_id", block_ids, len(pool))
         return tuple(pool.checksum(block_id) for block_id in block_ids)
@@ -156,50 +144,34 @@ class TcpConnector(KVConnector):
         if peer is not None:
             peer.link.close(f"peer {peer_id!r} was disconnected")
 
-    def pull(self, order: PullOrder) -> None:
-        if order.pull_id in self._sources:
-            raise ValueError(f"pull_id is {order.pull_id}; allowed: one that is not in flight")
-        try:
-            peer = self._require_sound(order)
-        except InvalidBlocksError as error:
-            self._ended.append(RunningOrder(order).end(str(error)))
-            return
-        if not order.copies:
-            self._ended.append(RunningOrder(order).end())
-            return
+    def _begin(self, peer: _Peer, pull: Pull) -> None:
         if not peer.link.is_open:
-            try:
-                peer.link = self._make_link(order.source, peer.spec, peer.address)
-            except HolderUnreachableError as error:
-                self._ended.append(RunningOrder(order).end(str(error)))
-                return
-        self._sources[order.pull_id] = order.source
-        peer.link.add(time.monotonic(), order)
+            peer.link = self._make_link(pull.source.worker_id, peer.spec, peer.address)
+        peer.link.add(time.monotonic(), pull)
 
-    def abort(self, pull_id: int) -> AbortResult:
+    def abort(self, pull_id: int) -> PullAborted:
         source = self._sources.pop(pull_id, None)
         if source is not None:
             self._peers[source].link.drop(pull_id)
-        self._ended = [outcome for outcome in self._ended if outcome.pull_id != pull_id]
-        return AbortResult.FENCED
+        self._drop_ended(pull_id)
+        return PullAborted(pull_id=pull_id, is_fenced=True)
 
     # --- running ---
 
-    def poll(self) -> list[PullOutcome]:
+    def poll(self) -> list[PullDone]:
         now = time.monotonic()
         if self._local is not None:
             self._local.server.advance(now)
         for link in self._open_links():
             link.advance(now)
-        ended, self._ended = self._ended, []
-        return ended
+        return self._take_ended()
 
     def wait(self, timeout_s: float | None = None) -> None:
         poller = zmq.Poller()
         poller.register(self._wakeup.file, zmq.POLLIN)
         ends = [link.files for link in self._open_links()]
         if self._local is not None:
-            ends.append(self._local.server.wires.files)
+            ends.append(self._local.server.connections.files)
         for file, events in chain.from_iterable(ends):
             poller.register(file, events)
         waits = [*self._waits(time.monotonic()), *([] if timeout_s is None else [timeout_s])]
@@ -216,7 +188,7 @@ class TcpConnector(KVConnector):
         self._ended.clear()
         self._sources.clear()
         if self._local is not None:
-            self._local.server.wires.close()
+            self._local.server.connections.close()
             self._local = None
         self._context.destroy(linger=0)
 
@@ -237,51 +209,39 @@ class TcpConnector(KVConnector):
             deadlines.append(self._local.server.next_deadline())
         return [deadline - now for deadline in deadlines if deadline is not None]
 
-    def _open_links(self) -> list[HolderLink]:
+    def _open_links(self) -> list[ProducerLink]:
         return [peer.link for peer in self._peers.values() if peer.link.is_open]
 
-    def _make_link(self, peer_id: str, spec: KVSpec, address: str) -> HolderLink:
+    def _make_link(self, peer_id: str, spec: KVSpec, address: str) -> ProducerLink:
         """Begin to connect.
 
         Raises:
-            HolderUnreachableError: that is no address.
+            ProducerUnreachableError: that is no address.
         """
         endpoint, _, token = address.rpartition("/")
         try:
             if not endpoint.startswith("tcp://"):
                 raise ValueError("another form")
-            wire: HolderWire = (
-                EncryptedHolderWire(self._context, endpoint, self._timings)
+            connection: ProducerConnection = (
+                EncryptedProducerConnection(self._context, endpoint, self._timings)
                 if has_key(endpoint)
-                else PlainHolderWire(endpoint, self._timings)
+                else PlainProducerConnection(endpoint, self._timings)
             )
         except (zmq.ZMQError, OSError, ValueError) as error:
-            raise HolderUnreachableError("address", address, f"tcp://host:port/token ({error})") from None
-        return HolderLink(
-            wire,
-            HolderAddress(name=f"holder {peer_id!r}", endpoint=endpoint.partition("#")[0], token=token),
+            raise ProducerUnreachableError("address", address, f"tcp://host:port/token ({error})") from None
+        return ProducerLink(
+            connection,
+            ProducerAddress(name=f"producer {peer_id!r}", endpoint=endpoint.partition("#")[0], token=token),
             Landing(self._pool.blocks, self._spec, spec),
             silence_s=self._timings.silence_s,
             on_end=self._on_end,
         )
 
-    def _listen_for_pullers(self, blocks: PoolBytes) -> PlainPullerWires | EncryptedPullerWires:
+    def _listen_for_consumers(
+        self, blocks: PoolBytes
+    ) -> PlainConsumerConnections | EncryptedConsumerConnections:
         if self._listen.curve is None:
-            return PlainPullerWires(self._listen, self._timings, blocks)
-        return EncryptedPullerWires(self._context, self._listen, self._timings, blocks, self._wakeup.set)
-
-    def _require_sound(self, order: PullOrder) -> _Peer:
-        peer = self._peers.get(order.source)
-        if peer is None:
-            raise InvalidBlocksError("source", order.source, f"one of {sorted(self._peers)}")
-        require_sound(
-            order,
-            epoch=peer.epoch,
-            num_remote_blocks=peer.num_blocks,
-            num_local_blocks=len(self._pool.blocks),
+            return PlainConsumerConnections(self._listen, self._timings, blocks)
+        return EncryptedConsumerConnections(
+            self._context, self._listen, self._timings, blocks, self._wakeup.set
         )
-        return peer
-
-    def _on_end(self, outcome: PullOutcome) -> None:
-        del self._sources[outcome.pull_id]
-        self._ended.append(outcome)

@@ -15,24 +15,24 @@ from zmq.utils.monitor import parse_monitor_message
 
 from baton_kv.pool_bytes import PoolBytes
 from baton_kv.staging import Staging
+from baton_kv.tcp_connections import MAX_MESSAGES, File
 from baton_kv.tcp_messages import (
     ChunkSent,
-    ToHolder,
-    ToPuller,
-    decode_to_holder,
-    decode_to_puller,
+    ToConsumer,
+    ToProducer,
+    decode_to_consumer,
+    decode_to_producer,
     encode,
 )
 from baton_kv.tcp_socket import CONNECTION_LOST, TcpTimings, close, connect, listen
 from baton_kv.tcp_stream import Place
-from baton_kv.tcp_wire import MAX_MESSAGES, File
 from baton_kv.transport import Listen
 
 _log = logging.getLogger(__name__)
 
 
-class EncryptedHolderWire:
-    """Begins to connect to `address`, which carries the holder's key.
+class EncryptedProducerConnection:
+    """Begins to connect to `address`, which carries the producer's key.
 
     Raises:
         ZMQError: that is no endpoint.
@@ -51,19 +51,19 @@ class EncryptedHolderWire:
     def files(self) -> Sequence[tuple[File, int]]:
         return (self._socket, zmq.POLLIN), (self._monitor, zmq.POLLIN)
 
-    def send(self, message: ToHolder) -> None:
+    def send(self, message: ToProducer) -> None:
         try:
             self._socket.send(encode(message), zmq.NOBLOCK)
         except zmq.Again:
             return
 
-    def receive(self, place: Place[ToPuller]) -> ToPuller | None:
+    def receive(self, place: Place[ToConsumer]) -> ToConsumer | None:
         try:
             frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             self._require_connection()
             return None
-        message = decode_to_puller(frames[0].buffer)
+        message = decode_to_consumer(frames[0].buffer)
         payload = b"" if len(frames) == 1 else frames[1].buffer
         if len(frames) > 2:
             raise ValueError(f"a message has {len(frames)} frames; allowed: 2")
@@ -74,7 +74,7 @@ class EncryptedHolderWire:
         return message
 
     def discard(self) -> None:
-        """Nothing to do: payloads arrive whole."""
+        """Payloads arrive whole, so there is nothing to discard."""
 
     def close(self) -> None:
         close(self._socket, self._monitor)
@@ -87,11 +87,11 @@ class EncryptedHolderWire:
             self._is_connected = True
 
 
-class EncryptedPullerWires:
-    """One ROUTER socket for all pullers.
+class EncryptedConsumerConnections:
+    """One ROUTER socket for all consumers.
 
     `on_return` is called, on any thread, when `can_take` may have changed. Chunks on their way out are
-    bounded by puller and over all, and each frame that comes in is bounded in size. The number of frames of
+    bounded by consumer and over all, and each frame that comes in is bounded in size. The number of frames of
     one message is not: ZMQ keeps them until the last one has come, or the connection ends.
 
     Raises:
@@ -114,43 +114,43 @@ class EncryptedPullerWires:
     def files(self) -> Sequence[tuple[File, int]]:
         return ((self._socket, zmq.POLLIN),)
 
-    def receive(self) -> Iterator[tuple[bytes, ToHolder | None]]:
+    def receive(self) -> Iterator[tuple[bytes, ToProducer | None]]:
         for _ in range(MAX_MESSAGES):
             try:
-                puller_id, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                consumer_id, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
             try:
                 (frame,) = frames
-                message = decode_to_holder(frame)
+                message = decode_to_producer(frame)
             except (ValueError, msgspec.MsgspecError) as error:
-                _log.warning("dropped a malformed message of a puller: %.200r", error)
+                _log.warning("dropped a malformed message of a consumer: %.200r", error)
             else:
-                yield puller_id, message
+                yield consumer_id, message
 
-    def can_take(self, puller_id: bytes) -> bool:
-        return self.staging.can_lend(puller_id)
+    def can_take(self, consumer_id: bytes) -> bool:
+        return self.staging.can_lend(consumer_id)
 
-    def send(self, puller_id: bytes, message: ToPuller) -> bool:
-        return self._send(puller_id, encode(message))
+    def send(self, consumer_id: bytes, message: ToConsumer) -> bool:
+        return self._send(consumer_id, encode(message))
 
     def send_chunk(
-        self, puller_id: bytes, message: ChunkSent, block_ids: Sequence[int], columns: slice
+        self, consumer_id: bytes, message: ChunkSent, block_ids: Sequence[int], columns: slice
     ) -> bool:
         shape = len(block_ids), columns.stop - columns.start
-        payload = self.staging.lend(puller_id, shape[0] * shape[1])
+        payload = self.staging.lend(consumer_id, shape[0] * shape[1])
         self._blocks.read(block_ids, columns, np.frombuffer(payload, np.uint8).reshape(shape))
-        return self._send(puller_id, encode(message), payload)
+        return self._send(consumer_id, encode(message), payload)
 
     def close(self) -> None:
         self._socket.close(linger=0)
 
-    def _send(self, puller_id: bytes, *frames: bytes | memoryview) -> bool:
-        """What a puller that does not read has no room for is lost."""
+    def _send(self, consumer_id: bytes, *frames: bytes | memoryview) -> bool:
+        """Send without waiting; a message to a consumer that does not read may be lost."""
         try:
-            self._socket.send_multipart([puller_id, *frames], zmq.NOBLOCK, copy=False)
+            self._socket.send_multipart([consumer_id, *frames], zmq.NOBLOCK, copy=False)
         except zmq.Again:
-            _log.debug("a puller does not read what it has asked for")
+            _log.debug("a consumer does not read what it has asked for")
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise

@@ -1,6 +1,6 @@
-"""What two ends of the TCP transport say to each other: msgpack with a type tag, one frame each.
+"""The messages between two ends of the TCP transport: msgpack with a type tag, one frame each.
 
-A puller fetches the blocks of an order and grants the holder a number of chunks; each chunk that arrives
+A consumer fetches the blocks of a pull and grants the producer a number of chunks; each chunk that arrives
 is worth a new grant. Chunks come in order, each followed by a frame with its bytes. A fetch is over with
 its last chunk or with `FetchEnded`, whichever comes first.
 """
@@ -15,7 +15,7 @@ import msgspec
 from baton_core.msgpack import decoder_of
 
 MAX_GRANTED: Final = 4
-"""Chunks that a holder may have been granted by one puller and not have sent."""
+"""Chunks that a producer may have been granted by one consumer and not have sent."""
 
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 _Grant = Annotated[int, msgspec.Meta(ge=1, le=MAX_GRANTED)]
@@ -48,7 +48,7 @@ class Drop(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class ChunkSent(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The next frame holds this chunk of the order."""
+    """The next frame holds this chunk of the pull."""
 
     fetch_id: _Number
     number: _Number
@@ -61,14 +61,14 @@ class FetchEnded(msgspec.Struct, frozen=True, array_like=True, tag=True):
     reason: str
 
 
-ToHolder = Fetch | Grant | Drop
-ToPuller = ChunkSent | FetchEnded
+ToProducer = Fetch | Grant | Drop
+ToConsumer = ChunkSent | FetchEnded
 
 encode = msgspec.msgpack.Encoder().encode
-decode_to_holder: Callable[[bytes | memoryview], ToHolder] = decoder_of(ToHolder)
-decode_to_puller: Callable[[bytes | memoryview], ToPuller] = decoder_of(ToPuller)
+decode_to_producer: Callable[[bytes | memoryview], ToProducer] = decoder_of(ToProducer)
+decode_to_consumer: Callable[[bytes | memoryview], ToConsumer] = decoder_of(ToConsumer)
 
 
 def max_frame_bytes(num_blocks: int) -> int:
-    """Of a frame to a holder of so many blocks: room to fetch all of them, at 5 bytes to an id."""
+    """Limit of a frame to a producer of `num_blocks`: room to fetch all of them, at 5 bytes to an id."""
     return 1024 + 5 * num_blocks

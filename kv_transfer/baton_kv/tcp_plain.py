@@ -18,31 +18,31 @@ import zmq
 
 from baton_core.errors import InvalidConfigError
 from baton_kv.pool_bytes import PoolBytes
+from baton_kv.tcp_connections import MAX_MESSAGES, File
 from baton_kv.tcp_messages import (
     ChunkSent,
-    ToHolder,
-    ToPuller,
-    decode_to_holder,
-    decode_to_puller,
+    ToConsumer,
+    ToProducer,
+    decode_to_consumer,
+    decode_to_producer,
     encode,
     max_frame_bytes,
 )
 from baton_kv.tcp_socket import TcpTimings
 from baton_kv.tcp_stream import FrameStream, Place
-from baton_kv.tcp_wire import MAX_MESSAGES, File
 from baton_kv.transport import Listen
 
 MAX_PORT: Final = 65535
-MAX_PULLERS: Final = 256
+MAX_CONSUMERS: Final = 256
 """Connected at a time; one more is turned away."""
-_MAX_TO_PULLER: Final = 4096
+_MAX_TO_CONSUMER: Final = 4096
 _MAX_UNSENT: Final = 1024
-"""Pieces that a puller may not have read, chunks aside; then it is hung up on."""
+"""Pieces that a consumer may not have read, chunks aside; then it is hung up on."""
 _MAX_EVENTS: Final = 64
 _log = logging.getLogger(__name__)
 
 
-class PlainHolderWire:
+class PlainProducerConnection:
     """Begins to connect to `endpoint`, `tcp://host:port`.
 
     Raises:
@@ -56,8 +56,8 @@ class PlainHolderWire:
             raise ValueError(f"port is {port}; allowed: 1 to {MAX_PORT}")
         connection, address = _socket_for(host, int(port))
         _configure(connection, timings)
-        self._stream: FrameStream[ToPuller] = FrameStream(
-            connection, decode_to_puller, max_message_bytes=_MAX_TO_PULLER
+        self._stream: FrameStream[ToConsumer] = FrameStream(
+            connection, decode_to_consumer, max_message_bytes=_MAX_TO_CONSUMER
         )
         self._connection = connection
         connection.connect_ex(address)  # what is wrong with it shows when it is read
@@ -71,13 +71,13 @@ class PlainHolderWire:
     def files(self) -> Sequence[tuple[File, int]]:
         return ((self._stream.fileno(), zmq.POLLIN | (zmq.POLLOUT if self._stream.num_unsent else 0)),)
 
-    def send(self, message: ToHolder) -> None:
+    def send(self, message: ToProducer) -> None:
         try:
             self._stream.send(encode(message))
         except OSError:
             return  # `receive` says so
 
-    def receive(self, place: Place[ToPuller]) -> ToPuller | None:
+    def receive(self, place: Place[ToConsumer]) -> ToConsumer | None:
         if self._stream.num_unsent:
             self._stream.flush()
         message = self._stream.receive(place)
@@ -91,8 +91,8 @@ class PlainHolderWire:
         self._stream.close()
 
 
-class PlainPullerWires:
-    """Listens at `where`; `address` is what pullers connect to.
+class PlainConsumerConnections:
+    """Listens at `where`; `address` is what consumers connect to.
 
     Raises:
         InvalidConfigError: the address is not this machine's, or taken.
@@ -106,36 +106,36 @@ class PlainPullerWires:
         self._blocks = blocks
         self._epoll = select.epoll()
         self._epoll.register(self._listener, select.EPOLLIN)
-        self._streams: dict[bytes, FrameStream[ToHolder]] = {}
+        self._streams: dict[bytes, FrameStream[ToProducer]] = {}
         self._names: dict[int, bytes] = {}
-        """Of the pullers, by file."""
+        """Names of the consumers, by file."""
         self._numbers = count()
 
     @property
     def files(self) -> Sequence[tuple[File, int]]:
         return ((self._epoll.fileno(), zmq.POLLIN),)
 
-    def receive(self) -> Iterator[tuple[bytes, ToHolder | None]]:
+    def receive(self) -> Iterator[tuple[bytes, ToProducer | None]]:
         for file, _ in self._epoll.poll(0, _MAX_EVENTS):
             if file == self._listener.fileno():
                 self._accept()
             else:
                 yield from self._receive_from(file)
 
-    def can_take(self, puller_id: bytes) -> bool:
-        return not self._streams[puller_id].num_unsent
+    def can_take(self, consumer_id: bytes) -> bool:
+        return not self._streams[consumer_id].num_unsent
 
-    def send(self, puller_id: bytes, message: ToPuller) -> bool:
-        return self._send(puller_id, message)
+    def send(self, consumer_id: bytes, message: ToConsumer) -> bool:
+        return self._send(consumer_id, message)
 
     def send_chunk(
-        self, puller_id: bytes, message: ChunkSent, block_ids: Sequence[int], columns: slice
+        self, consumer_id: bytes, message: ChunkSent, block_ids: Sequence[int], columns: slice
     ) -> bool:
-        return self._send(puller_id, message, self._blocks.view(block_ids, columns))
+        return self._send(consumer_id, message, self._blocks.view(block_ids, columns))
 
     def close(self) -> None:
-        for puller_id in list(self._streams):
-            self._hang_up(puller_id)
+        for consumer_id in list(self._streams):
+            self._hang_up(consumer_id)
         self._epoll.close()
         self._listener.close()
 
@@ -144,61 +144,61 @@ class PlainPullerWires:
             connection, _ = self._listener.accept()
         except OSError:
             return  # it has gone already, or there are too many files
-        if len(self._streams) >= MAX_PULLERS:
+        if len(self._streams) >= MAX_CONSUMERS:
             connection.close()
             return
         _configure(connection, self._timings)
         name = b"%d" % next(self._numbers)
         self._streams[name] = FrameStream(
-            connection, decode_to_holder, max_message_bytes=max_frame_bytes(len(self._blocks))
+            connection, decode_to_producer, max_message_bytes=max_frame_bytes(len(self._blocks))
         )
         self._names[connection.fileno()] = name
         self._epoll.register(connection, select.EPOLLIN)
 
-    def _receive_from(self, file: int) -> Iterator[tuple[bytes, ToHolder | None]]:
-        if (puller_id := self._names.get(file)) is None:
+    def _receive_from(self, file: int) -> Iterator[tuple[bytes, ToProducer | None]]:
+        if (consumer_id := self._names.get(file)) is None:
             return  # hung up on meanwhile
-        stream = self._streams[puller_id]
+        stream = self._streams[consumer_id]
         try:
             stream.flush()
             for _ in range(MAX_MESSAGES):
                 message = stream.receive(_refuse_payload)
                 if message is None:
                     break
-                yield puller_id, message
-                if puller_id not in self._streams:
+                yield consumer_id, message
+                if consumer_id not in self._streams:
                     return
         except OSError:
-            yield self._hang_up(puller_id), None
+            yield self._hang_up(consumer_id), None
         except (ValueError, msgspec.MsgspecError) as error:
-            _log.warning("hung up on a puller that does not keep to the protocol: %.200r", error)
-            yield self._hang_up(puller_id), None
+            _log.warning("hung up on a consumer that does not keep to the protocol: %.200r", error)
+            yield self._hang_up(consumer_id), None
         else:
             self._watch(stream)
 
-    def _send(self, puller_id: bytes, message: ToPuller, payload: Iterable[memoryview] = ()) -> bool:
-        stream = self._streams.get(puller_id)
+    def _send(self, consumer_id: bytes, message: ToConsumer, payload: Iterable[memoryview] = ()) -> bool:
+        stream = self._streams.get(consumer_id)
         if stream is None:
             return False
         try:
             stream.send(encode(message), payload)
         except OSError:
-            self._hang_up(puller_id)
+            self._hang_up(consumer_id)
             return False
         if stream.num_unsent > _MAX_UNSENT + len(self._blocks):
-            self._hang_up(puller_id)
+            self._hang_up(consumer_id)
             return False
         self._watch(stream)
         return True
 
-    def _watch(self, stream: FrameStream[ToHolder]) -> None:
+    def _watch(self, stream: FrameStream[ToProducer]) -> None:
         self._epoll.modify(stream, select.EPOLLIN | (select.EPOLLOUT if stream.num_unsent else 0))
 
-    def _hang_up(self, puller_id: bytes) -> bytes:
-        stream = self._streams.pop(puller_id)
+    def _hang_up(self, consumer_id: bytes) -> bytes:
+        stream = self._streams.pop(consumer_id)
         del self._names[stream.fileno()]
         stream.close()
-        return puller_id
+        return consumer_id
 
 
 def _has_peer(connection: socket.socket) -> bool:
@@ -209,7 +209,7 @@ def _has_peer(connection: socket.socket) -> bool:
     return True
 
 
-def _refuse_payload(message: ToHolder, num_bytes: int) -> Iterable[memoryview]:
+def _refuse_payload(message: ToProducer, num_bytes: int) -> Iterable[memoryview]:
     if num_bytes:
         raise ValueError(f"a message has a payload of {num_bytes} bytes; allowed: none")
     return ()
@@ -223,7 +223,7 @@ def _listen(where: Listen) -> socket.socket:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         try:
             listener.bind(address)
-            listener.listen(MAX_PULLERS)
+            listener.listen(MAX_CONSUMERS)
         except OSError:
             listener.close()
             raise

@@ -1,4 +1,4 @@
-"""What the TCP transport waits for, and ZMQ's sockets for where it is encrypted: how much they may hold."""
+"""The timings of the TCP transport, and ZMQ's sockets with their limits for where it is encrypted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from baton_kv.tcp_messages import MAX_GRANTED, max_frame_bytes
 from baton_kv.transport import Listen
 
 _MAX_QUEUED: Final = 64
-"""Messages to or from one puller; at most `MAX_GRANTED` of them are chunks."""
+"""Messages to or from one consumer; at most `MAX_GRANTED` of them are chunks."""
 
 
 CONNECTION_LOST: Final = (
@@ -28,22 +28,22 @@ CONNECTION_LOST: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TcpTimings:
-    """How long each end waits for the other."""
+    """Times that each end waits for the other."""
 
     heartbeat_s: float = 0.5
     lost_s: float = 2.0
     """Without an answer to a heartbeat the connection is lost. Plain connections count in whole seconds."""
     silence_s: float = 5.0
-    """A puller gives up a holder that is connected but sends none of the chunks it may send; below the
+    """A consumer gives up a producer that is connected but sends none of the chunks it may send; below the
     deadline that the core has for a whole copy."""
     idle_s: float = 30.0
-    """A holder gives up a fetch whose puller takes nothing."""
+    """A producer gives up a fetch whose consumer takes nothing."""
 
 
 def listen(
     context: zmq.Context[zmq.Socket[bytes]], where: Listen, timings: TcpTimings, num_blocks: int
 ) -> tuple[zmq.Socket[bytes], str]:
-    """Open the socket of a holder of `num_blocks`; return it and the address that pullers connect to.
+    """Open the socket of a producer of `num_blocks`; return it and the address that consumers connect to.
 
     Raises:
         InvalidConfigError: the address is not this machine's, or taken.
@@ -71,7 +71,7 @@ def listen(
 def connect(
     context: zmq.Context[zmq.Socket[bytes]], address: str, timings: TcpTimings
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-    """Open a puller's socket and begin to connect; return it and the one that tells of its connection.
+    """Open a consumer's socket and begin to connect; return it and the one that tells of its connection.
 
     Raises:
         ZMQError: that is no endpoint.

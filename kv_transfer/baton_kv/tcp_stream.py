@@ -15,12 +15,12 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 Place = Callable[[T, int], Iterable[memoryview]]
-"""Where a message's payload of so many bytes goes, as writable bytes; nothing to throw it away.
+"""Returns the memory for a message's payload of so many bytes; an empty one discards it.
 
 Raises ValueError for a payload that is not wanted."""
 _SIZES: Final = struct.Struct("!II")
 _MAX_PIECES: Final = 512
-"""Of memory to one system call; Linux allows 1,024."""
+"""Pieces of memory to one system call; Linux allows 1,024."""
 _SCRAP_BYTES: Final = 1 << 16
 
 
@@ -105,7 +105,7 @@ class FrameStream(Generic[T]):
         return message
 
     def _fill_head(self, num_bytes: int) -> bool:
-        """Whether the frame's first bytes are here, so many."""
+        """True if the frame's first bytes are here, so many."""
         while len(self._head) < num_bytes:
             try:
                 received = self._connection.recv(num_bytes - len(self._head))
@@ -116,7 +116,7 @@ class FrameStream(Generic[T]):
         return True
 
     def _receive_payload(self) -> bool:
-        """Whether it is complete."""
+        """True if it is complete."""
         while self._num_left:
             targets = list(islice(self._targets, _MAX_PIECES)) or [
                 memoryview(bytearray(min(self._num_left, _SCRAP_BYTES)))

@@ -1,4 +1,4 @@
-"""How a worker's blocks may travel, as settings name it."""
+"""The transports of KV blocks, as settings name them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Transport(StrEnum):
     SHARED_MEMORY = "shared_memory"
     TCP = "tcp"
     NIXL = "nixl"
-    """What UCX finds: RDMA, or TCP; an optional extra. `auto` never takes it."""
+    """RDMA or TCP, as UCX finds it; an optional extra. `auto` never takes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listen:
-    """Where the TCP transport waits for pullers."""
+    """The address at which the TCP transport waits for consumers."""
 
     host: str = "127.0.0.1"
     """Address of an interface, one of IPv6 in brackets; `0.0.0.0` and `[::]` are all of them."""
     port: int = 0
     """0 takes any."""
     advertised_host: str = ""
-    """What pullers connect to; empty stands for `host`. An address is better than a name, which is looked up
-    on the one thread that also keeps up a puller's other connections."""
+    """Host that consumers connect to; empty stands for `host`. An address is better than a name, which is
+    looked up on the one thread that also keeps up a consumer's other connections."""
     curve: CurveKeys | None = None
-    """What encrypts the blocks, and keeps out who has not been told the pool's description."""
+    """Keys that encrypt the blocks, and keep out anyone without the pool's description."""

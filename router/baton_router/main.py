@@ -3,50 +3,56 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import platform
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from baton_core.errors import BatonError
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.moves import MoveLimits
-from baton_core.routing.placement import PlacementConfig
-from baton_core.routing.role_balance import BalanceConfig
-from baton_core.routing.role_pressure import Limits
-from baton_core.routing.router_core import RouterConfig
 from baton_core.sessions.session import SessionTimings
 from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
-from baton_router.fleet_status import FleetStatus
-from baton_router.front_door import FrontDoor
-from baton_router.generation_defaults import with_generation_config
+from baton_router.core.fleet.role_balance import BalanceConfig
+from baton_router.core.fleet.role_pressure import Limits
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.migration import MigrationLimits
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.placement.placement_config import PlacementConfig
+from baton_router.grpc.inference_service import BatonService
+from baton_router.grpc.operator_service import OperatorService
+from baton_router.grpc.server import GrpcServer
 from baton_router.http.app import make_app
-from baton_router.http.parsers import read_parsers
-from baton_router.http.server import HttpServer
-from baton_router.http.site import make_site
+from baton_router.http.app_state import AppState
+from baton_router.http.chat.output_parsers import read_parsers
+from baton_router.http.connections.server import HttpServer
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
-from baton_router.model_folder import find_model_folder, read_chat_template, read_model_folder
-from baton_router.operator_service import OperatorService
-from baton_router.request_spans import RequestSpans
-from baton_router.resume_tokens import ResumeTokens
-from baton_router.router import Router
-from baton_router.service import BatonService
-from baton_router.settings import RouterSettings
-from baton_router.tokenization import Tokenizer
-from baton_router.tokenizing_threads import TokenizingThreads
-from baton_service.grpc_server import GrpcServer
+from baton_router.operations.fleet_status import FleetStatus
+from baton_router.process.generation_service import GenerationService
+from baton_router.process.launcher_news import follow_launcher
+from baton_router.process.router import Router
+from baton_router.process.router_settings import RouterSettings
+from baton_router.redis.router_sharing import open_router_share
+from baton_router.requests.resume_tokens import ResumeTokens
+from baton_router.streams.request_spans import RequestSpans
+from baton_router.text.generation_defaults import with_generation_config
+from baton_router.text.model_folder import find_model_folder, read_chat_template, read_model_folder
+from baton_router.text.model_to_serve import read_served_model
+from baton_router.text.tokenization import Tokenizer
+from baton_router.text.tokenizing_threads import TokenizingThreads
+from baton_service.descriptors import DescriptorShares
 from baton_service.keys import Keys
 from baton_service.logs import configure_logging
+from baton_service.loop_turns import LoopTurns
 from baton_service.reachability import reachable_host
-from baton_service.shared_state.shares import open_router_share
 from baton_service.stop_signals import on_first_signal
-from baton_service.tracing import start_tracing
+from baton_service.tracing_start import start_tracing
 
 EXIT_REFUSED: Final = 2
 EXIT_INTERRUPTED: Final = 130
@@ -54,12 +60,16 @@ _BATON: Final = baton_pb2.DESCRIPTOR.services_by_name["Baton"].full_name
 _SESSIONS: Final = session_pb2.DESCRIPTOR.services_by_name["Sessions"].full_name
 _OPERATOR: Final = baton_pb2.DESCRIPTOR.services_by_name["Operator"].full_name
 _STOP_WITHIN_S: Final = 1.0
+_SWITCH_INTERVAL_S: Final = 0.0005
+"""Time that a thread which reads a large body or prompt may keep the interpreter from the event loop.
+
+Python's own 5 ms, at each of the loop's turns, would starve sessions and health under a few such threads."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where a router listens, each `host:port`."""
+    """The addresses of a router, each `host:port`."""
 
     grpc: str
     http: str
@@ -69,17 +79,22 @@ def run_router(
     settings: RouterSettings,
     on_bound: Callable[[Addresses], None] = lambda addresses: None,
     on_status: Callable[[FleetStatus], None] = lambda status: None,
+    workers_fd: int | None = None,
 ) -> int:
     """Run one router until SIGTERM or SIGINT; a second signal ends it at once.
 
-    `on_bound` is told where it listens once it does, `on_status` of its workers whenever they change.
+    `on_bound` gets the addresses once it listens, `on_status` the workers' status whenever it changes. Its
+    launcher, if it has one, reports the workers' processes through the pipe `workers_fd`.
 
     Returns the process's exit code: 0 when it was told to stop, 2 when a setting or the model was refused,
     with the reason in the log, 130 when it was interrupted.
     """
     configure_logging("router", settings.log_format, settings.log_level)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
-        asyncio.run(_run_until_signal(settings, on_bound, on_status))
+        turns = LoopTurns()
+        with asyncio.Runner(loop_factory=turns.make_loop) as runner:
+            runner.run(_run_until_signal(settings, turns, on_bound, on_status, workers_fd))
     except BatonError as error:
         _log.error("%s", error)
         return EXIT_REFUSED
@@ -89,18 +104,24 @@ def run_router(
 
 
 class RouterServer:
-    """The parts of a router, put together. Start and stop it once, on one loop."""
+    """A whole router. Start and stop it once, on one loop."""
 
     def __init__(
-        self, settings: RouterSettings, on_status: Callable[[FleetStatus], None] = lambda status: None
+        self,
+        settings: RouterSettings,
+        on_status: Callable[[FleetStatus], None] = lambda status: None,
+        turns: LoopTurns | None = None,
     ) -> None:
         self._settings = settings
-        self._tell_status = on_status
+        self._publish_status = on_status
+        self.descriptors = DescriptorShares.divide(settings.http.connections.max_connections)
+        """Connections that its ports may have open."""
         self._keys = Keys(settings.http.api_keys)
         self._server = GrpcServer(
             keys=self._keys,
             keyless=(_SESSIONS,) if settings.tls.grpc_authority else (),  # their certificates let workers in
             credentials=settings.tls.grpc_credentials(),
+            max_connections=self.descriptors.max_grpc,
         )
         self._http = HttpServer()
         self._threads = TokenizingThreads()
@@ -112,8 +133,8 @@ class RouterServer:
             settings.redis,
             router_id,
             epoch,
-            tell=lambda told: self._router.tell(told),
-            charges=lambda: self._router.fleet.charges(),
+            on_update=lambda update: self._router.notify(update),
+            reservations=lambda: self._router.fleet.reservations(),
         )
         self._tracing = start_tracing(settings.tracing, service="baton-router", instance_id=router_id)
         self._spans = RequestSpans(self._tracing, settings.model_names[0])
@@ -129,13 +150,18 @@ class RouterServer:
             timings=SessionTimings(dead_after_s=settings.session_timeout_s),
         )
         shared = self._share.state if settings.redis.is_given else None
-        self._metrics = RouterMetrics(settings.model_names[0], self._router.core, requests, shared)
+        self._metrics = RouterMetrics(settings.model_names[0], self._router.core, requests, shared, turns)
         self.grpc_port = 0
-        """Where gRPC clients and workers find it, once started."""
+        """Port of gRPC clients and workers, once started."""
+
+    @property
+    def router(self) -> Router:
+        """The router that the protocols' services use."""
+        return self._router
 
     @property
     def http_port(self) -> int:
-        """Where HTTP clients find it, once started."""
+        """Port of HTTP clients, once started."""
         return self._http.port
 
     async def start(self) -> None:
@@ -152,25 +178,27 @@ class RouterServer:
                 settings.grpc_address, flag="address of --host and --grpc-port"
             )
             address = self._advertised_address()
-            self._front_door = self._open_door()
+            self._service = self._make_service()
         except BatonError:
             await self._http.stop(0)
             await self._server.stop(0)
             raise
-        site = make_site(self._front_door, settings.http, self._metrics, self._keys)
+        state = AppState(
+            service=self._service, settings=settings.http, metrics=self._metrics, keys=self._keys
+        )
         await self._http.start(
-            make_app(site),
+            make_app(state),
             root_path=settings.http.root_path,
-            limits=settings.http.connections,
+            limits=replace(settings.http.connections, max_connections=self.descriptors.max_http),
             tls=settings.tls.http_context(),
         )
-        add_BatonServicer_to_server(BatonService(self._front_door, self._keys), self._server.server)  # type: ignore[no-untyped-call]
+        add_BatonServicer_to_server(BatonService(self._service, self._keys), self._server.server)  # type: ignore[no-untyped-call]
         add_SessionsServicer_to_server(self._router.sessions, self._server.server)  # type: ignore[no-untyped-call]
         reflects = [_BATON]
         if settings.http.enable_operator_routes:
             if not settings.http.api_keys:
                 _log.warning("operator routes are open to everybody: there is no --api-key")
-            operator = OperatorService(self._front_door)
+            operator = OperatorService(self._service)
             add_OperatorServicer_to_server(operator, self._server.server)  # type: ignore[no-untyped-call]
             reflects.append(_OPERATOR)
         await self._server.start(reflects=reflects)
@@ -185,15 +213,16 @@ class RouterServer:
             await self._health
         await self._metrics.sampler.stop()
         await self._server.set_serving(False)
-        await self._front_door.drain(self._settings.shutdown_timeout_s)
+        await self._service.drain(self._settings.shutdown_timeout_s)
         await self._share.stop()
         self._router.close("the router shuts down")
         await self._http.stop(_STOP_WITHIN_S)
         await self._server.stop(_STOP_WITHIN_S)
+        self._service.close()
         self._threads.close()
         await asyncio.to_thread(self._tracing.close)
 
-    def _open_door(self) -> FrontDoor:
+    def _make_service(self) -> GenerationService:
         settings = self._settings
         limits = read_parsers(settings.http, settings.limits)
         template = read_chat_template(settings.chat_template) if settings.chat_template else None
@@ -205,7 +234,8 @@ class RouterServer:
             settings.generation_config,
             settings.override_generation_config,
         )
-        return FrontDoor(
+        self._router.serve(read_served_model(model, settings.limits.logits_processors))
+        return GenerationService(
             settings.model_names,
             model,
             Tokenizer(model, template),
@@ -219,7 +249,7 @@ class RouterServer:
         )
 
     def _advertised_address(self) -> str:
-        """Where workers of other machines reach this router.
+        """Return the address at which workers of other machines reach this router.
 
         Raises:
             InvalidConfigError: --advertise-host does not resolve, or no interface leads to Redis.
@@ -233,13 +263,21 @@ class RouterServer:
 
     def _on_status(self, status: FleetStatus) -> None:
         self._is_ready_changed.set()
-        self._tell_status(status)
+        self._publish_status(status)
 
     async def _report_health(self) -> None:
         while True:
             await self._is_ready_changed.wait()
             self._is_ready_changed.clear()
             await self._server.set_serving(self._router.is_ready)
+
+
+def _log_shares(shares: DescriptorShares, max_http: int) -> None:
+    level = logging.INFO if shares.max_http == max_http else logging.WARNING
+    text = (
+        "at most %d HTTP and %d gRPC connections: %d files may be open (ulimit -n), --max-connections is %d"
+    )
+    _log.log(level, text, shares.max_http, shares.max_grpc, shares.num_allowed, max_http)
 
 
 def _core_config(settings: RouterSettings, epoch: int) -> RouterConfig:
@@ -251,8 +289,8 @@ def _core_config(settings: RouterSettings, epoch: int) -> RouterConfig:
         placement=placement,
         timeout_s=settings.request_timeout_s,
         queue_s=settings.admission.queue_timeout_s,
-        homeless_s=settings.move_timeout_s,
-        moves=MoveLimits(wait_s=settings.move_timeout_s),
+        decode_wait_s=settings.move_timeout_s,
+        migrations=MigrationLimits(wait_s=settings.move_timeout_s),
     )
     step_s = settings.admission.slo.tpot_s
     return RouterConfig(
@@ -264,11 +302,14 @@ def _core_config(settings: RouterSettings, epoch: int) -> RouterConfig:
 
 async def _run_until_signal(
     settings: RouterSettings,
+    turns: LoopTurns,
     on_bound: Callable[[Addresses], None],
     on_status: Callable[[FleetStatus], None],
+    workers_fd: int | None,
 ) -> None:
-    server = RouterServer(settings, on_status)
+    server = RouterServer(settings, on_status, turns)
     await server.start()
+    following = asyncio.create_task(follow_launcher(workers_fd, server.router))
     try:
         host = settings.shown_host
         addresses = Addresses(grpc=f"{host}:{server.grpc_port}", http=f"{host}:{server.http_port}")
@@ -278,8 +319,12 @@ async def _run_until_signal(
             names = ", ".join(settings.model_names)
             scheme = "https" if settings.tls.certfile else "http"
             where = f"{scheme}://{addresses.http}, gRPC at {addresses.grpc}"
-            _log.info("listening at %s; workers of %s are awaited", where, names)
+            gc.freeze()  # What is loaded by now stays; traversing all of it would stop the loop each time.
+            _log.info("listening at %s; waiting for workers of %s", where, names)
+            _log_shares(server.descriptors, settings.http.connections.max_connections)
             await is_told_to_stop.wait()
         _log.info("stopping")
     finally:
+        following.cancel()
+        await asyncio.wait([following])
         await server.stop()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from random import Random
 
 from baton import CompletionOutput, SamplingParams
-from baton.clusters.request_encoder import encode_params
+from baton.executors.request_encoder import encode_params
 from baton_proto.v1 import baton_pb2 as pb
 
 

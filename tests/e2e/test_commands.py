@@ -10,9 +10,9 @@ from pathlib import Path
 
 from baton import LLM
 from baton.commands.cli_arguments import BUNDLED_MODEL
-from baton_router.chat_template import Conversation
-from baton_router.model_folder import read_model_folder
-from baton_router.tokenization import Tokenizer
+from baton_router.text.chat_template import Conversation
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 from tests.e2e.calls import greedy
 from tests.e2e.processes import BATON, Cluster
 

@@ -1,4 +1,4 @@
-"""Every example of README.md and docs/api.md, run as it is written.
+"""Every example of README.md and of the pages for users, run as it is written.
 
 Python and curl examples speak to a served cluster in the place of the documented addresses. Commands that
 install, or that serve until they are told to stop, are parsed with the real command line instead of run.
@@ -21,7 +21,7 @@ from baton.commands import cli_arguments
 from tests.e2e.processes import Cluster
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "docs/api.md")
+DOCUMENTS = ("README.md", "docs/quickstart.md", "docs/vllm.md", "docs/deploying.md", "docs/api.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SERVING = ("serve", "router", "prefill-worker", "decode-worker", "mixed-worker")
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
@@ -108,6 +108,9 @@ def test_commands_run_or_are_understood(example: Example, cluster: Cluster) -> N
             targets = {word for word in arguments if "=" not in word}
             makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
             assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+        elif program == "docker":
+            assert arguments[0] == "compose"
+            assert all((ROOT / word).is_file() for word in arguments if word.endswith(".yaml"))
         elif program == "pip":
             extras = set(re.findall(r"\[(\w+)\]", " ".join(arguments)))
             assert extras <= EXTRAS

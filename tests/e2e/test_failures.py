@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -37,6 +38,7 @@ from tests.e2e.processes import (
     until,
 )
 
+ON_THE_WAY_S = 0.1
 GOES_ON_WITHIN_S = 80.0
 """From the death of a worker to the end of the last stream, on a busy machine."""
 RESTARTED_WITHIN_S = 80.0
@@ -106,12 +108,15 @@ async def disturb(
 
 
 def check_ends(ends: Sequence[End], since_s: float, expected: Sequence[list[CompletionOutput]]) -> set[str]:
-    """Every request has the undisturbed answer, and in time; returns who ended those that had not before."""
+    """Every request has the undisturbed answer, and in time; returns the workers that ended the later ones.
+
+    An end may have been on its way already when the worker was disturbed.
+    """
     for end, outputs in zip(ends, expected, strict=True):
         assert not end.error
         assert end.outputs == outputs
         assert end.ended_s - since_s < GOES_ON_WITHIN_S
-    return {end.decode_worker for end in ends if end.ended_s > since_s}
+    return {end.decode_worker for end in ends if end.ended_s > since_s + ON_THE_WAY_S}
 
 
 def expect(llm: LLM, prompts: list[list[int]], params: SamplingParams) -> list[list[CompletionOutput]]:
@@ -165,7 +170,9 @@ def test_a_worker_that_freezes_is_given_up_and_comes_back(trio: Cluster, llm: LL
 
 def wait_for_successor(trio: Cluster, command: str, dead_pid: int) -> None:
     """Wait until the launcher has started another worker for the dead one and it has joined."""
-    assert f"{command} died (exit code -9) and is started again" in trio.log.read_text()
+    role = command.removesuffix("-worker")
+    told = rf"worker {role}-\d was killed by SIGKILL; it is started again in 1 s"
+    assert re.search(told, trio.log.read_text())
     until(lambda: len(trio.info().workers) == 3, RESTARTED_WITHIN_S, "the worker again")
     assert dead_pid not in trio.pids_of(f"baton {command}")
 
@@ -238,11 +245,3 @@ def test_a_cluster_stops_in_good_order_when_its_standard_input_ends(tmp_path: Pa
         steps = ("router stopping", "worker mixed-0 left: the router shuts down", "mixed-worker leaving")
         places = [cluster.log.read_text().find(step) for step in steps]
         assert -1 < places[0] < places[1] < places[2]
-
-
-def test_a_launcher_ends_with_its_router(tmp_path: Path) -> None:
-    with starting(tmp_path, *ONE_MIXED) as cluster, Family(family_of(cluster.process.pid)) as family:
-        (router,) = cluster.pids_of("baton router")
-        os.kill(router, signal.SIGKILL)
-        assert cluster.process.wait(STOP_WITHIN_S) not in (0, 2)
-        family.wait_until_gone(within_s=20.0)

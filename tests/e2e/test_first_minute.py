@@ -13,10 +13,21 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.processes import BATON, PATIENT, READY_WITHIN_S, SMALL, STOP_WITHIN_S, Cluster, starting, until
+from tests.e2e.processes import (
+    BATON,
+    PATIENT,
+    READY_WITHIN_S,
+    SMALL,
+    STOP_WITHIN_S,
+    Cluster,
+    children_of,
+    starting,
+    until,
+)
 
 TROUBLE = re.compile(r"WARNING|ERROR|Traceback|Exception|leaked|never awaited")
 PROMPT = {"prompt": "import os", "max_tokens": 2}
+BENCH_FLAGS = ("--num-prompts", "2", "--random-input-len", "8", "--random-output-len", "2", "--disable-tqdm")
 STEPS = (
     "listening at ",
     " loading baton-docs-5m",
@@ -39,10 +50,11 @@ def test_clients_are_told_to_come_again_until_the_banner_says_where(tmp_path: Pa
         early = http.post("/v1/completions", json=PROMPT)
         health = http.get("/health")
         assert (early.status_code, health.status_code) == (503, 503)
-        assert early.json()["error"]["message"] == "no decode worker is registered"
+        loading = "0 of 2 workers are registered: decode-1 is loading, prefill-0 is loading"
+        assert early.json()["error"]["message"] == f"no decode worker is registered; {loading}"
         assert int(early.headers["retry-after"]) >= 1
         assert int(health.headers["retry-after"]) >= 1
-        assert "none is registered" in health.text
+        assert health.text == "no worker prefills: prefill-0 is loading\n"
         assert lines_with(cluster, "serving ") == []
         until(lambda: bool(lines_with(cluster, "  gRPC ")), READY_WITHIN_S, "the banner")
         assert http.get("/health").status_code == 200
@@ -60,6 +72,30 @@ def test_clients_are_told_to_come_again_until_the_banner_says_where(tmp_path: Pa
             assert httpx.get(shown[name]).status_code == 200
         places = [told.index(step) for step in STEPS]
         assert places == sorted(places)
+
+
+def test_a_command_says_what_loads_or_waits_for_it(tmp_path: Path) -> None:
+    with starting(tmp_path, *SMALL) as cluster:
+        pid = cluster.process.pid
+        until(lambda: len(children_of(pid)) == 3, READY_WITHIN_S, "router and workers")
+        workers = set(children_of(pid)) - set(cluster.pids_of("baton router"))
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        command = (*BATON, "complete", "--address", cluster.address, "--max-tokens", "2", "import os")
+        early = subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN_S, check=False)
+        loading = "0 of 2 workers are registered: decode-1 is loading, prefill-0 is loading"
+        assert early.returncode == 1
+        assert f"no decode worker is registered; {loading}" in early.stderr
+        bench = (*BATON, "bench", "serve", "--base-url", f"http://{cluster.http_address}", *BENCH_FLAGS)
+        ended = subprocess.run(bench, capture_output=True, text=True, timeout=READY_WITHIN_S, check=False)
+        assert (ended.returncode, ended.stdout) == (1, "")
+        assert "all 2 requests failed: there is nothing to measure" in ended.stderr
+        assert "2 of 2 requests failed: " in ended.stderr
+        assert loading in ended.stderr
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        waiting = (*command, "--wait", str(READY_WITHIN_S))
+        subprocess.run(waiting, capture_output=True, timeout=2 * READY_WITHIN_S, check=True)
 
 
 @pytest.mark.parametrize("after_s", [0.3, 0.8, 1.5, 3.0, 5.0])

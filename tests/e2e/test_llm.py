@@ -29,7 +29,7 @@ INTERRUPTED_WITHIN_S = 20.0
 """What is interrupted would take many times as long."""
 TEXT = "import json\n\n# Read the file\n"
 ARGUMENTS = {"dtype": "float32", "logits_processors": [PROCESSOR], "reasoning_parser": "qwen3"}
-DRAWN = SamplingParams(seed=5, temperature=0.9, top_k=50, max_tokens=20, ignore_eos=True)
+SAMPLED = SamplingParams(seed=5, temperature=0.9, top_k=50, max_tokens=20, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,9 @@ def spawned() -> Iterator[LLM]:
     before = set(children_of(os.getpid()))
     llm = LLM(prefill_workers=1, decode_workers=1, split="always", **ARGUMENTS)
     (launcher,) = set(children_of(os.getpid())) - before
-    pids = family_of(launcher)
-    assert len(pids) == 4, "launcher, router and two workers"
-    with Family(pids) as family, llm:
+    titles = sorted(children_of(launcher).values())
+    assert titles == ["baton decode-worker", "baton prefill-worker", "baton router"]
+    with Family(family_of(launcher)) as family, llm:
         yield llm
         llm.close()
         family.wait_until_gone(within_s=20.0)
@@ -56,7 +56,15 @@ def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> 
     ids = draw_prompt(600, seed=1)
     prompts = [TEXT, ids, {"prompt": TEXT}, {"prompt_token_ids": ids[:300]}, ids[:3], TEXT, TEXT]
     stopped = greedy(30, stop=(stop_string(llm),))
-    params = [greedy(20), DRAWN, replace(DRAWN, n=3), greedy(9), replace(DRAWN, seed=-6), stopped, stopped]
+    params = [
+        greedy(20),
+        SAMPLED,
+        replace(SAMPLED, n=3),
+        greedy(9),
+        replace(SAMPLED, seed=-6),
+        stopped,
+        stopped,
+    ]
     outputs = llm.generate(prompts, params, use_tqdm=False)
     assert without_names(spawned.generate(prompts, params, use_tqdm=False)) == without_names(outputs)
     assert [output.prompt for output in outputs] == [TEXT, None, TEXT, None, None, TEXT, TEXT]

@@ -15,8 +15,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, ConfigDict
 
-from baton_router.model_folder import read_model_folder
-from baton_router.tokenization import Tokenizer
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 from tests.e2e.processes import FLOAT32, KV_CACHE_BYTES, ONE_MIXED, Cluster, serving
 from tests.integration.router_cluster import MODEL
 

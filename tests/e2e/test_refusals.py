@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 from baton.commands.cli_arguments import BUNDLED_MODEL
-from tests.e2e.processes import BATON, FLOAT32, ONE_MIXED, SMALL, Cluster
+from baton_kernels.cpu.variants import VARIANTS, cpu_flags
+from tests.e2e.processes import BATON, FLOAT32, ONE_MIXED, SMALL, Cluster, stop, until
 
 REFUSED_WITHIN_S = 60.0
 EXIT_BAD_CONFIG = 2
@@ -74,6 +75,31 @@ def test_a_port_in_use() -> None:
     named = f"address of --host and --port is '127.0.0.1:{port}', which cannot be bound"
     assert f"{named} (Address already in use); allowed: host:port with" in said
     assert "a port that is not in use" in said
+
+
+def test_a_grpc_port_in_use_is_told_once_and_by_its_flag() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = refusal("serve", "--port", "0", "--grpc-port", port)
+    (line,) = said.splitlines()
+    named = f"address of --host and --grpc-port is '127.0.0.1:{port}', which cannot be bound"
+    assert f"{named} (Address already in use); allowed: host:port with" in line
+
+
+def test_settings_of_workers_are_refused_before_anything_is_started() -> None:
+    expected = {
+        ("--dtype", "int8"): "--dtype is 'int8'; allowed: auto, float32, bfloat16",
+        ("--max-num-partial-prefills", "2", "--max-long-partial-prefills", "3"): (
+            "--max-long-partial-prefills is 3; allowed: 1 to 2"
+        ),
+    }
+    lacking = [variant.name for variant in VARIANTS if not variant.needs <= cpu_flags()]
+    for name in lacking[:1]:
+        expected["--cpu-kernels", name] = f"--cpu-kernels is '{name}'; allowed on this CPU: auto, "
+    commands = [("serve", "--port", "0", "--grpc-port", "0", *flags) for flags in expected]
+    for part, said in zip(expected.values(), refusals(*commands), strict=True):
+        assert part in said
+        assert len(said.splitlines()) == 1
 
 
 def test_a_command_line_that_cannot_be_read() -> None:
@@ -164,20 +190,35 @@ def test_serve_ends_with_a_worker_that_cannot_start(tmp_path: Path) -> None:
     reason = truncate_weights(folder)
     said = refusal("serve", str(folder), "--port", "0", "--grpc-port", "0", *ONE_MIXED)
     assert reason in said
-    assert "ended with exit code 2" in said
+    assert "worker mixed-0 ended with exit code 2" in said
     assert "started again" not in said
+
+
+def said_while_trying_on(log: Path, *arguments: str) -> str:
+    """Start a worker that its router refuses because of other workers: it does not end, for they may."""
+    with log.open("wb") as file:
+        worker = subprocess.Popen([*BATON, *arguments], stdin=subprocess.DEVNULL, stderr=file)
+    try:
+        until(lambda: "trying on" in log.read_text(), REFUSED_WITHIN_S, "the router refuses the worker")
+        assert worker.poll() is None
+    finally:
+        code = stop(worker)
+    assert code == 0
+    assert "Traceback" not in log.read_text()
+    return log.read_text()
 
 
 def test_a_worker_of_another_model_or_dtype(cluster: Cluster, tmp_path: Path) -> None:
     from tests.models import make_model  # Transformers: seconds that every process of the suite would take
 
     to_cluster = ("--router", cluster.address, *SMALL[:2])
-    said_of_model, said_of_dtype = refusals(
-        ("decode-worker", str(make_model(tmp_path / "other")), *to_cluster, *FLOAT32),
-        ("decode-worker", *to_cluster, "--dtype", "bfloat16"),
+    model = str(make_model(tmp_path / "other"))
+    said_of_model = refusal("decode-worker", model, *to_cluster, *FLOAT32)
+    said_of_dtype = said_while_trying_on(
+        tmp_path / "dtype.log", "decode-worker", *to_cluster, "--dtype", "bfloat16"
     )
-    both = re.search(r": model is '(\w+)'; allowed: '(\w+)', as in the workers already reg", said_of_model)
-    assert both is not None
-    assert both[1] != both[2]
+    assert re.search(
+        r"no router takes this worker: .* is .*; allowed: .*the router's model folder", said_of_model
+    )
     assert "dtype is 'bfloat16'; allowed: 'float32', as in the workers already reg" in said_of_dtype
     cluster.wait_until_idle()

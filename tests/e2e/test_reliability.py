@@ -28,7 +28,7 @@ FLAGS = (
 """Long prompts take longer than from one heartbeat to the next, even on a fast machine; few fit at once."""
 PARAMS = greedy(12)
 GIVEN_UP_WITHIN_S = 40.0
-"""From a worker's silence until nobody keeps anything for it; as long as a pull waits for its holder."""
+"""From a worker's silence until nobody keeps anything for it; as long as a pull waits for its producer."""
 REFUSED_WITHIN_S = 30.0
 """At once, and not after the time that requests wait for a worker."""
 BACK_WITHIN_S = 40.0

@@ -25,7 +25,7 @@ PARAMS = greedy(100)
 PAUSE_S = 0.3
 """Between a client's requests: a worker that starts needs a core, too."""
 RESTARTED_WITHIN_S = 60.0
-STOPPED = "-worker was told to stop and is started again"
+STOPPED = " was told to stop; it is started again"
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from baton import LLM, SamplingParams
 from baton.config.engine_args import BUNDLED_MODEL, BUNDLED_MODEL_NAME
 from baton_engine.models.registry import read_model_config
 from baton_proto.v1 import baton_pb2 as pb
-from baton_router.chat_template import Conversation
-from baton_router.model_folder import read_model_folder
-from baton_router.tokenization import Tokenizer
+from baton_router.text.chat_template import Conversation
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
 from tests.e2e.processes import BATON, Cluster
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from baton.commands.admin import administer
+from baton.commands.admin import admin
 from baton.commands.cli_arguments import parse
 from baton.commands.complete import complete
 from baton.commands.explain import explain
@@ -187,12 +187,12 @@ def test_the_commands_show_certificate_and_key(site: Site, capsys: pytest.Captur
     address = ("--address", site.cluster.address, *site.flags)
     assert complete(parse(["complete", "Hello", "--max-tokens", "2", *address])) == 0
     assert "2 new" in capsys.readouterr().out
-    assert administer(parse(["admin", "workers", *address])) == 0
+    assert admin(parse(["admin", "workers", *address])) == 0
     assert "decode-1" in capsys.readouterr().out
     assert explain(parse(["explain", "told", "--address", site.cluster.http_address, *site.flags])) == 0
     assert "told" in capsys.readouterr().out
     with pytest.raises(RequestError, match="wants a key, by --api-key"):
-        administer(parse(["admin", "workers", *address, "--api-key", "another"]))
+        admin(parse(["admin", "workers", *address, "--api-key", "another"]))
 
 
 def status_of(site: Site, access: RouterAccess) -> str:

@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.kv_events import consumer
-from baton_core.blocks.peer_messages import PeerMessage
 from baton_core.errors import IncompatibleWorkerError
-from baton_core.events.encoding import KVEventBatch, decode_batch, encode_batch
-from baton_core.events.event_stream import EventStream
-from baton_core.events.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
-from baton_decode import puller_endpoint
+from baton_core.kv_events.encoding import KVEventBatch, decode_batch, encode_batch
+from baton_core.kv_events.event_stream import EventStream
+from baton_core.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored
+from baton_core.sessions.peer_messages import PeerMessage
+from baton_decode import consumer_endpoint
 from baton_kv.description import Offer, decode_description, describe_pool
-from baton_kv.tcp_messages import ToHolder, ToPuller, decode_to_holder, decode_to_puller
-from baton_prefill import holder_endpoint
-from baton_service.shared_state.records import (
+from baton_kv.tcp_messages import ToConsumer, ToProducer, decode_to_consumer, decode_to_producer
+from baton_prefill import producer_endpoint
+from baton_service.redis.records import (
     ChangeHeader,
-    Ledger,
+    RouterLoad,
     RouterRecord,
     read_change,
-    read_ledger,
     read_router,
+    read_router_load,
     unpack_hashes,
 )
 from tests.builders import make_kv_spec
@@ -77,17 +77,17 @@ def as_arrays(batch: KVEventBatch) -> bytes:
 
 @given(content=hostile(encoded(PeerMessage)))
 def test_the_peer_channel(content: bytes) -> None:
-    within_memory(puller_endpoint._decode, content)
-    within_memory(lambda content: holder_endpoint._decode([b"peer", content]), content)
+    within_memory(consumer_endpoint._decode, content)
+    within_memory(lambda content: producer_endpoint._decode([b"peer", content]), content)
 
 
 def test_a_message_of_the_peer_channel_without_a_frame() -> None:
-    assert holder_endpoint._decode([b"peer"]) is None
+    assert producer_endpoint._decode([b"peer"]) is None
 
 
-@given(content=hostile(encoded(ToHolder | ToPuller)))
+@given(content=hostile(encoded(ToProducer | ToConsumer)))
 def test_the_tcp_transport(content: bytes) -> None:
-    for decode in (decode_to_holder, decode_to_puller):
+    for decode in (decode_to_producer, decode_to_consumer):
         within_memory(decode, content, msgspec.MsgspecError)
 
 
@@ -119,9 +119,9 @@ def test_a_follower_of_kv_events(numbers: list[bytes], data: st.DataObject) -> N
     stream.end_replay(is_complete=True)
 
 
-@given(content=hostile(encoded(RouterRecord) | encoded(ChangeHeader) | encoded(Ledger)))
+@given(content=hostile(encoded(RouterRecord) | encoded(ChangeHeader) | encoded(RouterLoad)))
 def test_a_record_in_redis(content: bytes) -> None:
-    for read in (read_router, read_change, read_ledger):
+    for read in (read_router, read_change, read_router_load):
         within_memory(read, content, msgspec.MsgspecError)
 
 

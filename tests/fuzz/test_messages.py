@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from baton_core.errors import BatonError, InvalidRequestError
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2, session_pb2
-from baton_router.model_folder import read_model_folder
-from baton_router.prompt_reader import PromptReader
-from baton_router.resume_tokens import Fingerprints, ResumeTicket, ResumeTokens
-from baton_router.tokenization import Tokenizer
-from baton_router.wire_clients import read_request, read_tokenize_prompt
-from baton_service.wire import (
+from baton_router.grpc.client_messages import read_request, read_tokenize_prompt
+from baton_router.requests.prompt_reader import PromptReader
+from baton_router.requests.resume_tokens import Fingerprints, ResumeTicket, ResumeTokens
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
+from baton_service.wire.messages import (
     decode_command,
     decode_hello,
     decode_load,
@@ -32,7 +32,7 @@ from baton_service.wire import (
 from tests.fuzz.hostile_bytes import hostile, within_memory
 from tests.property.wire_messages import COMMANDS, REPORTS, infos, loads
 
-MODEL: Final = read_model_folder(Path(__file__).parents[2] / "lib" / "baton" / "bundled")
+MODEL: Final = read_model_folder(Path(__file__).parents[2] / "api" / "baton" / "bundled")
 READER: Final = PromptReader(("m",), MODEL, Tokenizer(MODEL))
 NUMBERS: Final = st.integers(0, 3) | st.integers(0, 2**31 - 1)
 FLOATS: Final = st.floats(width=32)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from baton_engine.loading import EngineSettings, load_runner
-from baton_engine.runner import ModelRunner
 from baton_engine.sizing import KVCacheSettings
+from baton_engine.steps.runner import ModelRunner
 from tests.models import greedy_reference, make_model, make_prompt
 from tests.unit.engine.steps import BLOCK_SIZE, generate, make_plan, make_slice, make_spec
 

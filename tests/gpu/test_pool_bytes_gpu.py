@@ -8,7 +8,7 @@ import xxhash
 
 from baton_kv.pool_bytes import DevicePool, open_pool
 from baton_kv.tcp import TcpConnector
-from tests.conformance.kv.pairs import HOLDER, SMALL, Worker, make_order, run_pull
+from tests.conformance.kv.pairs import PRODUCER, SMALL, Worker, make_pull, run_pull
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,11 +36,11 @@ def test_blocks_travel_from_one_pool_to_another() -> None:
         connector = TcpConnector(SMALL, 1)
         connector.register(pool)
         workers.append(Worker(connector, pool, workers))
-    holder, puller = workers
+    producer, consumer = workers
     try:
-        puller.connector.connect(HOLDER, holder.connector.describe())
-        assert run_pull(puller, make_order(holder, {0: 5, 1: 6, 9: 0})).error is None
-        assert torch.equal(puller.bytes[[0, 1, 9]], holder.bytes[[5, 6, 0]])
+        consumer.connector.connect(PRODUCER, producer.connector.describe())
+        assert run_pull(consumer, make_pull(producer, {0: 5, 1: 6, 9: 0})).error == ""
+        assert torch.equal(consumer.bytes[[0, 1, 9]], producer.bytes[[5, 6, 0]])
     finally:
         for worker in workers:
             worker.connector.close()

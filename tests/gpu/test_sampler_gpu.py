@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from baton_core.requests.draw_rules import ThinkingBudget
-from baton_core.worker.step_plan import DrawHistory, LogprobsSpec, SampleSpec
-from baton_engine.draw_state import DrawStates
-from baton_engine.logits_rules import LogitsRules, unpack_bits
-from baton_engine.logprobs import LogprobsMode
-from baton_engine.sampler import Drawn, Sampler
+from baton_core.requests.sampling_rules import ThinkingBudget
+from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SamplingHistory
+from baton_engine.sampling.logits_rules import LogitsRules, unpack_bits
+from baton_engine.sampling.sampler import Sampler, SamplerOutput
+from baton_engine.sampling.sampling_state import SamplingStates
+from baton_engine.sampling.token_logprobs import LogprobsMode
 from baton_kernels.selection import select_kernels
 from tests.gpu.test_decode_graphs_gpu import load
 from tests.models import make_model, make_prompt, reference_logits
 from tests.unit.engine.steps import make_history, make_plan, make_slice, make_spec
-from tests.unit.engine.test_draw_state import FORM, Forms
+from tests.unit.engine.test_sampling_state import GRAMMAR, Grammars
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,14 +32,14 @@ RULES: list[dict[str, Any]] = [
     {"allowed_token_ids": (0, 5, 31, 32, 39), "bad_words": ((5,), (3, 31)), "logit_bias": {0: 1.5, 39: 2.0}},
     {"min_tokens": 9, "ending": (3, 4)},
     {"thinking": ThinkingBudget(num_tokens=1, start_token_ids=(), end_token_ids=(7, 8))},
-    {"structured_outputs": FORM},
+    {"structured_outputs": GRAMMAR},
     {"logits_processors": (lambda output, logits: logits.index_fill(0, logits.argmax(), -torch.inf),)},
     {"allowed_token_ids": (5,), "bad_words": ((5,),), "ending": (11,)},
 ]
 ASKED = [LogprobsSpec(num_top=5), LogprobsSpec(num_top=-1), LogprobsSpec(token_ids=(8, 3)), LogprobsSpec()]
 
 
-def histories() -> dict[int, DrawHistory]:
+def histories() -> dict[int, SamplingHistory]:
     return {row: make_history((2, 3), name=f"{row}", **rules) for row, rules in enumerate(RULES)}
 
 
@@ -47,7 +47,7 @@ def random_logits() -> Tensor:
     return torch.randn(len(RULES) + 1, VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * 2
 
 
-def draw(logits: Tensor, mode: LogprobsMode) -> Drawn:
+def draw(logits: Tensor, mode: LogprobsMode) -> SamplerOutput:
     specs: list[SampleSpec] = [
         make_spec(
             row,
@@ -60,7 +60,7 @@ def draw(logits: Tensor, mode: LogprobsMode) -> Drawn:
         for row in range(len(logits))
     ]
     kernels = select_kernels(logits.device, torch.float32).sampling
-    return Sampler(kernels, LogitsRules(DrawStates(forms=Forms())), mode).draw(logits, specs)
+    return Sampler(kernels, LogitsRules(SamplingStates(grammars=Grammars())), mode).sample(logits, specs)
 
 
 def test_bits_are_unpacked_as_on_the_cpu() -> None:
@@ -72,7 +72,7 @@ def test_rules_change_the_logits_as_on_the_cpu() -> None:
     on_cpu = random_logits()
     on_gpu = on_cpu.cuda()
     for logits in (on_cpu, on_gpu):
-        assert LogitsRules(DrawStates(forms=Forms())).apply(logits, histories()) == {}
+        assert LogitsRules(SamplingStates(grammars=Grammars())).apply(logits, histories()) == {}
     torch.testing.assert_close(on_gpu.cpu(), on_cpu, atol=1e-6, rtol=1e-6)
 
 

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from baton_kernels.invariant_selection import select_invariant_kernels
-from baton_kernels.kernel_variant import FP8_ARCH, device_arch
-from baton_kernels.reference import attend_reference
-from baton_kernels.selection import select_kernels
+from baton_kernels.reference.reference_layers import attention_reference
+from baton_kernels.selection import select_invariant_kernels, select_kernels
+from baton_kernels.triton.kernel_variant import FP8_ARCH, device_arch
 from tests.unit.kernels.interpreted_attention import CASES, Case
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
@@ -26,19 +25,19 @@ E4M3 = torch.float8_e4m3fn
 PAIRS = [*((dtype, dtype) for dtype in TOLERANCE), (torch.bfloat16, E4M3), (torch.float16, E4M3)]
 
 
-def attend(step: PagedBatch, softcap: float | None = None, *, is_invariant: bool = False) -> Tensor:
+def attention(step: PagedBatch, softcap: float | None = None, *, is_invariant: bool = False) -> Tensor:
     kernels = select_kernels("cuda").attention
     if is_invariant:
         head_dim = step.q.shape[-1]
         kernels = select_invariant_kernels("cuda", step.q.dtype, head_dim).attention
-    return kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap)
+    return kernels.attention(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap)
 
 
 def assert_equals_reference(step: PagedBatch, softcap: float | None = None) -> None:
     if step.kv_pool.dtype == E4M3 and device_arch() < FP8_ARCH:
         pytest.skip("the device does not convert e4m3")
-    out = attend(step, softcap).cpu()
-    expected = attend_reference(step.q.cpu(), step.kv_pool.cpu(), LAYER, step.batch, step.scale, softcap)
+    out = attention(step, softcap).cpu()
+    expected = attention_reference(step.q.cpu(), step.kv_pool.cpu(), LAYER, step.batch, step.scale, softcap)
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=TOLERANCE[out.dtype])
 
 
@@ -131,9 +130,9 @@ def test_an_invariant_decode_gets_the_same_bits_alone_and_in_company() -> None:
         dtype=torch.bfloat16,
         device="cuda",
     )
-    together = attend(step, is_invariant=True)
+    together = attention(step, is_invariant=True)
     for seq, length in enumerate(lengths):
-        alone = attend(only_slice(step, seq, length - 1, length), is_invariant=True)
+        alone = attention(only_slice(step, seq, length - 1, length), is_invariant=True)
         assert torch.equal(alone[0], together[seq])
 
 
@@ -141,9 +140,9 @@ def test_a_prompt_gets_the_same_bits_however_it_is_cut() -> None:
     step = make_paged_batch(
         [(300, 300)], head_dim=128, group=7, block_size=32, dtype=torch.bfloat16, window=170, device="cuda"
     )
-    whole = attend(step)
+    whole = attention(step)
     for start, stop in ((0, 64), (64, 129), (129, 300)):
-        assert torch.equal(attend(only_slice(step, 0, start, stop)), whole[start:stop])
+        assert torch.equal(attention(only_slice(step, 0, start, stop)), whole[start:stop])
 
 
 def test_a_captured_batch_is_replayed_at_other_lengths_and_with_padding() -> None:
@@ -151,14 +150,14 @@ def test_a_captured_batch_is_replayed_at_other_lengths_and_with_padding() -> Non
         [(1, 900), (1, 30), (1, 450)], head_dim=64, block_size=32, dtype=torch.bfloat16, device="cuda"
     )
     captured = replace(step, batch=replace(step.batch, context_lens=(2048,) * 3))
-    attend(captured)  # compiles, which a capture must not
+    attention(captured)  # compiles, which a capture must not
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = attend(captured)
+        out = attention(captured)
     graph.replay()
-    assert torch.equal(out, attend(step))
+    assert torch.equal(out, attention(step))
     shorter = replace(step.batch, seq_lens=step.batch.seq_lens // 2, context_lens=(450, 15, 225))
-    expected = attend(replace(step, batch=shorter))
+    expected = attention(replace(step, batch=shorter))
     step.batch.seq_lens.copy_(torch.tensor([450, 15, 0]))
     graph.replay()
     assert torch.equal(out[:2], expected[:2])

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from baton_kernels.interface import AttentionBatch, Function, LayerKernels
-from baton_kernels.rotation import rotate
-from baton_kernels.sampling import SampleBatch
+from baton_kernels.interface.kernels import AttentionBatch, Function, LayerKernels, rotate
+from baton_kernels.interface.sampling import SampleBatch
+from baton_kernels.reference.torch_sampling import TorchSampling
 from baton_kernels.selection import select_kernels
-from baton_kernels.torch_sampling import TorchSampling
 
 pytestmark = [
     pytest.mark.gpu,
@@ -73,5 +72,5 @@ def test_both_samplers_draw_the_same_tokens(dtype: torch.dtype, spread: float) -
         SampleBatch.build(seeds=range(25), positions=range(100, 125), **values, device=device)
         for device in ("cuda", "cpu")
     ]
-    drawn = select_kernels("cuda").sampling.draw(logits.cuda(), batches[0])
-    assert drawn.tolist() == TorchSampling().draw(logits, batches[1]).tolist()
+    drawn = select_kernels("cuda").sampling.sample(logits.cuda(), batches[0])
+    assert drawn.tolist() == TorchSampling().sample(logits, batches[1]).tolist()

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from baton_engine.runner import ModelRunner
+from baton_engine.steps.runner import ModelRunner
 from baton_engine.tensor_moves import find_tensors
 
 

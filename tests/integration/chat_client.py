@@ -12,7 +12,7 @@ import httpx
 
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.sessions.router_messages import Generate, PromptLogprobs, RequestSpec, SequenceOutput
-from baton_router.http.http_settings import HttpSettings
+from baton_router.process.http_settings import HttpSettings
 from tests.integration.router_cluster import TOKENIZER, serving
 from tests.integration.scripted_worker import ScriptedWorker
 

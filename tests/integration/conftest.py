@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from baton_core.routing.router_core import RouterCore
-from baton_core.routing.router_events import RouterEffect, RouterEvent, WorkerReported, WorkerSaid
+from baton_router.core.flow.router_core import RouterCore
+from baton_router.core.router_events import FromWorker, RouterEffect, RouterEvent, WorkerReported
 from tests.integration.worker_cluster import Said
 
 
@@ -26,7 +26,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     heard, on_event = Said(), RouterCore.on_event
 
     def listen(core: RouterCore, now: float, event: RouterEvent) -> list[RouterEffect]:
-        if isinstance(event, WorkerSaid):
+        if isinstance(event, FromWorker):
             heard.messages.append(event.message)
             heard.speakers.append(event.worker_id)
         if isinstance(event, WorkerReported):

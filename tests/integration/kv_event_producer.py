@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from baton.kv_events.kv_events_config import KVEventsConfig
-from baton.kv_events.publisher import KVEventPublisher
 from baton_core.worker.worker_events import CacheChanged
+from baton_worker.kv_events.kv_events_config import KVEventsConfig
+from baton_worker.kv_events.publisher import KVEventPublisher
 from tests.builders import make_request, make_worker_config
 from tests.unit.core.workers import Worker
 

@@ -14,13 +14,13 @@ from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.main import RouterServer
-from baton_router.model_folder import read_model_folder
-from baton_router.settings import RouterSettings
-from baton_router.tokenization import Tokenizer
+from baton_router.process.router_settings import RouterSettings
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 from baton_service.router_access import RouterAccess
 from tests.integration.scripted_worker import ScriptedWorker
 
-MODEL = Path(__file__).parents[2] / "lib" / "baton" / "bundled"
+MODEL = Path(__file__).parents[2] / "api" / "baton" / "bundled"
 TOKENIZER = Tokenizer(read_model_folder(MODEL))
 TEXT = "The quick brown fox jumps over the lazy dog, and 你好 to all. The end is not near."
 ANSWER = TOKENIZER.encode(TEXT)

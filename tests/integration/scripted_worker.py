@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from baton_core.errors import IncompatibleWorkerError
+from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.finish import FinishReason, finish_reason
-from baton_core.routing.request_log import name_at_client
 from baton_core.sessions.router_messages import (
     Cancel,
     FirstToken,
@@ -22,12 +24,16 @@ from baton_core.sessions.router_messages import (
     ToWorker,
     Transferred,
 )
+from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import Role, WorkerLoad
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.model_to_serve import read_served_model
 from baton_service.router_access import RouterAccess
-from baton_service.session_client import RouterCallbacks, SessionClient
-from tests.builders import make_worker_info
+from baton_worker.session_client import RouterCallbacks, SessionClient
+from tests.builders import make_identity, make_worker_info
 
 EOS_TOKEN_IDS = frozenset({0, 2})
+MODEL = Path(__file__).parents[2] / "api" / "baton" / "bundled"
 
 
 async def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
@@ -42,6 +48,8 @@ class ScriptedWorker:
     Args:
         num_steps: tokens it sends of each sequence before it waits for `go_on`; None for all.
         num_tokens_per_output: tokens that one output after the first carries.
+        model: the folder that it says it has loaded.
+        timings: of its sessions.
     """
 
     def __init__(
@@ -52,9 +60,16 @@ class ScriptedWorker:
         *,
         num_steps: int | None = None,
         num_tokens_per_output: int = 1,
+        model: Path = MODEL,
+        timings: SessionTimings = DEFAULT_TIMINGS,
         **info: object,
     ) -> None:
-        self.info = make_worker_info(name, role, **info)
+        served = read_served_model(read_model_folder(model))
+        described = {
+            "identity": make_identity(description=served.description),
+            "vocab_size": served.vocab_size,
+        }
+        self.info = make_worker_info(name, role, **{**described, **info})
         self.commands: list[ToWorker] = []
         self.load = WorkerLoad(num_available_blocks=self.info.num_blocks)
         """What its heartbeats say."""
@@ -62,6 +77,7 @@ class ScriptedWorker:
         self._answers = answers
         self._num_steps = num_steps
         self._num_tokens_per_output = num_tokens_per_output
+        self._timings = timings
         self._specs: dict[str, RequestSpec] = {}
         self._router_id = ""
 
@@ -90,11 +106,18 @@ class ScriptedWorker:
     @asynccontextmanager
     async def joined(self, port: int, access: RouterAccess | None = None) -> AsyncIterator[ScriptedWorker]:
         self.client = SessionClient(
-            f"127.0.0.1:{port}", self.info, lambda: self.load, self._callbacks(), access=access
+            f"127.0.0.1:{port}",
+            self.info,
+            lambda: self.load,
+            self._callbacks(),
+            self._timings,
+            access=access,
         )
         running = asyncio.create_task(self.client.run())
         try:
-            await until(lambda: self.has_joined or running.done())
+            await until(lambda: self.has_joined or self.client.refusal is not None)
+            if self.client.refusal is not None:
+                raise IncompatibleWorkerError(self.client.refusal.message)
             yield self
         finally:
             await self.client.close()

@@ -12,17 +12,17 @@ import grpc
 import httpx
 import pytest
 
+from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.request_context import Slo
-from baton_core.routing.admission_outcome import AdmissionOutcome
-from baton_core.routing.rate_limits import RateLimit
-from baton_core.routing.request_log import name_at_client
 from baton_core.sessions.router_messages import Generate
 from baton_core.sessions.worker_info import WorkerRates
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
-from baton_router.admission_settings import AdmissionSettings
-from baton_router.http.http_settings import HttpSettings
+from baton_router.core.admission.admission_outcome import AdmissionOutcome
+from baton_router.core.admission.rate_limits import RateLimit
 from baton_router.main import RouterServer
+from baton_router.process.admission_settings import AdmissionSettings
+from baton_router.process.http_settings import HttpSettings
 from baton_service.keys import Keys
 from tests.integration.http_router import client_of, error_of
 from tests.integration.router_cluster import ANSWER, access_to, ask, run, serving

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from baton import AsyncEngineArgs, AsyncLLMEngine, RequestOutput, RequestOutputKind
-from baton.clusters.cluster import ClusterLoad
+from baton.executors.executor import ExecutorLoad
 from baton_core.errors import InvalidRequestError, RequestError
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model
@@ -62,7 +62,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def until_idle(engine: AsyncLLMEngine) -> None:
     """Nothing runs, and no block is in use."""
-    while await engine._cluster.load() != ClusterLoad():  # noqa: ASYNC110  (the engine tells nobody)
+    while await engine._executor.load() != ExecutorLoad():  # noqa: ASYNC110  (the engine tells nobody)
         await asyncio.sleep(0.01)
 
 
@@ -283,7 +283,7 @@ def test_a_failure_of_the_engine_reaches_every_caller(
         raise RuntimeError("out of order")
 
     async def main() -> None:
-        monkeypatch.setattr(threaded._cluster._cluster, "step", fail)
+        monkeypatch.setattr(threaded._executor._executor, "step", fail)
         calls = [collect(threaded.generate(PROMPT, greedy(3), name)) for name in ("a", "b")]
         for result in await asyncio.gather(*calls, return_exceptions=True):
             assert isinstance(result, RequestError)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from baton import LLM, SamplingParams
-from baton_core.worker.scheduler import Scheduler
 from baton_core.worker.step_plan import StepPlan
+from baton_worker.core.scheduler import Scheduler
 from tests.integration.tiny_llm import greedy, tiny_args
 from tests.models import make_model, make_prompt
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
 from baton_core.sessions.worker_info import Role
-from baton_core.worker.controls import Controls, OpenWork
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub, OperatorStub
-from baton_router.http.http_settings import HttpSettings
+from baton_router.process.admission_settings import AdmissionSettings
+from baton_router.process.http_settings import HttpSettings
+from baton_worker.core.controls import Controls, OpenWork
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
 from tests.integration import asked_functions
 from tests.integration.http_router import client_of, error_of, http_cluster
@@ -68,13 +69,19 @@ async def operated(
     split: str = "always",
     decode_gate: Gate | None = None,
     move_timeout_s: float = 15.0,
+    admission: AdmissionSettings | None = None,
     **worker: Any,
 ) -> AsyncIterator[Site]:
     """With `split` "never" there is one worker, which does both."""
     async with AsyncExitStack() as stack:
         http = HttpSettings(enable_operator_routes=True)
         server = await stack.enter_async_context(
-            serving(split=split, http=http, move_timeout_s=move_timeout_s)
+            serving(
+                split=split,
+                http=http,
+                move_timeout_s=move_timeout_s,
+                admission=admission or AdmissionSettings(),
+            )
         )
         workers = await stack.enter_async_context(AsyncExitStack())
         for role in (Role.MIXED,) if split == "never" else (Role.PREFILL, Role.DECODE):
@@ -137,7 +144,7 @@ async def sleep_and_wake_up(site: Site, level: int) -> None:
     assert (await http.get("/health")).status_code == 200
 
 
-def test_workers_do_not_sleep_while_they_have_a_request(taken: list[ControlAction]) -> None:
+def test_no_worker_sleeps_while_a_request_is_open(taken: list[ControlAction]) -> None:
     async def scenario() -> None:
         gate = Gate()
         async with operated(decode_gate=gate) as site:
@@ -146,16 +153,50 @@ def test_workers_do_not_sleep_while_they_have_a_request(taken: list[ControlActio
             gate.close()
             generating = asyncio.create_task(site.generate(20))
             await until(lambda: gate.is_holding)
-            asked = asyncio.create_task(site.control("sleep", level=1))
-            await until(lambda: taken.count(ControlAction.SLEEP) == 2)
+            response = await site.http.post("/sleep?level=1")
+            status, _, message = error_of(response)
+            assert status == 429
+            assert "sleep has to wait: level is 1; allowed with 1 requests open: 0" in message
+            codes = {code for _, code, _ in (await site.control("sleep", level=2)).values()}
+            assert codes == {"overloaded"}
+            assert ControlAction.SLEEP not in taken
+            assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": False}
+            assert (await site.http.get("/health")).status_code == 200
             gate.open()
-            _, code, message = (await asked)["decode"]
-            assert code == "overloaded"
-            assert "allowed with 1 requests, 0 leases and 0 transfers open: 0" in message
-            await site.control("wake_up")
             assert (await generating)[0] == expected
             await eventually(site.has_settled)
             assert [code for _, code, _ in (await site.control("sleep")).values()] == ["", ""]
+
+    run(scenario())
+
+
+def test_workers_that_sleep_are_woken_again_when_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request of another router is open at it, of which this router knows nothing."""
+    make, begin = Controls.__init__, Controls.begin
+    made: list[Controls] = []
+
+    def make_noted(controls: Controls, pool: Any) -> None:
+        make(controls, pool)
+        made.append(controls)
+
+    def begin_busy(controls: Controls, work: OpenWork) -> Any:
+        return begin(controls, replace(work, num_requests=1) if controls is made[-1] else work)
+
+    monkeypatch.setattr(Controls, "__init__", make_noted)
+
+    async def scenario() -> None:
+        async with operated() as site:
+            expected, _ = await site.generate()
+            await eventually(site.has_settled)
+            monkeypatch.setattr(Controls, "begin", begin_busy)
+            status, _, message = error_of(await site.http.post("/sleep?level=2"))
+            assert status == 429
+            assert message.startswith("worker decode: sleep has to wait: level is 2; allowed with 1 requests")
+            assert message.endswith("open: 0; prefill was woken again")
+            monkeypatch.setattr(Controls, "begin", begin)
+            assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": False}
+            assert (await site.http.get("/health")).status_code == 200
+            assert (await site.generate())[0] == expected
 
     run(scenario())
 
@@ -165,11 +206,41 @@ def test_a_pause_holds_requests_until_the_end_of_it() -> None:
         async with operated() as site:
             expected, _ = await site.generate()
             assert (await site.http.post("/sleep?level=0")).status_code == 200
-            assert (await site.http.get("/health")).status_code == 200
+            health = await site.http.get("/health")
+            assert (health.status_code, health.text) == (503, "no worker prefills: prefill is paused\n")
+            assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": True}
             generating = asyncio.create_task(site.generate())
             done, _ = await asyncio.wait((generating,), timeout=0.3)
             assert not done
             assert (await site.http.post("/wake_up?tags=scheduling")).status_code == 200
+            assert (await generating)[0] == expected
+            assert (await site.http.get("/health")).status_code == 200
+
+    run(scenario())
+
+
+def test_a_request_that_waits_for_paused_workers_ends_when_its_time_in_the_queue_is_over() -> None:
+    async def scenario() -> None:
+        async with operated(admission=AdmissionSettings(queue_timeout_s=0.5)) as site:
+            assert (await site.http.post("/sleep?level=0")).status_code == 200
+            _, text = await status_of(site.generate())
+            assert text.endswith("for a worker: every decode worker is paused")
+
+    run(scenario())
+
+
+def test_what_runs_at_a_worker_that_is_paused_goes_on_afterwards() -> None:
+    async def scenario() -> None:
+        gate = Gate()
+        async with operated(decode_gate=gate) as site:
+            expected, _ = await site.generate(20)
+            gate.close()
+            generating = asyncio.create_task(site.generate(20))
+            await until(lambda: gate.is_holding)
+            pausing = asyncio.create_task(site.http.post("/sleep?level=0"))
+            gate.open()
+            assert (await pausing).status_code == 200
+            assert (await site.http.post("/wake_up")).status_code == 200
             assert (await generating)[0] == expected
 
     run(scenario())
@@ -298,6 +369,12 @@ def test_functions_are_refused_by_name_unless_allowed_and_what_is_wrong_by_field
             assert [code for _, code, _ in results.values()] == ["invalid_request"]
             for path, text in (
                 ("/sleep?level=3", "level is 3; allowed: 0, 1, 2"),
+                ("/sleep?level=-1", "level is -1; allowed: 0, 1, 2"),
+                ("/sleep?level=abc", "level is 'abc'; allowed: an integer"),
+                ("/sleep?level=", "level is ''; allowed: an integer"),
+                ("/sleep?tags=weights", "allowed: level"),
+                ("/wake_up?level=1", "allowed: tags"),
+                ("/wake_up?tags=", "tags is ''; allowed: weights, kv_cache, scheduling"),
                 ("/sleep?levle=1", "allowed: level"),
                 ("/wake_up?tags=disk", "tags is 'disk'; allowed: weights, kv_cache, scheduling"),
                 ("/start_profile", "torch_profiler_dir is ''"),
@@ -311,12 +388,23 @@ def test_functions_are_refused_by_name_unless_allowed_and_what_is_wrong_by_field
                 (pb.ControlRequest(action="sleep", argument_json="[1]"), "allowed: a JSON object"),
                 (pb.ControlRequest(action="sleep", timeout_s=0.0), "timeout_s is 0.0"),
                 (
-                    pb.ControlRequest(action="wake_up", argument_json=json.dumps({"tags": ["x" * 70_000]})),
+                    pb.ControlRequest(action="apply_model", argument_json=json.dumps({"func": "x" * 70_000})),
                     "bytes of JSON; allowed: at most 65536".replace("; ", "'; "),
                 ),
             ):
                 code, details = await status_of(site.operator.Control(request))
                 assert (code, text in details) == ("INVALID_ARGUMENT", True), details
+
+    run(scenario())
+
+
+def test_a_wrong_level_is_the_fault_of_the_parameter() -> None:
+    async def scenario() -> None:
+        async with operated(split="never") as site:
+            for query in ("level=-1", "level=3", "level=abc", "level=1.5"):
+                response = await site.http.post(f"/sleep?{query}")
+                assert (response.status_code, response.json()["error"]["param"]) == (400, "level")
+            assert (await site.http.get("/is_sleeping")).json() == {"is_sleeping": False}
 
     run(scenario())
 
@@ -338,7 +426,7 @@ def test_operators_need_to_be_let_in() -> None:
                     code, details = await status_of(operator.Control(request, metadata=key))
                     assert (code, details) == (
                         "UNAVAILABLE",
-                        "is_sleeping reaches nobody: no worker is registered",
+                        "is_sleeping reaches no worker: none is registered",
                     )
 
     run(scenario())

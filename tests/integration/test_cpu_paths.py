@@ -22,7 +22,7 @@ from baton import LLM
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.router_messages import Transferred
 from baton_core.sessions.worker_info import Role
-from baton_kernels.cpu_variants import EMULATED, TORCH, VARIANTS, cpu_flags
+from baton_kernels.cpu.variants import EMULATED, TORCH, VARIANTS, cpu_flags
 from tests.e2e.calls import answer
 from tests.integration.router_cluster import run
 from tests.integration.tiny_llm import greedy, tiny_args

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 
 import grpc
@@ -11,6 +12,8 @@ import pytest
 from baton_proto.v1 import baton_pb2
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_service import grpc_options
+from baton_service.keys import Keys
+from bench.attack.strangers import opened_and_reset
 from tests.integration.test_grpc_server import Counting, Waiting, serving
 
 REQUEST = baton_pb2.TokenizeRequest(text="abc")
@@ -69,3 +72,23 @@ def test_a_connection_without_a_call_is_closed_and_one_with_a_call_stays(
             assert channel.get_state() is grpc.ChannelConnectivity.IDLE
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+@pytest.mark.parametrize("keys", [Keys(), Keys(("key",))], ids=["open", "keyed"])
+def test_calls_that_are_reset_at_once_write_no_line(keys: Keys, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving(Counting(), keys=keys) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(opened_and_reset("/baton.v1.Baton/Tokenize", 300))
+            with suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(2):
+                    while await reader.read(65_536):
+                        pass
+            writer.close()
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:  # it still answers
+                metadata = (("authorization", "Bearer key"),)
+                assert (await BatonStub(channel).Tokenize(REQUEST, metadata=metadata, timeout=20)).count == 3
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert caplog.messages == []

@@ -21,8 +21,9 @@ from baton_core.errors import (
     RequestError,
 )
 from baton_proto.v1 import baton_pb2, baton_pb2_grpc
+from baton_router.grpc.server import GrpcServer
 from baton_service.grpc_options import MAX_GRPC_BYTES, SERVER_KEEPALIVE, Keepalive, client_options
-from baton_service.grpc_server import GrpcServer
+from baton_service.keys import Keys
 from tests.integration.tcp_proxy import Proxy
 
 INVALID = InvalidRequestError("n", 0, "1 to 64")
@@ -72,9 +73,11 @@ class Counting(baton_pb2_grpc.BatonServicer):
 
 @asynccontextmanager
 async def serving(
-    servicer: baton_pb2_grpc.BatonServicer, keepalive: Keepalive = SERVER_KEEPALIVE
+    servicer: baton_pb2_grpc.BatonServicer,
+    keepalive: Keepalive = SERVER_KEEPALIVE,
+    keys: Keys | None = None,
 ) -> AsyncIterator[tuple[GrpcServer, int]]:
-    server = GrpcServer(keepalive)
+    server = GrpcServer(keepalive, keys=keys)
     baton_pb2_grpc.add_BatonServicer_to_server(servicer, server.server)
     port = server.bind("127.0.0.1:0", flag="--listen")
     await server.start(reflects=("baton.v1.Baton",))

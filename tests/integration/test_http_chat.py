@@ -51,7 +51,7 @@ def test_an_answer_has_openais_shape() -> None:
             assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
             assert "timings" not in answer
             assert "prompt_logprobs" not in answer
-            assert chat.worker.spec.params.max_tokens is None
+            assert chat.worker.spec.params.max_tokens == 4096 - len(chat.worker.spec.prompt_token_ids)
 
     run(scenario())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from baton_router.http.http_settings import HttpSettings
+from baton_router.process.http_settings import HttpSettings
 from tests.integration.chat_client import (
     CLOCK,
     EOS,

@@ -192,7 +192,9 @@ def test_every_field_reaches_the_worker() -> None:
             assert read == {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
             assert params.logit_bias == {7: 1.5}
             assert params.repetition_detection == RepetitionDetectionParams(max_pattern_size=4, min_count=3)
-            assert params.structured_outputs == StructuredOutputsParams(json='{"type": "object"}')
+            assert params.structured_outputs == StructuredOutputsParams(
+                json='{"type": "object"}', backend="xgrammar"
+            )
             assert params.extra_args == {"a": 1}
             assert (spec.priority, spec.cache_salt) == (-3, "salt")
             assert spec.prompt_token_ids == ANSWER[-3:]

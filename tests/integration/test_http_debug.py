@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from baton_core.errors import ErrorCode
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_core.requests.request_context import Slo
-from baton_router.admission_settings import AdmissionSettings
-from baton_router.http.http_settings import HttpSettings
+from baton_router.process.admission_settings import AdmissionSettings
+from baton_router.process.http_settings import HttpSettings
 from tests.integration.http_router import client_of, error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, PROMPT, TOKENIZER, pair, run, serving
 from tests.integration.scripted_worker import ScriptedWorker, until

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from baton_router.http.http_settings import HttpSettings
-from baton_router.request_text import RequestText
+from baton_router.process.http_settings import HttpSettings
+from baton_router.requests.request_limits import RequestLimits
+from baton_router.requests.request_text import RequestText
 from tests.integration.http_router import error_of, http_cluster
-from tests.integration.router_cluster import ANSWER, run
+from tests.integration.router_cluster import ANSWER, PROMPT, run
 from tests.integration.scripted_worker import ScriptedWorker
 
 COMPLETIONS = "/v1/completions"
@@ -112,7 +113,7 @@ def test_who_comes_too_early_or_too_many_may_come_again() -> None:
 
 
 def test_too_many_calls_are_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("baton_router.front_door.MAX_CALLS", 0)
+    monkeypatch.setattr("baton_router.process.generation_service.MAX_CALLS", 0)
 
     async def scenario() -> None:
         async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
@@ -141,7 +142,7 @@ def test_a_fault_of_the_router_stays_in_its_log(
         raise RuntimeError("a secret")
 
     monkeypatch.setattr(RequestText, "finish" if is_streamed else "push", fail)
-    monkeypatch.setattr("baton_router.http.models._describe", fail)
+    monkeypatch.setattr("baton_router.http.server_routes._describe", fail)
 
     async def scenario() -> None:
         async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
@@ -157,3 +158,36 @@ def test_a_fault_of_the_router_stays_in_its_log(
 
     run(scenario())
     assert "a secret" in caplog.text
+
+
+def test_an_answer_that_could_hold_too_much_is_refused_by_its_field() -> None:
+    async def scenario() -> None:
+        limits = RequestLimits(max_answer_bytes=16 * 4 * 30 * 3)
+        async with http_cluster(ScriptedWorker("w1"), limits=limits) as client:
+            asked = {"prompt": PROMPT, "max_tokens": 31, "n": 4, "logprobs": 2}
+            status, field, text = error_of(await client.post("/v1/completions", json=asked))
+            assert (status, field) == (400, "logprobs")
+            assert "could hold 5952 bytes of log-probabilities, and --max-answer-bytes is 5760" in text
+            chat = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 31, "n": 4}
+            refused = await client.post(
+                "/v1/chat/completions", json={**chat, "logprobs": True, "top_logprobs": 2}
+            )
+            assert error_of(refused)[:2] == (400, "top_logprobs")
+
+    run(scenario())
+
+
+def test_bodies_of_very_many_values_are_refused_and_texts_of_any_form_are_not() -> None:
+    async def scenario() -> None:
+        async with http_cluster() as client:
+            for value, text in (
+                ([[]] * 600_000, "body is 'JSON with 600003 brackets'; allowed: at most 524288"),
+                ([""] * 300_000, "body is 'JSON with 300004 strings'; allowed: at most 262144"),
+            ):
+                asked = {"prompt": "a", "vllm_xargs": {"a": value}}
+                assert error_of(await client.post("/v1/completions", json=asked)) == (400, "body", text)
+            for content in ("[" * 500_000, '"' * 600_000):
+                response = await client.post("/tokenize", json={"prompt": content})
+                assert response.status_code == 200
+
+    run(scenario())

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from baton_router.http.http_settings import HttpSettings
+from baton_router.process.http_settings import HttpSettings
 from tests.integration.http_router import http_cluster
 from tests.integration.router_cluster import ANSWER, run
 from tests.integration.scripted_worker import ScriptedWorker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from baton_router.http.http_settings import HttpSettings
+from baton_router.process.http_settings import HttpSettings
 from tests.integration.http_router import error_of, http_cluster
 from tests.integration.router_cluster import run
 

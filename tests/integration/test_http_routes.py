@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton_core.sessions.worker_info import Role
-from baton_router.http.http_settings import HttpSettings
+from baton_router.process.http_settings import HttpSettings
 from tests.integration.http_router import client_of, error_of, http_cluster
 from tests.integration.router_cluster import ANSWER, PROMPT, TOKENIZER, run, serving
 from tests.integration.scripted_worker import ScriptedWorker

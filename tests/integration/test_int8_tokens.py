@@ -65,5 +65,5 @@ def test_a_worker_with_int8_layers_does_not_join_one_without() -> None:
     with TorchCluster(FOLDER, None, SHAPE) as quantized, TorchCluster(FOLDER, None, Shape()) as plain:
         theirs, ours = (one.sim.workers["m"].core.config.identity for one in (quantized, plain))
     assert theirs.dtype == ours.dtype
-    with pytest.raises(IncompatibleWorkerError, match=r"^model is .*the same files, and the same --quantiz"):
+    with pytest.raises(IncompatibleWorkerError, match=r"^quantization is 'int8'; allowed: ''.*--quantiz"):
         ours.require_compatible(theirs)

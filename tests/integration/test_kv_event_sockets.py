@@ -18,12 +18,12 @@ import zmq
 from zmq.auth import create_certificates
 
 from baton.kv_events.consumer import FollowerTimings, KVEventFollower
-from baton.kv_events.kv_events_config import KVEventsConfig
-from baton.kv_events.publisher import KVEventPublisher
 from baton_core.errors import InvalidConfigError
-from baton_core.events.event_stream import FollowedChange
-from baton_core.routing.prefix_index import PrefixIndex
+from baton_core.kv_events.event_stream import FollowedChange
 from baton_kv.curve import CurveKeys, read_public_key
+from baton_router.core.fleet.prefix_index import PrefixIndex
+from baton_worker.kv_events.kv_events_config import KVEventsConfig
+from baton_worker.kv_events.publisher import KVEventPublisher
 from tests.integration.kv_event_producer import Producer, kv_events_config
 from tests.integration.kv_event_subscriber import Subscriber
 

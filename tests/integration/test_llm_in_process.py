@@ -205,7 +205,7 @@ def test_a_form_that_cannot_be_compiled_now_ends_its_request_alone(
 ) -> None:
     formed = greedy(3, ignore_eos=False, structured_outputs=StructuredOutputsParams(choice=["a", "b"]))
     monkeypatch.setattr(compiler, "MAX_WAITING", 0)
-    with pytest.raises(RequestError, match="0 forms wait to be compiled; allowed: 0") as caught:
+    with pytest.raises(RequestError, match="0 grammars wait to be compiled; allowed: 0") as caught:
         llm.generate(PROMPT, formed, use_tqdm=False)
     assert caught.value.code is ErrorCode.OVERLOADED
     monkeypatch.undo()

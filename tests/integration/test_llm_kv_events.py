@@ -23,8 +23,8 @@ def subscriber(tmp_path: Path) -> Iterator[Subscriber]:
 
 
 def cached(llm: LLM) -> set[bytes]:
-    cluster: Any = llm.llm_engine._cluster
-    return set(cluster._cores._worker.pool.cache.snapshot().stored)
+    executor: Any = llm.llm_engine._executor
+    return set(executor._cores._worker.pool.cache.snapshot().stored)
 
 
 def test_a_subscriber_knows_what_an_engine_has_cached(tmp_path: Path, subscriber: Subscriber) -> None:

@@ -16,8 +16,8 @@ REPO = "somebody/tiny"
 LOAD = """
 import sys
 from baton_core.errors import InvalidModelError
-from baton_engine.model_folder import resolve_model
-from baton_router.model_folder import find_model_folder, read_model_folder
+from baton_engine.checkpoint.model_source import resolve_model
+from baton_router.text.model_folder import find_model_folder, read_model_folder
 find = {"router": find_model_folder, "worker": resolve_model}[sys.argv[1]]
 try:
     folder = find(sys.argv[2])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from baton_core.routing.router_events import FinishRequest
+from baton_router.core.router_events import FinishRequest
 from tests.integration.test_ruled_tokens import RULES, make_specs
 from tests.models import make_model
 from tests.reference import Job, Reference

@@ -7,7 +7,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from baton_router.http.http_settings import HttpSettings
+from baton_router.process.http_settings import HttpSettings
 from tests.integration.http_router import http_cluster
 from tests.integration.router_cluster import run
 

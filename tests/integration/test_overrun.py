@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack
 import pytest
 
 from baton import SamplingParams
-from baton_core.routing.request_log import name_at_client
-from baton_core.routing.token_stream import TokenStream
+from baton_core.requests.attempt_names import name_at_client
 from baton_core.sessions.router_messages import FirstToken, TokenBatch
 from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
+from baton_router.core.flow.token_stream import TokenStream
 from tests.e2e.calls import answer, draw_prompt
 from tests.integration.router_cluster import run
 from tests.integration.worker_cluster import Cluster, Gate, Said, routing, working

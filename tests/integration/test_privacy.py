@@ -18,7 +18,7 @@ from baton_core.sessions.router_messages import Failed, ToRouter
 from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
-from baton_router.request_limits import RequestLimits
+from baton_router.requests.request_limits import RequestLimits
 from baton_service.tracing import TracingSettings
 from tests.integration.http_router import client_of, http_cluster
 from tests.integration.router_cluster import run, serving
@@ -140,5 +140,5 @@ def test_a_workers_refusal_is_quoted_to_the_client_and_not_in_the_log(
             assert SECRET in response.text
 
     run(scenario())
-    assert "ended as invalid_request: structured_outputs.json is not as it may be" in caplog.messages
+    assert "ended as invalid_request: structured_outputs.json is invalid" in caplog.messages
     assert SECRET not in caplog.text

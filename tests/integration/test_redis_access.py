@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from redis import exceptions
 
-from baton_service.shared_state.link import RedisLink
-from baton_service.shared_state.settings import RedisSettings
+from baton_service.redis.link import RedisLink
+from baton_service.redis.redis_settings import RedisSettings
 from tests.integration.scripted_worker import until
 from tests.redis_server import needs_redis, redis_server
 

@@ -11,8 +11,9 @@ import pytest
 
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.routing.router_events import FinishRequest
 from baton_core.sessions.router_messages import RequestSpec
+from baton_router.core.router_events import FinishRequest
+from baton_router.requests.prompt_reader import bounded
 from baton_simulator.outcome import Outcome
 from tests.models import make_model
 from tests.reference import Reference
@@ -130,8 +131,10 @@ def test_a_first_token_that_ends_the_request_needs_no_transfer(
 def test_a_sequence_ends_at_max_model_len(
     max_tokens: int | None, backend: Backend | None, case: Case
 ) -> None:
-    shape = Shape(max_model_len=len(case.prompts[1]) + 17)
-    (outcome,) = serve(case, backend, case.spec(1, ignore_eos=True, max_tokens=max_tokens), shape=shape)
+    """As routers read it: `max_tokens` that do not fit are those that do."""
+    limit = len(case.prompts[1]) + 17
+    spec = bounded(case.spec(1, ignore_eos=True, max_tokens=max_tokens), limit)
+    (outcome,) = serve(case, backend, spec, shape=Shape(max_model_len=limit))
     check_finished(outcome, [case.tokens[1][:17]])
     assert outcome.finish_reasons == {0: FinishReason.LENGTH}
 

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from baton_core.routing.placement import SplitMode
-from baton_router.http.http_settings import HttpSettings
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.process.http_settings import HttpSettings
 from tests.integration.chat_client import CLOCK, EOS, HELLO, WEATHER, ChattyWorker
 from tests.integration.http_router import chunks_of, client_of, error_of
 from tests.integration.router_cluster import TOKENIZER, run, serving

@@ -15,18 +15,18 @@ import grpc
 import httpx
 import pytest
 
-from baton.commands.admin import administer
+from baton.commands.admin import admin
 from baton.commands.cli_arguments import parse
 from baton_core.errors import ErrorCode, RequestError
-from baton_core.routing.role_balance import BalanceConfig
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
 from baton_core.sessions.router_messages import Refused, Reserve, Start
 from baton_core.sessions.worker_info import Role, WorkerRates
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub, OperatorStub
 from baton_router import main
-from baton_router.http.http_settings import HttpSettings
-from baton_router.router import Router
+from baton_router.core.fleet.role_balance import BalanceConfig
+from baton_router.process.http_settings import HttpSettings
+from baton_router.process.router import Router
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
 from tests.integration.http_router import client_of, error_of
 from tests.integration.router_cluster import run, serving
@@ -66,7 +66,7 @@ class Site:
     async def admin(self, *action: str) -> None:
         """Run the command, in this process."""
         args = parse(["admin", *action, "--address", f"127.0.0.1:{self.port}"])
-        assert await asyncio.to_thread(administer, args) == 0
+        assert await asyncio.to_thread(admin, args) == 0
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from baton_core.sessions.router_messages import Cancel, Prefill, Reserve, Start
 from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
-from baton_router.tokenization import Tokenizer
+from baton_router.text.tokenization import Tokenizer
 from tests.integration.router_cluster import (
     ANSWER,
     PROMPT,
@@ -241,7 +241,9 @@ def test_a_second_request_of_the_same_name_is_refused_and_the_first_goes_on() ->
 def test_a_client_that_does_not_read_is_given_up_and_no_other() -> None:
     async def scenario() -> None:
         flood = [*[5] * 200_000, 2]
-        worker = ScriptedWorker("w1", answers=[flood], num_tokens_per_output=100, max_model_len=2**20)
+        worker = ScriptedWorker(
+            "w1", answers=[flood], num_tokens_per_output=100, max_model_len=2**20, num_blocks=2**18
+        )
         async with (
             serving() as server,
             worker.joined(server.grpc_port),
@@ -264,7 +266,7 @@ def test_a_request_too_large_for_a_message_fails_alone(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         prefill, decode = (
-            ScriptedWorker(name, role, answers=[[7, 8]], max_model_len=2**20, num_blocks=2**20)
+            ScriptedWorker(name, role, answers=[[7, 8]], model=model, max_model_len=2**20, num_blocks=2**20)
             for name, role in (("p1", Role.PREFILL), ("d1", Role.DECODE))
         )
         async with cluster(prefill, decode, model=str(model)) as stub:

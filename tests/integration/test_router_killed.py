@@ -16,7 +16,7 @@ import grpc
 import httpx
 
 from baton import SamplingParams
-from baton.clusters.resuming_client import ResumingClient
+from baton.executors.resuming_client import ResumingClient
 from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub

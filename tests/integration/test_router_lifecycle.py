@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -18,8 +19,7 @@ from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_router.main import RouterServer
-from baton_router.settings import RouterSettings
-from tests.builders import make_identity
+from baton_router.process.router_settings import RouterSettings
 from tests.integration.router_cluster import (
     ANSWER,
     MODEL,
@@ -79,8 +79,9 @@ def test_a_client_without_the_proto_file_learns_what_the_router_serves() -> None
 def test_a_worker_of_another_model_is_refused_with_the_reason() -> None:
     async def scenario() -> None:
         async with serving() as server, ScriptedWorker("w1").joined(server.grpc_port):
-            stranger = ScriptedWorker("w2", identity=make_identity(model="other"))
-            with pytest.raises(IncompatibleWorkerError, match="model is 'other'; allowed: 'tiny'"):
+            stranger = ScriptedWorker("w2")
+            stranger.info = replace(stranger.info, identity=replace(stranger.info.identity, weights="other"))
+            with pytest.raises(IncompatibleWorkerError, match="weights is 'other'; allowed: 'tiny'"):
                 async with stranger.joined(server.grpc_port):
                     pass
             assert not stranger.has_joined
@@ -151,7 +152,7 @@ def test_a_process_serves_until_it_is_told_to_stop() -> None:
 def start_process(model: str) -> subprocess.Popen[str]:
     program = (
         "import sys; from baton_router.main import run_router;"
-        "from baton_router.settings import RouterSettings;"
+        "from baton_router.process.router_settings import RouterSettings;"
         f"sys.exit(run_router(RouterSettings(model={model!r}, port=0, grpc_port=0)))"
     )
     return subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True)

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from baton_core.requests.draw_rules import ThinkingBudget
 from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.sessions.router_messages import RequestSpec
 from tests.models import make_model, make_prompt
 from tests.reference import Job, Reference

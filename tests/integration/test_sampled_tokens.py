@@ -13,8 +13,8 @@ import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.routing.router_events import FinishRequest
 from baton_core.sessions.router_messages import RequestSpec
+from baton_router.core.router_events import FinishRequest
 from baton_simulator.outcome import Outcome
 from tests.models import make_model, make_prompt
 from tests.reference import Job, Reference

@@ -5,25 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 import pytest
 
 from baton_core.errors import IncompatibleWorkerError
+from baton_core.model.model_identity import ModelIdentity
 from baton_core.sessions.router_messages import (
     Cancel,
     SequenceOutput,
     TokenBatch,
 )
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
-from baton_core.sessions.worker_info import ModelIdentity, Role, WorkerInfo, WorkerLoad
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_proto.v1.session_pb2_grpc import SessionsStub, add_SessionsServicer_to_server
-from baton_service.grpc_server import GrpcServer
-from baton_service.session_client import RouterCallbacks, SessionClient
-from baton_service.session_server import SessionServer, WorkerCallbacks
-from baton_service.wire import encode_hello
+from baton_router.grpc.server import GrpcServer
+from baton_router.process.session_server import SessionServer, WorkerCallbacks
+from baton_service.wire.messages import encode_hello
+from baton_worker.router_links import RouterLinks
+from baton_worker.session_client import RouterCallbacks, SessionClient
+from tests.integration.router_cluster import error_of
 from tests.integration.tcp_proxy import Proxy
 
 PATIENT = SessionTimings(dead_after_s=20.0, resume_within_s=20.0)
@@ -33,7 +36,7 @@ BRISK = SessionTimings(heartbeat_s=0.1, resume_within_s=0.4)
 
 def make_info(epoch: int = 1, *, block_size: int = 32) -> WorkerInfo:
     identity = ModelIdentity(
-        model="abc", dtype="bfloat16", kv_layout="LKHTD", block_size=block_size, transport="tcp"
+        weights="abc", dtype="bfloat16", kv_layout="LKHTD", block_size=block_size, transport="tcp"
     )
     return WorkerInfo(
         worker_id="w1",
@@ -72,16 +75,28 @@ class Router:
     seen: list[object] = field(default_factory=list)
     loads: list[WorkerLoad] = field(default_factory=list)
     identity: ModelIdentity = field(default_factory=lambda: make_info().identity)
+    takes_any: bool = True
+    """False refuses all workers for good."""
+    num_checks: int = 0
     server: SessionServer = field(init=False)
 
     def __post_init__(self) -> None:
         callbacks = WorkerCallbacks(
+            check=self.check,
             on_joined=self.on_joined,
             on_message=lambda worker_id, message: self.seen.append(message),
             on_load=lambda worker_id, load: self.loads.append(load),
             on_left=lambda worker_id, reason: self.seen.append(("left", reason)),
         )
         self.server = SessionServer("r1", self.epoch, callbacks, self.timings)
+
+    def check(self, info: WorkerInfo) -> None:
+        self.num_checks += 1
+        if not self.takes_any:
+            raise IncompatibleWorkerError(
+                "model is 'a'; allowed: 'b', that of this router", is_permanent=True
+            )
+        self.identity.require_compatible(info.identity)
 
     def on_joined(self, info: WorkerInfo) -> None:
         self.identity.require_compatible(info.identity)
@@ -160,6 +175,20 @@ def test_messages_pass_both_ways_in_order_and_heartbeats_carry_the_load() -> Non
         assert worker.lost == ["r1:1000"]
 
     asyncio.run(scenario())
+
+
+def test_a_worker_that_says_farewell_is_nothing_to_warn_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        router, worker = Router(PATIENT), Worker(PATIENT)
+        async with serving(router) as port:
+            async with dialing(worker, port):
+                await until(lambda: bool(worker.router_ids))
+            await until(lambda: len(router.seen) == 2)
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+    said = [record for record in caplog.records if "worker w1 left" in record.getMessage()]
+    assert [record.levelname for record in said] == ["INFO"]
 
 
 def test_a_cut_connection_is_resumed_without_losing_or_repeating_a_message() -> None:
@@ -279,10 +308,26 @@ def test_an_older_worker_cannot_take_the_name_of_a_newer_one() -> None:
         router, newer, older = Router(), Worker(), Worker()
         async with serving(router) as port, dialing(newer, port, make_info(epoch=2)):
             await until(lambda: bool(newer.router_ids))
-            client = SessionClient(f"127.0.0.1:{port}", make_info(epoch=1), WorkerLoad, older.callbacks())
-            with pytest.raises(IncompatibleWorkerError, match="worker_id is 'w1'; allowed: a name that no"):
-                await client.run()
-            assert router.seen == [("joined", make_info(epoch=2))]
+            async with dialing(older, port, make_info(epoch=1)) as client:
+                await until(lambda: client.refusal is not None)
+                assert client.refusal is not None
+                assert "worker_id is 'w1'; allowed: a name that no" in client.refusal.message
+                assert not client.refusal.is_permanent
+                assert router.seen == [("joined", make_info(epoch=2))]
+                assert newer.lost == []
+
+    asyncio.run(scenario())
+
+
+def test_a_refused_worker_does_not_end_the_session_of_an_earlier_one_of_its_name() -> None:
+    async def scenario() -> None:
+        router, healthy, stranger = Router(), Worker(), Worker()
+        async with serving(router) as port, dialing(healthy, port):
+            await until(lambda: bool(healthy.router_ids))
+            async with dialing(stranger, port, make_info(epoch=2, block_size=16)) as client:
+                await until(lambda: client.refusal is not None)
+                assert router.seen == [("joined", make_info())]
+                assert (healthy.lost, stranger.router_ids) == ([], [])
 
     asyncio.run(scenario())
 
@@ -322,17 +367,97 @@ def test_a_restarted_router_is_a_new_router_to_the_worker() -> None:
     asyncio.run(scenario())
 
 
-def test_an_incompatible_worker_is_told_why_and_its_client_ends() -> None:
+def test_an_incompatible_worker_is_told_why_and_joins_once_it_fits(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        router, worker = Router(), Worker()
+        router, worker, info = Router(), Worker(), make_info(block_size=16)
+        async with serving(router) as port, dialing(worker, port, info) as client:
+            await until(lambda: client.refusal is not None)
+            assert client.refusal is not None
+            assert "(incompatible_worker): block_size is 16; allowed: 32" in client.refusal.message
+            assert not client.refusal.is_permanent
+            assert (router.seen, worker.router_ids) == ([], [])
+            await until(lambda: router.num_checks > 3)
+            router.identity = info.identity
+            await until(lambda: bool(worker.router_ids))
+            assert client.refusal is None
+            assert router.seen == [("joined", info)]
+
+    with caplog.at_level("INFO"):
+        asyncio.run(scenario())
+    assert len([record for record in caplog.records if "block_size is 16" in record.getMessage()]) == 2
+
+
+def test_a_router_says_whether_it_refuses_for_good() -> None:
+    async def scenario() -> None:
+        router, worker = Router(takes_any=False), Worker()
+        async with serving(router) as port, dialing(worker, port) as client:
+            await until(lambda: client.refusal is not None)
+            assert client.refusal is not None
+            assert client.refusal.is_permanent
+
+    asyncio.run(scenario())
+
+
+def links_to(worker: Worker, ports: list[int], *, finds_more: bool = False) -> RouterLinks:
+    def dial(address: str) -> SessionClient:
+        callbacks = replace(worker.callbacks(), on_refusal=lambda: links.on_refusal())
+        return SessionClient(address, make_info(), WorkerLoad, callbacks, worker.timings)
+
+    links = RouterLinks([f"127.0.0.1:{port}" for port in ports], dial, finds_more=finds_more)
+    return links
+
+
+def test_a_router_that_refuses_for_good_ends_no_worker_that_another_router_uses() -> None:
+    async def scenario() -> None:
+        mine, other, worker = Router(), Router(takes_any=False), Worker()
+        async with serving(mine) as port, serving(other) as other_port:
+            links = links_to(worker, [port, other_port])
+            running = asyncio.create_task(links.run())
+            await until(lambda: bool(worker.router_ids) and bool(links.refusals))
+            assert other.seen == []
+            other.takes_any = True
+            await until(lambda: len(worker.router_ids) == 2)
+            assert (links.refusals, worker.lost) == ([], [])
+            assert not running.done()
+            running.cancel()
+            await links.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("finds_more", [False, True])
+def test_a_worker_ends_when_every_router_there_may_be_refuses_it_for_good(finds_more: bool) -> None:
+    async def scenario() -> None:
+        routers, worker = [Router(takes_any=False), Router(takes_any=False)], Worker()
+        async with serving(routers[0]) as first, serving(routers[1]) as second:
+            links = links_to(worker, [first, second], finds_more=finds_more)
+            running = asyncio.create_task(links.run())
+            await until(lambda: all(router.num_checks for router in routers) and len(links.refusals) == 2)
+            if finds_more:
+                await until(lambda: routers[0].num_checks > 2)
+                assert not running.done()
+                running.cancel()
+            else:
+                text = rf"no router takes this worker: router 127\.0\.0\.1:{first} refuses .*model is 'a'; "
+                with pytest.raises(IncompatibleWorkerError, match=text):
+                    await running
+            await links.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_worker_does_not_end_while_one_of_its_routers_is_out_of_reach() -> None:
+    async def scenario() -> None:
+        router, worker = Router(takes_any=False), Worker()
+        async with Proxy(1) as unused_port:
+            pass
         async with serving(router) as port:
-            info = make_info(block_size=16)
-            client = SessionClient(f"127.0.0.1:{port}", info, WorkerLoad, worker.callbacks())
-            with pytest.raises(IncompatibleWorkerError, match=r"block_size is 16; allowed: 32") as caught:
-                await client.run()
-            assert "(incompatible_worker)" in str(caught.value)
-            assert router.seen == []
-            assert worker.router_ids == []
+            links = links_to(worker, [port, unused_port])
+            running = asyncio.create_task(links.run())
+            await until(lambda: router.num_checks > 2)
+            assert not running.done()
+            running.cancel()
+            await links.close()
 
     asyncio.run(scenario())
 
@@ -344,11 +469,12 @@ def test_a_message_that_means_nothing_ends_the_session() -> None:
             call = SessionsStub(channel).Connect()
             await call.write(pb.WorkerFrame(hello=encode_hello(make_info())))
             await call.write(pb.WorkerFrame(data=pb.WorkerData(number=1)))
-            while await call.read() is not grpc.aio.EOF:
-                pass
+            code, details = await error_of(call)
+            assert code == "INVALID_ARGUMENT"
+            assert details.startswith("message is None; allowed: one of reserved")
             assert router.seen[0] == ("joined", make_info())
             reason = str(router.seen[1])
-            assert "worker w1 sent what has no meaning: message is None; allowed: one of reserved" in reason
+            assert "worker w1 sent a malformed message: message is None; allowed: one of reserved" in reason
 
     asyncio.run(scenario())
 
@@ -364,7 +490,25 @@ def test_a_stream_that_does_not_begin_with_a_hello_is_rejected() -> None:
                 "invalid_request",
                 "frame is 'heartbeat'; allowed: a hello first",
             )
-            assert await call.read() is grpc.aio.EOF
+            assert not rejected.is_permanent
+            assert await error_of(call) == ("INVALID_ARGUMENT", rejected.message)
+            assert router.seen == []
+
+    asyncio.run(scenario())
+
+
+def test_a_hello_that_means_nothing_is_refused_for_good() -> None:
+    async def scenario() -> None:
+        router, hello = Router(), encode_hello(make_info())
+        hello.role = "reader"
+        async with serving(router) as port, grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            call = SessionsStub(channel).Connect()
+            await call.write(pb.WorkerFrame(hello=hello))
+            rejected = (await call.read()).rejected
+            assert rejected.is_permanent
+            code, details = await error_of(call)
+            assert code == "INVALID_ARGUMENT"
+            assert details == "role is 'reader'; allowed: one of prefill, decode, mixed"
             assert router.seen == []
 
     asyncio.run(scenario())

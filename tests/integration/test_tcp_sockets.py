@@ -12,9 +12,9 @@ import pytest
 
 from baton_core.sessions.worker_info import Role
 from baton_kv.transport import Transport
-from baton_service.metrics_server import serving_metrics
 from baton_service.router_access import RouterAccess
 from baton_service.tls import ClientTls, ServerTls
+from baton_worker.metrics_server import serving_metrics
 from tests.certificates import Authority, needs_openssl
 from tests.e2e.calls import answer, draw_prompt, greedy
 from tests.integration.http_router import chunks_of

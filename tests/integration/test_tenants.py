@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,12 @@ import grpc
 import httpx
 import pytest
 
+from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.worker_info import Role
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
-from baton_router.http.http_settings import HttpSettings
+from baton_router.process.http_settings import HttpSettings
+from baton_worker.worker_shell import GrammarBackend
 from tests.integration.http_router import client_of
 from tests.integration.router_cluster import serving
 from tests.integration.scripted_worker import until
@@ -50,10 +53,12 @@ class Clients:
 
 
 @asynccontextmanager
-async def clients(**http: Any) -> AsyncIterator[Clients]:
+async def clients(
+    hold: Callable[[GrammarBackend], GrammarBackend] = lambda grammars: grammars, **http: Any
+) -> AsyncIterator[Clients]:
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(http=HttpSettings(**http)))
-        await stack.enter_async_context(working(Role.MIXED, server.grpc_port, key="key-a"))
+        await stack.enter_async_context(working(Role.MIXED, server.grpc_port, key="key-a", hold=hold))
         await until(lambda: server._router.is_ready)
         channel = grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc_port}")
         stub = BatonStub(await stack.enter_async_context(channel))
@@ -85,3 +90,36 @@ def test_prefixes_are_shared_on_purpose_or_without_keys(shares: dict[str, Any]) 
             assert await client.over_http("key-b", cache_salt="s") == 0
 
     asyncio.run(scenario())
+
+
+class TenantsSeen:
+    """Notes whose grammars are compiled."""
+
+    def __init__(self) -> None:
+        self.tenants: list[str] = []
+
+    def before(self, inner: GrammarBackend) -> TenantsSeen:
+        self._inner = inner
+        return self
+
+    def compile(self, params: StructuredOutputsParams, tenant: str = "") -> Future[None]:
+        self.tenants.append(tenant)
+        return self._inner.compile(params, tenant)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_worker_knows_whose_grammars_it_compiles_whatever_salt_they_bring(shares: bool) -> None:
+    seen = TenantsSeen()
+
+    async def scenario() -> None:
+        async with clients(seen.before, api_keys=KEYS, shared_prefix_cache=shares) as client:
+            for key in KEYS:
+                for salt in "st":
+                    await client.over_http(key, cache_salt=salt, structured_outputs={"choice": ["a"]})
+
+    asyncio.run(scenario())
+    first, second, third, fourth = seen.tenants
+    assert first == second != third == fourth

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCH = Path(__file__).parents[2] / "bench"
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_replay_hands_over_every_prompt_and_finds_what_is_cached(tmp_path: Path) -> None:
@@ -20,9 +20,14 @@ def test_a_replay_hands_over_every_prompt_and_finds_what_is_cached(tmp_path: Pat
     trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     flags = ["--topology", "1p1d", "--policies", "always-split", "--repeats", "1", "--every", "1"]
     flags += ["--output-divisor", "1", "--speedup", "2", "--timing", "assumed_8b_gpu"]
-    command = [sys.executable, str(BENCH / "trace_replay.py"), str(trace), *flags]
+    command = [sys.executable, "-m", "bench.trace_replay", str(trace), *flags]
     done = subprocess.run(
-        [*command, "--save-result", str(result)], capture_output=True, text=True, timeout=100, check=False
+        [*command, "--save-result", str(result)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     replay = json.loads(result.read_text())["1p1d"]

@@ -17,7 +17,7 @@ from tests.models import make_model
 REPO = "somebody/tiny"
 RESOLVE = """
 import sys
-from baton_engine.model_folder import resolve_model
+from baton_engine.checkpoint.model_source import resolve_model
 names = [path.name for path in resolve_model(sys.argv[1]).iterdir()]
 print(*sorted(name for name in names if name.endswith((".bin", ".safetensors"))))
 """

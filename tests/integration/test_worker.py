@@ -13,7 +13,7 @@ import zmq
 import zmq.asyncio
 
 from baton import LLM, CompletionOutput, SamplingParams
-from baton_core.blocks.peer_messages import (
+from baton_core.sessions.peer_messages import (
     BlocksReady,
     LeaseGone,
     Release,
@@ -23,8 +23,8 @@ from baton_core.blocks.peer_messages import (
 )
 from baton_core.sessions.router_messages import FirstToken, Reserved, Transferred
 from baton_core.sessions.worker_info import Role
-from baton_decode.puller_endpoint import PullerEndpoint
-from baton_prefill.holder_endpoint import MAX_MESSAGE_BYTES
+from baton_decode.consumer_endpoint import ConsumerEndpoint
+from baton_prefill.producer_endpoint import MAX_MESSAGE_BYTES
 from baton_proto.v1 import baton_pb2 as pb
 from tests.conformance.kv.delaying import DelayingConnector
 from tests.e2e.calls import answer, draw_prompt, greedy
@@ -208,7 +208,7 @@ def test_a_holder_drops_what_is_malformed_and_goes_on(
     llm: LLM, said: Said, caplog: pytest.LogCaptureFixture
 ) -> None:
     prompt = draw_prompt(50, seed=8)
-    from_a_holder = LeaseGone(transfer_id="t", holder_epoch=1, reason="")
+    from_a_producer = LeaseGone(transfer_id="t", producer_epoch=1, reason="")
 
     async def scenario() -> None:
         async with (
@@ -219,13 +219,15 @@ def test_a_holder_drops_what_is_malformed_and_goes_on(
             await cluster.wait_for_idle("prefill", "decode")
             with zmq.asyncio.Context() as context, context.socket(zmq.DEALER) as peer:
                 peer.connect(peer_address)
-                for frames in (*MALFORMED, [encode_peer(from_a_holder)]):
+                for frames in (*MALFORMED, [encode_peer(from_a_producer)]):
                     await peer.send_multipart(frames)
-                stale = Subscribe(transfer_id="t", request_id="r", holder_epoch=7, indices=(0,), lease_s=1.0)
+                stale = Subscribe(
+                    transfer_id="t", request_id="r", producer_epoch=7, indices=(0,), lease_s=1.0
+                )
                 await peer.send(encode_peer(stale))
                 gone = decode_peer(await peer.recv())
                 assert gone == LeaseGone(
-                    transfer_id="t", holder_epoch=1, reason="epoch 7 of this worker is over"
+                    transfer_id="t", producer_epoch=1, reason="epoch 7 of this worker is over"
                 )
                 peer.linger = 0
                 await peer.send(b"x" * (2 * MAX_MESSAGE_BYTES))
@@ -237,23 +239,23 @@ def test_a_holder_drops_what_is_malformed_and_goes_on(
 
 
 def test_a_puller_drops_what_is_malformed_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    release = Release(transfer_id="t", holder_epoch=1)
-    ready = BlocksReady(transfer_id="t", holder_epoch=1, offers=(), renewal=3)
+    release = Release(transfer_id="t", producer_epoch=1)
+    ready = BlocksReady(transfer_id="t", producer_epoch=1, offers=(), renewal=3)
 
     async def scenario() -> None:
         heard: list[Any] = []
-        with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as holder:
-            holder.linger = 0
-            port = holder.bind_to_random_port("tcp://127.0.0.1")
-            puller = PullerEndpoint(context, "decode-1", heard.append)
-            puller.send(f"tcp://127.0.0.1:{port}", release)
-            name, message = await holder.recv_multipart()
+        with zmq.asyncio.Context() as context, context.socket(zmq.ROUTER) as producer:
+            producer.linger = 0
+            port = producer.bind_to_random_port("tcp://127.0.0.1")
+            consumer = ConsumerEndpoint(context, "decode-1", heard.append)
+            consumer.send(f"tcp://127.0.0.1:{port}", release)
+            name, message = await producer.recv_multipart()
             assert decode_peer(message) == release
             for frames in (*MALFORMED, [encode_peer(release)], [encode_peer(ready)]):
-                await holder.send_multipart([name, *frames])
+                await producer.send_multipart([name, *frames])
             await until(lambda: bool(heard))
             assert heard == [ready]
-            await puller.close()
+            await consumer.close()
 
     run(scenario())
     assert "dropped a malformed message on the peer channel" in caplog.text

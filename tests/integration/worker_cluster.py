@@ -15,36 +15,36 @@ import grpc
 import zmq.asyncio
 
 from baton import SamplingParams
-from baton.worker.pool_placement import PoolPlacement
-from baton.worker.resident_engine import ResidentEngine
-from baton.worker.worker_process import (
-    WorkerSettings,
-    form_compiler,
-    worker_config,
-    worker_controls,
-    worker_info,
-)
-from baton.worker.worker_shell import OutputForms, Worker, WorkerParts
-from baton_core.routing.request_log import name_at_client
+from baton_core.requests.attempt_names import name_at_client
 from baton_core.sessions.router_messages import ToRouter
 from baton_core.sessions.session import SessionTimings
 from baton_core.sessions.worker_info import Role, WorkerLoad
-from baton_core.worker.scheduler_config import SchedulerConfig
 from baton_core.worker.step_plan import StepPlan
-from baton_engine.draw_state import Forms
 from baton_engine.loading import EngineSettings
+from baton_engine.sampling.sampling_state import Grammars
 from baton_engine.sizing import KVCacheSettings
-from baton_engine.step_pipeline import Launched
+from baton_engine.steps.step_pipeline import Launched
 from baton_kv.backends import BACKENDS
 from baton_kv.connector import KVConnector
 from baton_kv.row_copies import copy_rows
 from baton_kv.transport import Listen, Transport
-from baton_prefill.holder_endpoint import HolderEndpoint
+from baton_prefill.producer_endpoint import ProducerEndpoint
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_service.redis.redis_settings import RedisSettings
 from baton_service.router_access import RouterAccess
-from baton_service.shared_state.settings import RedisSettings
-from baton_service.shared_state.shares import open_worker_share
+from baton_worker.core.scheduler_config import SchedulerConfig
+from baton_worker.engine.resident_engine import ResidentEngine
+from baton_worker.pool_placement import PoolPlacement
+from baton_worker.redis.worker_sharing import open_worker_share
+from baton_worker.worker_process import (
+    WorkerSettings,
+    grammar_compiler,
+    worker_config,
+    worker_controls,
+    worker_info,
+)
+from baton_worker.worker_shell import GrammarBackend, Worker, WorkerParts
 from tests.e2e.calls import ask
 from tests.integration.router_cluster import MODEL, PATIENT_S, serving
 from tests.integration.scripted_worker import until
@@ -92,9 +92,11 @@ class Gate:
 class GatedEngine(ResidentEngine):
     """An engine whose steps pass `gate` before they are computed."""
 
-    def __init__(self, settings: EngineSettings, forms: Forms, placement: PoolPlacement, gate: Gate) -> None:
+    def __init__(
+        self, settings: EngineSettings, grammars: Grammars, placement: PoolPlacement, gate: Gate
+    ) -> None:
         super().__init__(
-            settings, forms, allocate_pool=placement.allocate, give_back_pool=placement.give_back
+            settings, grammars, allocate_pool=placement.allocate, give_back_pool=placement.give_back
         )
         self._gate = gate
 
@@ -133,10 +135,12 @@ async def made(
     kv_transport: Transport = Transport.SHARED_MEMORY,
     allow_functions: bool = False,
     profiler_folder: str = "",
-    hold: Callable[[OutputForms], OutputForms] = lambda forms: forms,
+    hold: Callable[[GrammarBackend], GrammarBackend] = lambda grammars: grammars,
     key: str = "",
     async_scheduling: bool | None = None,
     engine: Mapping[str, Any] = MappingProxyType({}),
+    tokenizer: str | None = None,
+    structured_outputs_backend: str = "auto",
 ) -> AsyncIterator[tuple[Worker, str]]:
     """A worker for the routers at `port` and `also`, or those in `redis`; named by its role if not otherwise.
 
@@ -157,16 +161,18 @@ async def made(
         scheduler=SchedulerConfig(max_num_batched_tokens=max_num_batched_tokens),
         allow_functions=allow_functions,
         profiler_folder=profiler_folder,
+        tokenizer=tokenizer,
+        structured_outputs_backend=structured_outputs_backend,
     )
     context = zmq.asyncio.Context()
-    holder = HolderEndpoint(context, peer_address)
+    producer = ProducerEndpoint(context, peer_address)
     placement = PoolPlacement(lambda spec: wrap(BACKENDS[kv_transport](spec, epoch, Listen(), copy_rows)))
-    forms = form_compiler(settings)
+    forms = grammar_compiler(settings)
     resident = GatedEngine(settings.engine, forms, placement, gate or Gate())
     connector = placement.connector
     assert connector is not None
     config = worker_config(settings, resident.loaded, connector.capabilities, name or str(role), epoch)
-    info = worker_info(role, config, holder.address, connector.describe())
+    info = worker_info(role, config, producer.address, connector.describe())
     parts = WorkerParts(
         config=config,
         info=info,
@@ -174,17 +180,29 @@ async def made(
         controls=worker_controls(settings, resident),
         connector=connector,
         context=context,
-        holder=holder,
-        forms=hold(forms),
+        producer=producer,
+        grammars=hold(forms),
         routers=settings.routers,
         share=open_worker_share(settings.redis, info),
         access=RouterAccess(key=key),
         session_timings=SessionTimings(dead_after_s=PATIENT_S),
     )
     try:
-        yield Worker(parts), holder.address
+        yield Worker(parts), producer.address
     finally:
         context.destroy(linger=0)
+
+
+async def refusal_of(worker: Worker) -> str:
+    """Run a worker until its router refuses it; returns what its /health says."""
+    running = asyncio.create_task(worker.run())
+    try:
+        await until(lambda: running.done() or "refuses this worker" in worker.metrics.problem)
+        assert not running.done(), "it tries on"
+        return worker.metrics.problem
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 @dataclass(slots=True)

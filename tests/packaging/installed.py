@@ -13,7 +13,10 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-SOURCES: Final = ("proto", "lib", "router", "prefill_worker", "decode_worker", "kv_transfer", "kernels")
+SOURCES: Final = (
+    *("proto", "core", "sandbox", "service", "kernels", "kv_transfer", "engine", "prefill_worker"),
+    *("decode_worker", "worker", "router", "simulator", "bench", "api"),
+)
 _BUILT_FROM: Final = ("pyproject.toml", "README.md", "LICENSE", *SOURCES)
 _UNREACHABLE: Final = ("dns error", "error sending request", "Failed to fetch", "Could not connect")
 """Messages of uv where there is no index."""

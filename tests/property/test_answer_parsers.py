@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton_router.answers.answer import (
-    AnswerDelta,
-    AnswerParser,
+from baton_router.output_parsing.json_scanner import JsonScanner
+from baton_router.output_parsing.output_parser import (
+    OutputDelta,
+    OutputParser,
     PlainParser,
     ReasoningDelta,
     TextDelta,
@@ -22,10 +23,9 @@ from baton_router.answers.answer import (
     ToolCallDelta,
     collect,
 )
-from baton_router.answers.json_scanner import JsonScanner
-from baton_router.answers.registry import make_reasoning_parser, make_tool_parser, tool_parser_names
-from baton_router.answers.tool_parser import ToolParser
-from baton_router.answers.tools_forced import NamedToolParser, RequiredToolsParser
+from baton_router.output_parsing.registry import find_reasoning_parser, make_tool_parser, tool_parser_names
+from baton_router.output_parsing.tool_parser import ToolParser
+from baton_router.output_parsing.tools_forced import NamedToolParser, RequiredToolsParser
 
 TOOLS = (
     Tool(name="f", parameters={"properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}),
@@ -39,11 +39,11 @@ def ids() -> Callable[[], str]:
     return lambda: f"id-{next(numbers)}"
 
 
-def make(name: str) -> AnswerParser:
+def make(name: str) -> OutputParser:
     return make_tool_parser(name, TOOLS, ids())
 
 
-PARSERS: dict[str, Callable[[], AnswerParser]] = {
+PARSERS: dict[str, Callable[[], OutputParser]] = {
     **{name: partial(make, name) for name in tool_parser_names()},
     "required": lambda: RequiredToolsParser(choose_id=ids()),
     "named": lambda: NamedToolParser("f", choose_id=ids()),
@@ -75,7 +75,7 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
     return [text[start:end] for start, end in itertools.pairwise(ends)]
 
 
-def parts(deltas: list[AnswerDelta]) -> list[tuple[Any, ...]]:
+def parts(deltas: list[OutputDelta]) -> list[tuple[Any, ...]]:
     """The deltas in their order, neighbours of one kind joined."""
     joined: list[tuple[Any, ...]] = []
     for delta in deltas:
@@ -96,7 +96,7 @@ def parts(deltas: list[AnswerDelta]) -> list[tuple[Any, ...]]:
     return joined
 
 
-def run(parser: AnswerParser, chunks: list[str]) -> list[AnswerDelta]:
+def run(parser: OutputParser, chunks: list[str]) -> list[OutputDelta]:
     return [*itertools.chain.from_iterable(map(parser.push, chunks)), *parser.flush()]
 
 
@@ -115,8 +115,8 @@ def test_the_cuts_change_nothing(name: str, text: str, cuts: list[int]) -> None:
 def test_the_cuts_change_nothing_after_reasoning(
     name: str, text: str, cuts: list[int], starts_inside: bool
 ) -> None:
-    def make_reasoner() -> AnswerParser:
-        return make_reasoning_parser(name, PARSERS["hermes"](), starts_inside=starts_inside)
+    def make_reasoner() -> OutputParser:
+        return find_reasoning_parser(name)(PARSERS["hermes"](), starts_inside=starts_inside)
 
     whole = parts(run(make_reasoner(), [text]))
     assert parts(run(make_reasoner(), pieces(text, cuts))) == whole

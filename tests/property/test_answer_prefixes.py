@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_router.answers.answer import AnswerParser
-from baton_router.answers.registry import make_reasoning_parser
+from baton_router.output_parsing.output_parser import OutputParser
+from baton_router.output_parsing.registry import find_reasoning_parser
 from tests.property.test_answer_parsers import PARSERS, TEXTS, parts, pieces
 
 CUTS = st.lists(st.integers(0, 500), max_size=12)
 
 
-def shown(parser: AnswerParser, chunks: list[str]) -> list[tuple[Any, ...]]:
+def shown(parser: OutputParser, chunks: list[str]) -> list[tuple[Any, ...]]:
     return parts(list(itertools.chain.from_iterable(map(parser.push, chunks))))
 
 
@@ -34,6 +34,6 @@ def test_nor_does_what_was_shown_of_thoughts(
     name: str, text: str, cuts: list[int], starts_inside: bool
 ) -> None:
     one, other = (
-        make_reasoning_parser(name, PARSERS["hermes"](), starts_inside=starts_inside) for _ in range(2)
+        find_reasoning_parser(name)(PARSERS["hermes"](), starts_inside=starts_inside) for _ in range(2)
     )
     assert shown(one, pieces(text, cuts)) == shown(other, [text])

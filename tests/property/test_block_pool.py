@@ -35,12 +35,12 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self._given(self.pool.allocate(count), count, self.tables.append)
 
     @rule(hashes=st.lists(st.sampled_from([*HASHES, None]), min_size=1, max_size=4))
-    def begin_import(self, hashes: list[bytes | None]) -> None:
+    def begin_pull(self, hashes: list[bytes | None]) -> None:
         cache = self.pool.cache
         wanted: list[bytes | None] = [
-            name for name in dict.fromkeys(hashes) if not name or not cache.find_importing(name)
+            name for name in dict.fromkeys(hashes) if not name or not cache.find_pulling(name)
         ]
-        self._given(self.pool.begin_import(wanted), len(wanted), self.importing.extend)
+        self._given(self.pool.begin_pull(wanted), len(wanted), self.importing.extend)
 
     @precondition(lambda self: self._readable())
     @rule(data=st.data())
@@ -83,7 +83,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def verify(self, data: Any) -> None:
         block_id = self._take(data, self.importing)
-        name = self.pool._import_hashes[block_id]
+        name = self.pool._pull_hashes[block_id]
         self.pool.verify(block_id)
         if name is not None:
             self.published.add(name)
@@ -188,7 +188,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
     def _expected(self, block_id: int, held: set[int]) -> tuple[BlockState, ...]:
         if block_id in self.importing:
-            return (BlockState.IMPORTING,)
+            return (BlockState.PULLING,)
         if block_id in self.quarantined:
             return (BlockState.QUARANTINED,)
         if block_id in self._owned():

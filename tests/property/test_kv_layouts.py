@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton_core.blocks.kv_spec import ITEM_BYTES, KVSpec
+from baton_core.kv_layout.kv_spec import ITEM_BYTES, KVSpec
 from baton_kv.layouts import Blocks, convert_blocks
 
 AXES = ["".join(order) for order in permutations("HTD")]

@@ -1,4 +1,4 @@
-"""The lease table under any order of events of a worker and its pullers: no block leaks or slips away."""
+"""The lease table under any order of events of a worker and its consumers: no block leaks or slips away."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton_core.blocks.block_pool import BlockPool, BlockState
-from baton_core.blocks.lease_table import HoldTimings, LeaseTable
-from baton_core.blocks.peer_messages import (
+from baton_core.sessions.peer_messages import (
     BlockOffer,
     BlocksReady,
     Confirm,
@@ -20,9 +19,10 @@ from baton_core.blocks.peer_messages import (
     LeaseRenew,
     Release,
     Subscribe,
-    ToHolder,
+    ToProducer,
 )
-from baton_core.worker.worker_events import Seal, Sealed, SendToPuller, WorkerEffect
+from baton_core.worker.worker_events import ChecksumsComputed, ComputeChecksums, SendToConsumer, WorkerEffect
+from baton_prefill.core.lease_table import LeaseTable, LeaseTimings
 
 NUM_BLOCKS = 12
 EPOCH = 3
@@ -35,7 +35,7 @@ ACTIONS = {
     "compute": 5,
     "end": 2,
     "withdraw": 0.5,
-    "seal": 4,
+    "compute_checksums": 4,
     "others_use_blocks": 2,
     "let_time_pass": 3,
     "subscribe": 5,
@@ -47,8 +47,8 @@ ACTIONS = {
 
 
 @dataclass
-class Puller:
-    """What a puller may rely on: blocks that were offered, until when it may read them."""
+class Consumer:
+    """What a consumer may rely on: blocks that were offered, until when it may read them."""
 
     request_id: str
     lease_until: float = 0.0
@@ -56,18 +56,18 @@ class Puller:
 
 
 class Play:
-    """One worker's table and pool, and the pullers' books."""
+    """One worker's table and pool, and the consumers' books."""
 
-    def __init__(self, seed: int, *, needs_seal: bool) -> None:
+    def __init__(self, seed: int, *, has_checksums: bool) -> None:
         self.random = Random(seed)
         self.now = 0.0
         self.pool = BlockPool(NUM_BLOCKS)
-        self.leases = LeaseTable(self.pool, epoch=EPOCH, needs_seal=needs_seal, timings=HoldTimings())
+        self.leases = LeaseTable(self.pool, epoch=EPOCH, has_checksums=has_checksums, timings=LeaseTimings())
         self.prefills: dict[str, list[int]] = {}
         """Requests whose prompt is being computed, with their block tables."""
-        self.pullers: dict[str, Puller] = {}
+        self.consumers: dict[str, Consumer] = {}
         self.foreign: list[int] = []
-        self.seals: list[Seal] = []
+        self.checksum_requests: list[ComputeChecksums] = []
 
     def run(self, num_actions: int) -> None:
         for _ in range(num_actions):
@@ -82,10 +82,10 @@ class Play:
         if request_id in self.prefills or (table := self.pool.allocate(self.random.randint(1, 4))) is None:
             return
         self.prefills[request_id] = table
-        self.pullers = {
-            name: puller
-            for name, puller in self.pullers.items()
-            if puller.request_id != request_id or not puller.offers
+        self.consumers = {
+            name: consumer
+            for name, consumer in self.consumers.items()
+            if consumer.request_id != request_id or not consumer.offers
         }
         self.take(self.leases.open(self.now, request_id))
 
@@ -110,16 +110,11 @@ class Play:
         if request_id not in self.prefills:
             self.take(self.leases.withdraw(request_id, "the request was cancelled"))
 
-    def seal(self) -> None:
-        if self.seals:
-            seal = self.seals.pop(self.random.randrange(len(self.seals)))
-            sealed = Sealed(
-                request_id=seal.request_id,
-                indices=seal.indices,
-                block_ids=seal.block_ids,
-                checksums=seal.block_ids,
-            )
-            self.take(self.leases.on_sealed(sealed))
+    def compute_checksums(self) -> None:
+        if self.checksum_requests:
+            request = self.checksum_requests.pop(self.random.randrange(len(self.checksum_requests)))
+            computed = ChecksumsComputed(request=request, checksums=request.block_ids)
+            self.take(self.leases.on_checksums(computed))
 
     def others_use_blocks(self) -> None:
         """Whatever is free gets written by somebody else."""
@@ -133,15 +128,15 @@ class Play:
         deadline = self.leases.next_deadline()
         assert deadline is None or deadline > self.now
 
-    # --- pullers ---
+    # --- consumers ---
 
     def subscribe(self) -> None:
         transfer_id = self.random.choice(TRANSFERS)
-        self.pullers.setdefault(transfer_id, Puller(request_id=transfer_id[0]))
+        self.consumers.setdefault(transfer_id, Consumer(request_id=transfer_id[0]))
         message = Subscribe(
             transfer_id=transfer_id,
             request_id=transfer_id[0],
-            holder_epoch=self.epoch(),
+            producer_epoch=self.epoch(),
             indices=tuple(self.random.sample(range(4), self.random.randint(1, 4))),
             lease_s=LEASE_S,
         )
@@ -150,29 +145,31 @@ class Play:
     def renew(self) -> None:
         transfer_id = self.random.choice(TRANSFERS)
         missing = tuple(self.random.sample(range(4), self.random.randint(0, 2)))
-        message = LeaseRenew(transfer_id=transfer_id, holder_epoch=self.epoch(), missing=missing, renewal=1)
+        message = LeaseRenew(transfer_id=transfer_id, producer_epoch=self.epoch(), missing=missing, renewal=1)
         self.say(transfer_id, message)
 
     def confirm(self) -> None:
-        names = sorted(name for name, puller in self.pullers.items() if puller.offers)
+        names = sorted(name for name, consumer in self.consumers.items() if consumer.offers)
         if not names:
             return
         transfer_id = self.random.choice(names)
-        puller = self.pullers[transfer_id]
-        message = Confirm(transfer_id=transfer_id, holder_epoch=EPOCH, offers=tuple(puller.offers.values()))
+        consumer = self.consumers[transfer_id]
+        message = Confirm(
+            transfer_id=transfer_id, producer_epoch=EPOCH, offers=tuple(consumer.offers.values())
+        )
         (effect,) = self.leases.on_message(self.now, transfer_id.encode(), message)
-        assert isinstance(effect, SendToPuller)
+        assert isinstance(effect, SendToConsumer)
         assert isinstance(effect.message, Confirmed)
-        assert effect.message.is_held or puller.lease_until <= self.now
+        assert effect.message.is_held or consumer.lease_until <= self.now
         if effect.message.is_held:
-            self.assert_kept(puller)
+            self.assert_kept(consumer)
 
     def release(self) -> None:
         transfer_id = self.random.choice(TRANSFERS)
-        message = Release(transfer_id=transfer_id, holder_epoch=self.epoch())
+        message = Release(transfer_id=transfer_id, producer_epoch=self.epoch())
         self.say(transfer_id, message)
-        if message.holder_epoch == EPOCH:
-            self.pullers.pop(transfer_id, None)
+        if message.producer_epoch == EPOCH:
+            self.consumers.pop(transfer_id, None)
 
     # --- what must hold ---
 
@@ -180,12 +177,12 @@ class Play:
         """Parts agree, and what is under a lease stays."""
         self.pool.check_invariants()
         self.leases.check_invariants()
-        for puller in self.pullers.values():
-            if puller.lease_until > self.now:
-                self.assert_kept(puller)
+        for consumer in self.consumers.values():
+            if consumer.lease_until > self.now:
+                self.assert_kept(consumer)
 
     def finish(self) -> None:
-        """When all requests are over and all pullers silent, time gives every block back."""
+        """When all requests are over and all consumers silent, time gives every block back."""
         for request_id in sorted(self.prefills):
             self.end_prefill(request_id, is_cancelled=False)
         self.pool.release(self.foreign)
@@ -208,14 +205,14 @@ class Play:
             self.leases.complete(self.now, request_id)
         self.pool.release(table)
 
-    def say(self, transfer_id: str, message: ToHolder) -> None:
+    def say(self, transfer_id: str, message: ToProducer) -> None:
         before = self.books()
         effects = self.leases.on_message(self.now, transfer_id.encode(), message)
-        if message.holder_epoch == EPOCH:
+        if message.producer_epoch == EPOCH:
             self.take(effects, answered=transfer_id)
             return
         (effect,) = effects
-        assert isinstance(effect, SendToPuller)
+        assert isinstance(effect, SendToConsumer)
         assert isinstance(effect.message, LeaseGone)
         assert self.books() == before
 
@@ -224,32 +221,34 @@ class Play:
         return (leases.num_open, leases.num_early, leases.next_deadline(), self.pool.num_used)
 
     def take(self, effects: list[WorkerEffect], answered: str = "") -> None:
-        """File effects; an answer to a subscription or renewal starts the puller's lease anew."""
+        """File effects; an answer to a subscription or renewal starts the consumer's lease anew."""
         for effect in effects:
-            if isinstance(effect, Seal):
-                self.seals.append(effect)
+            if isinstance(effect, ComputeChecksums):
+                self.checksum_requests.append(effect)
                 continue
-            assert isinstance(effect, SendToPuller)
+            assert isinstance(effect, SendToConsumer)
             message = effect.message
             assert effect.peer_id == message.transfer_id.encode()
-            puller = self.pullers.get(message.transfer_id)
-            if isinstance(message, LeaseGone) or puller is None:
-                self.pullers.pop(message.transfer_id, None)
+            consumer = self.consumers.get(message.transfer_id)
+            if isinstance(message, LeaseGone) or consumer is None:
+                self.consumers.pop(message.transfer_id, None)
             elif isinstance(message, BlocksReady):
-                puller.offers.update({offer.index: offer for offer in message.offers})
+                consumer.offers.update({offer.index: offer for offer in message.offers})
                 if message.transfer_id == answered:
-                    puller.lease_until = self.now + LEASE_S
+                    consumer.lease_until = self.now + LEASE_S
 
-    def assert_kept(self, puller: Puller) -> None:
-        for offer in puller.offers.values():
+    def assert_kept(self, consumer: Consumer) -> None:
+        for offer in consumer.offers.values():
             assert self.pool.generation(offer.block_id) == offer.generation
             assert self.pool.state(offer.block_id) in (BlockState.ACTIVE, BlockState.HELD)
 
 
-@pytest.mark.parametrize("needs_seal", [False, True], ids=["confirm", "checksum"])
+@pytest.mark.parametrize("has_checksums", [False, True], ids=["confirm", "checksum"])
 @settings(deadline=None, max_examples=150)
 @given(seed=st.integers(0, 2**32), num_actions=st.integers(10, 120))
-def test_no_block_leaks_and_none_under_a_lease_is_lost(needs_seal: bool, seed: int, num_actions: int) -> None:
-    play = Play(seed, needs_seal=needs_seal)
+def test_no_block_leaks_and_none_under_a_lease_is_lost(
+    has_checksums: bool, seed: int, num_actions: int
+) -> None:
+    play = Play(seed, has_checksums=has_checksums)
     play.run(num_actions)
     play.finish()

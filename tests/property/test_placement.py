@@ -7,11 +7,13 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton_core.routing.placement import Placement, PlacementConfig, SplitMode, Unplaceable, place
-from baton_core.routing.placement_cost import CostModel
-from baton_core.routing.placement_snapshot import PlacementRequest, WorkerSpeed, WorkerView
-from baton_core.routing.routing_policies import RoutingPolicy
 from baton_core.sessions.worker_info import Role
+from baton_router.core.placement.eligibility import Unplaceable
+from baton_router.core.placement.placement import Placement, place
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.placement.placement_cost import CostModel
+from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerSpeed, WorkerView
+from baton_router.core.placement.routing_policies import RoutingPolicy
 
 rates = st.floats(1.0, 1e6)
 speeds = st.builds(
@@ -31,6 +33,8 @@ views = st.builds(
     can_reserve=st.booleans(),
     is_asleep=st.booleans(),
     is_draining=st.booleans(),
+    is_faulty=st.booleans(),
+    max_model_len=st.integers(1, 9000),
     num_free_blocks=st.integers(0, 500),
     max_num_seqs=st.integers(1, 32),
     speed=speeds,
@@ -44,6 +48,7 @@ requests = st.builds(
     block_size=st.just(16),
     block_bytes=st.integers(1, 100_000),
     num_sequences=st.integers(1, 3),
+    num_needed_tokens=st.integers(0, 8000),
     priority=st.integers(-9, 9),
     session_id=st.sampled_from(["", "s", "t"]),
     turn=st.integers(0, 99),
@@ -66,6 +71,8 @@ def test_the_chosen_one_may_take_it_and_has_the_least_score(
     by_name = {view.worker_id: view for view in workers}
     if isinstance(outcome, Unplaceable):
         assert (decision.chosen, decision.candidates) == (None, ())
+        largest = max((view.max_model_len for view in workers if view.role.can_decode), default=0)
+        assert outcome.is_permanent or request.num_needed_tokens <= largest
         return
     scores = [candidate.cost.score_s for candidate in decision.candidates]
     assert decision.chosen == decision.candidates[0]
@@ -75,6 +82,8 @@ def test_the_chosen_one_may_take_it_and_has_the_least_score(
     for view in (prefill, decode):
         assert not view.is_asleep
         assert not view.is_draining
+        assert not view.is_faulty
+        assert request.num_needed_tokens <= view.max_model_len
         assert view.worker_id not in excluded
     assert decode.role.can_decode
     num_lacking = request.num_prompt_tokens - decode.num_cached_tokens
@@ -99,7 +108,12 @@ def test_no_pair_and_no_worker_alone_is_cheaper_than_the_one_chosen(
     assert decision.chosen is not None
     model = CostModel(request, 1.0)
     terms = model.terms(workers)
-    awake = [view for view in workers if not (view.is_asleep or view.is_draining)]
+    awake = [
+        view
+        for view in workers
+        if not (view.is_asleep or view.is_paused or view.is_draining or view.is_faulty)
+        and request.num_needed_tokens <= view.max_model_len
+    ]
     decoders = [view for view in awake if view.role.can_decode]
     is_long = {view.worker_id: request.num_prompt_tokens - view.num_cached_tokens > 1 for view in decoders}
     pairs = [

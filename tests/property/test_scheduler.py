@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from baton_core.blocks.block_pool import BlockPool, BlockState
-from baton_core.blocks.paging import Paging
+from baton_core.kv_layout.paging import NO_BLOCK, Paging
 from baton_core.requests.logprobs import PositionLogprobs
-from baton_core.worker.scheduler import Scheduler
-from baton_core.worker.scheduler_config import SchedulerConfig
 from baton_core.worker.sequence import Sequence, SequenceState
-from baton_core.worker.step_plan import DRAWN, NO_BLOCK, SequenceSlice, StepPlan, StepResult
+from baton_core.worker.step_plan import SAMPLED, SequenceSlice, StepPlan, StepResult
+from baton_worker.core.scheduler import Scheduler
+from baton_worker.core.scheduler_config import SchedulerConfig
 from tests.builders import BLOCK_SIZE, make_logprobs, make_sequence
 
 priorities = st.sampled_from([0, 0, 0, -1, 3])
@@ -148,7 +148,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         prompt_logprobs=wanted_prompt_logprobs,
     )
     def arrive_pinned(self, prompt: int, family: int, priority: int, prompt_logprobs: int | None) -> None:
-        """As a prefill that a puller follows: over with its first token."""
+        """As a prefill that a consumer follows: over with its first token."""
         changes = {"priority": priority, "prompt_logprobs": prompt_logprobs}
         self.scheduler.add(self._new_sequence(prompt, family, 1, is_pinned=True, **changes))
 
@@ -282,7 +282,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             )
         assert self.scheduler.num_running == running, "somebody comes or goes"
         if plan is not None:
-            assert all(piece.token_ids == (DRAWN,) for piece in plan.slices)
+            assert all(piece.token_ids == (SAMPLED,) for piece in plan.slices)
             self.plans.append(plan)
             self._check_writes(plan)
 
@@ -297,7 +297,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _tell_prompt(self, seq: Sequence, computed: tuple[PositionLogprobs, ...], *, has_drawn: bool) -> None:
         """Each position of the prompt is told once and in order, all of them before a token is drawn."""
-        start, entries = seq.tell_prompt(computed)
+        start, entries = seq.take_prompt_logprobs(computed)
         told = self.told.setdefault(seq, [])
         assert not entries or start == 1 + len(told)
         told += entries

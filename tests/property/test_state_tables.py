@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from baton_core.blocks import block_pool, transfer
+from baton_core.blocks import block_pool
 from baton_core.blocks.block_pool import BlockInput, BlockPool, BlockState
-from baton_core.blocks.transfer import PullTimings, Transfer, TransferInput, TransferState
 from baton_core.requests.request_context import RequestContext
-from baton_core.routing import flow_state
-from baton_core.routing.admission_gate import AdmissionGate, HoldBack
-from baton_core.routing.fleet import Fleet
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.flow_state import FlowInput, FlowState
-from baton_core.routing.request_flow import RequestFlow
-from baton_core.routing.request_record import open_record
 from baton_core.worker import sequence
 from baton_core.worker.sequence import SequenceInput, SequenceState
+from baton_decode.core import transfer
+from baton_decode.core.transfer import PullTimings, Transfer, TransferInput, TransferState
+from baton_router.core.admission.admission_gate import AdmissionGate, DispatchLimit
+from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.flow import flow_state
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.flow_state import FlowInput, FlowState
+from baton_router.core.flow.request_flow import RequestFlow
+from baton_router.core.flow.request_record import open_record
 from tests.builders import make_request, make_sequence, make_source
 
 
@@ -58,7 +59,7 @@ def apply_to_flow(state: Any, what: Any) -> StrEnum:
     spec = make_request()
     record = open_record(0.0, spec, RequestContext())
     fleet = Fleet()
-    gate = AdmissionGate(RequestContext(), 0.0, hold_back=HoldBack(), fleet=fleet, counts=Counter())
+    gate = AdmissionGate(RequestContext(), 0.0, dispatch_limit=DispatchLimit(), fleet=fleet, counts=Counter())
     flow = RequestFlow(0.0, spec, limits=FlowLimits(), fleet=fleet, gate=gate, record=record)
     flow._state = state
     flow._apply(1.0, what)
@@ -91,7 +92,7 @@ MACHINES = (
         states=SequenceState,
         inputs=SequenceInput,
         table=sequence.TRANSITIONS,
-        initial=(SequenceState.WAITING, SequenceState.IMPORTING),
+        initial=(SequenceState.WAITING, SequenceState.PULLING),
         terminal=sequence.TERMINAL,
         apply=apply_to_sequence,
     ),

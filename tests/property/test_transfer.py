@@ -9,9 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_core.blocks.peer_messages import BlockOffer, BlocksReady, Confirm, Confirmed, LeaseGone, ToPuller
-from baton_core.blocks.transfer import TERMINAL, PullTimings, Transfer, TransferState, TransferStep
-from baton_core.worker.worker_events import AbortPull, Pull, SendToHolder
+from baton_core.sessions.peer_messages import (
+    BlockOffer,
+    BlocksReady,
+    Confirm,
+    Confirmed,
+    LeaseGone,
+    ToConsumer,
+)
+from baton_core.worker.worker_events import AbortPull, Pull, SendToProducer
+from baton_decode.core.transfer import TERMINAL, PullTimings, Transfer, TransferState, TransferStep
 from tests.builders import make_source
 
 EPOCH = 3
@@ -29,7 +36,7 @@ ACTIONS = {
 
 
 class Play:
-    """One transfer, its holder and its connector; `ends` says what became of each local block."""
+    """One transfer, its producer and its connector; `ends` says what became of each local block."""
 
     def __init__(self, seed: int, *, by_checksum: bool) -> None:
         self.random = Random(seed)
@@ -58,22 +65,22 @@ class Play:
             getattr(self, action)()
             self.check()
 
-    # --- the holder ---
+    # --- the producer ---
 
     def ready(self) -> None:
         indices = self.random.sample(range(5), self.random.randint(0, 3))
         offers = tuple(BlockOffer(index=index, block_id=index, generation=1) for index in indices)
         renewal = self.random.randint(0, 3)
-        self.hear(BlocksReady(transfer_id="t", holder_epoch=self.epoch(), offers=offers, renewal=renewal))
+        self.hear(BlocksReady(transfer_id="t", producer_epoch=self.epoch(), offers=offers, renewal=renewal))
 
     def confirm(self) -> None:
         """An answer that was asked for, or a late one."""
         is_held = self.random.random() < 0.8
         if self.is_confirm_asked or self.random.random() < 0.1:
-            self.hear(Confirmed(transfer_id="t", holder_epoch=self.epoch(), is_held=is_held))
+            self.hear(Confirmed(transfer_id="t", producer_epoch=self.epoch(), is_held=is_held))
 
     def end_lease(self) -> None:
-        self.hear(LeaseGone(transfer_id="t", holder_epoch=self.epoch(), reason="it is over"))
+        self.hear(LeaseGone(transfer_id="t", producer_epoch=self.epoch(), reason="it is over"))
 
     # --- the connector ---
 
@@ -114,10 +121,10 @@ class Play:
     def epoch(self) -> int:
         return EPOCH + (self.random.random() < 0.1)
 
-    def hear(self, message: ToPuller) -> None:
+    def hear(self, message: ToConsumer) -> None:
         before = (self.transfer.state, self.transfer.next_deadline())
         step = self.transfer.on_message(self.now, message)
-        if message.holder_epoch != EPOCH and not isinstance(message, LeaseGone):
+        if message.producer_epoch != EPOCH and not isinstance(message, LeaseGone):
             assert step == TransferStep()
             assert (self.transfer.state, self.transfer.next_deadline()) == before
         if not self.by_checksum and step.valid:
@@ -153,12 +160,12 @@ class Play:
                 case AbortPull(pull_id=pull_id):
                     assert pull_id in self.in_flight
                     self.aborting.add(pull_id)
-                case SendToHolder(message=Confirm()):
+                case SendToProducer(message=Confirm()):
                     self.is_confirm_asked = True
 
     def check(self) -> None:
         """Every block is awaited or settled, and the transfer is over when all are settled."""
-        awaited, state = set(self.transfer.awaited_blocks), self.transfer.state
+        awaited, state = set(self.transfer.in_flight_blocks), self.transfer.state
         settled = {block for block, end in self.ends.items() if end != "quarantined"}
         assert awaited | settled == set(self.wanted.values())
         assert not awaited & settled

@@ -20,7 +20,7 @@ from baton_core.sessions.router_messages import (
 )
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
-from baton_service.wire import (
+from baton_service.wire.messages import (
     decode_command,
     decode_hello,
     decode_load,

@@ -10,12 +10,14 @@ import pytest
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.control_messages import MAX_JSON_BYTES
 from baton_proto.v1 import session_pb2 as pb
-from baton_service.wire import (
+from baton_service.wire.messages import (
     decode_command,
     decode_hello,
     decode_load,
     decode_report,
+    encode_hello,
 )
+from tests.builders import make_worker_info
 
 VALID_SAMPLING = pb.Sampling(n=1, repetition_penalty=1.0, temperature=1.0, top_p=1.0, seed=1)
 
@@ -114,7 +116,7 @@ def logprobs(token_ids: list[int], values: list[float], ranks: list[int]) -> pb.
         ("start", pb.WorkerData(prompt_logprobs=pb.PromptLogprobs(request_id="r"))),
         (
             "entries",
-            pb.WorkerData(prompt_logprobs={"request_id": "r", "start": 1, "entries": [pb.TokenLogprobs()]}),
+            pb.WorkerData(prompt_logprobs={"request_id": "r", "start": 1, "lengths": [1]}),
         ),
     ],
 )
@@ -134,12 +136,13 @@ def test_what_means_nothing_is_refused_by_field(field: str, data: pb.RouterData 
 )
 def test_a_registration_without_a_field_is_refused(field: str) -> None:
     identity = {
-        "model": "m",
+        "weights": "w",
         "dtype": "d",
         "kv_layout": "k",
         "block_size": 1,
         "transport": "t",
         "kv_windows": [0],
+        "description": pb.ModelDescription(),
     }
     hello = pb.Hello(
         worker_id="w1",
@@ -154,6 +157,27 @@ def test_a_registration_without_a_field_is_refused(field: str) -> None:
     )
     decode_hello(hello)
     hello.ClearField(field)
+    with pytest.raises(InvalidRequestError) as caught:
+        decode_hello(hello)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("field", "description"),
+    [
+        ("description", None),
+        ("identity.description.config", pb.ModelDescription(config={f"key{n}": "" for n in range(513)})),
+        ("identity.description.config", pb.ModelDescription(config={"k" * 129: "1"})),
+        ("identity.description.config", pb.ModelDescription(config={"k": "1" * 129})),
+    ],
+)
+def test_a_model_is_described_within_bounds(field: str, description: pb.ModelDescription | None) -> None:
+    hello = encode_hello(make_worker_info())
+    decode_hello(hello)
+    if description is None:
+        hello.identity.ClearField("description")
+    else:
+        hello.identity.description.CopyFrom(description)
     with pytest.raises(InvalidRequestError) as caught:
         decode_hello(hello)
     assert caught.value.field == field

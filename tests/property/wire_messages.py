@@ -8,16 +8,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from baton_core.errors import ErrorCode
-from baton_core.requests.draw_rules import ThinkingBudget
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.model.model_description import MAX_CONFIG_CHARACTERS, ModelDescription
+from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.requests.structured_outputs import FORMS, StructuredOutputsParams
+from baton_core.requests.sampling_rules import ThinkingBudget
+from baton_core.requests.structured_outputs import KINDS, LIBRARIES, StructuredOutputsParams
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
 from baton_core.sessions.router_messages import (
-    CacheDelta,
     Cancel,
     Failed,
     FirstToken,
@@ -36,7 +38,7 @@ from baton_core.sessions.router_messages import (
     TokenBatch,
     Transferred,
 )
-from baton_core.sessions.worker_info import ModelIdentity, Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
 
 names = st.text(min_size=1, max_size=20)
 counts = st.integers(0, 2**32 - 1)
@@ -64,8 +66,13 @@ FORM_VALUES: dict[str, st.SearchStrategy[Any]] = {
     "structural_tag": words,
 }
 forms = st.one_of(
-    st.builds(StructuredOutputsParams, disable_any_whitespace=st.booleans(), **{name: FORM_VALUES[name]})
-    for name in FORMS
+    st.builds(
+        StructuredOutputsParams,
+        disable_any_whitespace=st.booleans(),
+        backend=st.sampled_from(("", *LIBRARIES)),
+        **{name: FORM_VALUES[name]},
+    )
+    for name in KINDS
 )
 repetitions = st.builds(
     lambda shortest, more, count: RepetitionDetectionParams(
@@ -227,11 +234,19 @@ REPORTS = {
         code=st.none() | codes,
         message=st.text(),
         is_asleep=st.booleans(),
+        is_paused=st.booleans(),
         role=st.none() | st.sampled_from(Role),
         is_role_fixed=st.booleans(),
         is_draining=st.booleans(),
     ),
 }
+
+
+def _sorted_items(config: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(config.items()))
+
+
+short = st.text(max_size=MAX_CONFIG_CHARACTERS)
 infos = st.builds(
     WorkerInfo,
     worker_id=names,
@@ -239,7 +254,7 @@ infos = st.builds(
     role=st.sampled_from(Role),
     identity=st.builds(
         ModelIdentity,
-        model=names,
+        weights=names,
         dtype=names,
         kv_layout=names,
         block_size=positive,
@@ -247,6 +262,19 @@ infos = st.builds(
         kv_windows=st.lists(st.none() | positive, min_size=1, max_size=4).map(tuple),
         protocol_version=positive,
         numerics=st.just("") | names,
+        description=st.builds(
+            ModelDescription,
+            config=st.dictionaries(short, short, max_size=4).map(
+                lambda config: tuple(sorted(config.items()))
+            ),
+            tokenizer=st.just("") | names,
+            eos_token_ids=st.lists(st.integers(0, 2**31 - 1), max_size=4).map(tuple),
+        ),
+        kv_variant=st.just("") | names,
+        quantization=st.just("") | names,
+        structured_outputs_backend=names,
+        logits_processors=st.lists(names, max_size=3).map(tuple),
+        logprobs_mode=st.just("") | names,
     ),
     max_model_len=positive,
     vocab_size=positive,
@@ -266,6 +294,7 @@ loads = st.builds(
     num_available_blocks=counts,
     step_age_s=seconds,
     is_asleep=st.booleans(),
+    is_paused=st.booleans(),
     role=st.none() | st.sampled_from(Role),
     is_role_fixed=st.booleans(),
     is_draining=st.booleans(),

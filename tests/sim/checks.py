@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from baton_core.routing.router_events import FinishRequest
+from baton_router.core.router_events import FinishRequest
 from baton_simulator.cluster import Cluster
 from baton_simulator.outcome import Outcome
 from baton_simulator.verdict import require_clean

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.placement import PlacementConfig, SplitMode
-from baton_core.routing.router_core import RouterConfig
-from baton_core.routing.router_events import FinishRequest
 from baton_core.sessions.worker_info import Role
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.router_events import FinishRequest
 from baton_simulator.backends import BACKENDS
-from baton_simulator.cluster import Cluster, Conditions, Faults
+from baton_simulator.cluster import Cluster
+from baton_simulator.conditions import Conditions, Faults
 from baton_simulator.hash_engine import ONE_KIND, Windows, expected_tokens
 from baton_simulator.members import Shape, start_worker
 from baton_simulator.network import Weather

@@ -7,18 +7,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from baton_core.blocks.imports import Imports
-from baton_core.blocks.lease_table import LeaseTable
-from baton_core.blocks.peer_messages import BlocksReady, Confirmed
-from baton_core.blocks.transfer import Transfer
-from baton_core.routing.token_stream import TokenStream
+from baton_core.sessions.peer_messages import BlocksReady, Confirmed
 from baton_core.sessions.session import SessionMachine
-from baton_core.worker.scheduler import Scheduler
 from baton_core.worker.sequence import SequenceInput
-from baton_core.worker.worker_events import SendToPuller
+from baton_core.worker.worker_events import SendToConsumer
+from baton_decode.core.kv_pulls import KvPulls
+from baton_decode.core.transfer import Transfer
+from baton_prefill.core.lease_table import LeaseTable
+from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.flow.token_stream import TokenStream
 from baton_simulator.backends import BACKENDS
 from baton_simulator.scenario import FaultKind, Scenario, make_scenario
 from baton_simulator.transfer_timings import SHORT
+from baton_worker.core.scheduler import Scheduler
 
 Mutation = Callable[[Any], Any]
 """Makes a method out of the one that it takes the place of."""
@@ -34,12 +35,12 @@ def _reuse_quarantined_blocks(original: Any) -> Any:
 
 
 def _act_for_another_epoch(original: Any) -> Any:
-    """A message for an earlier life of the holder is taken as its own."""
+    """A message for an earlier life of the producer is taken as its own."""
 
     def on_message(self: LeaseTable, now: float, peer_id: bytes, message: Any) -> Any:
         epoch = self._epoch
         fields = {name: getattr(message, name) for name in message.__struct_fields__}
-        return original(self, now, peer_id, type(message)(**{**fields, "holder_epoch": epoch}))
+        return original(self, now, peer_id, type(message)(**{**fields, "producer_epoch": epoch}))
 
     return on_message
 
@@ -79,11 +80,11 @@ def _follow_the_wrong_draws(original: Any) -> Any:
 
 
 def _confirm_without_checking(original: Any) -> Any:
-    """The holder says that whatever was pulled was held."""
+    """The producer says that whatever was pulled was held."""
 
     def confirm(self: LeaseTable, peer_id: bytes, message: Any) -> Any:
-        answer = Confirmed(transfer_id=message.transfer_id, holder_epoch=self._epoch, is_held=True)
-        return [SendToPuller(peer_id=peer_id, message=answer)]
+        answer = Confirmed(transfer_id=message.transfer_id, producer_epoch=self._epoch, is_held=True)
+        return [SendToConsumer(peer_id=peer_id, message=answer)]
 
     return confirm
 
@@ -98,15 +99,15 @@ def _ignore_checksums(original: Any) -> Any:
 
 
 def _renew_what_has_ended(original: Any) -> Any:
-    """The holder renews a lease that it has not got any more."""
+    """The producer renews a lease that it has not got any more."""
 
     def renew(self: LeaseTable, now: float, peer_id: bytes, message: Any) -> Any:
         if self._offer_of(message.transfer_id) is not None:
             return original(self, now, peer_id, message)
         answer = BlocksReady(
-            transfer_id=message.transfer_id, holder_epoch=self._epoch, offers=(), renewal=message.renewal
+            transfer_id=message.transfer_id, producer_epoch=self._epoch, offers=(), renewal=message.renewal
         )
-        return [SendToPuller(peer_id=peer_id, message=answer)]
+        return [SendToConsumer(peer_id=peer_id, message=answer)]
 
     return renew
 
@@ -123,7 +124,7 @@ def _keep_what_is_withdrawn(original: Any) -> Any:
 def _forget_reservation(original: Any) -> Any:
     """A reservation that is cancelled keeps its blocks."""
 
-    def cancel(self: Imports, now: float, request_id: str) -> Any:
+    def cancel(self: KvPulls, now: float, request_id: str) -> Any:
         reservation = self._reservations.pop(request_id, None)
         if reservation is not None:
             reservation.seq.apply(now, SequenceInput.END)
@@ -153,6 +154,20 @@ def _resume_one_token_early(original: Any) -> Any:
         )
 
     return property(resumed)
+
+
+def _forget_what_workers_hold(original: Any) -> Any:
+    """A request goes to workers that do not hold it."""
+
+    def request(self: Fleet, *arguments: Any) -> Any:
+        return replace(original(self, *arguments), num_needed_tokens=0)
+
+    return request
+
+
+def _end_at_a_workers_limit(original: Any) -> Any:
+    """A sequence ends where its worker holds no more of it."""
+    return lambda self, output: False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +239,7 @@ MISTAKES: Final = {
         owner=LeaseTable, method="withdraw", mutate=_keep_what_is_withdrawn, kinds="cancel,crash"
     ),
     "forget a reservation on cancel": Mistake(
-        owner=Imports, method="cancel", mutate=_forget_reservation, kinds="cancel,crash"
+        owner=KvPulls, method="cancel", mutate=_forget_reservation, kinds="cancel,crash"
     ),
     "emit a token twice on a resumed session": Mistake(
         owner=SessionMachine, method="on_frame", mutate=_take_repeated_frames, kinds="freeze"
@@ -235,5 +250,15 @@ MISTAKES: Final = {
         mutate=_resume_one_token_early,
         kinds="crash",
         topology="1p2d",
+    ),
+    "place where it does not fit": Mistake(
+        owner=Fleet, method="request", mutate=_forget_what_workers_hold, kinds="crash", topology="3m"
+    ),
+    "end a stream at its worker's limit": Mistake(
+        owner=TokenStream,
+        method="outgrows_worker",
+        mutate=_end_at_a_workers_limit,
+        kinds="crash",
+        topology="3m",
     ),
 }

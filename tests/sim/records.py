@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from baton_core.requests.phases import PhaseName
-from baton_core.routing.request_record import RequestRecord, WorkerPart
-from baton_core.routing.router_events import FailRequest, FinishRequest
+from baton_router.core.flow.request_record import RequestRecord, WorkerPart
+from baton_router.core.router_events import FailRequest, FinishRequest
 from baton_simulator.cluster import Cluster
 from baton_simulator.outcome import Outcome
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.placement import PlacementConfig, SplitMode
-from baton_core.routing.router_core import RouterConfig
-from baton_core.routing.router_events import FinishRequest
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.router_events import FinishRequest
 from baton_simulator.cluster import Cluster
 from baton_simulator.hash_engine import ONE_KIND, Windows
 from baton_simulator.members import Shape, make_spec, start_worker

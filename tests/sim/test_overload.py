@@ -9,15 +9,15 @@ import pytest
 from baton_core.errors import ErrorCode
 from baton_core.requests.request_context import RequestContext, Slo
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.routing.admission import AdmissionConfig
-from baton_core.routing.admission_gate import HoldBack
-from baton_core.routing.admission_outcome import AdmissionOutcome
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.placement import PlacementConfig, SplitMode
-from baton_core.routing.router_core import RouterConfig
-from baton_core.routing.router_events import FinishRequest, Submit
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
+from baton_router.core.admission.admission import AdmissionConfig
+from baton_router.core.admission.admission_gate import DispatchLimit
+from baton_router.core.admission.admission_outcome import AdmissionOutcome
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.router_events import FinishRequest, Submit
 from baton_simulator.cluster import Cluster
 from baton_simulator.hash_engine import VOCAB_SIZE
 from baton_simulator.members import Shape, start_worker
@@ -32,7 +32,7 @@ FLOOD, TRICKLE = "flood", "trickle"
 def make_cluster(seed: int, max_queued: int = MAX_QUEUED) -> Cluster:
     """One worker of eight seats, behind a router that gives it no more than those."""
     config = AdmissionConfig(
-        max_queued_requests=max_queued, aging_s=0.2, hold_back=HoldBack(sequences_per_seat=1.0)
+        max_queued_requests=max_queued, aging_s=0.2, dispatch_limit=DispatchLimit(sequences_per_seat=1.0)
     )
     limits = FlowLimits(placement=PlacementConfig(split=SplitMode.NEVER), queue_s=2.0)
     router = RouterConfig(limits=limits, admission=config)
@@ -51,7 +51,7 @@ def submit(cluster: Cluster, name: str, at_s: float, *, tenant: str, priority: i
 
     def come() -> None:
         cluster.router.outcomes[name] = Outcome(spec)
-        cluster.router.tell(Submit(spec=spec, timeout_s=60.0, context=context))
+        cluster.router.handle(Submit(spec=spec, timeout_s=60.0, context=context))
 
     cluster.clock.after(at_s, come)
 

@@ -10,16 +10,17 @@ import pytest
 from baton_core.errors import ErrorCode
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_core.routing.placement import SplitMode
-from baton_core.routing.router_events import FailRequest, FinishRequest
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.worker.step_plan import LogprobsSpec
-from baton_simulator.cluster import Cluster, Faults
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.router_events import FailRequest, FinishRequest
+from baton_simulator.cluster import Cluster
+from baton_simulator.conditions import Faults
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, Windows, position_logprobs
 from baton_simulator.network import Weather
 from baton_simulator.outcome import Outcome
 from baton_simulator.scenario import TWO_KINDS
-from baton_simulator.sim_worker import BAD_FORM
+from baton_simulator.sim_worker import BAD_GRAMMAR
 from tests.sim.checks import check_clean
 from tests.sim.hash_cluster import check_tokens, make_cluster
 
@@ -88,7 +89,7 @@ def test_what_is_asked_for_survives_a_bad_network(seed: int, windows: Windows) -
     cluster = make_cluster(
         seed,
         weather=weather,
-        faults=Faults(pull_failure=0.02, form_failure=0.1),
+        faults=Faults(pull_failure=0.02, grammar_failure=0.1),
         split=split,
         windows=windows,
         is_abort_safe=seed % 2 == 0,
@@ -101,15 +102,15 @@ def test_what_is_asked_for_survives_a_bad_network(seed: int, windows: Windows) -
         (end,) = outcome.ends
         if isinstance(end, FailRequest) and end.code is not ErrorCode.CANCELLED:
             assert outcome.spec.params.structured_outputs is not None
-            assert (end.code, end.message) == (ErrorCode.INVALID_REQUEST, BAD_FORM)
+            assert (end.code, end.message) == (ErrorCode.INVALID_REQUEST, BAD_GRAMMAR)
     check_clean(cluster)
-    assert not any(len(worker.core.preparations) for worker in cluster.workers.values())
+    assert not any(len(worker.core.grammars) for worker in cluster.workers.values())
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_every_request_that_asks_for_more_ends_when_a_worker_dies(seed: int) -> None:
     cluster = make_cluster(
-        seed, weather=Weather(loss=0.02, max_delay_s=0.05), faults=Faults(form_failure=0.05)
+        seed, weather=Weather(loss=0.02, max_delay_s=0.05), faults=Faults(grammar_failure=0.05)
     )
     submit_some(cluster, seed, num_requests=12, cancelled=0.0)
     victim = "p" if seed % 2 else "d"

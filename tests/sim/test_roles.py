@@ -11,18 +11,19 @@ import pytest
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.placement import PlacementConfig, SplitMode
-from baton_core.routing.role_balance import BalanceConfig
-from baton_core.routing.role_guard import require_served
-from baton_core.routing.router_core import RouterConfig
-from baton_core.routing.router_events import FinishRequest
-from baton_core.routing.routing_policies import RoutingPolicy
 from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
+from baton_router.core.fleet.role_balance import BalanceConfig
+from baton_router.core.fleet.role_guard import require_served
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.placement.routing_policies import RoutingPolicy
+from baton_router.core.router_events import FinishRequest
 from baton_simulator.backends import BACKENDS
-from baton_simulator.cluster import Cluster, Conditions, Faults
+from baton_simulator.cluster import Cluster
+from baton_simulator.conditions import Conditions, Faults
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, Windows
 from baton_simulator.members import Shape, start_worker
 from baton_simulator.network import Weather

@@ -22,10 +22,10 @@ def restart(cluster: Cluster, seed: int, names: list[str], epoch: int) -> None:
     if not names:
         return
     leaving = cluster.workers[names[0]]
-    leaving.tell(Leave(within_s=WITHIN_S))
+    leaving.handle(Leave(within_s=WITHIN_S))
 
     def look() -> None:
-        if not leaving.core.departure.is_over(leaving.now, leaving.core.open_work):
+        if not leaving.core.shutdown.is_over(leaving.now, leaving.core.open_work):
             cluster.clock.after(0.01, look)
             return
         cluster.clock.after(0.1, lambda: cluster.crash(names[0]))  # what it said last is on its way
@@ -50,7 +50,7 @@ def test_no_request_is_lost_while_every_worker_is_restarted(seed: int) -> None:
     assert all(cluster.workers[name] is not worker for name, worker in before.items())
     for worker in before.values():
         assert worker.core.num_requests == 0
-        is_late = bool(worker.core.open_work)  # a puller's release was lost, and the time over
+        is_late = bool(worker.core.open_work)  # a consumer's release was lost, and the time over
         assert is_late or worker.core.pool.num_available == worker.core.pool.num_blocks
     records = cluster.router.core.log.recent()
     assert any(len(record.decisions) > 1 for record in records), "nothing was given back"

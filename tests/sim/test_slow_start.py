@@ -7,15 +7,16 @@ from collections import Counter
 import pytest
 
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.placement import PlacementConfig, SplitMode
-from baton_core.routing.router_core import RouterConfig
-from baton_core.routing.router_events import FinishRequest
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
 from baton_core.worker.step_plan import StepPlan
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.router_events import FinishRequest
 from baton_simulator.clock import Clock
-from baton_simulator.cluster import Cluster, Conditions
+from baton_simulator.cluster import Cluster
+from baton_simulator.conditions import Conditions
 from baton_simulator.costs import LinearCost
 from baton_simulator.members import Shape, start_worker
 from tests.sim.checks import check_clean

@@ -10,17 +10,9 @@ from typing import Final, Literal
 
 import torch
 
-from baton.worker.pool_placement import PoolPlacement
-from baton.worker.worker_process import WorkerSettings, worker_config, worker_info
-from baton_core.blocks.kv_spec import KVSpec
-from baton_core.blocks.lease_table import HoldTimings
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.placement import PlacementConfig, SplitMode
-from baton_core.routing.router_core import RouterConfig
-from baton_core.routing.router_events import FinishRequest
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
-from baton_core.worker.scheduler_config import SchedulerConfig
 from baton_engine.loading import EngineSettings, load_runner
 from baton_engine.models.registry import read_model_config
 from baton_engine.quantization import Quantization
@@ -29,9 +21,18 @@ from baton_kv.connector import KVConnector
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
-from baton_simulator.cluster import Cluster, Conditions
+from baton_prefill.core.lease_table import LeaseTimings
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.router_events import FinishRequest
+from baton_simulator.cluster import Cluster
+from baton_simulator.conditions import Conditions
 from baton_simulator.costs import LinearCost
 from baton_simulator.outcome import Outcome
+from baton_worker.core.scheduler_config import SchedulerConfig
+from baton_worker.pool_placement import PoolPlacement
+from baton_worker.worker_process import WorkerSettings, worker_config, worker_info
 from tests.reference import Job
 from tests.sim.checks import check_clean, check_finished
 from tests.sim.torch_engine import TorchEngine
@@ -41,7 +42,7 @@ EPOCH: Final = 7
 STEP_COST: Final = LinearCost(base_s=0.005, per_token_s=0.0)
 """Slow for a decode, so that many sequences decode beside one another and some are preempted."""
 ROLES: Final = {"p": Role.PREFILL, "d": Role.DECODE, "m": Role.MIXED}
-LONGEST_WAIT_S: Final = HoldTimings().hold_s + 1.0
+LONGEST_WAIT_S: Final = LeaseTimings().hold_s + 1.0
 """After this time without requests nothing is held; a Release that overtakes its Subscribe costs it."""
 
 

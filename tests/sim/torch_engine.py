@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from baton_core.worker.step_plan import StepPlan, StepResult
-from baton_core.worker.worker_events import BlockPull
-from baton_engine.runner import ModelRunner
-from baton_kv.connector import BlockCopy, KVConnector, PullOrder, PullOutcome
+from baton_core.worker.worker_events import BlockPull, Pull, PullDone
+from baton_engine.steps.runner import ModelRunner
+from baton_kv.connector import KVConnector
+from tests.builders import make_source
 
 
 class TorchEngine:
@@ -22,7 +23,7 @@ class TorchEngine:
         self.num_pulled_blocks = 0
         self._runner = runner
         self._sources: dict[str, int] = {}
-        self._num_orders = 0
+        self._num_pulls = 0
 
     def execute(self, plan: StepPlan) -> StepResult:
         self.num_open_slices += sum(not piece.samples for piece in plan.slices)
@@ -30,34 +31,25 @@ class TorchEngine:
         return self._runner.execute(plan)
 
     def checksum(self, block_id: int) -> int:
-        (checksum,) = self.connector.seal((block_id,))
-        assert checksum is not None, "only a transport that verifies by checksum seals"
+        (checksum,) = self.connector.compute_checksums((block_id,))
+        assert checksum is not None, "only a transport that verifies by checksum computes them"
         return checksum
 
     def pull(self, blocks: tuple[BlockPull, ...], source: TorchEngine) -> tuple[int, ...]:
         if self._sources.get(source.worker_id) != source.epoch:
             self.connector.connect(source.worker_id, source.connector.describe())
             self._sources[source.worker_id] = source.epoch
-        outcome = self._execute_order(blocks, source)
-        self.num_pulled_blocks += len(blocks) - len(outcome.failed)
-        return outcome.failed
+        outcome = self._execute_pull(blocks, source)
+        self.num_pulled_blocks += len(blocks) - len(outcome.failed_block_ids)
+        return outcome.failed_block_ids
 
-    def _execute_order(self, blocks: tuple[BlockPull, ...], source: TorchEngine) -> PullOutcome:
-        self._num_orders += 1
-        copies = tuple(
-            BlockCopy(
-                remote_block_id=block.remote_block_id,
-                local_block_id=block.local_block_id,
-                checksum=block.checksum,
-            )
-            for block in blocks
-        )
-        self.connector.pull(
-            PullOrder(pull_id=self._num_orders, source=source.worker_id, epoch=source.epoch, copies=copies)
-        )
-        outcomes: list[PullOutcome] = []
-        while not outcomes:
-            assert source.connector.poll() == [], "its own orders have ended before"
-            outcomes = self.connector.poll()
-        (outcome,) = outcomes
-        return outcome
+    def _execute_pull(self, blocks: tuple[BlockPull, ...], source: TorchEngine) -> PullDone:
+        self._num_pulls += 1
+        kv_source = make_source(source.worker_id, epoch=source.epoch)
+        self.connector.pull(Pull(pull_id=self._num_pulls, source=kv_source, blocks=blocks))
+        ended: list[PullDone] = []
+        while not ended:
+            assert source.connector.poll() == [], "its own pulls have ended before"
+            ended = self.connector.poll()
+        (done,) = ended
+        return done

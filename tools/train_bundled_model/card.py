@@ -86,7 +86,7 @@ With Baton's `worker` extra installed and Python's documentation at hand (Debian
 python3.11-doc`), from the root of the repository:
 
     python tools/train_bundled_model/train.py --docs /usr/share/doc/python3.11/html \\
-        --out lib/baton/bundled --minutes {minutes:.0f}
+        --out api/baton/bundled --minutes {minutes:.0f}
 
 `tools/train_bundled_model/evaluate.py` prints the perplexity and sample answers. The pages held out are
 chosen by a checksum of their names. Results differ between machines, as the schedule is tied to the clock.

@@ -1,6 +1,6 @@
 """Perplexity of a model folder on the held-out documents, and sample answers and completions.
 
-Usage: python evaluate.py --docs /usr/share/doc/python3.11/html --model ../../lib/baton/bundled
+Usage: python evaluate.py --docs /usr/share/doc/python3.11/html --model ../../api/baton/bundled
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROMPTS = ("The os module", "Return a list of", "import json\n", "If the file do
 
 
 class Score(NamedTuple):
-    """What a model makes of a text."""
+    """A model's score of a text."""
 
     tokens: int
     text_bytes: int
@@ -70,7 +70,7 @@ def score(
 
 @torch.inference_mode()
 def greedy(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompt: str, most: int = 120) -> str:
-    """What the model adds to a prompt when it always takes the likeliest token."""
+    """Return a prompt's greedy continuation by the model."""
     given = tokenizer(prompt, add_special_tokens=False, return_tensors="pt")
     out = model.generate(**given, max_new_tokens=most, do_sample=False)
     return tokenizer.decode(out[0, given["input_ids"].shape[1] :], skip_special_tokens=True)

@@ -1,4 +1,4 @@
-"""How questions about a documented name are put, which names are asked about most, and written pairs."""
+"""Phrasings of questions about a documented name, the names asked about most, and written pairs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Trains the bundled model from nothing, in the time given, and writes its folder.
 
-Usage: python train.py --docs /usr/share/doc/python3.11/html --out ../../lib/baton/bundled --minutes 45
+Usage: python train.py --docs /usr/share/doc/python3.11/html --out ../../api/baton/bundled --minutes 45
 The folder is written every few minutes, each file aside and then renamed into place, so that it always holds
 a usable model.
 """
@@ -64,9 +64,7 @@ def write_folder(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, ou
     stored.config.dtype = torch.bfloat16
     ids = tokenizer.convert_tokens_to_ids
     stored.generation_config = GenerationConfig(
-        bos_token_id=ids(END_OF_TEXT),
-        eos_token_id=[ids(END_OF_TEXT), ids(TURN_END)],
-        pad_token_id=ids(PAD),
+        bos_token_id=ids(END_OF_TEXT), eos_token_id=[ids(END_OF_TEXT), ids(TURN_END)], pad_token_id=ids(PAD)
     )
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as aside:
         stored.save_pretrained(aside)

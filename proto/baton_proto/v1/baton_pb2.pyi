@@ -315,7 +315,7 @@ class GetModelInfoRequest(_message.Message):
 class ModelInfo(_message.Message):
     __slots__ = ("model", "max_model_len", "vocab_size", "is_ready", "workers", "model_names", "has_chat_template")
     class Worker(_message.Message):
-        __slots__ = ("worker_id", "role", "num_blocks", "num_available_blocks", "num_running", "num_waiting", "is_draining", "is_asleep", "is_role_fixed", "num_queued_tokens", "prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s")
+        __slots__ = ("worker_id", "role", "num_blocks", "num_available_blocks", "num_running", "num_waiting", "is_draining", "is_asleep", "is_role_fixed", "num_queued_tokens", "prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "is_paused")
         WORKER_ID_FIELD_NUMBER: _ClassVar[int]
         ROLE_FIELD_NUMBER: _ClassVar[int]
         NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -329,6 +329,7 @@ class ModelInfo(_message.Message):
         PREFILL_TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
         DECODE_STEP_S_FIELD_NUMBER: _ClassVar[int]
         PULL_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+        IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
         worker_id: str
         role: str
         num_blocks: int
@@ -342,7 +343,8 @@ class ModelInfo(_message.Message):
         prefill_tokens_per_s: float
         decode_step_s: float
         pull_bytes_per_s: float
-        def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., num_blocks: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., is_draining: bool = ..., is_asleep: bool = ..., is_role_fixed: bool = ..., num_queued_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_step_s: _Optional[float] = ..., pull_bytes_per_s: _Optional[float] = ...) -> None: ...
+        is_paused: bool
+        def __init__(self, worker_id: _Optional[str] = ..., role: _Optional[str] = ..., num_blocks: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., is_draining: bool = ..., is_asleep: bool = ..., is_role_fixed: bool = ..., num_queued_tokens: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_step_s: _Optional[float] = ..., pull_bytes_per_s: _Optional[float] = ..., is_paused: bool = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]

@@ -61,8 +61,8 @@ class Hello(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., peer_address: _Optional[str] = ..., kv_description: _Optional[bytes] = ..., router_epoch: _Optional[int] = ..., received: _Optional[int] = ..., block_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ...) -> None: ...
 
 class Identity(_message.Message):
-    __slots__ = ("model", "dtype", "kv_layout", "block_size", "transport", "protocol_version", "kv_windows", "numerics")
-    MODEL_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("weights", "dtype", "kv_layout", "block_size", "transport", "protocol_version", "kv_windows", "numerics", "description", "kv_variant", "quantization", "structured_outputs_backend", "logits_processors", "logprobs_mode")
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     KV_LAYOUT_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -70,7 +70,13 @@ class Identity(_message.Message):
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     KV_WINDOWS_FIELD_NUMBER: _ClassVar[int]
     NUMERICS_FIELD_NUMBER: _ClassVar[int]
-    model: str
+    DESCRIPTION_FIELD_NUMBER: _ClassVar[int]
+    KV_VARIANT_FIELD_NUMBER: _ClassVar[int]
+    QUANTIZATION_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURED_OUTPUTS_BACKEND_FIELD_NUMBER: _ClassVar[int]
+    LOGITS_PROCESSORS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_MODE_FIELD_NUMBER: _ClassVar[int]
+    weights: str
     dtype: str
     kv_layout: str
     block_size: int
@@ -78,7 +84,30 @@ class Identity(_message.Message):
     protocol_version: int
     kv_windows: _containers.RepeatedScalarFieldContainer[int]
     numerics: str
-    def __init__(self, model: _Optional[str] = ..., dtype: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., transport: _Optional[str] = ..., protocol_version: _Optional[int] = ..., kv_windows: _Optional[_Iterable[int]] = ..., numerics: _Optional[str] = ...) -> None: ...
+    description: ModelDescription
+    kv_variant: str
+    quantization: str
+    structured_outputs_backend: str
+    logits_processors: _containers.RepeatedScalarFieldContainer[str]
+    logprobs_mode: str
+    def __init__(self, weights: _Optional[str] = ..., dtype: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., transport: _Optional[str] = ..., protocol_version: _Optional[int] = ..., kv_windows: _Optional[_Iterable[int]] = ..., numerics: _Optional[str] = ..., description: _Optional[_Union[ModelDescription, _Mapping]] = ..., kv_variant: _Optional[str] = ..., quantization: _Optional[str] = ..., structured_outputs_backend: _Optional[str] = ..., logits_processors: _Optional[_Iterable[str]] = ..., logprobs_mode: _Optional[str] = ...) -> None: ...
+
+class ModelDescription(_message.Message):
+    __slots__ = ("config", "tokenizer", "eos_token_ids")
+    class ConfigEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    config: _containers.ScalarMap[str, str]
+    tokenizer: str
+    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, config: _Optional[_Mapping[str, str]] = ..., tokenizer: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("router_id", "epoch", "received", "has_locality")
@@ -93,12 +122,14 @@ class Welcome(_message.Message):
     def __init__(self, router_id: _Optional[str] = ..., epoch: _Optional[int] = ..., received: _Optional[int] = ..., has_locality: bool = ...) -> None: ...
 
 class Rejected(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "is_permanent")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    IS_PERMANENT_FIELD_NUMBER: _ClassVar[int]
     code: str
     message: str
-    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    is_permanent: bool
+    def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., is_permanent: bool = ...) -> None: ...
 
 class WorkerHeartbeat(_message.Message):
     __slots__ = ("sent", "received", "load")
@@ -111,7 +142,7 @@ class WorkerHeartbeat(_message.Message):
     def __init__(self, sent: _Optional[int] = ..., received: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s", "is_asleep", "role", "is_draining", "rates", "is_role_fixed", "fault", "num_deferred")
+    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s", "is_asleep", "role", "is_draining", "rates", "is_role_fixed", "fault", "num_deferred", "is_paused")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -124,6 +155,7 @@ class Load(_message.Message):
     IS_ROLE_FIXED_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
     NUM_DEFERRED_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     num_queued_tokens: int
@@ -136,7 +168,8 @@ class Load(_message.Message):
     is_role_fixed: bool
     fault: str
     num_deferred: int
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ...) -> None: ...
+    is_paused: bool
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ..., is_paused: bool = ...) -> None: ...
 
 class Rates(_message.Message):
     __slots__ = ("prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "num_prefill_steps", "num_decode_steps", "num_pulls")
@@ -207,7 +240,7 @@ class WorkerData(_message.Message):
     def __init__(self, number: _Optional[int] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., token_batch: _Optional[_Union[TokenBatch, _Mapping]] = ..., transferred: _Optional[_Union[Transferred, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., cache_delta: _Optional[_Union[CacheDelta, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., control_result: _Optional[_Union[ControlResult, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ...) -> None: ...
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed", "tenant")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +250,7 @@ class RequestSpec(_message.Message):
     THINKING_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -226,7 +260,8 @@ class RequestSpec(_message.Message):
     thinking: Thinking
     traceparent: str
     resumed: _containers.RepeatedCompositeFieldContainer[OutputSoFar]
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ...) -> None: ...
+    tenant: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ...) -> None: ...
 
 class OutputSoFar(_message.Message):
     __slots__ = ("index", "token_ids")
@@ -310,7 +345,7 @@ class Sampling(_message.Message):
     def __init__(self, n: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., max_tokens: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., structured_outputs: _Optional[_Union[OutputForm, _Mapping]] = ..., repetition_detection: _Optional[_Union[RepetitionRule, _Mapping]] = ..., logits_processors: _Optional[_Iterable[str]] = ..., extra_args_json: _Optional[str] = ..., skips_prefix_cache: bool = ...) -> None: ...
 
 class OutputForm(_message.Message):
-    __slots__ = ("json", "regex", "choice", "grammar", "json_object", "structural_tag", "disable_any_whitespace")
+    __slots__ = ("json", "regex", "choice", "grammar", "json_object", "structural_tag", "disable_any_whitespace", "backend")
     JSON_FIELD_NUMBER: _ClassVar[int]
     REGEX_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FIELD_NUMBER: _ClassVar[int]
@@ -318,6 +353,7 @@ class OutputForm(_message.Message):
     JSON_OBJECT_FIELD_NUMBER: _ClassVar[int]
     STRUCTURAL_TAG_FIELD_NUMBER: _ClassVar[int]
     DISABLE_ANY_WHITESPACE_FIELD_NUMBER: _ClassVar[int]
+    BACKEND_FIELD_NUMBER: _ClassVar[int]
     json: str
     regex: str
     choice: _containers.RepeatedScalarFieldContainer[str]
@@ -325,7 +361,8 @@ class OutputForm(_message.Message):
     json_object: bool
     structural_tag: str
     disable_any_whitespace: bool
-    def __init__(self, json: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[_Iterable[str]] = ..., grammar: _Optional[str] = ..., json_object: bool = ..., structural_tag: _Optional[str] = ..., disable_any_whitespace: bool = ...) -> None: ...
+    backend: str
+    def __init__(self, json: _Optional[str] = ..., regex: _Optional[str] = ..., choice: _Optional[_Iterable[str]] = ..., grammar: _Optional[str] = ..., json_object: bool = ..., structural_tag: _Optional[str] = ..., disable_any_whitespace: bool = ..., backend: _Optional[str] = ...) -> None: ...
 
 class RepetitionRule(_message.Message):
     __slots__ = ("max_pattern_size", "min_pattern_size", "min_count")
@@ -449,14 +486,20 @@ class TokenLogprobs(_message.Message):
     def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PromptLogprobs(_message.Message):
-    __slots__ = ("request_id", "start", "entries")
+    __slots__ = ("request_id", "start", "lengths", "token_ids", "logprobs", "ranks")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
-    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     start: int
-    entries: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
-    def __init__(self, request_id: _Optional[str] = ..., start: _Optional[int] = ..., entries: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    logprobs: _containers.RepeatedScalarFieldContainer[float]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request_id: _Optional[str] = ..., start: _Optional[int] = ..., lengths: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[float]] = ..., ranks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FirstToken(_message.Message):
     __slots__ = ("request_id", "outputs", "num_cached_tokens", "queue_s", "prefill_s")
@@ -559,7 +602,7 @@ class TokenSources(_message.Message):
     def __init__(self, num_computed: _Optional[int] = ..., num_local_cache: _Optional[int] = ..., num_remote: _Optional[int] = ..., num_recomputed: _Optional[int] = ...) -> None: ...
 
 class ControlResult(_message.Message):
-    __slots__ = ("control_id", "code", "message", "result_json", "is_asleep", "role", "is_role_fixed", "is_draining")
+    __slots__ = ("control_id", "code", "message", "result_json", "is_asleep", "role", "is_role_fixed", "is_draining", "is_paused")
     CONTROL_ID_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -568,6 +611,7 @@ class ControlResult(_message.Message):
     ROLE_FIELD_NUMBER: _ClassVar[int]
     IS_ROLE_FIXED_FIELD_NUMBER: _ClassVar[int]
     IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
     control_id: int
     code: str
     message: str
@@ -576,4 +620,5 @@ class ControlResult(_message.Message):
     role: str
     is_role_fixed: bool
     is_draining: bool
-    def __init__(self, control_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., result_json: _Optional[str] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_role_fixed: bool = ..., is_draining: bool = ...) -> None: ...
+    is_paused: bool
+    def __init__(self, control_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., result_json: _Optional[str] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_role_fixed: bool = ..., is_draining: bool = ..., is_paused: bool = ...) -> None: ...

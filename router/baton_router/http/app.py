@@ -1,7 +1,8 @@
-"""The HTTP application: the table of routes, and what every call passes before its route answers it."""
+"""The HTTP application: its routes, and the checks that every call passes before its route."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -15,28 +16,63 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from baton_router.http.auth import require_key, require_own_site
+from baton_router.http.app_state import AppState
 from baton_router.http.bodies import decode_body, nested_too_deeply, read_body
-from baton_router.http.calls import Call
-from baton_router.http.counted_calls import CountedCalls, name_route
+from baton_router.http.calls import RESUME_HEADER, Call
 from baton_router.http.errors import HttpError, failure_of
-from baton_router.http.http_settings import HttpSettings
+from baton_router.http.middleware import REQUEST_ID_HEADER, CountedCalls, RequestIds, name_route
 from baton_router.http.openapi import describe
-from baton_router.http.request_ids import HEADER, RequestIds
 from baton_router.http.route import PARAMETER, Route
 from baton_router.http.routes import METRICS, OPERATOR_ROUTES, ROUTES
-from baton_router.http.site import Site
-from baton_router.http.sse import RESUME_HEADER
-from baton_router.trace_context import HEADER as TRACEPARENT
+from baton_router.process.http_settings import HttpSettings
+from baton_router.requests.validation import TRACEPARENT
+from baton_router.streams.body_memory import BodyReservation
+from baton_service.keys import AUTHORIZATION, Keys
 
 
-def make_app(site: Site) -> ASGIApp:
-    """Put the application together."""
-    settings = site.settings
+def require_key(keys: Keys, headers: Headers) -> str:
+    """Let a request pass whose `Authorization` names a key; returns its tenant.
+
+    Raises:
+        HttpError: 401.
+    """
+    tenant = keys.tenant(headers.get(AUTHORIZATION, ""))
+    if tenant is None:
+        raise HttpError(
+            401,
+            "invalid_api_key",
+            "Incorrect API key provided, or none; allowed: Authorization: Bearer and one of this server",
+            headers={"www-authenticate": "Bearer"},
+        )
+    return tenant
+
+
+def require_same_origin(headers: Headers, allowed_origins: Collection[str]) -> None:
+    """Refuse a browser's request for a page of another origin: it may reach what only its user can.
+
+    Browsers name the page's origin in every such request, other clients mostly none. Behind a proxy that
+    changes `Host`, browsers that reach it over https say that the origin is the same.
+
+    Raises:
+        HttpError: 403.
+    """
+    origin = headers.get("origin")
+    if origin is None or headers.get("sec-fetch-site") == "same-origin" or "*" in allowed_origins:
+        return
+    if origin not in allowed_origins and origin.partition("://")[2] != headers.get("host"):
+        allowed = ", ".join(("this server's own pages", *allowed_origins))
+        raise HttpError(
+            403, "forbidden_origin", f"origin is {origin!r}; allowed: {allowed} (--allowed-origins)"
+        )
+
+
+def make_app(state: AppState) -> ASGIApp:
+    """Return the application."""
+    settings = state.settings
     table = [_as_set(route, settings) for route in ROUTES]
     table += OPERATOR_ROUTES if settings.enable_operator_routes else ()
-    routes = [_mount(route, site) for route in (*table, describe(table, settings.root_path))]
-    inner = Starlette(routes=routes, exception_handlers={HTTPException: _NoRoute(site)})
+    routes = [_mount(route, state) for route in (*table, describe(table, settings.root_path))]
+    inner = Starlette(routes=routes, exception_handlers={HTTPException: _NoRoute(state)})
     inner.router.redirect_slashes = False
     app: ASGIApp = inner
     if settings.allowed_origins:
@@ -46,21 +82,21 @@ def make_app(site: Site) -> ASGIApp:
             allow_credentials=settings.allow_credentials,
             allow_methods=settings.allowed_methods,
             allow_headers=settings.allowed_headers,
-            expose_headers=(HEADER, TRACEPARENT, RESUME_HEADER.decode()),
+            expose_headers=(REQUEST_ID_HEADER, TRACEPARENT, RESUME_HEADER.decode()),
         )
-    return RequestIds(CountedCalls(app, site.metrics.http))
+    return RequestIds(CountedCalls(app, state.metrics.http))
 
 
 def _as_set(route: Route, settings: HttpSettings) -> Route:
     return replace(route, needs_key=False) if settings.open_metrics and route.path == METRICS else route
 
 
-def _mount(route: Route, site: Site) -> StarletteRoute:
-    return _CountedRoute(route.path, _Endpoint(route, site), methods=[route.method])
+def _mount(route: Route, state: AppState) -> StarletteRoute:
+    return _CountedRoute(route.path, _Endpoint(route, state), methods=[route.method])
 
 
 class _CountedRoute(StarletteRoute):
-    """Leaves its path in the scope, also where it refuses the method, which its endpoint never sees."""
+    """Puts its path into the scope, also where it refuses the method."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         name_route(scope, PARAMETER.sub(r"{\1}", self.path))
@@ -68,25 +104,25 @@ class _CountedRoute(StarletteRoute):
 
 
 class _Endpoint:
-    """Checks the key, reads the body, has the route answer, and turns what it raises into an error's body."""
+    """Checks the key, reads the body, calls the route's handler, and turns errors into replies."""
 
-    def __init__(self, route: Route, site: Site) -> None:
+    def __init__(self, route: Route, state: AppState) -> None:
         self._route = route
-        self._site = site
+        self._state = state
         self._decoder = msgspec.json.Decoder(route.body) if route.body is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call: Call[Any] = Call(self._site, scope, receive, send)
+        call: Call[Any] = Call(self._state, scope, receive, send)
         try:
             headers = Headers(scope=scope)
             if self._route.method != "GET":
-                require_own_site(headers, self._site.settings.allowed_origins)
+                require_same_origin(headers, self._state.settings.allowed_origins)
             if self._route.needs_key:
-                call.tenant = require_key(self._site.keys, headers)
-            if self._decoder is not None:
-                body = await read_body(receive, headers, self._site.settings.max_body_bytes)
-                call.body = decode_body(body, self._decoder)
-            await self._route.answer(call)
+                call.tenant = require_key(self._state.keys, headers)
+            with self._state.service.bodies.body() as call.room:
+                if self._decoder is not None:
+                    call.body = await self._read(receive, headers, call.room, self._decoder)
+                await self._route.handler(call)
         except ClientDisconnect:
             return
         except RecursionError:
@@ -94,16 +130,25 @@ class _Endpoint:
         except Exception as error:
             await call.fail(failure_of(error))
 
+    async def _read(
+        self, receive: Receive, headers: Headers, room: BodyReservation, decoder: msgspec.json.Decoder[Any]
+    ) -> Any:
+        body = await read_body(receive, headers, self._state.settings.max_body_bytes, room)
+        if room.is_large:
+            await room.wait_to_decode()
+            await self._state.share.turn()
+        return decode_body(body, decoder)
+
 
 class _NoRoute:
-    """Answers paths and methods that the table lacks; who has no key does not learn which."""
+    """Refuses paths and methods without a route; callers without a key do not learn which exist."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
+    def __init__(self, state: AppState) -> None:
+        self._state = state
 
     async def __call__(self, request: Request, error: Exception) -> Response:
         try:
-            require_key(self._site.keys, request.headers)
+            require_key(self._state.keys, request.headers)
             raise _refusal(request, error)
         except HttpError as refusal:
             failure = failure_of(refusal)

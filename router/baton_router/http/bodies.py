@@ -1,10 +1,12 @@
-"""Reads and decodes the bodies of requests: bounded in size and time, strict in form."""
+"""Reads and decodes the bodies of requests: bounded in size and time, strictly typed."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, TypeVar
 
 import msgspec
@@ -12,22 +14,28 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import InvalidRequestError, RequestError
 from baton_router.http.errors import HttpError
+from baton_router.streams.body_memory import BodyReservation
 
 BodyT = TypeVar("BodyT")
 READ_WITHIN_S: Final = 60.0
 _LINGER_S: Final = 1.0
-"""How long the rest of a refused body is read and dropped, so that its client gets to read the refusal."""
+"""Time for which the rest of a refused body is read and dropped, so that its client reads the refusal."""
+_MAX_LISTS: Final = 2**19
+"""Lists and objects of a body."""
+_MAX_STRINGS: Final = 2**18
+"""Strings of a body, the names in objects included."""
 _AT: Final = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _MISSING: Final = re.compile(r"Object missing required field `(.*)`")
 
 
-async def read_body(receive: Receive, headers: Headers, max_bytes: int) -> bytes:
+async def read_body(receive: Receive, headers: Headers, max_bytes: int, room: BodyReservation) -> bytes:
     """Return the whole body of a request.
 
     Raises:
+        RequestError: UNAVAILABLE, bodies of others leave no room in memory.
         HttpError: 413, it is larger than `max_bytes`; 415, it is no JSON; 408, it takes too long.
         ClientDisconnect: the client is gone.
     """
@@ -38,7 +46,7 @@ async def read_body(receive: Receive, headers: Headers, max_bytes: int) -> bytes
     try:
         async with asyncio.timeout(READ_WITHIN_S):
             if length.isdecimal() and len(length) < 20 and int(length) <= max_bytes:
-                return await _read(receive, max_bytes)
+                return await _read(receive, max_bytes, room)
     except TimeoutError:
         raise HttpError(408, "request_timeout", f"no whole body within {READ_WITHIN_S:g} s") from None
     await _drop(receive)
@@ -51,8 +59,10 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[BodyT]) -> BodyT:
     Raises:
         InvalidRequestError: it is no JSON, or has a field that is unknown, missing or of another type.
     """
+    _check_shape(body)
     try:
-        return decoder.decode(body)
+        with _without_collections():
+            return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _refusal(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -61,12 +71,39 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[BodyT]) -> BodyT:
         raise nested_too_deeply() from None
 
 
+def _check_shape(body: bytes) -> None:
+    """Refuse bodies of a great many small values, which take much time and memory for their length.
+
+    Brackets in texts count too, and no text has so many; quotation marks in texts are escaped, and do not.
+    """
+    if len(body) < _MAX_STRINGS:
+        return
+    num_lists = body.count(b"{") + body.count(b"[")
+    if num_lists > _MAX_LISTS:
+        raise InvalidRequestError("body", f"JSON with {num_lists} brackets", f"at most {_MAX_LISTS}")
+    num_strings = (body.count(b'"') - body.count(b'\\"')) // 2
+    if num_strings > _MAX_STRINGS:
+        raise InvalidRequestError("body", f"JSON with {num_strings} strings", f"at most {_MAX_STRINGS}")
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Decode without the garbage collector, which would traverse all objects again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def nested_too_deeply() -> InvalidRequestError:
-    """The refusal of a body that this process's stack cannot hold."""
+    """Return the refusal of a body that this process's stack cannot hold."""
     return InvalidRequestError("body", "nested too deeply", "JSON with fewer levels")
 
 
-async def _read(receive: Receive, max_bytes: int) -> bytes:
+async def _read(receive: Receive, max_bytes: int, room: BodyReservation) -> bytes:
     parts: list[bytes] = []
     num_bytes = 0
     while True:
@@ -79,6 +116,13 @@ async def _read(receive: Receive, max_bytes: int) -> bytes:
             if message.get("more_body", False):
                 await _drop(receive)
             raise _too_large(max_bytes)
+        try:
+            room.add(len(parts[-1]))
+        except RequestError:
+            parts.clear()
+            if message.get("more_body", False):
+                await _drop(receive)
+            raise
         if not message.get("more_body", False):
             return b"".join(parts)
 
@@ -96,7 +140,7 @@ def _too_large(max_bytes: int) -> HttpError:
 
 
 class BodyFieldError(InvalidRequestError):
-    """A field of a body that its type refuses, in the decoder's words."""
+    """A field of a body that does not fit its type, with the decoder's message."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(field, None, message)

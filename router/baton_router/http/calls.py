@@ -1,11 +1,15 @@
-"""One HTTP call, as the code that answers it sees it: what is asked, and the ways to answer."""
+"""One HTTP call as its route sees it: the request, and the ways to reply.
+
+Streams are server-sent events as OpenAI's clients read them: `data: {...}` for each chunk, then `[DONE]`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from typing import Any, Final, Generic, TypeVar
+from itertools import chain
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 from starlette.datastructures import MutableHeaders
@@ -14,38 +18,72 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from baton_core.errors import ErrorCode, RequestError
-from baton_router.http import sse
+from baton_router.http.app_state import AppState
 from baton_router.http.errors import Failure
-from baton_router.http.request_ids import adopt_request_id, request_id_of
-from baton_router.http.site import Site
-from baton_router.trace_context import HEADER as TRACEPARENT
+from baton_router.http.json_pieces import json_pieces
+from baton_router.http.middleware import adopt_request_id, request_id_of
+from baton_router.requests.validation import TRACEPARENT
+from baton_router.streams.body_memory import BodyReservation
+
+_DONE: Final = b"data: [DONE]\n\n"
+RESUME_HEADER: Final = b"x-resume-token"
+_HEADERS: Final = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies such as nginx pass on each event at once
+)
 
 BodyT = TypeVar("BodyT")
+P = ParamSpec("P")
+T = TypeVar("T")
 _FAIL_WITHIN_S: Final = 1.0
-"""How long a client that does not read may hold up the news that its stream has failed."""
+"""Time that a client which does not read may delay the error of its stream."""
+_PART_BYTES: Final = 2**16
+"""A reply that is shorter goes out at once, with its length."""
+_PIECES_PER_TURN: Final = 8
+_CHUNKS_PER_PIECE: Final = 8
 _encoder: Final = msgspec.json.Encoder()
 
 
+def _stream_start(resume_token: str = "") -> Message:
+    """The response's head."""
+    headers = [*_HEADERS, *([(RESUME_HEADER, resume_token.encode())] if resume_token else [])]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+def _event(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """One event; the pieces are those of one line."""
+    return chain((b"data: ",), pieces, (b"\n\n",))
+
+
+def _body_message(data: bytes, *, is_last: bool = False) -> Message:
+    """A part of the response's body."""
+    return {"type": "http.response.body", "body": data, "more_body": not is_last}
+
+
 class Call(Generic[BodyT]):
-    """Answer it once: with `reply`, `respond` or `stream`."""
+    """Reply once: with `reply`, `respond` or `stream`."""
 
     body: BodyT
-    """What the client sent, where the route takes a body."""
+    """The decoded body, where the route takes one."""
+    room: BodyReservation
+    """The memory that the body takes."""
     tenant: str = ""
-    """Whose key it came with."""
+    """The tenant whose key the call named."""
 
-    def __init__(self, site: Site, scope: Scope, receive: Receive, send: Send) -> None:
-        self.site = site
+    def __init__(self, state: AppState, scope: Scope, receive: Receive, send: Send) -> None:
+        self.state = state
         self.request = Request(scope)
         self.arrived_s = asyncio.get_running_loop().time()
         self.traceparent = ""
-        """Where the call is in a trace; empty where nobody traces it."""
+        """The call's position in a trace; empty without tracing."""
         self.resume_token = ""
-        """With which a stream's client goes on elsewhere; empty where there are several."""
+        """Token that resumes the stream at any router; empty where there are several."""
         self._scope = scope
         self._receive = receive
         self._send = send
         self._has_started = False
+        self._is_stream = False
         self._is_complete = False
 
     @property
@@ -53,43 +91,91 @@ class Call(Generic[BodyT]):
         """The call's name; also the name of its generation at the router."""
         return request_id_of(self._scope)
 
+    def release_body(self) -> None:
+        """Release the body once its prompts are read, so that the next large one may be decoded."""
+        self.room.release()
+
+    async def read(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Read the body, or a part of it, with a function: a large one beside the loop.
+
+        Raises:
+            RequestError: OVERLOADED, or what `function` raises.
+        """
+        if not self.room.is_large:
+            return function(*args, **kwargs)
+        return await self.state.service.run_in_thread(function, *args, **kwargs)
+
     def adopt_request_id(self, name: str | None) -> str:
-        """Take the name that the body gives, if no header does; returns the name in force."""
+        """Take the name in the body if no header names the call; returns the name in force."""
         return adopt_request_id(self._scope, name)
 
     async def reply(self, value: msgspec.Struct | Mapping[str, Any], status: int = 200) -> None:
-        """Answer with JSON."""
-        await self.respond(Response(_encoder.encode(value), status, media_type="application/json"))
+        """Reply with JSON: a short one at once, a long one as it is encoded."""
+        pieces = self._parts(json_pieces(value))
+        async with aclosing(pieces):
+            first = await anext(pieces)
+            async for part in pieces:
+                if not self._has_started:
+                    await self._watched_send(_json_start(status))
+                    await self._send(_body_message(first))
+                await self._send(_body_message(part))
+            if self._has_started:
+                await self._watched_send(_body_message(b"", is_last=True))
+            else:
+                await self.respond(Response(first, status, media_type="application/json"))
 
     async def respond(self, response: Response) -> None:
-        """Answer with any response."""
+        """Reply with any response."""
         await response(self._scope, self._receive, self._watched_send)
 
     async def stream(self, chunks: AsyncGenerator[msgspec.Struct, None]) -> None:
-        """Answer with server-sent events; a failure before the first chunk still gets its own status."""
+        """Reply with server-sent events; a failure before the first chunk still gets its own status."""
         async with aclosing(chunks):
+            num_chunks = 0
             async for chunk in chunks:
+                num_chunks += 1
+                if num_chunks % _CHUNKS_PER_PIECE == 0:
+                    await self.state.share.turn()
                 if not self._has_started:
-                    await self._watched_send(sse.start(self.resume_token))
-                await self._send(sse.body(sse.event(_encoder.encode(chunk))))
+                    self._is_stream = True
+                    await self._watched_send(_stream_start(self.resume_token))
+                async for part in self._parts(_event(json_pieces(chunk))):
+                    await self._send(_body_message(part))
         if not self._has_started:
-            await self._watched_send(sse.start(self.resume_token))
-        await self._watched_send(sse.body(sse.DONE, is_last=True))
+            self._is_stream = True
+            await self._watched_send(_stream_start(self.resume_token))
+        await self._watched_send(_body_message(_DONE, is_last=True))
 
     async def fail(self, failure: Failure) -> None:
-        """Tell of an error as far as that is still possible."""
+        """Send an error as far as that is still possible; a JSON body that has begun is cut off."""
         body = _encoder.encode(failure.body)
         if not self._has_started:
             headers = dict(failure.headers)
             await self.respond(Response(body, failure.status, headers, media_type="application/json"))
-        elif not self._is_complete:
+        elif self._is_stream and not self._is_complete:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FAIL_WITHIN_S):
-                    await self._watched_send(sse.body(sse.event(body) + sse.DONE, is_last=True))
+                    last = b"".join((*_event((body,)), _DONE))
+                    await self._watched_send(_body_message(last, is_last=True))
+
+    async def _parts(self, pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
+        """Yield parts of a reply: pieces joined to a size worth sending, as the loop has time for them."""
+        part: list[bytes] = []
+        num_bytes = 0
+        for piece in pieces:
+            part.append(piece)
+            num_bytes += len(piece)
+            if num_bytes >= _PART_BYTES:
+                yield b"".join(part)
+                part, num_bytes = [], 0
+            if len(part) % _PIECES_PER_TURN == 0:
+                await self.state.share.turn()
+        if part:
+            yield b"".join(part)
 
     @asynccontextmanager
     async def while_connected(self) -> AsyncIterator[None]:
-        """Cancel the block when the client hangs up.
+        """Cancel the block when the client disconnects.
 
         Raises:
             RequestError: CANCELLED, it has.
@@ -123,3 +209,11 @@ class Call(Generic[BodyT]):
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
         await self._send(message)
+
+
+def _json_start(status: int) -> Message:
+    return {
+        "type": "http.response.start",
+        "status": status,
+        "headers": [(b"content-type", b"application/json")],
+    }

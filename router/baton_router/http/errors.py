@@ -1,4 +1,4 @@
-"""Errors as HTTP clients get them: OpenAI's body, and the status that `STATUS` gives each code."""
+"""Errors of HTTP calls: OpenAI's body, and the status that `STATUS` has for each code."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _INTERNAL_TEXT: Final = "internal error; the router's log has the cause"
 _INTERNAL_CODES: Final = frozenset(
     {ErrorCode.INTERNAL, ErrorCode.INVALID_MODEL, ErrorCode.INVALID_CONFIG, ErrorCode.INCOMPATIBLE_WORKER}
 )
-"""Their messages are for the operator; whoever raised them has logged them."""
+"""Codes whose messages are for the operator; they are logged where they are raised."""
 _MAX_MESSAGE_CHARACTERS: Final = 2000
 _NAMED: Final = re.compile(r"([\w.\[\]]+) is ")
-"""How messages of `InvalidRequestError` begin; of those that workers raise, only the message arrives."""
+"""Pattern of the messages of `InvalidRequestError`; of a worker's error only the message arrives."""
 _log = logging.getLogger(__name__)
 
 
 class ErrorDetail(msgspec.Struct, kw_only=True):
-    """What went wrong."""
+    """An error in OpenAI's format."""
 
     message: str
     type: str
@@ -43,7 +43,7 @@ class ErrorDetail(msgspec.Struct, kw_only=True):
 
 
 class ErrorBody(msgspec.Struct, kw_only=True):
-    """The body of every answer that is an error."""
+    """The body of every reply that is an error."""
 
     error: ErrorDetail
 
@@ -58,7 +58,7 @@ class Failure:
 
 
 class HttpError(Exception):
-    """An error that only HTTP has: a route, a method, a key, a size."""
+    """An error of HTTP alone: of a route, a method, a key or a size."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class HttpError(Exception):
 
 
 def failure_of(error: Exception) -> Failure:
-    """Say what a client is told; what is no fault of its own stays in the log."""
+    """Return the failure that a client gets; details of internal errors go to the log."""
     match error:
         case HttpError():
             return _failure(error.status, error.code, str(error), param=error.param, headers=error.headers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection
 from functools import partial
 from typing import Any
 
@@ -11,21 +11,21 @@ from msgspec import UNSET, UnsetType
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.logprobs import PositionLogprobs
-from baton_router.generation import Delta, Finished, GenerationRequest, PromptDelta
+from baton_core.requests.packed_logprobs import PackedLogprobs
+from baton_router.http.call_context import read_context, read_resuming
 from baton_router.http.calls import Call
-from baton_router.http.collecting import collect
-from baton_router.http.generating import Generation, generating
-from baton_router.http.prompt_logprobs import LEAST, PromptLogprobs, prompt_logprobs_of
-from baton_router.http.request_context import read_context
-from baton_router.http.resuming import read_resuming
+from baton_router.http.generation import Generation, collect, generating
+from baton_router.http.json_pieces import as_list, lazily
+from baton_router.http.logprobs import LEAST, PromptLogprobs, prompt_logprobs_of
 from baton_router.http.sampling_fields import (
     Fields,
     SamplingFields,
     StreamOptions,
     check_stream_options,
-    read_given,
+    read_sampling,
 )
 from baton_router.http.usage import Usage, usage_of
+from baton_router.requests.generation import Delta, Finished, GenerationRequest, PromptDelta
 
 
 class TokenSampling(SamplingFields, kw_only=True):
@@ -49,9 +49,9 @@ class GenerateRequest(Fields, kw_only=True):
     request_id: str | None = None
     """The name of the request, instead of the header `x-request-id`."""
     stream: bool | None = None
-    """The answer comes in pieces, as server-sent events."""
+    """The reply comes in pieces, as server-sent events."""
     stream_options: StreamOptions | None = None
-    """Settings of what a stream tells beside the tokens; only with `stream`."""
+    """Settings of what a stream has beside the tokens; only with `stream`."""
     cache_salt: str | None = None
     """Prefixes are shared only between requests with the same salt."""
     session_id: str | None = None
@@ -59,9 +59,9 @@ class GenerateRequest(Fields, kw_only=True):
     prompt_cache_key: str | None = None
     """The same, as OpenAI calls it; `session_id` comes first."""
     resume_token: str | None = None
-    """Of an answer whose stream broke: the same request goes on with it, at any router."""
+    """Token of a broken stream: the same request resumes with it at any router."""
     num_received_tokens: int | list[int] | None = None
-    """What was received of it, one number a sequence: the stream begins behind that."""
+    """Tokens received of each sequence: the stream begins after them."""
     priority: int | None = None
     """Lower comes earlier. Default: 0."""
     kv_transfer_params: Any = None
@@ -71,7 +71,7 @@ class GenerateRequest(Fields, kw_only=True):
 
 
 class TokenIdLogprob(msgspec.Struct, kw_only=True):
-    """Of one token."""
+    """Log-probability of one token."""
 
     token: str
     logprob: float
@@ -79,13 +79,13 @@ class TokenIdLogprob(msgspec.Struct, kw_only=True):
 
 
 class PositionTokenLogprobs(TokenIdLogprob, kw_only=True):
-    """Of the token at one position, and of the most likely ones there."""
+    """Log-probabilities of the token at one position and of the most likely ones there."""
 
     top_logprobs: list[TokenIdLogprob]
 
 
 class TokenLogprobs(msgspec.Struct, kw_only=True):
-    """Of each token of the output."""
+    """Log-probabilities of each token of the output."""
 
     content: list[PositionTokenLogprobs]
 
@@ -101,18 +101,18 @@ class GenerateChoice(msgspec.Struct, kw_only=True):
 
 
 class GenerateReply(msgspec.Struct, kw_only=True):
-    """A whole answer, or a chunk of a streamed one."""
+    """A whole reply, or a chunk of a streamed one."""
 
     request_id: str
     choices: list[GenerateChoice]
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     usage: Usage | UnsetType = UNSET
     resume_token: str | UnsetType = UNSET
-    """In the first chunk: with it the request goes on at any router, should the stream break."""
+    """Token in the first chunk, with which a broken stream resumes at any router."""
 
 
 async def generate(call: Call[GenerateRequest]) -> None:
-    """Answer with tokens, whole or as a stream.
+    """Reply with tokens, whole or as a stream.
 
     Raises:
         InvalidRequestError: a field is wrong or cannot be had here; the message names it.
@@ -124,19 +124,20 @@ async def generate(call: Call[GenerateRequest]) -> None:
             raise InvalidRequestError(name, value, "nothing: the router places prompts, which are tokens")
     check_stream_options(stream=bool(body.stream), options=body.stream_options)
     params = body.sampling_params or TokenSampling()
-    given = read_given(params) | {"max_tokens": params.max_tokens, "detokenize": bool(params.stop)}
+    sampling = read_sampling(params) | {"max_tokens": params.max_tokens, "detokenize": bool(params.stop)}
     if params.logprobs is not None:
-        given["logprobs"] = params.logprobs
+        sampling["logprobs"] = params.logprobs
     resumption = read_resuming(call, body)
     request = GenerationRequest(
         prompt=tuple(body.token_ids),
         prompt_field="token_ids",
-        given=given,
+        sampling=sampling,
         model=body.model or "",
         request_id=call.adopt_request_id(body.request_id),
         cache_salt=body.cache_salt or "",
         priority=body.priority or 0,
         context=read_context(call, body.session_id, body.prompt_cache_key),
+        is_streamed=bool(body.stream),
         resumption=resumption,
     )
     has_logprobs = params.logprobs is not None or params.logprob_token_ids is not None
@@ -148,14 +149,14 @@ async def generate(call: Call[GenerateRequest]) -> None:
 
 
 async def _whole(call: Call[GenerateRequest], generation: Generation, *, has_logprobs: bool) -> GenerateReply:
-    (prompt,) = await collect(generation)
-    choices = [
+    (prompt,) = await collect(generation, call.state.share)
+    choices = lazily(
         _choice(call, sequence.as_delta(index), has_logprobs=has_logprobs)
         for index, sequence in enumerate(prompt.sequences)
-    ]
+    )
     reply = GenerateReply(request_id=call.request_id, choices=choices, usage=usage_of([prompt.finished]))
     if prompt.spec.params.prompt_logprobs is not None:
-        reply.prompt_logprobs = prompt_logprobs_of(prompt.prompt_logprobs, call.site.door.tokenizer)
+        reply.prompt_logprobs = prompt_logprobs_of(prompt.prompt_logprobs, call.state.service.tokenizer)
     return reply
 
 
@@ -166,18 +167,18 @@ async def _chunks(
     reply = partial(GenerateReply, request_id=call.request_id)
     resume_token: str | UnsetType = generation.resume_tokens[0]
     shows_prompt = generation.specs[0].params.prompt_logprobs is not None and not generation.has_begun_before
-    entries: list[PositionLogprobs] | None = [] if shows_prompt else None
+    entries = PackedLogprobs() if shows_prompt else None
     async for _, event in generation.events:
         match event:
             case PromptDelta() if entries is not None:
-                entries += event.logprobs
+                entries.extend(event.logprobs)
             case Delta(is_received=False):
                 chunk = reply(
                     choices=[_choice(call, event, has_logprobs=has_logprobs)], resume_token=resume_token
                 )
                 resume_token = UNSET
                 if entries is not None:
-                    chunk.prompt_logprobs = prompt_logprobs_of(entries, call.site.door.tokenizer)
+                    chunk.prompt_logprobs = prompt_logprobs_of(entries, call.state.service.tokenizer)
                     entries = None
                 yield chunk
             case Finished():
@@ -195,8 +196,8 @@ def _choice(call: Call[GenerateRequest], delta: Delta, *, has_logprobs: bool) ->
     )
 
 
-def _logprobs(entries: Sequence[PositionLogprobs]) -> TokenLogprobs:
-    return TokenLogprobs(content=[_position(entry) for entry in entries])
+def _logprobs(entries: Collection[PositionLogprobs]) -> TokenLogprobs:
+    return TokenLogprobs(content=as_list(map(_position, entries), len(entries)))
 
 
 def _position(entry: PositionLogprobs) -> PositionTokenLogprobs:

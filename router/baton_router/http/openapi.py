@@ -1,19 +1,24 @@
-"""OpenAPI 3.1, made of the table of routes."""
+"""OpenAPI 3.1, made of the table of routes; fields are described by the docstrings below them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec import inspect as types
 
 from baton_router.http.calls import Call
 from baton_router.http.errors import ErrorBody
-from baton_router.http.field_docs import classes_of, field_docs
 from baton_router.http.route import PARAMETER, Route, Tag
 
+_Class: TypeAlias = types.StructType | types.DataclassType | types.TypedDictType | types.NamedTupleType
 _REF: Final = "#/components/schemas/{name}"
 _DESCRIPTION: Final = "OpenAI's API with vLLM's further fields. Unknown fields are refused by name."
 _TAGS: Final = {
@@ -27,13 +32,71 @@ _TAGS: Final = {
     Tag.PAGES: "Pages for people.",
 }
 _PHRASES: Final = {499: "Client Closed Request"}
-"""Of statuses that no standard has."""
+"""Phrases of statuses that no standard has."""
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """Descriptions of a type's fields, inherited ones too, by their names in JSON; empty without source."""
+    docs: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        docs |= _own_docs(owner)
+    return {field.encode_name: docs[field.name] for field in _fields(kind) if field.name in docs}
+
+
+def classes_of(kinds: Iterable[Any]) -> dict[str, type]:
+    """Return all classes with fields that some types are made of, by name."""
+    found: dict[str, type] = {}
+    waiting: list[Any] = list(types.multi_type_info(kinds))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, _Class):
+            if node.cls.__name__ in found:
+                continue
+            found[node.cls.__name__] = node.cls
+        waiting += _parts(node)
+    return found
+
+
+def _fields(kind: type) -> tuple[types.Field, ...]:
+    node = types.type_info(kind)
+    return node.fields if isinstance(node, _Class) else ()
+
+
+def _parts(node: types.Type) -> Iterator[types.Type]:
+    match node:
+        case types.StructType() | types.DataclassType() | types.TypedDictType() | types.NamedTupleType():
+            yield from (field.type for field in node.fields)
+        case types.UnionType():
+            yield from node.types
+        case types.CollectionType():
+            yield node.item_type
+        case types.TupleType():
+            yield from node.item_types
+        case types.DictType():
+            yield from (node.key_type, node.value_type)
+        case types.Metadata():
+            yield node.type
+
+
+@cache
+def _own_docs(kind: type) -> dict[str, str]:
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    except (OSError, TypeError):
+        return {}
+    assert isinstance(tree, ast.ClassDef)
+    docs: dict[str, str] = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                docs[name] = inspect.cleandoc(text)
+    return docs
 
 
 def describe(routes: Sequence[Route], root_path: str) -> Route:
-    """A route that answers with the description of `routes` and of itself."""
+    """A route that replies with the description of `routes` and of itself."""
 
-    async def answer(call: Call[None]) -> None:
+    async def reply(call: Call[None]) -> None:
         await call.reply(document)
 
     described = Route(
@@ -42,7 +105,7 @@ def describe(routes: Sequence[Route], root_path: str) -> Route:
         operation_id="getOpenApi",
         tag=Tag.SERVER,
         summary="This description",
-        answer=answer,
+        handler=reply,
         media_type="application/json",
     )
     document = _document((*routes, described), root_path)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -14,8 +15,11 @@ from baton_core.sessions.control_messages import ControlAction
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
 from baton_router.http.sampling_fields import Fields
-from baton_router.operations import DEFAULT_TIMEOUT_S, checked_timeout, read_results
+from baton_router.operations.operations import DEFAULT_TIMEOUT_S, checked_timeout, read_results
 
+_WRONG: Final = re.compile(r"Expected (.*?)(?:, got .*)? - at `\$\.(\w+)`")
+"""The beginning of an error that names the parameter that is to blame."""
+_TYPES: Final = {"`int`": "an integer", "`float`": "a number", "`bool`": "true or false"}
 QueryT = TypeVar("QueryT", bound="Query")
 
 
@@ -53,28 +57,28 @@ class CollectiveRpcRequest(Fields, kw_only=True):
 
 
 class CollectiveRpcReply(msgspec.Struct, kw_only=True):
-    """What each worker's call returned, in the order of the workers' names."""
+    """Results of each worker's call, in the order of the workers' names."""
 
     results: list[Any]
 
 
 class SleepState(msgspec.Struct, kw_only=True):
-    """Of the workers."""
+    """Sleep state of the workers."""
 
     is_sleeping: bool
-    """Whether any of them sleeps."""
+    """True if any worker sleeps."""
 
 
 class CacheReset(msgspec.Struct, kw_only=True):
-    """Of all workers together, in blocks."""
+    """Blocks of all workers together."""
 
     num_forgotten: int
     num_in_use: int
-    """Those that requests or transfers use keep their content."""
+    """Blocks that requests or transfers use; they keep their content."""
 
 
 class OpenWork(msgspec.Struct, kw_only=True):
-    """What a worker has: it is empty when all are 0."""
+    """The open work of a worker, which is empty when all are 0."""
 
     num_requests: int
     num_offers: int
@@ -83,7 +87,7 @@ class OpenWork(msgspec.Struct, kw_only=True):
 
 
 class Query(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Parameters behind the question mark; most routes take none."""
+    """Parameters after the question mark; most routes take none."""
 
 
 class SleepQuery(Query, kw_only=True):
@@ -93,7 +97,7 @@ class SleepQuery(Query, kw_only=True):
 
 class WakeUpQuery(Query, kw_only=True):
     tags: list[str] = msgspec.field(default_factory=list)
-    """Of weights, kv_cache and scheduling; none is all."""
+    """Any of weights, kv_cache and scheduling; an empty list means all."""
 
 
 class WorkerQuery(Query, kw_only=True):
@@ -113,22 +117,22 @@ class SetRoleQuery(DrainQuery, kw_only=True):
 
 async def reset_prefix_cache(call: Call[None]) -> None:
     read_query(call, Query)
-    answers = await _ask(call, ControlAction.RESET_PREFIX_CACHE)
+    results = await _control(call, ControlAction.RESET_PREFIX_CACHE)
     names = CacheReset.__struct_fields__
-    await call.reply(CacheReset(**{name: sum(answer[name] for answer in answers) for name in names}))
+    await call.reply(CacheReset(**{name: sum(result[name] for result in results) for name in names}))
 
 
 async def sleep(call: Call[None]) -> None:
-    await _do(call, ControlAction.SLEEP, {"level": read_query(call, SleepQuery).level})
+    await _control_all(call, ControlAction.SLEEP, {"level": read_query(call, SleepQuery).level})
 
 
 async def wake_up(call: Call[None]) -> None:
-    await _do(call, ControlAction.WAKE_UP, {"tags": read_query(call, WakeUpQuery).tags})
+    await _control_all(call, ControlAction.WAKE_UP, {"tags": read_query(call, WakeUpQuery).tags})
 
 
 async def is_sleeping(call: Call[None]) -> None:
     read_query(call, Query)
-    await call.reply(SleepState(is_sleeping=any(await _ask(call, ControlAction.IS_SLEEPING))))
+    await call.reply(SleepState(is_sleeping=any(await _control(call, ControlAction.IS_SLEEPING))))
 
 
 async def set_role(call: Call[None]) -> None:
@@ -147,19 +151,20 @@ async def undrain(call: Call[None]) -> None:
 
 async def start_profile(call: Call[None]) -> None:
     read_query(call, Query)
-    await _do(call, ControlAction.START_PROFILE)
+    await _control_all(call, ControlAction.START_PROFILE)
 
 
 async def stop_profile(call: Call[None]) -> None:
     read_query(call, Query)
-    await _do(call, ControlAction.STOP_PROFILE)
+    await _control_all(call, ControlAction.STOP_PROFILE)
 
 
 async def collective_rpc(call: Call[CollectiveRpcRequest]) -> None:
     body = call.body
     timeout_s = DEFAULT_TIMEOUT_S if body.timeout is None else checked_timeout("timeout", body.timeout)
     argument = {"method": body.method, "args": body.args, "kwargs": body.kwargs}
-    results = await _ask(call, ControlAction.COLLECTIVE_RPC, argument, timeout_s)
+    call.release_body()
+    results = await _control(call, ControlAction.COLLECTIVE_RPC, argument, timeout_s)
     await call.reply(CollectiveRpcReply(results=results))
 
 
@@ -181,42 +186,54 @@ def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
+        if (wrong := _WRONG.match(str(error))) is not None:
+            allowed, name = wrong.groups()
+            raise InvalidRequestError(name, given[name], _in_words(allowed)) from None
         allowed = ", ".join(is_list) or "none"
         raise InvalidRequestError("query", str(given), f"{allowed} ({error})") from None
+
+
+def _in_words(allowed: str) -> str:
+    """Return the type's name in words."""
+    for name, words in _TYPES.items():
+        allowed = allowed.replace(name, words)
+    return allowed
 
 
 async def _change(
     call: Call[None], action: ControlAction, query: WorkerQuery, argument: Mapping[str, Any]
 ) -> None:
     try:
-        (work,) = await _ask(call, action, argument, worker_ids=(query.worker_id,))
+        (work,) = await _control(call, action, argument, worker_ids=(query.worker_id,))
     except RequestError as error:
         raise HttpError(STATUS[error.code].http, error.code, str(error), param="worker_id") from None
     await call.reply(OpenWork(**work))
 
 
-async def _do(call: Call[Any], action: ControlAction, argument: Mapping[str, Any] | None = None) -> None:
-    """Have the workers do something, and answer without a body."""
-    await _ask(call, action, argument)
+async def _control_all(
+    call: Call[Any], action: ControlAction, argument: Mapping[str, Any] | None = None
+) -> None:
+    """Send a control to all workers, and reply without a body."""
+    await _control(call, action, argument)
     await call.respond(Response(status_code=200))
 
 
-async def _ask(
+async def _control(
     call: Call[Any],
     action: ControlAction,
     argument: Mapping[str, Any] | None = None,
     timeout_s: float = DEFAULT_TIMEOUT_S,
     worker_ids: Sequence[str] = (),
 ) -> list[Any]:
-    """Return what each worker named, or each of all, answered.
+    """Return what each worker named, or each of all, replied.
 
     Raises:
-        HttpError: one of them could not do it; an operator is told why.
+        HttpError: one of them could not do it; the message has the reason.
     """
-    door = call.site.door
-    with door.open_call():
+    service = call.state.service
+    with service.open_call():
         async with call.while_connected():
-            results = await door.router.operations.control(
+            results = await service.router.operations.control(
                 action, json.dumps(argument or {}), timeout_s, worker_ids
             )
     try:

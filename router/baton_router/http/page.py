@@ -1,4 +1,4 @@
-"""The pages for people: static files that may run their own script and speak to their own server only."""
+"""Serves the web pages: static files that run only their own scripts and call only their own server."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ _PART_TYPES: Final = {".css": "text/css", ".js": "text/javascript"}
 
 
 async def show_chat(call: Call[None]) -> None:
-    """Needs no key: the page says nothing of the server, and asks its user for one."""
+    """Serve the chat page, which needs no key: it shows nothing of the server and asks its user for one."""
     await call.respond(_page("chat.html"))
 
 
 async def show_dashboard(call: Call[None]) -> None:
-    """Needs no key, for the same reason."""
+    """Serve the dashboard, which needs no key either."""
     await call.respond(_page("dashboard.html"))
 
 
 async def show_docs(call: Call[None]) -> None:
-    """Needs no key, for the same reason: it reads `/openapi.json`, which does."""
+    """Serve the page of the API, which needs no key: it reads `/openapi.json`, which does."""
     await call.respond(_page("docs.html"))
 
 
 async def show_part(call: Call[None]) -> None:
-    """Needs no key, as the pages that load it.
+    """Serve a style or script, which needs no key, like the pages.
 
     Raises:
         HttpError: 404.
@@ -56,7 +56,7 @@ def _page(name: str) -> HTMLResponse:
 
 @cache
 def _parts() -> dict[str, Response]:
-    """Styles and scripts by name; a browser asks for them anew, so that they are always the page's own."""
+    """Return styles and scripts by name; browsers revalidate them, so they always fit the page."""
     headers = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
     return {
         path.name: Response(path.read_bytes(), headers=headers, media_type=_PART_TYPES[path.suffix])
@@ -66,7 +66,7 @@ def _parts() -> dict[str, Response]:
 
 
 def _policy(page: str) -> str:
-    """Allow what the page has in itself, or else its parts; no script may have text read as HTML."""
+    """Return the policy that allows the page's inline parts, or else its files; no script may inject HTML."""
     inline = {name: _hash(content) for name, content in _INLINE.findall(page)}
     scripts, styles = (inline.get(name, "'self'") for name in ("script", "style"))
     return (

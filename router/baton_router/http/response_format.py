@@ -1,4 +1,4 @@
-"""What form a request wants its answers to have: `response_format`, or `structured_outputs`."""
+"""Structured outputs in HTTP requests: `response_format` and `structured_outputs`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 
 
 class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Exactly one form, or none where `response_format` has it."""
+    """Exactly one constraint, or none where `response_format` has it."""
 
     json: dict[str, Any] | str | None = None
     """A JSON schema."""
@@ -24,7 +24,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     json_object: bool | None = None
     """Any JSON object."""
     structural_tag: dict[str, Any] | str | None = None
-    """Text with parts in a form."""
+    """Text with constrained parts."""
     disable_any_whitespace: bool = False
     """JSON is written without optional blanks."""
 
@@ -64,10 +64,10 @@ class JsonSchemaFormat(
 class StructuralTagFormat(
     msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="structural_tag"
 ):
-    """Text with parts in a form: either `format`, or `structures` and `triggers`."""
+    """Text with constrained parts: either `format`, or `structures` and `triggers`."""
 
     format: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
-    """The newer form: one description of the whole output."""
+    """The newer format: one description of the whole output."""
     structures: list[dict[str, Any]] | msgspec.UnsetType = msgspec.UNSET
     """Tags, each with a schema of what it holds."""
     triggers: list[str] | msgspec.UnsetType = msgspec.UNSET
@@ -77,23 +77,23 @@ class StructuralTagFormat(
 ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTagFormat
 
 
-def read_output_form(
+def read_structured_outputs(
     structured_outputs: StructuredOutputs | None, response_format: ResponseFormat | None
 ) -> StructuredOutputsParams | None:
-    """Return the one form that both fields together ask for.
+    """Return the one constraint that both fields together set.
 
     Raises:
         InvalidRequestError: there are several, or one lacks its schema.
     """
-    asked = _form_of(response_format)
-    if structured_outputs is None and not asked:
+    from_format = _from_response_format(response_format)
+    if structured_outputs is None and not from_format:
         return None
     given = {} if structured_outputs is None else msgspec.structs.asdict(structured_outputs)
     given = {name: value for name, value in given.items() if value is not None}
-    return StructuredOutputsParams.from_mapping({**given, **asked})
+    return StructuredOutputsParams.from_mapping({**given, **from_format})
 
 
-def _form_of(response_format: ResponseFormat | None) -> dict[str, Any]:
+def _from_response_format(response_format: ResponseFormat | None) -> dict[str, Any]:
     match response_format:
         case JsonObjectFormat():
             return {"json_object": True}

@@ -29,7 +29,7 @@ class Tag(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a method on a path does, takes and gives; the description at /openapi.json is made of it."""
+    """One route: its types describe it at /openapi.json."""
 
     method: str
     path: str
@@ -37,19 +37,19 @@ class Route:
     """The name by which generated clients call it: unique, never changed, and OpenAI's where the route is."""
     tag: Tag
     summary: str
-    answer: Callable[[Call[Any]], Awaitable[None]]
+    handler: Callable[[Call[Any]], Awaitable[None]]
     body: Any = None
     """Type that the body is decoded to; None: it is not read."""
     example: Mapping[str, Any] | None = None
     """A body to begin with, for those who try the route."""
     query: type | None = None
-    """Type of the parameters behind the question mark."""
+    """Type of the parameters after the question mark."""
     reply: type | None = None
-    """Type of the answer; None: no JSON, or any."""
+    """Type of the reply; None: no JSON, or any."""
     chunk: type | None = None
-    """Type of a streamed answer's chunks."""
+    """Type of a streamed reply's chunks."""
     media_type: str = ""
-    """Media type of an answer that has neither `reply` nor `chunk`."""
+    """Media type of a reply that has neither `reply` nor `chunk`."""
     errors: tuple[int, ...] = ()
-    """Statuses it may answer with beside 401 and 500."""
+    """Statuses it may reply with beside 401 and 500."""
     needs_key: bool = True

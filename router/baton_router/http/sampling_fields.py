@@ -1,4 +1,4 @@
-"""The fields that all routes which generate have in common, and what they mean to the router."""
+"""Fields that all generating routes share, and the requests that are made of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.repetition import RepetitionDetectionParams
-from baton_router.generation import GenerationRequest, Prompt
+from baton_router.http.call_context import read_context, read_resuming
 from baton_router.http.calls import Call
-from baton_router.http.request_context import read_context
-from baton_router.http.response_format import ResponseFormat, StructuredOutputs, read_output_form
-from baton_router.http.resuming import read_resuming
-from baton_router.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.http.response_format import ResponseFormat, StructuredOutputs, read_structured_outputs
+from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.text.prompts import Prompt
 
 _PLAIN: Final = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "min_tokens"),
@@ -54,14 +54,14 @@ class RepetitionDetection(Fields, kw_only=True):
 
 
 class StreamOptions(Fields, kw_only=True):
-    """What a stream tells beside the text."""
+    """Settings of what a stream has besides the text."""
 
     include_usage: bool | None = None
     """A last chunk with the usage of the whole call."""
     continuous_usage_stats: bool | None = None
     """The usage so far in each chunk."""
     include_obfuscation: bool | None = None
-    """Only false: chunks are not padded."""
+    """Must be false: chunks are not padded."""
 
 
 class SamplingFields(Fields, kw_only=True):
@@ -87,7 +87,7 @@ class SamplingFields(Fields, kw_only=True):
     stop_token_ids: list[int] | None = None
     """Tokens that end a sequence."""
     ignore_eos: bool | None = None
-    """Generation goes on after the model's end-of-sequence token."""
+    """Generation continues after the model's end-of-sequence token."""
     min_tokens: int | None = None
     """Tokens to generate before a sequence may end. Default: 0."""
     presence_penalty: float | None = None
@@ -108,7 +108,7 @@ class SamplingFields(Fields, kw_only=True):
     prompt_logprobs: int | None = None
     """Log-probabilities to return at each position of the prompt; -1 means all."""
     allowed_token_ids: list[int] | None = None
-    """Only these tokens may be sampled."""
+    """The only tokens that may be sampled."""
     bad_words: list[str] | None = None
     """Texts that the output does not have."""
     logprob_token_ids: list[int] | None = None
@@ -118,7 +118,7 @@ class SamplingFields(Fields, kw_only=True):
     thinking_token_budget: int | None = None
     """Most tokens of reasoning; needs a reasoning parser."""
     structured_outputs: StructuredOutputs | None = None
-    """A form that the output has to have: JSON schema, regex, choice, grammar or structural tag."""
+    """A constraint on the output: JSON schema, regex, choice, grammar or structural tag."""
     logits_processors: list[str] | None = None
     """Names of logits processors that the operator has loaded."""
     skip_reading_prefix_cache: bool | None = None
@@ -128,14 +128,14 @@ class SamplingFields(Fields, kw_only=True):
 
 
 class RequestFields(SamplingFields, kw_only=True):
-    """Sampling, and what is told of the request as a whole."""
+    """Sampling fields, and those of the request as a whole."""
 
     model: str | None = None
     """A name that `/v1/models` lists. Default: the served model."""
     stream: bool | None = None
-    """The answer comes in pieces, as server-sent events."""
+    """The reply comes in pieces, as server-sent events."""
     stream_options: StreamOptions | None = None
-    """Settings of what a stream tells beside the text; only with `stream`."""
+    """Settings of what a stream has beside the text; only with `stream`."""
     response_format: ResponseFormat | None = None
     """OpenAI's way to ask for JSON: text, json_object, json_schema or structural_tag."""
     priority: int | None = None
@@ -149,23 +149,23 @@ class RequestFields(SamplingFields, kw_only=True):
     prompt_cache_key: str | None = None
     """The same, as OpenAI calls it; `session_id` comes first."""
     resume_token: str | None = None
-    """Of an answer whose stream broke: the same request goes on with it, at any router."""
+    """Token of a broken stream: the same request resumes with it at any router."""
     num_received_tokens: int | list[int] | None = None
-    """What was received of it, one number a sequence: the stream begins behind that."""
+    """Tokens received of each sequence: the stream begins after them."""
     truncate_prompt_tokens: int | None = None
-    """Only this many of the prompt's last tokens are used; -1 means as many as fit."""
+    """The number of the prompt's last tokens to keep; -1 means as many as fit."""
     add_special_tokens: bool | None = None
     """The tokenizer adds its special tokens. Default: true for a text, false for a conversation."""
     return_token_ids: bool | None = None
-    """The answer has the token ids of prompt and output."""
+    """The reply has the token ids of prompt and output."""
     return_tokens_as_token_ids: bool | None = None
     """Log-probabilities name tokens as token_id:N."""
     user: str | None = None
-    """Not looked at."""
+    """Ignored."""
     metadata: dict[str, str] | None = None
-    """Not looked at."""
+    """Ignored."""
     safety_identifier: str | None = None
-    """Not looked at."""
+    """Ignored."""
     best_of: Any = None
     """Refused, but for null and the value of n: all sequences are returned."""
     use_beam_search: Any = None
@@ -184,27 +184,27 @@ class RequestFields(SamplingFields, kw_only=True):
     """Refused, but for left: the last tokens of a prompt are kept."""
 
 
-def read_given(fields: SamplingFields) -> dict[str, Any]:
+def read_sampling(fields: SamplingFields) -> dict[str, Any]:
     """Return the sampling parameters that a client gave.
 
     Raises:
-        InvalidRequestError: a field cannot be had here, or is wrong in itself; the message names it.
+        InvalidRequestError: a field is not supported here, or is wrong in itself; the message names it.
     """
-    given = {name: value for name in _PLAIN if (value := getattr(fields, name)) is not None}
+    sampling = {name: value for name in _PLAIN if (value := getattr(fields, name)) is not None}
     if fields.repetition_detection is not None:
         pattern = msgspec.to_builtins(fields.repetition_detection)
-        given["repetition_detection"] = RepetitionDetectionParams(**pattern)
+        sampling["repetition_detection"] = RepetitionDetectionParams(**pattern)
     if fields.vllm_xargs is not None:
-        given["extra_args"] = fields.vllm_xargs
-    form = fields.structured_outputs
+        sampling["extra_args"] = fields.vllm_xargs
     response_format = fields.response_format if isinstance(fields, RequestFields) else None
-    if (output_form := read_output_form(form, response_format)) is not None:
-        given["structured_outputs"] = output_form
-    return given
+    structured = read_structured_outputs(fields.structured_outputs, response_format)
+    if structured is not None:
+        sampling["structured_outputs"] = structured
+    return sampling
 
 
 def check_request(fields: RequestFields) -> None:
-    """Refuse what is known elsewhere and cannot be had here.
+    """Refuse fields of other servers that are not supported here.
 
     Raises:
         InvalidRequestError: naming the field.
@@ -230,7 +230,7 @@ def check_stream_options(*, stream: bool, options: StreamOptions | None) -> None
 
 
 def generation_requests(
-    call: Call[Any], fields: RequestFields, prompts: Sequence[Prompt], given: Mapping[str, Any]
+    call: Call[Any], fields: RequestFields, prompts: Sequence[Prompt], sampling: Mapping[str, Any]
 ) -> list[GenerationRequest]:
     """Return one request for each prompt; several carry the call's name and a number.
 
@@ -245,7 +245,7 @@ def generation_requests(
     return [
         GenerationRequest(
             prompt=prompt,
-            given=given,
+            sampling=sampling,
             model=fields.model or "",
             request_id=request_id,
             cache_salt=fields.cache_salt or "",
@@ -253,6 +253,7 @@ def generation_requests(
             add_special_tokens=fields.add_special_tokens,
             truncate_prompt_tokens=fields.truncate_prompt_tokens,
             context=context,
+            is_streamed=bool(fields.stream),
             resumption=resumption,
         )
         for prompt, request_id in zip(prompts, names, strict=True)

@@ -9,11 +9,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from baton_core.errors import InvalidRequestError
-from baton_router.generation import Prompt
 from baton_router.http.calls import Call
-from baton_router.http.chat_conversation import read_conversation
-from baton_router.http.chat_schemas import Messages, ReasoningEffort, Tools
+from baton_router.http.chat.request import read_conversation
+from baton_router.http.chat.schemas import Messages, ReasoningEffort, Tools
 from baton_router.http.sampling_fields import Fields
+from baton_router.text.prompts import Prompt
 
 
 class TokenizeRequest(Fields, kw_only=True):
@@ -42,7 +42,7 @@ class TokenizeRequest(Fields, kw_only=True):
     reasoning_effort: ReasoningEffort | None = None
     """For the template."""
     return_token_strs: bool | None = None
-    """The answer has the tokens as text, too."""
+    """The reply has the tokens as text, too."""
 
 
 class TokenizeReply(msgspec.Struct, kw_only=True):
@@ -72,33 +72,36 @@ class DetokenizeReply(msgspec.Struct, kw_only=True):
 
 
 async def tokenize(call: Call[TokenizeRequest]) -> None:
-    """Answer with token ids.
+    """Reply with token ids.
 
     Raises:
         InvalidRequestError: a field is wrong; the message names it.
-        RequestError: as `FrontDoor.tokenize`.
+        RequestError: as `GenerationService.tokenize`.
     """
-    body, door = call.body, call.site.door
-    token_ids = await door.tokenize(
-        _read_prompt(body), model=body.model or "", add_special_tokens=body.add_special_tokens
+    body, service = call.body, call.state.service
+    prompt = await call.read(_read_prompt, body)
+    token_ids = await service.tokenize(
+        prompt, model=body.model or "", add_special_tokens=body.add_special_tokens
     )
-    reply = TokenizeReply(count=len(token_ids), max_model_len=door.max_model_len, tokens=list(token_ids))
+    reply = TokenizeReply(count=len(token_ids), max_model_len=service.max_model_len, tokens=list(token_ids))
     if body.return_token_strs:
-        reply.token_strs = await asyncio.to_thread(lambda: list(map(door.tokenizer.token_text, token_ids)))
+        reply.token_strs = await asyncio.to_thread(lambda: list(map(service.tokenizer.token_text, token_ids)))
+    call.release_body()  # the client may take its time with the reply
     await call.reply(reply)
 
 
 async def detokenize(call: Call[DetokenizeRequest]) -> None:
-    """Answer with a text.
+    """Reply with a text.
 
     Raises:
         InvalidRequestError: a field is wrong; the message names it.
-        RequestError: as `FrontDoor.detokenize`.
+        RequestError: as `GenerationService.detokenize`.
     """
     body = call.body
-    text = await call.site.door.detokenize(
+    text = await call.state.service.detokenize(
         body.tokens, model=body.model or "", skip_special_tokens=bool(body.skip_special_tokens)
     )
+    call.release_body()
     await call.reply(DetokenizeReply(prompt=text))
 
 

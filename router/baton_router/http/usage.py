@@ -1,4 +1,4 @@
-"""What a call is billed."""
+"""Token usage of a call."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Iterable
 
 import msgspec
 
-from baton_router.generation import Finished
+from baton_router.requests.generation import Finished
 
 
 class PromptTokensDetails(msgspec.Struct, kw_only=True):
-    """Where the prompt's tokens came from."""
+    """Details of the prompt tokens."""
 
     cached_tokens: int
-    """Those that a worker had computed before."""
+    """Prompt tokens found in a prefix cache."""
 
 
 class CompletionTokensDetails(msgspec.Struct, kw_only=True):
-    """What the output's tokens are."""
+    """Details of the output tokens."""
 
     reasoning_tokens: int
-    """Those that the model thought before it answered."""
+    """Tokens of reasoning."""
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -34,7 +34,7 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 def usage_so_far(num_prompt_tokens: int, num_output_tokens: int) -> Usage:
-    """The usage of a call that still runs."""
+    """Return the usage of a call that still runs."""
     return Usage(
         prompt_tokens=num_prompt_tokens,
         completion_tokens=num_output_tokens,
@@ -43,7 +43,7 @@ def usage_so_far(num_prompt_tokens: int, num_output_tokens: int) -> Usage:
 
 
 def usage_of(ends: Iterable[Finished | None]) -> Usage:
-    """The usage of a call whose prompts have ended so."""
+    """Return the usage of a call whose prompts have ended."""
     finished = [end for end in ends if end is not None]
     usage = usage_so_far(
         sum(end.num_prompt_tokens for end in finished), sum(end.num_output_tokens for end in finished)

@@ -1,12 +1,12 @@
-"""What a router tells of its workers, as their registrations and last heartbeats describe them."""
+"""Metrics of a router's workers, from their registrations and last heartbeats."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Final
 
-from baton_core.routing.fleet import Fleet
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_router.core.fleet.fleet import Fleet
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition, Family, Kind
 
@@ -15,7 +15,7 @@ def _gauge(name: str, text: str, *labels: str) -> Family:
     return Family(name=f"baton_{name}", kind=Kind.GAUGE, text=text, labels=labels)
 
 
-WORKERS: Final = _gauge("workers", "Workers in a session with this router", "role", "state")
+WORKERS: Final = _gauge("workers", "Workers of this router, and of its launcher", "role", "state")
 BROKEN_PAIRS: Final = _gauge(
     "broken_pairs", "Pairs of workers of which one's blocks do not arrive at the other"
 )
@@ -32,15 +32,24 @@ STEP_TIME: Final = _gauge(
 PULL_RATE: Final = _gauge(
     "worker_pull_bytes_per_second", "Learned: KV copied from other workers; 0: not known yet", "worker"
 )
-FAMILIES: Final = (WORKERS, BROKEN_PAIRS, STEP_AGE, QUEUED, PREFILL_RATE, STEP_TIME, PULL_RATE)
+RESTARTS: Final = Family(
+    name="baton_worker_restarts",
+    kind=Kind.COUNTER,
+    text="Starts of a worker by this router's launcher after the first one",
+    labels=("worker",),
+)
+FAMILIES: Final = (WORKERS, RESTARTS, BROKEN_PAIRS, STEP_AGE, QUEUED, PREFILL_RATE, STEP_TIME, PULL_RATE)
 
 
-def tell_fleet(page: Exposition, model_name: str, fleet: Fleet) -> None:
+def report_fleet(page: Exposition, model_name: str, fleet: Fleet, now: float) -> None:
     """Add a sample for each worker, and vLLM's for those that serve no metrics of their own."""
     workers = fleet.workers()
     states = Counter((load.role or info.role, state_of(load)) for info, load in workers)
+    states += Counter((worker.role, worker.state) for worker in fleet.absent(now))
     for (role, state), count in sorted(states.items()):
         page.add(WORKERS, count, role, state)
+    for name, num_restarts in fleet.processes.num_restarts.items():
+        page.add(RESTARTS, num_restarts, name)
     page.add(BROKEN_PAIRS, fleet.num_broken_pairs)
     for info, load in workers:
         name, rates = info.worker_id, load.rates
@@ -50,20 +59,22 @@ def tell_fleet(page: Exposition, model_name: str, fleet: Fleet) -> None:
         page.add(STEP_TIME, rates.decode_step_s, name)
         page.add(PULL_RATE, rates.pull_bytes_per_s, name)
         if not info.metrics_address:
-            _tell_engine(page, model_name, info, load)
+            _report_engine(page, model_name, info, load)
 
 
 def state_of(load: WorkerLoad) -> str:
-    """What a worker is ready for, in one word."""
+    """Return the state of a worker in one word."""
     if load.fault:
         return "faulty"
-    return "asleep" if load.is_asleep else "draining" if load.is_draining else "ready"
+    if load.is_asleep:
+        return "asleep"
+    return "draining" if load.is_draining else "paused" if load.is_paused else "ready"
 
 
-def _tell_engine(page: Exposition, model_name: str, info: WorkerInfo, load: WorkerLoad) -> None:
+def _report_engine(page: Exposition, model_name: str, info: WorkerInfo, load: WorkerLoad) -> None:
     engine = (model_name, info.worker_id)
     page.add(vllm.NUM_RUNNING, load.num_running, *engine)
-    vllm.tell_waiting(page, engine, load.num_waiting, load.num_deferred)
+    vllm.report_waiting(page, engine, load.num_waiting, load.num_deferred)
     page.add(vllm.KV_USAGE, 1 - load.num_available_blocks / info.num_blocks, *engine)
     cache = (str(info.identity.block_size), str(info.num_blocks), info.identity.dtype)
     page.add(vllm.CACHE_CONFIG, 1, *engine, *cache, "")

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from typing import Final
 
-from baton_core.routing.fleet import Fleet
-from baton_core.routing.router_core import RouterCore
 from baton_core.sessions.worker_info import Role
+from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.flow.router_core import RouterCore
 from baton_router.metrics.history import INTERVAL_S, Counts, History, Loads
 from baton_router.metrics.latency_window import Latency, LatencySummary
 from baton_router.metrics.request_metrics import RequestMetrics

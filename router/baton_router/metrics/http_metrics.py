@@ -45,7 +45,7 @@ class HttpMetrics:
             self._durations[labels] = Distribution(_BOUNDS)
         self._durations[labels].add(duration_s)
 
-    def tell(self, page: Exposition) -> None:
+    def report(self, page: Exposition) -> None:
         """Add all samples to a scrape."""
         for key, count in self._counts.items():
             page.add(REQUESTS, count, *key)

@@ -25,13 +25,13 @@ class Latency(StrEnum):
     """A time that is taken of each request."""
 
     TTFT = "ttft"
-    """From the call to the first token."""
+    """Time from the call to the first token."""
     TPOT = "tpot"
     """Mean time per token after the first."""
     ITL = "itl"
-    """Between two tokens of a sequence."""
+    """Time between two tokens of a sequence."""
     E2E = "e2e"
-    """From the call to the end."""
+    """Time from the call to the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class LatencySummary:
 
 
 class _Slice:
-    """Everything that was told within some time."""
+    """Latencies counted within one slice of time."""
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
@@ -106,7 +106,7 @@ class LatencyWindow:
         self._past: deque[_Slice] = deque()
         """The slices before the current one that are in the window, the oldest first."""
         self._sum = _Slice()
-        """All of the past ones together."""
+        """Sum of the past slices."""
 
     @property
     def num_slices(self) -> int:
@@ -141,7 +141,7 @@ class LatencyWindow:
         return whole.quantile(share)
 
     def summary(self, now: float) -> LatencySummary:
-        """Everything about the window."""
+        """Return the summary of the window."""
         whole = _Slice()
         whole.merge(self._at(now))
         whole.merge(self._sum)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 from baton_core.requests.request_context import Slo
-from baton_core.routing.request_record import RequestRecord
+from baton_router.core.flow.request_record import RequestRecord
 from baton_router.metrics.latency_window import Latency, LatencySummary
 
 MIN_COUNT: Final = 100

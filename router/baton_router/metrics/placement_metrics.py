@@ -1,4 +1,4 @@
-"""What a router counts of its decisions: where requests were placed, after how long, how well foreseen."""
+"""Metrics of placement: decisions, queue waits, and errors of predicted TTFT."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 from baton_core.distribution import Distribution
 from baton_core.requests.phases import PhaseName
-from baton_core.routing.placement_record import Decision
-from baton_core.routing.request_record import RequestRecord
+from baton_router.core.flow.request_record import RequestRecord
+from baton_router.core.placement.placement_record import Decision
 from baton_service.exposition import Exposition, Family, Kind
 
 PLACEMENTS: Final = Family(
@@ -35,7 +35,7 @@ _ERROR_BOUNDS: Final = (*(-late_s for late_s in reversed(_LATE_S)), 0.0, *_LATE_
 
 
 class PlacementMetrics:
-    """Of one router; told of each request when it is over."""
+    """Placement metrics of one router, updated at the end of each request."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -52,7 +52,7 @@ class PlacementMetrics:
         if record.decisions and record.first_token_s is not None:
             self._note_error(record.decisions[-1], record.first_token_s)
 
-    def tell(self, page: Exposition) -> None:
+    def report(self, page: Exposition) -> None:
         """Add all samples to a scrape."""
         for (policy, kind), count in sorted(self.counts.items()):
             page.add(PLACEMENTS, count, policy, kind)
@@ -69,7 +69,7 @@ class PlacementMetrics:
 
 
 def kind_of(decision: Decision) -> str:
-    """What came of a decision, in one word."""
+    """Return the outcome of a decision in one word."""
     if decision.chosen is None:
         return "refused"
     return "local" if decision.chosen.prefill == decision.chosen.decode else "split"

@@ -1,4 +1,4 @@
-"""What a router counts of its requests, for each engine: the worker that decodes them, or draws a token."""
+"""Metrics of a router's requests by engine: the worker that decodes them or samples a token."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.phases import PhaseReport
 from baton_core.requests.request_context import Slo
-from baton_core.routing.request_record import RequestRecord
-from baton_core.routing.router_events import FailRequest, FinishRequest
 from baton_core.sessions.router_messages import SequenceOutput, ToRouter
-from baton_router.client_stream import ClientStream
+from baton_router.core.flow.request_record import RequestRecord
+from baton_router.core.router_events import FailRequest, FinishRequest
 from baton_router.metrics.latency_window import Latency, LatencyWindow
 from baton_router.metrics.placement_metrics import PlacementMetrics
+from baton_router.streams.client_stream import ClientStream
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition, Family
 from baton_service.work_done import WorkDone
 
 NO_SLO: Final = Slo()
 NO_ENGINE: Final = ""
-"""Of requests that no worker came to decode."""
+"""Engine label of requests that no worker decoded."""
 _DISTRIBUTIONS: Final = {
     vllm.TIME_TO_FIRST_TOKEN: vllm.FIRST_TOKEN_BOUNDS,
     vllm.INTER_TOKEN_LATENCY: vllm.TOKEN_GAP_BOUNDS,
@@ -42,7 +42,7 @@ _DISTRIBUTIONS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """All that is over."""
+    """Totals of ended requests."""
 
     num_finished: int
     """Sequences that ended by themselves."""
@@ -55,7 +55,7 @@ class Ended:
 
 
 class _Engine:
-    """Of one worker's requests."""
+    """Metrics of one worker's requests."""
 
     def __init__(self) -> None:
         self.num_prompt_tokens = 0
@@ -70,7 +70,7 @@ class _Engine:
 
 
 class RequestMetrics:
-    """Of one router, on its loop: told of tokens as they come and of requests as they end."""
+    """Request metrics of one router, updated on its loop as tokens come and requests end."""
 
     def __init__(self, slo: Slo = NO_SLO) -> None:
         self.placements = PlacementMetrics()
@@ -80,28 +80,28 @@ class RequestMetrics:
         """Requests that were refused, failed, or whose client left."""
         self.work = WorkDone()
         self.num_cut_tokens = 0
-        """Tokens that came together with a stop string, behind it."""
+        """Tokens that came together with a stop string, after it."""
         self._engines: dict[str, _Engine] = {}
-        self._speaker = NO_ENGINE
+        self._current_worker = NO_ENGINE
 
     def on_message(self, worker_id: str, message: ToRouter) -> None:
-        """Hear what a worker says; the tokens that `on_tokens` is told of next are its own."""
-        self._speaker = worker_id
+        """Count a worker's message; the next tokens in `on_tokens` are this worker's."""
+        self._current_worker = worker_id
         if isinstance(message, PhaseReport):
             self.work.add(message)
 
     def on_tokens(self, now: float, stream: ClientStream, output: SequenceOutput) -> None:
-        """Count what a stream has just taken, and time it against the sequence's tokens before."""
-        engine, heard_s, index = self._engine(self._speaker), stream.heard_s, output.index
+        """Count the tokens that a stream just took, and time them against the sequence's previous tokens."""
+        engine, last_token_s, index = self._engine(self._current_worker), stream.last_token_s, output.index
         num_sent = stream.num_sent_tokens
         engine.num_generated += num_sent - stream.num_counted_tokens
         stream.num_counted_tokens = num_sent
-        if (last_s := heard_s.get(index)) is not None:
+        if (last_s := last_token_s.get(index)) is not None:
             num_tokens = len(output.token_ids)
             gap_s = (now - last_s) / num_tokens
             engine.token_gaps.add(gap_s, num_tokens)
             self.latencies.on_tokens(now, gap_s, num_tokens)
-        heard_s[index] = now
+        last_token_s[index] = now
 
     def on_ended(
         self,
@@ -143,7 +143,7 @@ class RequestMetrics:
             num_generated_tokens=sum(engine.num_generated for engine in engines),
         )
 
-    def tell(self, page: Exposition, model_name: str) -> None:
+    def report(self, page: Exposition, model_name: str) -> None:
         """Add all samples to a scrape."""
         for worker_id, engine in self._engines.items():
             labels = (model_name, worker_id)

@@ -1,18 +1,53 @@
-"""Everything that a router tells Prometheus, put together for each scrape."""
+"""Prometheus metrics of a router, put together for each scrape."""
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
-from baton_core.routing.router_core import RouterCore
-from baton_router.metrics import decision_metrics, fleet_metrics, http_metrics, placement_metrics
+from baton_router.core.admission.admission_outcome import AdmissionOutcome
+from baton_router.core.flow.router_core import RouterCore
+from baton_router.metrics import fleet_metrics, http_metrics, placement_metrics
 from baton_router.metrics.history_sampler import HistorySampler
 from baton_router.metrics.http_metrics import HttpMetrics
 from baton_router.metrics.request_metrics import RequestMetrics
-from baton_service import shared_state_metrics
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition, Family, Kind
-from baton_service.shared_state.state import SharedState
+from baton_service.loop_turns import LoopTurns
+from baton_service.redis import shared_state_metrics
+from baton_service.redis.shared_state import SharedState
+
+ADMISSIONS: Final = Family(
+    name="baton_admissions", kind=Kind.COUNTER, text="Requests by outcome of admission", labels=("outcome",)
+)
+QUEUE_LENGTH: Final = Family(
+    name="baton_queue_length", kind=Kind.GAUGE, text="Requests that wait at the router for a worker"
+)
+QUEUE_TOKENS: Final = Family(
+    name="baton_queue_tokens", kind=Kind.GAUGE, text="Tokens that those are expected to need"
+)
+OPEN_REQUESTS: Final = Family(
+    name="baton_open_requests", kind=Kind.GAUGE, text="Requests that this router has and that are not over"
+)
+ROLE_SHIFTS: Final = Family(
+    name="baton_role_shifts",
+    kind=Kind.COUNTER,
+    text="Changes of roles that --adaptive-roles asked for",
+    labels=("before", "after"),
+)
+
+
+LAG: Final = Family(
+    name="baton_event_loop_lag_seconds",
+    kind=Kind.HISTOGRAM,
+    text="Time of one turn of the router's event loop, for which every other request waits",
+)
+CPU: Final = Family(
+    name="baton_event_loop_turn_cpu_seconds",
+    kind=Kind.HISTOGRAM,
+    text="CPU time of the event loop's thread in one turn, without that of other threads and processes",
+)
+
 
 WASTED_TOKENS: Final = Family(
     name="baton_wasted_tokens",
@@ -27,18 +62,17 @@ MOVES: Final = Family(
 FAMILIES: Final = (
     *vllm.REQUEST_FAMILIES,
     *vllm.REPORTED_FAMILIES,
-    *decision_metrics.FAMILIES,
+    *(ADMISSIONS, QUEUE_LENGTH, QUEUE_TOKENS, OPEN_REQUESTS, ROLE_SHIFTS),
     *placement_metrics.FAMILIES,
     *fleet_metrics.FAMILIES,
     *shared_state_metrics.FAMILIES,
     *http_metrics.FAMILIES,
-    WASTED_TOKENS,
-    MOVES,
+    *(LAG, CPU, WASTED_TOKENS, MOVES),
 )
 
 
 class RouterMetrics:
-    """Of one router, on its loop."""
+    """Metrics of one router, on its loop."""
 
     def __init__(
         self,
@@ -46,23 +80,38 @@ class RouterMetrics:
         core: RouterCore,
         requests: RequestMetrics,
         shared: SharedState | None = None,
+        turns: LoopTurns | None = None,
     ) -> None:
         self.requests = requests
         self.http = HttpMetrics()
         self.sampler = HistorySampler(core, requests)
         self._shared = shared
+        self._turns = turns or LoopTurns()
         self._model_name = model_name
         self._core = core
 
     def exposition(self) -> Exposition:
-        """All samples as they are now."""
+        """Return all samples as they are now."""
         page = Exposition(FAMILIES)
-        self.requests.tell(page, self._model_name)
-        self.requests.placements.tell(page)
-        decision_metrics.tell_decisions(page, self._core)
-        fleet_metrics.tell_fleet(page, self._model_name, self._core.fleet)
-        shared_state_metrics.tell_shared_state(page, "router", self._shared)
-        self.http.tell(page)
-        page.add(MOVES, self._core.num_moves)
+        self.requests.report(page, self._model_name)
+        self.requests.placements.report(page)
+        _report_decisions(page, self._core)
+        fleet_metrics.report_fleet(page, self._model_name, self._core.fleet, time.monotonic())
+        shared_state_metrics.report_shared_state(page, "router", self._shared)
+        self.http.report(page)
+        page.add(LAG, self._turns.lag_s)
+        page.add(CPU, self._turns.cpu_s)
+        page.add(MOVES, self._core.num_migrations)
         page.add(WASTED_TOKENS, self._core.num_wasted_tokens + self.requests.num_cut_tokens)
         return page
+
+
+def _report_decisions(page: Exposition, core: RouterCore) -> None:
+    """Add a sample for each outcome there is, and for each pair of roles that occurred."""
+    for outcome in AdmissionOutcome:
+        page.add(ADMISSIONS, core.admission.num_by_outcome[outcome], outcome)
+    page.add(QUEUE_LENGTH, core.admission.num_waiting)
+    page.add(QUEUE_TOKENS, core.admission.queue.num_tokens)
+    page.add(OPEN_REQUESTS, core.num_requests)
+    for (before, after), count in sorted(core.roles.num_shifts.items()):
+        page.add(ROLE_SHIFTS, count, before, after)

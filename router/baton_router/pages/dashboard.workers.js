@@ -8,16 +8,17 @@ const COLUMNS = ["Worker", "Role", "State", "Batch", "Waiting", "Queued tokens",
 const rows = new Nodes(document.querySelector("#workers tbody"), (name) => new Row(name));
 let hasControls = null;
 
-export function showWorkers({ workers, has_operator_routes }) {
+export function showWorkers({ workers, absent_workers, has_operator_routes }) {
   if (hasControls !== has_operator_routes) {
     hasControls = has_operator_routes;
     const titles = hasControls ? [...COLUMNS, "Control"] : COLUMNS;
     const cells = titles.map((title) => set(make("th", isNumber(title) ? "number" : "", title), { scope: "col", role: "columnheader" }));
     document.querySelector("#workers thead").replaceChildren(set(make("tr", "", ...cells), { role: "row" }));
   }
-  const shown = rows.show(workers.map((worker) => worker.worker_id));
+  const shown = rows.show([...workers, ...absent_workers].map((worker) => worker.worker_id));
   for (const worker of workers) shown.get(worker.worker_id).show(worker);
-  document.querySelector("#workers .none").hidden = workers.length > 0;
+  for (const worker of absent_workers) shown.get(worker.worker_id).showAbsent(worker);
+  document.querySelector("#workers .none").hidden = workers.length + absent_workers.length > 0;
 }
 
 const isNumber = (title) => ["Waiting", "Queued tokens", "Prefill", "Decode step", "Pull"].includes(title);
@@ -45,6 +46,7 @@ class Row {
     set(this.role, { title: worker.is_role_fixed ? "an operator has set this role" : null });
     write(this.state, worker.state);
     this.state.className = `badge ${worker.state}`;
+    set(this.state, { title: null });
     this.batch.show(worker.num_running / worker.max_num_seqs, `${worker.num_running} / ${worker.max_num_seqs}`);
     const used = worker.num_blocks ? 1 - worker.num_available_blocks / worker.num_blocks : 0;
     this.pool.show(used, `${percent(used)} of ${bytes(worker.num_blocks * worker.block_bytes)}`);
@@ -54,6 +56,20 @@ class Row {
     write(this.texts["Decode step"], known(rates.decode_step_s, time(rates.decode_step_s)));
     write(this.texts.Pull, known(rates.pull_bytes_per_s, `${bytes(rates.pull_bytes_per_s)}/s`));
     this.controls?.show(worker);
+    if (this.controls) this.controls.node.hidden = false;
+  }
+
+  /** A worker that baton serve loads, or starts again: it has no figures, and takes no orders. */
+  showAbsent({ role, state, retry_in_s, end, reason }) {
+    const isWaiting = retry_in_s !== null;
+    write(this.address, end ? `${end}${reason ? `: ${reason}` : ""}` : "");
+    write(this.role, role);
+    write(this.state, isWaiting ? `restarting in ${Math.ceil(retry_in_s)} s` : state);
+    this.state.className = `badge ${state}`;
+    set(this.state, { title: isWaiting ? `it ${end}` : null });
+    for (const meter of [this.batch, this.pool]) meter.show(0, "–");
+    for (const text of Object.values(this.texts)) write(text, "–");
+    if (this.controls) this.controls.node.hidden = true;
   }
 }
 

@@ -1,4 +1,4 @@
-"""A connector that holds orders back until a gate opens: for tests of what happens in between."""
+"""A connector that holds pulls back until a gate opens: for tests of what happens in between."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final
 
 import torch
 
-from baton_kv.connector import AbortResult, KVConnector, PullOrder, PullOutcome
+from baton_core.worker.worker_events import Pull, PullAborted, PullDone
+from baton_kv.connector import KVConnector
 
 _WAIT_S: Final = 0.001
 
@@ -19,7 +20,7 @@ class DelayingConnector(KVConnector):
     def __init__(self, inner: KVConnector, gate: threading.Event) -> None:
         self._inner = inner
         self._gate = gate
-        self._held: dict[int, PullOrder] = {}
+        self._held: dict[int, Pull] = {}
         self.capabilities = inner.capabilities  # type: ignore[misc]  # the wrapped backend's, per instance
 
     def allocate(self, num_blocks: int) -> torch.Tensor:
@@ -31,16 +32,16 @@ class DelayingConnector(KVConnector):
     def connect(self, peer_id: str, description: bytes) -> None:
         self._inner.connect(peer_id, description)
 
-    def seal(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
-        return self._inner.seal(block_ids)
+    def compute_checksums(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
+        return self._inner.compute_checksums(block_ids)
 
-    def pull(self, order: PullOrder) -> None:
-        self._held[order.pull_id] = order
+    def pull(self, pull: Pull) -> None:
+        self._held[pull.pull_id] = pull
 
-    def poll(self) -> list[PullOutcome]:
+    def poll(self) -> list[PullDone]:
         if self._held and self._gate.wait(_WAIT_S):
-            for order in self._held.values():
-                self._inner.pull(order)
+            for pull in self._held.values():
+                self._inner.pull(pull)
             self._held.clear()
         return self._inner.poll()
 
@@ -51,9 +52,9 @@ class DelayingConnector(KVConnector):
     def wake(self) -> None:
         self._inner.wake()
 
-    def abort(self, pull_id: int) -> AbortResult:
+    def abort(self, pull_id: int) -> PullAborted:
         if self._held.pop(pull_id, None) is not None:
-            return AbortResult.FENCED
+            return PullAborted(pull_id=pull_id, is_fenced=True)
         return self._inner.abort(pull_id)
 
     def disconnect(self, peer_id: str) -> None:

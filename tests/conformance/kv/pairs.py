@@ -1,6 +1,6 @@
-"""The backends under test, and a holder and a puller of each.
+"""The backends under test, and a producer and a consumer of each.
 
-Both are run by the calling thread: a step of the puller is one of its holder as well.
+Both are run by the calling thread: a step of the consumer is one of its producer as well.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from typing import Final
 import pytest
 import torch
 
-from baton_core.blocks.kv_spec import KVSpec
-from baton_kernels.cpu_selection import select_copy
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.worker.worker_events import BlockPull, Pull, PullDone
+from baton_kernels.cpu.selection import select_copy
 from baton_kv.auto import AutoConnector
-from baton_kv.connector import BlockCopy, KVConnector, PullOrder, PullOutcome
+from baton_kv.connector import KVConnector
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.nixl import NixlConnector
 from baton_kv.nixl_library import find_build
 from baton_kv.row_copies import CopyRows, copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
+from tests.builders import make_source
 
-HOLDER = "prefill-0"
+PRODUCER = "prefill-0"
 SMALL = KVSpec(num_layers=2, num_kv_heads=2, head_dim=4, block_size=4, dtype="bfloat16")
 """Blocks of 256 bytes."""
 LARGE = KVSpec(num_layers=8, num_kv_heads=8, head_dim=64, block_size=32, dtype="float32")
 """Blocks of 1 MiB: four fill a step, or a chunk."""
 MANY: Final = 32
-"""Large blocks that are more than a puller takes in when their holder goes away after the first few."""
+"""Large blocks that are more than a consumer takes in when their producer goes away after the first few."""
 _STEP_S: Final = 0.002
 _DEADLINE_S: Final = 20.0
 
@@ -81,26 +83,26 @@ class Worker:
         """`[num_blocks, block_bytes] uint8`, the same memory as the pool."""
         return self.pool.flatten(1).view(torch.uint8)
 
-    def poll(self) -> list[PullOutcome]:
-        """One step of every worker of the site; only this one has orders."""
+    def poll(self) -> list[PullDone]:
+        """One step of every worker of the site; only this one has pulls."""
         for neighbour in self.neighbours:
             if neighbour is not self and not neighbour.is_stuck:
                 assert neighbour.connector.poll() == []
         self.connector.wait(_STEP_S)
         return self.connector.poll()
 
-    def collect(self, num_outcomes: int) -> list[PullOutcome]:
-        """Run until so many orders have ended."""
-        outcomes: list[PullOutcome] = []
+    def collect(self, num_outcomes: int) -> list[PullDone]:
+        """Run until so many pulls have ended."""
+        outcomes: list[PullDone] = []
         deadline = time.monotonic() + _DEADLINE_S
         while len(outcomes) < num_outcomes:
-            assert time.monotonic() < deadline, f"{len(outcomes)} of {num_outcomes} orders have ended"
+            assert time.monotonic() < deadline, f"{len(outcomes)} of {num_outcomes} pulls have ended"
             outcomes += self.poll()
         assert len(outcomes) == num_outcomes
         return outcomes
 
     def run_until_written(self, block_id: int) -> None:
-        """Run until a block has changed, while no order ends."""
+        """Run until a block has changed, while no pull ends."""
         before = self.bytes[block_id].clone()
         deadline = time.monotonic() + _DEADLINE_S
         while torch.equal(self.bytes[block_id], before):
@@ -127,11 +129,11 @@ class Site:
         return worker
 
     def pair(self, spec: KVSpec = SMALL, *, epoch: int = 1, num_blocks: int = 16) -> tuple[Worker, Worker]:
-        """A holder, and a puller that is connected to it under the name `HOLDER`."""
-        holder = self.worker(spec, epoch=epoch, num_blocks=num_blocks)
-        puller = self.worker(spec, num_blocks=max(16, num_blocks))
-        puller.connector.connect(HOLDER, holder.connector.describe())
-        return holder, puller
+        """A producer, and a consumer that is connected to it under the name `PRODUCER`."""
+        producer = self.worker(spec, epoch=epoch, num_blocks=num_blocks)
+        consumer = self.worker(spec, num_blocks=max(16, num_blocks))
+        consumer.connector.connect(PRODUCER, producer.connector.describe())
+        return producer, consumer
 
 
 @contextmanager
@@ -140,21 +142,26 @@ def open_site(backend: str) -> Iterator[Site]:
         yield Site(BACKENDS[backend](), exits)
 
 
-def make_order(
-    holder: Worker, block_map: Mapping[int, int], *, pull_id: int = 1, epoch: int = 1, source: str = HOLDER
-) -> PullOrder:
-    """An order for `block_map` (local block to remote block) with the holder's checksums."""
-    checksums = holder.connector.seal(tuple(block_map.values()))
-    copies = tuple(
-        BlockCopy(remote_block_id=remote, local_block_id=local, checksum=checksum)
+def make_pull(
+    producer: Worker,
+    block_map: Mapping[int, int],
+    *,
+    pull_id: int = 1,
+    epoch: int = 1,
+    source: str = PRODUCER,
+) -> Pull:
+    """A pull for `block_map` (local block to remote block) with the producer's checksums."""
+    checksums = producer.connector.compute_checksums(tuple(block_map.values()))
+    blocks = tuple(
+        BlockPull(remote_block_id=remote, local_block_id=local, checksum=checksum)
         for (local, remote), checksum in zip(block_map.items(), checksums, strict=True)
     )
-    return PullOrder(pull_id=pull_id, source=source, epoch=epoch, copies=copies)
+    return Pull(pull_id=pull_id, source=make_source(source, epoch=epoch), blocks=blocks)
 
 
-def run_pull(worker: Worker, order: PullOrder) -> PullOutcome:
-    """Execute one order to its end."""
-    worker.connector.pull(order)
+def run_pull(worker: Worker, pull: Pull) -> PullDone:
+    """Execute one pull to its end."""
+    worker.connector.pull(pull)
     (outcome,) = worker.collect(1)
-    assert outcome.pull_id == order.pull_id
+    assert outcome.pull_id == pull.pull_id
     return outcome

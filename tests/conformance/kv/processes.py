@@ -1,4 +1,4 @@
-"""Holders in processes of their own, and what a test may do to them."""
+"""Producers in processes of their own, and what a test may do to them."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from baton_kv.connector import BlockCopy, PullOrder
-from tests.conformance.kv.pairs import HOLDER
+from baton_core.worker.worker_events import BlockPull, Pull
+from tests.builders import make_source
+from tests.conformance.kv.pairs import PRODUCER
 
 ROOT: Final = Path(__file__).parents[3]
 
 
 @dataclass
-class HolderProcess:
+class ProducerProcess:
     process: subprocess.Popen[str]
     epoch: int
     description: bytes
     checksums: list[int]
 
-    def order(self, block_map: Mapping[int, int], pull_id: int = 1) -> PullOrder:
-        """An order for `block_map` (local block to remote block)."""
-        copies = tuple(
-            BlockCopy(remote_block_id=remote, local_block_id=local, checksum=self.checksums[remote])
+    def pull_of(self, block_map: Mapping[int, int], pull_id: int = 1) -> Pull:
+        """A pull for `block_map` (local block to remote block)."""
+        blocks = tuple(
+            BlockPull(remote_block_id=remote, local_block_id=local, checksum=self.checksums[remote])
             for local, remote in block_map.items()
         )
-        return PullOrder(pull_id=pull_id, source=HOLDER, epoch=self.epoch, copies=copies)
+        return Pull(pull_id=pull_id, source=make_source(PRODUCER, epoch=self.epoch), blocks=blocks)
 
     def freeze(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -47,7 +48,7 @@ class HolderProcess:
 
 
 @contextmanager
-def start_holder(
+def start_producer(
     transport: str,
     epoch: int = 1,
     *,
@@ -55,13 +56,13 @@ def start_holder(
     host: str = "127.0.0.1",
     size: str = "small",
     within: Sequence[str] = (),
-) -> Iterator[HolderProcess]:
-    """Start a holder; `within` is a command that runs commands elsewhere."""
-    module = ("-m", "tests.conformance.kv.holder_process", transport, str(epoch), host, size)
+) -> Iterator[ProducerProcess]:
+    """Start a producer; `within` is a command that runs commands elsewhere."""
+    module = ("-m", "tests.conformance.kv.producer_process", transport, str(epoch), host, size)
     with start_python(module, cwd=cwd, within=within) as process:
         assert process.stdout is not None
         line = json.loads(process.stdout.readline())
-        yield HolderProcess(process, epoch, bytes.fromhex(line["description"]), line["checksums"])
+        yield ProducerProcess(process, epoch, bytes.fromhex(line["description"]), line["checksums"])
 
 
 @contextmanager
@@ -69,7 +70,8 @@ def start_python(
     arguments: Sequence[str], *, cwd: Path = ROOT, within: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[str]]:
     """Run Python with pipes to its standard input and output; kill it in the end."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [*within, sys.executable, *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, cwd=cwd, env=environment, text=True, **pipes) as process:

@@ -15,12 +15,12 @@ import torch
 from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_kv.auto import AutoConnector
 from baton_kv.backends import BACKENDS
-from baton_kv.connector import HolderUnreachableError, KVConnector
+from baton_kv.connector import KVConnector, ProducerUnreachableError
 from baton_kv.row_copies import copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 from baton_kv.transport import Listen, Transport
-from tests.conformance.kv.pairs import HOLDER, SMALL, Site, Worker, make_order, open_site, run_pull
+from tests.conformance.kv.pairs import PRODUCER, SMALL, Site, Worker, make_pull, open_site, run_pull
 
 
 @pytest.fixture
@@ -34,15 +34,15 @@ def _logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "baton_kv")
 
 
-def pull_one(holder: Worker, puller: Worker) -> None:
+def pull_one(producer: Worker, consumer: Worker) -> None:
     """Pull a block and check it."""
-    assert run_pull(puller, make_order(holder, {3: 7})).error is None
-    assert torch.equal(puller.bytes[3], holder.bytes[7])
+    assert run_pull(consumer, make_pull(producer, {3: 7})).error == ""
+    assert torch.equal(consumer.bytes[3], producer.bytes[7])
 
 
-def spoiled(holder: Worker, transport: str, address: str) -> bytes:
-    """The holder's description with another address for one transport."""
-    description = msgspec.msgpack.decode(holder.connector.describe())
+def spoiled(producer: Worker, transport: str, address: str) -> bytes:
+    """The producer's description with another address for one transport."""
+    description = msgspec.msgpack.decode(producer.connector.describe())
     for offer in description["offers"]:
         if offer["transport"] == transport:
             offer["address"] = address
@@ -50,32 +50,32 @@ def spoiled(holder: Worker, transport: str, address: str) -> bytes:
 
 
 def test_on_one_host_it_is_shared_memory(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    holder, puller = site.pair()
-    pull_one(holder, puller)
+    producer, consumer = site.pair()
+    pull_one(producer, consumer)
     assert caplog.messages == [
         "KV blocks of worker prefill-0 come over shared_memory: the nonce in its shared memory can be read"
     ]
 
 
 def test_where_the_nonce_cannot_be_read_it_is_tcp(site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    holder, puller = site.worker(), site.worker()
-    puller.connector.connect(HOLDER, spoiled(holder, "shared_memory", "baton-kv-elsewhere"))
-    pull_one(holder, puller)
+    producer, consumer = site.worker(), site.worker()
+    consumer.connector.connect(PRODUCER, spoiled(producer, "shared_memory", "baton-kv-elsewhere"))
+    pull_one(producer, consumer)
     (message,) = caplog.messages
     assert message.startswith(
         "KV blocks of worker prefill-0 come over tcp: the nonce in its shared memory cannot be read: "
-        "address is 'baton-kv-elsewhere'; allowed: a live holder on this host"
+        "address is 'baton-kv-elsewhere'; allowed: a live producer on this host"
     )
 
 
 def test_another_user_gets_the_blocks_by_tcp(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    holder, puller = site.worker(), site.worker()
+    producer, consumer = site.worker(), site.worker()
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
-    puller.connector.connect(HOLDER, holder.connector.describe())
+    consumer.connector.connect(PRODUCER, producer.connector.describe())
     monkeypatch.undo()
-    assert isinstance(puller.connector, AutoConnector)
-    assert puller.connector.transport_of(HOLDER) == "tcp"
-    pull_one(holder, puller)
+    assert isinstance(consumer.connector, AutoConnector)
+    assert consumer.connector.transport_of(PRODUCER) == "tcp"
+    pull_one(producer, consumer)
 
 
 @pytest.mark.parametrize("kind", [SharedMemoryConnector, TcpConnector])
@@ -85,28 +85,28 @@ def test_peers_with_one_transport_can_be_pulled_from_and_pull(
     auto = site.worker()
     site.make = lambda spec, epoch: kind(spec, epoch)
     other = site.worker()
-    auto.connector.connect(HOLDER, other.connector.describe())
+    auto.connector.connect(PRODUCER, other.connector.describe())
     assert isinstance(auto.connector, AutoConnector)
-    assert auto.connector.transport_of(HOLDER) == kind.capabilities.name
+    assert auto.connector.transport_of(PRODUCER) == kind.capabilities.name
     pull_one(other, auto)
-    other.connector.connect(HOLDER, auto.connector.describe())
+    other.connector.connect(PRODUCER, auto.connector.describe())
     pull_one(auto, other)
 
 
 def test_peers_without_a_common_transport_are_refused(site: Site) -> None:
     site.make = lambda spec, epoch: SharedMemoryConnector(spec, epoch)
-    holder = site.worker()
+    producer = site.worker()
     site.make = lambda spec, epoch: TcpConnector(spec, epoch)
     with pytest.raises(IncompatibleWorkerError, match="is 'shared_memory'; allowed: 'tcp'"):
-        site.worker().connector.connect(HOLDER, holder.connector.describe())
+        site.worker().connector.connect(PRODUCER, producer.connector.describe())
 
 
 def test_without_a_second_way_the_first_ones_error_stands(site: Site) -> None:
-    puller = site.worker()
+    consumer = site.worker()
     site.make = lambda spec, epoch: SharedMemoryConnector(spec, epoch)
-    holder = site.worker()
-    with pytest.raises(HolderUnreachableError, match="address is 'nobody'"):
-        puller.connector.connect(HOLDER, spoiled(holder, "shared_memory", "nobody"))
+    producer = site.worker()
+    with pytest.raises(ProducerUnreachableError, match="address is 'nobody'"):
+        consumer.connector.connect(PRODUCER, spoiled(producer, "shared_memory", "nobody"))
 
 
 def test_where_tcp_cannot_listen_the_shared_pool_is_withdrawn(site: Site) -> None:
@@ -121,14 +121,14 @@ def test_where_tcp_cannot_listen_the_shared_pool_is_withdrawn(site: Site) -> Non
 
 
 def test_a_peer_may_change_its_way(site: Site) -> None:
-    holder, puller = site.pair()
-    puller.connector.pull(make_order(holder, {0: 1}))
-    puller.connector.connect(HOLDER, spoiled(holder, "shared_memory", "nobody"))
-    (outcome,) = puller.collect(1)
+    producer, consumer = site.pair()
+    consumer.connector.pull(make_pull(producer, {0: 1}))
+    consumer.connector.connect(PRODUCER, spoiled(producer, "shared_memory", "nobody"))
+    (outcome,) = consumer.collect(1)
     assert outcome.error == "peer 'prefill-0' was disconnected"
-    pull_one(holder, puller)
-    puller.connector.connect(HOLDER, holder.connector.describe())
-    pull_one(holder, puller)
+    pull_one(producer, consumer)
+    consumer.connector.connect(PRODUCER, producer.connector.describe())
+    pull_one(producer, consumer)
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import pytest
 
+from tests.conformance.kv.consumer_process import TIMINGS
 from tests.conformance.kv.pairs import MANY
-from tests.conformance.kv.processes import start_holder, start_python
-from tests.conformance.kv.puller_process import TIMINGS
+from tests.conformance.kv.processes import start_producer, start_python
 
-HOLDER_HOST: Final = "10.213.77.1"
-PULLER_HOST: Final = "10.213.77.2"
+PRODUCER_HOST: Final = "10.213.77.1"
+CONSUMER_HOST: Final = "10.213.77.2"
 RECOVERED_WITHIN_S: Final = 30.0
 
 
@@ -28,12 +28,12 @@ RECOVERED_WITHIN_S: Final = 30.0
 class Link:
     """Two namespaces with a virtual Ethernet link between them."""
 
-    holder: str
-    puller: str
+    producer: str
+    consumer: str
 
     def set(self, state: str) -> None:
         """Set the link `up` or `down`."""
-        ip("-n", self.holder, "link", "set", "veth0", state)
+        ip("-n", self.producer, "link", "set", "veth0", state)
 
 
 def ip(*arguments: str) -> None:
@@ -44,16 +44,28 @@ def ip(*arguments: str) -> None:
 def link() -> Iterator[Link]:
     if shutil.which("ip") is None:
         pytest.skip("iproute2 is not installed: no network namespaces")
-    ends = Link(f"baton-holder-{os.getpid()}", f"baton-puller-{os.getpid()}")
+    ends = Link(f"baton-producer-{os.getpid()}", f"baton-consumer-{os.getpid()}")
     with ExitStack() as exits:
-        for namespace in (ends.holder, ends.puller):
+        for namespace in (ends.producer, ends.consumer):
             try:
                 ip("netns", "add", namespace)
             except subprocess.CalledProcessError as error:
                 pytest.skip(f"network namespaces cannot be made here: {error.stderr.strip()}")
             exits.callback(ip, "netns", "del", namespace)
-        ip("-n", ends.holder, "link", "add", "veth0", "type", "veth", "peer", "veth0", "netns", ends.puller)
-        for namespace, host in ((ends.holder, HOLDER_HOST), (ends.puller, PULLER_HOST)):
+        ip(
+            "-n",
+            ends.producer,
+            "link",
+            "add",
+            "veth0",
+            "type",
+            "veth",
+            "peer",
+            "veth0",
+            "netns",
+            ends.consumer,
+        )
+        for namespace, host in ((ends.producer, PRODUCER_HOST), (ends.consumer, CONSUMER_HOST)):
             ip("-n", namespace, "addr", "add", f"{host}/30", "dev", "veth0")
             for device in ("lo", "veth0"):
                 ip("-n", namespace, "link", "set", device, "up")
@@ -64,8 +76,8 @@ def within(namespace: str) -> tuple[str, ...]:
     return ("ip", "netns", "exec", namespace)
 
 
-class Puller:
-    """A puller's process, and what it answers."""
+class Consumer:
+    """A consumer's process, and what it answers."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -80,26 +92,26 @@ class Puller:
 
 
 def test_blocks_cross_a_network_and_a_lost_link_ends_the_order(link: Link) -> None:
-    puller_module = ("-m", "tests.conformance.kv.puller_process")
+    consumer_module = ("-m", "tests.conformance.kv.consumer_process")
     with (
-        start_python(puller_module, within=within(link.puller)) as process,
-        start_holder("auto", host=HOLDER_HOST, size="large", within=within(link.holder)) as holder,
+        start_python(consumer_module, within=within(link.consumer)) as process,
+        start_producer("auto", host=PRODUCER_HOST, size="large", within=within(link.producer)) as producer,
     ):
-        puller = Puller(process)
-        known = {"description": holder.description.hex(), "checksums": holder.checksums}
-        assert puller.ask(json.dumps(known)) == {"transport": "tcp"}
-        complete = {"error": None, "failed": [], "is_right": True}
-        assert puller.ask("pull") == complete
-        puller.ask("begin")
+        consumer = Consumer(process)
+        known = {"description": producer.description.hex(), "checksums": producer.checksums}
+        assert consumer.ask(json.dumps(known)) == {"transport": "tcp"}
+        complete = {"error": "", "failed": [], "is_right": True}
+        assert consumer.ask("pull") == complete
+        consumer.ask("begin")
         link.set("down")
         started = time.monotonic()
-        lost = puller.ask("finish")
+        lost = consumer.ask("finish")
         assert time.monotonic() - started < TIMINGS.silence_s + 20.0
         assert lost["failed"] == list(range(MANY))
         assert re.match(
-            r"holder 'prefill-0' .*; waited for chunk [1-7] of 8 from tcp://10.213.77.1", lost["error"]
+            r"producer 'prefill-0' .*; waited for chunk [1-7] of 8 from tcp://10.213.77.1", lost["error"]
         )
-        assert puller.ask("pull")["failed"] == list(range(MANY))
+        assert consumer.ask("pull")["failed"] == list(range(MANY))
         link.set("up")
-        while puller.ask("pull") != complete:  # until neighbours have found each other again
+        while consumer.ask("pull") != complete:  # until neighbours have found each other again
             assert time.monotonic() - started < RECOVERED_WITHIN_S

@@ -1,4 +1,4 @@
-"""What only NIXL does: other processes, with and without a one-sided way, and holders that go away."""
+"""What only NIXL does: other processes, with and without a one-sided way, and producers that go away."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ import torch
 
 from baton_core.errors import InvalidConfigError
 from baton_kv import nixl_library
-from baton_kv.connector import AbortResult
 from baton_kv.curve import CurveKeys
 from baton_kv.nixl import NixlConnector
 from baton_kv.nixl_agent import NixlAgent
-from baton_kv.nixl_holder import FORGET_S, PoolServer
-from baton_kv.nixl_link import NixlTimings
+from baton_kv.nixl_consumer import NixlTimings
 from baton_kv.nixl_messages import ReadingBegan, ReadingEnded, encode_notice
+from baton_kv.nixl_producer import FORGET_S, PoolServer
 from baton_kv.transport import Listen
-from tests.conformance.kv.holder_process import pattern
 from tests.conformance.kv.pairs import (
-    HOLDER,
     LARGE,
     MANY,
+    PRODUCER,
     SMALL,
     Site,
     Worker,
-    make_order,
+    make_pull,
     needs_nixl,
     open_site,
     run_pull,
 )
-from tests.conformance.kv.processes import start_holder
+from tests.conformance.kv.processes import start_producer
+from tests.conformance.kv.producer_process import pattern
 
 TIMINGS = NixlTimings(silence_s=1.0, fence_s=0.3, fence_share=1.0)
 ALL = {block_id: block_id for block_id in range(MANY)}
@@ -45,8 +44,10 @@ def site() -> Iterator[Site]:
         yield opened
 
 
-def has_pattern(puller: Worker, epoch: int) -> bool:
-    return all(torch.equal(puller.pool[block_id], pattern(epoch, block_id, LARGE)) for block_id in (0, 9, 31))
+def has_pattern(consumer: Worker, epoch: int) -> bool:
+    return all(
+        torch.equal(consumer.pool[block_id], pattern(epoch, block_id, LARGE)) for block_id in (0, 9, 31)
+    )
 
 
 @needs_nixl
@@ -55,60 +56,58 @@ def test_a_killed_holder_fails_its_orders_and_one_of_the_same_name_takes_its_pla
     site: Site, ways: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("UCX_TLS", ways)
-    puller = site.worker(LARGE, num_blocks=MANY)
-    with start_holder("nixl", size="large") as holder:
-        puller.connector.connect(HOLDER, holder.description)
-        assert run_pull(puller, holder.order(ALL)).error is None
-        assert has_pattern(puller, 1)
-        puller.connector.pull(holder.order(ALL))
-        assert puller.poll() == []
-        holder.kill()
-        (outcome,) = puller.collect(1)
-        assert outcome.failed == tuple(range(MANY))
-        assert re.match(
-            r"holder 'prefill-0' is gone \(NIXL_ERR_\w+\); waited for \d+ of 32", str(outcome.error)
-        )
-        assert "is gone" in str(run_pull(puller, holder.order(ALL, pull_id=2)).error)
+    consumer = site.worker(LARGE, num_blocks=MANY)
+    with start_producer("nixl", size="large") as producer:
+        consumer.connector.connect(PRODUCER, producer.description)
+        assert run_pull(consumer, producer.pull_of(ALL)).error == ""
+        assert has_pattern(consumer, 1)
+        consumer.connector.pull(producer.pull_of(ALL))
+        assert consumer.poll() == []
+        producer.kill()
+        (outcome,) = consumer.collect(1)
+        assert outcome.failed_block_ids == tuple(range(MANY))
+        assert re.match(r"producer 'prefill-0' is gone \(NIXL_ERR_\w+\); waited for \d+ of 32", outcome.error)
+        assert "is gone" in str(run_pull(consumer, producer.pull_of(ALL, pull_id=2)).error)
     if ways == "tcp":
-        replace_and_freeze(puller)
+        replace_and_freeze(consumer)
 
 
-def replace_and_freeze(puller: Worker) -> None:
-    """A holder that is frozen ends its orders after a while; those that are aborted are fenced earlier."""
-    with start_holder("nixl", 2, size="large") as holder:
-        puller.connector.connect(HOLDER, holder.description)
-        assert run_pull(puller, holder.order(ALL)).error is None
-        assert has_pattern(puller, 2)
-        holder.freeze()
-        frozen = run_pull(puller, holder.order({0: 1}))
-        assert frozen.error == "holder 'prefill-0' has sent nothing for 1 s; waited for 1 of 1 blocks"
-        puller.connector.pull(holder.order({0: 1, 1: 2}))
-        assert puller.poll() == []
-        assert puller.connector.abort(1) is AbortResult.QUARANTINED
-        assert puller.connector.abort(1) is AbortResult.QUARANTINED
+def replace_and_freeze(consumer: Worker) -> None:
+    """A producer that is frozen ends its orders after a while; those that are aborted are fenced earlier."""
+    with start_producer("nixl", 2, size="large") as producer:
+        consumer.connector.connect(PRODUCER, producer.description)
+        assert run_pull(consumer, producer.pull_of(ALL)).error == ""
+        assert has_pattern(consumer, 2)
+        producer.freeze()
+        frozen = run_pull(consumer, producer.pull_of({0: 1}))
+        assert frozen.error == "producer 'prefill-0' has sent nothing for 1 s; waited for 1 of 1 blocks"
+        consumer.connector.pull(producer.pull_of({0: 1, 1: 2}))
+        assert consumer.poll() == []
+        assert not consumer.connector.abort(1).is_fenced
+        assert not consumer.connector.abort(1).is_fenced
         started = time.monotonic()
-        (aborted,) = puller.collect(1)
+        (aborted,) = consumer.collect(1)
         assert time.monotonic() - started >= TIMINGS.fence_s - 0.1
-        assert (aborted.error, aborted.failed) == ("it was aborted", (0, 1))
+        assert (aborted.error, aborted.failed_block_ids) == ("it was aborted", (0, 1))
 
 
 @needs_nixl
 def test_a_fence_leaves_the_orders_that_were_not_aborted(site: Site) -> None:
-    holder = site.worker(LARGE, num_blocks=MANY)
+    producer = site.worker(LARGE, num_blocks=MANY)
     connector = NixlConnector(LARGE, 1, timings=NixlTimings(fence_share=0.0))
     site.exits.callback(connector.close)
-    puller = Worker(connector, connector.allocate(MANY), site.workers)
-    site.workers.append(puller)
-    connector.connect(HOLDER, holder.connector.describe())
-    connector.pull(make_order(holder, {local: local for local in range(8)}, pull_id=1))
-    connector.pull(make_order(holder, {local: local for local in range(8, MANY)}, pull_id=2))
-    assert puller.poll() == []
+    consumer = Worker(connector, connector.allocate(MANY), site.workers)
+    site.workers.append(consumer)
+    connector.connect(PRODUCER, producer.connector.describe())
+    connector.pull(make_pull(producer, {local: local for local in range(8)}, pull_id=1))
+    connector.pull(make_pull(producer, {local: local for local in range(8, MANY)}, pull_id=2))
+    assert consumer.poll() == []
     connector.abort(1)
-    assert {(outcome.pull_id, outcome.error) for outcome in puller.collect(2)} == {
+    assert {(outcome.pull_id, outcome.error) for outcome in consumer.collect(2)} == {
         (1, "it was aborted"),
-        (2, None),
+        (2, ""),
     }
-    assert torch.equal(puller.bytes[8:], holder.bytes[8:])
+    assert torch.equal(consumer.bytes[8:], producer.bytes[8:])
 
 
 @needs_nixl

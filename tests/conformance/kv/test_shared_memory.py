@@ -15,14 +15,14 @@ import pytest
 import torch
 
 from baton_core.errors import InvalidConfigError
-from baton_kv.connector import HolderUnreachableError
+from baton_kv.connector import ProducerUnreachableError
 from baton_kv.description import Offer, decode_description, describe_pool
 from baton_kv.pool_memory import reserve_memory
-from baton_kv.pool_socket import PoolListener, ask_holder
+from baton_kv.pool_socket import PoolListener, request_pool
 from baton_kv.shared_memory import SharedMemoryConnector
-from tests.conformance.kv.holder_process import pattern
-from tests.conformance.kv.pairs import HOLDER, LARGE, SMALL, Site, make_order, open_site, run_pull
-from tests.conformance.kv.processes import HolderProcess, start_holder
+from tests.conformance.kv.pairs import LARGE, PRODUCER, SMALL, Site, make_pull, open_site, run_pull
+from tests.conformance.kv.processes import ProducerProcess, start_producer
+from tests.conformance.kv.producer_process import pattern
 
 
 @pytest.fixture
@@ -32,19 +32,19 @@ def site() -> Iterator[Site]:
 
 
 @pytest.fixture(scope="module")
-def shared_holder() -> Iterator[HolderProcess]:
+def shared_producer() -> Iterator[ProducerProcess]:
     """For tests that let it go on."""
-    with start_holder("shared_memory") as holder:
-        yield holder
+    with start_producer("shared_memory") as producer:
+        yield producer
 
 
 @contextmanager
-def frozen(holder: HolderProcess) -> Iterator[None]:
-    holder.freeze()
+def frozen(producer: ProducerProcess) -> Iterator[None]:
+    producer.freeze()
     try:
         yield
     finally:
-        holder.thaw()
+        producer.thaw()
 
 
 def open_resources() -> Counter[str]:
@@ -54,80 +54,82 @@ def open_resources() -> Counter[str]:
 
 
 def test_blocks_cross_processes_and_a_restart(site: Site) -> None:
-    puller = site.worker()
+    consumer = site.worker()
     for epoch in (1, 2):
-        with start_holder("shared_memory", epoch) as holder:
-            puller.connector.connect(HOLDER, holder.description)
-            assert run_pull(puller, holder.order({0: 5, 1: 6, 2: 7, 9: 0})).error is None
+        with start_producer("shared_memory", epoch) as producer:
+            consumer.connector.connect(PRODUCER, producer.description)
+            assert run_pull(consumer, producer.pull_of({0: 5, 1: 6, 2: 7, 9: 0})).error == ""
             for local, remote in {0: 5, 1: 6, 2: 7, 9: 0}.items():
-                assert torch.equal(puller.pool[local], pattern(epoch, remote))
-            holder.kill()
-            outcome = run_pull(puller, holder.order({3: 3}))
-            assert (outcome.failed, outcome.error) == ((3,), "holder 'prefill-0' is gone")
-            with pytest.raises(HolderUnreachableError, match="Connection refused"):
-                puller.connector.connect(HOLDER, holder.description)
+                assert torch.equal(consumer.pool[local], pattern(epoch, remote))
+            producer.kill()
+            outcome = run_pull(consumer, producer.pull_of({3: 3}))
+            assert (outcome.failed_block_ids, outcome.error) == ((3,), "producer 'prefill-0' is gone")
+            with pytest.raises(ProducerUnreachableError, match="Connection refused"):
+                consumer.connector.connect(PRODUCER, producer.description)
 
 
-def test_a_frozen_holder_is_unreachable_after_the_deadline(site: Site, shared_holder: HolderProcess) -> None:
+def test_a_frozen_holder_is_unreachable_after_the_deadline(
+    site: Site, shared_producer: ProducerProcess
+) -> None:
     connector = SharedMemoryConnector(SMALL, 1, connect_timeout_s=0.2)
     site.exits.callback(connector.close)
     connector.allocate(4)
-    with frozen(shared_holder):
+    with frozen(shared_producer):
         started = time.monotonic()
-        with pytest.raises(HolderUnreachableError, match=r"within 0.2 s \(timed out\)"):
-            connector.connect(HOLDER, shared_holder.description)
+        with pytest.raises(ProducerUnreachableError, match=r"within 0.2 s \(timed out\)"):
+            connector.connect(PRODUCER, shared_producer.description)
         assert 0.2 <= time.monotonic() - started < 20
 
 
-def test_a_pull_goes_on_while_its_holder_is_frozen(site: Site, shared_holder: HolderProcess) -> None:
-    puller = site.worker()
-    puller.connector.connect(HOLDER, shared_holder.description)
-    with frozen(shared_holder):
-        assert run_pull(puller, shared_holder.order({0: 5})).error is None
-        assert torch.equal(puller.pool[0], pattern(1, 5))
+def test_a_pull_goes_on_while_its_holder_is_frozen(site: Site, shared_producer: ProducerProcess) -> None:
+    consumer = site.worker()
+    consumer.connector.connect(PRODUCER, shared_producer.description)
+    with frozen(shared_producer):
+        assert run_pull(consumer, shared_producer.pull_of({0: 5})).error == ""
+        assert torch.equal(consumer.pool[0], pattern(1, 5))
 
 
 def test_a_killed_holder_leaves_nothing_behind(site: Site, tmp_path: Path) -> None:
-    puller = site.worker()
-    with start_holder("shared_memory", cwd=tmp_path) as holder:
-        puller.connector.connect(HOLDER, holder.description)
-        proc = Path(f"/proc/{holder.process.pid}")
+    consumer = site.worker()
+    with start_producer("shared_memory", cwd=tmp_path) as producer:
+        consumer.connector.connect(PRODUCER, producer.description)
+        proc = Path(f"/proc/{producer.process.pid}")
         files = [os.readlink(file) for file in (proc / "fd").iterdir()]
         assert [name for name in files if name.startswith("/memfd:baton-kv")]
         assert not [name for name in files if "/dev/shm" in name]
         maps = [line.split(maxsplit=5) for line in (proc / "maps").read_text().splitlines()]
         assert {fields[5] for fields in maps if fields[1] == "rw-s"} == {"/memfd:baton-kv (deleted)"}
-        address = decode_description(holder.description, SMALL).address("shared_memory")
+        address = decode_description(producer.description, SMALL).address("shared_memory")
         assert address in Path("/proc/net/unix").read_text()
-        holder.kill()
+        producer.kill()
         assert address not in Path("/proc/net/unix").read_text()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_neither_descriptors_nor_mappings_grow_over_reconnects(site: Site) -> None:
-    puller = site.worker()
+    consumer = site.worker()
     seen = []
     for epoch in range(1, 51):
-        holder = site.worker(epoch=epoch)
-        puller.connector.connect(HOLDER, holder.connector.describe())
-        assert run_pull(puller, make_order(holder, {0: 0}, epoch=epoch)).error is None
-        holder.connector.close()
+        producer = site.worker(epoch=epoch)
+        consumer.connector.connect(PRODUCER, producer.connector.describe())
+        assert run_pull(consumer, make_pull(producer, {0: 0}, epoch=epoch)).error == ""
+        producer.connector.close()
         site.workers.pop()
-        del holder
+        del producer
         seen.append(open_resources())
         site.exits.pop_all()
     assert seen[1:] == seen[:1] * 49
     before = open_resources()
-    puller.connector.disconnect(HOLDER)
+    consumer.connector.disconnect(PRODUCER)
     assert before - open_resources() == Counter(descriptors=2, maps=1)
-    puller.connector.close()
+    consumer.connector.close()
 
 
 def test_a_puller_can_read_the_holders_memory_but_not_write_to_it(site: Site) -> None:
-    holder = site.worker()
-    before = holder.bytes.clone()
-    address = decode_description(holder.connector.describe(), SMALL).address("shared_memory")
-    connection, file = ask_holder(address, 1.0)
+    producer = site.worker()
+    before = producer.bytes.clone()
+    address = decode_description(producer.connector.describe(), SMALL).address("shared_memory")
+    connection, file = request_pool(address, 1.0)
     with connection, mmap.mmap(file, 16 * SMALL.block_bytes, prot=mmap.PROT_READ) as memory:
         assert memory[:] == before.numpy().tobytes()
         with pytest.raises(TypeError, match="readonly"):
@@ -140,12 +142,12 @@ def test_a_puller_can_read_the_holders_memory_but_not_write_to_it(site: Site) ->
         with pytest.raises(OSError, match="Invalid argument"):
             os.ftruncate(file, 0)
         os.close(file)
-    assert torch.equal(holder.bytes, before)
+    assert torch.equal(producer.bytes, before)
 
 
 @pytest.mark.parametrize("what", ["size", "seals", "nonce"])
 def test_memory_that_is_not_the_one_described_is_refused(site: Site, what: str) -> None:
-    puller = site.worker()
+    consumer = site.worker()
     address, num_bytes = "baton-kv-impostor", SMALL.block_bytes + len("baton-kv-impostor")
     if what == "seals":
         file = os.memfd_create("impostor")
@@ -156,8 +158,8 @@ def test_memory_that_is_not_the_one_described_is_refused(site: Site, what: str) 
     site.exits.callback(PoolListener(address, file).close)
     description = describe_pool(SMALL, 1, 1, Offer("shared_memory", address)).encode()
     before = open_resources()
-    with pytest.raises(HolderUnreachableError, match=rf"the pool that was described \(.*{what}"):
-        puller.connector.connect(HOLDER, description)
+    with pytest.raises(ProducerUnreachableError, match=rf"the pool that was described \(.*{what}"):
+        consumer.connector.connect(PRODUCER, description)
     assert open_resources()["maps"] == before["maps"]
 
 
@@ -168,10 +170,10 @@ def test_a_pool_larger_than_the_memory_is_refused_with_both_numbers(site: Site) 
 
 
 def test_the_listener_answers_while_the_holder_is_busy(site: Site) -> None:
-    """The holder's own thread never runs here: this test occupies it."""
-    holder = site.worker()
-    pullers = [site.worker() for _ in range(8)]
-    for puller in pullers:
-        puller.connector.connect(HOLDER, holder.connector.describe())
-    for puller in pullers:
-        assert run_pull(puller, make_order(holder, {0: 0})).error is None
+    """The producer's own thread never runs here: this test occupies it."""
+    producer = site.worker()
+    consumers = [site.worker() for _ in range(8)]
+    for consumer in consumers:
+        consumer.connector.connect(PRODUCER, producer.connector.describe())
+    for consumer in consumers:
+        assert run_pull(consumer, make_pull(producer, {0: 0})).error == ""

@@ -19,34 +19,34 @@ from baton_kv.chunks import CHUNK_BYTES
 from baton_kv.curve import CurveKeys, prepare_dial, protect
 from baton_kv.staging import MAX_LENT, NUM_BUFFERS
 from baton_kv.tcp import TcpConnector
-from baton_kv.tcp_encrypted import EncryptedPullerWires
+from baton_kv.tcp_encrypted import EncryptedConsumerConnections
 from baton_kv.tcp_messages import (
     ChunkSent,
     Drop,
     Fetch,
     FetchEnded,
     Grant,
-    decode_to_puller,
+    decode_to_consumer,
     encode,
     max_frame_bytes,
 )
 from baton_kv.tcp_socket import TcpTimings
 from baton_kv.transport import Listen
 from tests.conformance.kv.pairs import (
-    HOLDER,
     LARGE,
     MANY,
+    PRODUCER,
     SMALL,
     Site,
     Worker,
-    make_order,
+    make_pull,
     open_site,
     run_pull,
 )
 
 DEADLINE_S = 30.0
 ARRIVED_S = 0.1
-"""Messages said so long ago are all with the holder, which reads them when it is served."""
+"""Messages said so long ago are all with the producer, which reads them when it is served."""
 EPOCH = 1
 TOKEN = "ee" * 16
 TIMINGS = TcpTimings(idle_s=0.2)
@@ -67,12 +67,12 @@ def site(way: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         yield opened
 
 
-def serve_until(holder: Worker, condition: Callable[[], bool]) -> None:
+def serve_until(producer: Worker, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline
-        holder.connector.wait(0.01)
-        assert holder.connector.poll() == []
+        producer.connector.wait(0.01)
+        assert producer.connector.poll() == []
 
 
 def tcp(worker: Worker) -> TcpConnector:
@@ -165,9 +165,9 @@ class Hostile:
     context: zmq.Context[zmq.Socket[bytes]]
     ends: list[End]
 
-    def dial(self, holder: Worker) -> End:
-        """A puller."""
-        address = tcp(holder).offer.address.rpartition("/")[0]
+    def dial(self, producer: Worker) -> End:
+        """A consumer."""
+        address = tcp(producer).offer.address.rpartition("/")[0]
         if self.way == "plain":
             port = int(address.rpartition(":")[2])
             end: End = PlainEnd(socket.create_connection(("127.0.0.1", port)))
@@ -180,8 +180,8 @@ class Hostile:
         self.ends.append(end)
         return end
 
-    def answer(self, described: Worker, puller: Worker) -> End:
-        """A holder in the place of the one described, once the puller has connected and pulls two blocks."""
+    def answer(self, described: Worker, consumer: Worker) -> End:
+        """Stand in for the described producer, to which the consumer connects and pulls two blocks."""
         if self.way == "plain":
             listener = socket.create_server(("127.0.0.1", 0))
             address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
@@ -191,12 +191,12 @@ class Hostile:
             address = KEYS.address(f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}")
         description = msgspec.msgpack.decode(described.connector.describe())
         description["offers"] = [{"transport": "tcp", "address": f"{address}/{TOKEN}"}]
-        puller.connector.connect(HOLDER, msgspec.msgpack.encode(description))
-        puller.connector.pull(make_order(described, {3: 0, 4: 1}))
+        consumer.connector.connect(PRODUCER, msgspec.msgpack.encode(description))
+        consumer.connector.pull(make_pull(described, {3: 0, 4: 1}))
         if self.way == "plain":
             with listener:
                 end: End = PlainEnd(listener.accept()[0])
-            serve_until(puller, end.has_heard)
+            serve_until(consumer, end.has_heard)
             end.hear()
         else:
             assert router.poll(1000 * DEADLINE_S)
@@ -214,9 +214,9 @@ def hostile(way: str) -> Iterator[Hostile]:
             end.close()
 
 
-def hear(end: End, holder: Worker) -> ChunkSent | FetchEnded:
-    serve_until(holder, end.has_heard)
-    return decode_to_puller(end.hear())
+def hear(end: End, producer: Worker) -> ChunkSent | FetchEnded:
+    serve_until(producer, end.has_heard)
+    return decode_to_consumer(end.hear())
 
 
 BLOCKS = tuple(range(4))
@@ -242,10 +242,10 @@ BLOCKS = tuple(range(4))
 def test_a_puller_that_asks_for_what_is_not_there_is_told_why(
     site: Site, hostile: Hostile, message: Fetch | Grant | Drop, reason: str
 ) -> None:
-    holder = site.worker()
-    puller = hostile.dial(holder)
-    puller.say(encode(message))
-    assert hear(puller, holder) == FetchEnded(1, reason)
+    producer = site.worker()
+    consumer = hostile.dial(producer)
+    consumer.say(encode(message))
+    assert hear(consumer, producer) == FetchEnded(1, reason)
 
 
 @pytest.mark.parametrize(
@@ -266,43 +266,43 @@ def test_a_puller_that_asks_for_what_is_not_there_is_told_why(
 def test_what_is_no_message_is_dropped_and_the_next_one_served(
     site: Site, hostile: Hostile, frames: tuple[bytes, ...]
 ) -> None:
-    holder = site.worker()
-    puller = hostile.dial(holder)
-    before = holder.bytes.clone()
-    puller.say(*frames)
+    producer = site.worker()
+    consumer = hostile.dial(producer)
+    before = producer.bytes.clone()
+    consumer.say(*frames)
     if hostile.way == "plain":
-        serve_until(holder, puller.is_hung_up)
-        puller = hostile.dial(holder)
-    puller.say(encode(Fetch(7, TOKEN, EPOCH, BLOCKS, 1)))
-    assert hear(puller, holder) == ChunkSent(7, 0)
-    assert torch.equal(holder.bytes, before)
+        serve_until(producer, consumer.is_hung_up)
+        consumer = hostile.dial(producer)
+    consumer.say(encode(Fetch(7, TOKEN, EPOCH, BLOCKS, 1)))
+    assert hear(consumer, producer) == ChunkSent(7, 0)
+    assert torch.equal(producer.bytes, before)
 
 
 def test_a_frame_larger_than_a_fetch_of_the_whole_pool_ends_the_connection(
     site: Site, hostile: Hostile
 ) -> None:
-    holder = site.worker()
-    puller, other = hostile.dial(holder), hostile.dial(holder)
+    producer = site.worker()
+    consumer, other = hostile.dial(producer), hostile.dial(producer)
     whole = encode(Fetch(1, TOKEN, EPOCH, tuple(range(16)), 1))
     assert len(whole) <= max_frame_bytes(16)
-    puller.say(whole)
-    assert hear(puller, holder) == ChunkSent(1, 0)
-    puller.say(bytes(max_frame_bytes(16) + 1))
-    serve_until(holder, puller.is_hung_up)
+    consumer.say(whole)
+    assert hear(consumer, producer) == ChunkSent(1, 0)
+    consumer.say(bytes(max_frame_bytes(16) + 1))
+    serve_until(producer, consumer.is_hung_up)
     other.say(whole)
-    assert hear(other, holder) == ChunkSent(1, 0)
+    assert hear(other, producer) == ChunkSent(1, 0)
 
 
 def test_a_puller_gets_no_more_chunks_than_it_granted(site: Site, hostile: Hostile) -> None:
-    holder = site.worker(LARGE)
-    puller = hostile.dial(holder)
-    puller.say(encode(Fetch(1, TOKEN, EPOCH, tuple(range(16)), 1)))
-    assert hear(puller, holder) == ChunkSent(1, 0)
-    assert hear(puller, holder) == FetchEnded(1, "no chunk was taken for 0.2 s")
-    puller.say(encode(Fetch(2, TOKEN, EPOCH, tuple(range(16)), 1)))
-    puller.say(encode(Grant(2, 4)))
+    producer = site.worker(LARGE)
+    consumer = hostile.dial(producer)
+    consumer.say(encode(Fetch(1, TOKEN, EPOCH, tuple(range(16)), 1)))
+    assert hear(consumer, producer) == ChunkSent(1, 0)
+    assert hear(consumer, producer) == FetchEnded(1, "no chunk was taken for 0.2 s")
+    consumer.say(encode(Fetch(2, TOKEN, EPOCH, tuple(range(16)), 1)))
+    consumer.say(encode(Grant(2, 4)))
     time.sleep(ARRIVED_S)
-    assert hear(puller, holder) == FetchEnded(
+    assert hear(consumer, producer) == FetchEnded(
         2, "number of chunks granted is 5; allowed: at most 4 at a time"
     )
 
@@ -310,30 +310,30 @@ def test_a_puller_gets_no_more_chunks_than_it_granted(site: Site, hostile: Hosti
 def test_pullers_that_do_not_read_cost_bounded_memory_and_hold_up_nobody(
     site: Site, hostile: Hostile
 ) -> None:
-    holder, healthy = site.pair(LARGE, num_blocks=MANY)
-    wires = tcp(holder).wires
-    staging = wires.staging if isinstance(wires, EncryptedPullerWires) else None
-    pullers = [hostile.dial(holder) for _ in range(5)]
+    producer, healthy = site.pair(LARGE, num_blocks=MANY)
+    wires = tcp(producer).connections
+    staging = wires.staging if isinstance(wires, EncryptedConsumerConnections) else None
+    consumers = [hostile.dial(producer) for _ in range(5)]
     most = 0
     for fetch_id in range(20):
-        for puller in pullers:
-            puller.say(encode(Fetch(fetch_id, TOKEN, EPOCH, tuple(range(MANY)), 4)))
+        for consumer in consumers:
+            consumer.say(encode(Fetch(fetch_id, TOKEN, EPOCH, tuple(range(MANY)), 4)))
         for _ in range(10):
-            holder.connector.wait(0.005)
-            assert holder.connector.poll() == []
+            producer.connector.wait(0.005)
+            assert producer.connector.poll() == []
             most = max(most, staging.num_lent if staging else 0)
     assert not staging or MAX_LENT < most < NUM_BUFFERS
-    assert run_pull(healthy, make_order(holder, {block: block for block in range(MANY)})).error is None
-    assert torch.equal(healthy.bytes, holder.bytes)
+    assert run_pull(healthy, make_pull(producer, {block: block for block in range(MANY)})).error == ""
+    assert torch.equal(healthy.bytes, producer.bytes)
     assert not staging or staging.num_bytes <= NUM_BUFFERS * CHUNK_BYTES
-    for puller in pullers:
-        puller.close()
+    for consumer in consumers:
+        consumer.close()
     hostile.ends.clear()
     if staging:
-        serve_until(holder, lambda: staging.can_lend(b"another") and not staging.num_lent)
+        serve_until(producer, lambda: staging.can_lend(b"another") and not staging.num_lent)
 
 
-# --- holders ---
+# --- producers ---
 
 
 CHUNK = bytes(2 * SMALL.block_bytes)
@@ -357,21 +357,21 @@ CHUNK = bytes(2 * SMALL.block_bytes)
 def test_a_holder_that_sends_what_was_not_asked_for_fails_the_order_and_writes_nothing(
     site: Site, hostile: Hostile, frames: tuple[bytes, ...], error: str
 ) -> None:
-    described, puller = site.worker(), site.worker()
-    before = puller.bytes.clone()
-    holder = hostile.answer(described, puller)
-    holder.say(*frames)
-    (outcome,) = puller.collect(1)
-    assert outcome.failed == (3, 4)
-    assert re.search(error, str(outcome.error)), outcome.error
-    assert torch.equal(puller.bytes, before)
+    described, consumer = site.worker(), site.worker()
+    before = consumer.bytes.clone()
+    producer = hostile.answer(described, consumer)
+    producer.say(*frames)
+    (outcome,) = consumer.collect(1)
+    assert outcome.failed_block_ids == (3, 4)
+    assert re.search(error, outcome.error), outcome.error
+    assert torch.equal(consumer.bytes, before)
 
 
 def test_a_holder_that_lies_about_its_bytes_is_found_out(site: Site, hostile: Hostile) -> None:
-    described, puller = site.worker(), site.worker()
-    holder = hostile.answer(described, puller)
+    described, consumer = site.worker(), site.worker()
+    producer = hostile.answer(described, consumer)
     lie = described.bytes[0].numpy().tobytes() + bytes(SMALL.block_bytes)
-    holder.say(encode(ChunkSent(1, 0)), lie)
-    (outcome,) = puller.collect(1)
-    assert outcome.failed == (4,)
+    producer.say(encode(ChunkSent(1, 0)), lie)
+    (outcome,) = consumer.collect(1)
+    assert outcome.failed_block_ids == (4,)
     assert outcome.error == "checksum of 1 of 2 blocks does not match"

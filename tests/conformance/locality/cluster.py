@@ -11,14 +11,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import blake2b
 from pathlib import Path
 
-from baton.worker.router_links import RouterLinks
-from baton_core.events.cache_events import BlockContent
-from baton_core.routing.charge import Charge
-from baton_core.routing.router_core import RouterConfig
-from baton_core.routing.router_events import LocalityTold, OthersGave
+from baton_core.kv_events.cache_events import BlockContent
+from baton_core.load_reservation import LoadReservation
 from baton_core.sessions.session import SessionTimings
 from baton_core.sessions.worker_info import Role, WorkerLoad
-from baton_core.worker.worker_core import WorkerCore
 from baton_core.worker.worker_events import (
     CacheChanged,
     RouterJoined,
@@ -27,11 +23,16 @@ from baton_core.worker.worker_events import (
     WorkerEvent,
 )
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
-from baton_router.router import Router
-from baton_service.grpc_server import GrpcServer
-from baton_service.session_client import RouterCallbacks, SessionClient
-from baton_service.shared_state.settings import RedisSettings
-from baton_service.shared_state.shares import open_router_share, open_worker_share
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.router_events import PeerLoad, PrefixUpdate
+from baton_router.grpc.server import GrpcServer
+from baton_router.process.router import Router
+from baton_router.redis.router_sharing import open_router_share
+from baton_service.redis.redis_settings import RedisSettings
+from baton_worker.core.worker_core import WorkerCore
+from baton_worker.redis.worker_sharing import open_worker_share
+from baton_worker.router_links import RouterLinks
+from baton_worker.session_client import RouterCallbacks, SessionClient
 from tests.builders import BLOCK_SIZE, make_worker_config, make_worker_info
 from tests.integration.scripted_worker import until
 from tests.integration.tcp_proxy import Proxy
@@ -88,7 +89,7 @@ class CachingWorker:
     def clear(self) -> None:
         for number in self.blocks:
             self._core.pool.cache.remove(number)
-        self._core.pool.cache.tell_cleared()
+        self._core.pool.cache.mark_cleared()
         self.blocks.clear()
         self._tell()
 
@@ -121,13 +122,13 @@ class ListeningRouter:
     """A router without clients."""
 
     def __init__(self, name: str, redis: RedisSettings) -> None:
-        self._given_by_others: dict[str, tuple[Charge, ...]] = {}
+        self._given_by_others: dict[str, tuple[LoadReservation, ...]] = {}
         self.share = open_router_share(
             redis,
             name,
             1,
-            tell=self._hear,
-            charges=lambda: self.router.fleet.charges(),
+            on_update=self._hear,
+            reservations=lambda: self.router.fleet.reservations(),
         )
         self.router = Router(
             RouterConfig(),
@@ -152,14 +153,14 @@ class ListeningRouter:
             self.router.close("the test is over")
             await self._server.stop(0.5)
 
-    def heard(self, router_id: str) -> tuple[Charge, ...]:
+    def heard(self, router_id: str) -> tuple[LoadReservation, ...]:
         """What that router has given, as far as this one was told."""
         return self._given_by_others.get(router_id, ())
 
-    def _hear(self, told: LocalityTold | OthersGave) -> None:
-        if isinstance(told, OthersGave):
-            self._given_by_others[told.router_id] = told.charges
-        self.router.tell(told)
+    def _hear(self, told: PrefixUpdate | PeerLoad) -> None:
+        if isinstance(told, PeerLoad):
+            self._given_by_others[told.router_id] = told.reservations
+        self.router.notify(told)
 
     @property
     def workers(self) -> set[str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from baton_core.routing.charge import Charge
-from baton_service.shared_state.pending_changes import MAX_PENDING
+from baton_core.load_reservation import LoadReservation
+from baton_worker.redis.pending_changes import MAX_PENDING
 from tests.conformance.locality.cluster import (
     CachingWorker,
     ListeningRouter,
@@ -125,16 +125,16 @@ def test_routers_hear_what_others_gave_until_those_are_gone(tmp_path: Path) -> N
         one, other = await cluster.router("r1"), await cluster.router("r2")
         worker = await cluster.worker("w1")
         await until(lambda: one.workers == other.workers == {"w1"})
-        charge = Charge(worker.name, num_tokens=8, num_sequences=1)
-        one.router.fleet.give(charge)
-        one.share.on_charged()
-        await until(lambda: other.heard("r1") == (charge,))
+        reservation = LoadReservation(worker.name, num_tokens=8, num_sequences=1)
+        one.router.fleet.reserve(reservation)
+        one.share.on_load_changed()
+        await until(lambda: other.heard("r1") == (reservation,))
         assert one.heard("r1") == ()
         await redis.ask("FLUSHALL")
         await asyncio.sleep(1.5)
-        assert other.heard("r1") == (charge,), "it forgot what it knew"
-        one.router.fleet.give(charge, sign=-1)
-        one.share.on_charged()
+        assert other.heard("r1") == (reservation,), "it forgot what it knew"
+        one.router.fleet.release(reservation)
+        one.share.on_load_changed()
         await until(lambda: other.heard("r1") == ())
 
     play(scenario, tmp_path)

@@ -213,6 +213,7 @@ def test_what_only_the_launcher_reads_is_settled_before_router_and_workers_start
     )
     settle(args)
     assert "--structured-outputs-backend=guidance" in worker_flags(args, num_workers=1)
+    assert "--structured-outputs-backend=guidance" in router_flags(args)
     assert "--reasoning-parser=qwen3" in router_flags(args)
 
 

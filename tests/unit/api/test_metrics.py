@@ -8,9 +8,9 @@ import pytest
 
 from baton.api.metrics import Counter, Gauge, GenerationMetrics, Histogram
 from baton.api.output_builder import OutputBuilder
-from baton.clusters.cluster import ClusterLoad
-from baton_core.routing.router_events import RequestTimings
-from baton_router.generation import Delta, Finished
+from baton.executors.executor import ExecutorLoad
+from baton_router.core.router_events import RequestTimings
+from baton_router.requests.generation import Delta, Finished
 from tests.builders import make_request
 
 
@@ -38,7 +38,7 @@ def test_requests_are_counted() -> None:
     aborted = OutputBuilder(None, make_request(), str)
     aborted.abort()
     metrics.finish(aborted)
-    load = ClusterLoad(num_running=2, num_waiting=1, kv_cache_usage=0.25)
+    load = ExecutorLoad(num_running=2, num_waiting=1, kv_cache_usage=0.25)
     labels = {"model_name": "model", "engine": "0"}
     found = {(one.name, one.labels.get("finished_reason")): one for one in metrics.read(load)}
     assert found["vllm:num_requests_running", None] == Gauge(
@@ -64,8 +64,8 @@ def test_the_log_tells_the_speed_since_the_last_time(caplog: pytest.LogCaptureFi
     metrics = GenerationMetrics("model")
     metrics.finish(ended(1.0))
     with caplog.at_level(logging.INFO, "baton.api.metrics"):
-        metrics.log(ClusterLoad(num_running=3, kv_cache_usage=0.5))
-        metrics.log(ClusterLoad())
+        metrics.log(ExecutorLoad(num_running=3, kv_cache_usage=0.5))
+        metrics.log(ExecutorLoad())
     first, second = caplog.messages
     assert first.startswith("3 running, 0 waiting, KV cache 50.0 %, ")
     assert " 0.0 prompt tokens/s, 0.0 generated tokens/s" not in first

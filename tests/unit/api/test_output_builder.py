@@ -1,4 +1,4 @@
-"""What callers see of a request as its events come in: three kinds of outputs, log-probabilities, ends."""
+"""Callers see a request's events as they come in: three kinds of outputs, log-probabilities, ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from baton import FlatLogprobs, Logprob, RequestOutput, RequestOutputKind
 from baton.api.output_builder import OutputBuilder
 from baton_core.requests.logprobs import PositionLogprobs
-from baton_core.routing.router_events import RequestTimings
-from baton_router.generation import Delta, Finished, GenerationEvent, PromptDelta
+from baton_router.core.router_events import RequestTimings
+from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
 from tests.builders import make_request
 
 CUMULATIVE, DELTA, FINAL = RequestOutputKind
@@ -18,12 +18,7 @@ TIMINGS = RequestTimings(
     queue_s=0.5, first_token_s=1.0, total_s=3.0, prefill_worker="p", decode_worker="d", transferred_bytes=9
 )
 FINISHED = Finished(
-    request_id="r",
-    num_prompt_tokens=3,
-    num_output_tokens=3,
-    num_cached_tokens=2,
-    seed=7,
-    timings=TIMINGS,
+    request_id="r", num_prompt_tokens=3, num_output_tokens=3, num_cached_tokens=2, seed=7, timings=TIMINGS
 )
 
 

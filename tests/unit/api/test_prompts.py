@@ -86,9 +86,9 @@ def test_options_of_the_template_are_handed_on() -> None:
     )
     (conversation,) = as_conversations([MESSAGE], options)
     assert conversation.template == "{{ messages }}"
-    assert conversation.content_forms is not None
-    assert conversation.content_forms.takes_parts
-    assert not conversation.content_forms.takes_text
+    assert conversation.content_formats is not None
+    assert conversation.content_formats.takes_parts
+    assert not conversation.content_formats.takes_text
     assert (conversation.add_generation_prompt, conversation.continue_final_message) == (False, True)
     assert conversation.tools == ({"type": "function"},)
     assert conversation.template_arguments == {"enable_thinking": False}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from baton import RepetitionDetectionParams, RequestOutputKind, SamplingParams, StructuredOutputsParams
-from baton.clusters.request_encoder import (
+from baton.executors.request_encoder import (
     ENCODED_FIELDS,
     LOCAL_FIELDS,
     PLAIN_FIELDS,
@@ -16,8 +16,8 @@ from baton.clusters.request_encoder import (
     encode_request,
 )
 from baton_core.errors import InvalidRequestError
-from baton_router.generation import GenerationRequest
-from baton_router.wire_clients import read_request
+from baton_router.grpc.client_messages import read_request
+from baton_router.requests.generation import GenerationRequest
 from tests.builders import make_request
 
 CHANGED: dict[str, Any] = {
@@ -68,7 +68,7 @@ FORMS: tuple[dict[str, Any], ...] = (
 def as_the_router_reads_it(params: SamplingParams, defaults: SamplingParams) -> SamplingParams:
     spec = replace(make_request(), params=params)
     request: GenerationRequest = read_request(encode_request(spec, max_model_len=1000))
-    return replace(defaults, **request.given)
+    return replace(defaults, **request.sampling)
 
 
 def test_every_parameter_is_sent_or_is_the_caller_s_own() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from baton_bench.answers import Answer, LoadRun
-from baton_bench.bench_request import BenchRequest
+from baton_bench.answers import Answer, BenchRequest, LoadRun
 
 
 def make_answer(

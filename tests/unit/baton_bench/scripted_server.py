@@ -14,7 +14,7 @@ EVENTS = b'data: {"choices": [{"text": "a"}]}\n\ndata: [DONE]\n\n'
 
 
 class ScriptedServer:
-    """What it has seen."""
+    """The requests that it has seen."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -24,27 +24,27 @@ def texts(path: Path) -> list[str]:
 def test_distributions_name_percentiles_limits_and_units(tmp_path: Path) -> None:
     path = tmp_path / "a.svg"
     plot_distributions(path, latencies_ms(ANSWERS), "three requests", LIMITS_MS)
-    told = texts(path)
-    assert "three requests" in told
-    assert {f"{name.upper()} (ms, logarithmic)" for name in LATENCIES} < set(told)
-    assert {"Time to First Token", "Inter-token Latency", "End-to-end Latency"} < set(told)
-    assert told.count("number of requests") == 3
-    marks = [text.partition(":")[0] for text in told]
+    shown = texts(path)
+    assert "three requests" in shown
+    assert {f"{name.upper()} (ms, logarithmic)" for name in LATENCIES} < set(shown)
+    assert {"Time to First Token", "Inter-token Latency", "End-to-end Latency"} < set(shown)
+    assert shown.count("number of requests") == 3
+    marks = [text.partition(":")[0] for text in shown]
     assert [marks.count(f"p{percent}") for percent in (50, 90, 99)] == [4, 4, 4]
-    assert "p50: 200 ms" in told  # of TTFT: 100, 200 and 500 ms
-    assert "SLO: 250 ms, met by 66.7%" in told
-    assert "SLO: 120 ms, met by 33.3%" in told  # of TPOT: 150, 100 and 200 ms
+    assert "p50: 200 ms" in shown  # of TTFT: 100, 200 and 500 ms
+    assert "SLO: 250 ms, met by 66.7%" in shown
+    assert "SLO: 120 ms, met by 33.3%" in shown  # of TPOT: 150, 100 and 200 ms
 
 
 def test_a_sweep_names_its_points_limits_and_units(tmp_path: Path) -> None:
     path = tmp_path / "c.svg"
     figures = measure(make_run(*ANSWERS), MARKED_PERCENTS, LIMITS_MS)
     plot_sweep(path, [("1/s", figures), ("inf/s", figures)], "two points", LIMITS_MS)
-    told = texts(path)
-    assert {"two points", "1/s", "inf/s", "requests per second", "output tokens per second"} < set(told)
-    assert {"SLO: 250 ms", "SLO: 120 ms", "goodput: TTFT ≤ 250 ms, TPOT ≤ 120 ms"} < set(told)
-    assert [told.count(f"p{percent}") for percent in (50, 90, 99)] == [2, 2, 2]
-    assert told.count("offered load") == 4
+    shown = texts(path)
+    assert {"two points", "1/s", "inf/s", "requests per second", "output tokens per second"} < set(shown)
+    assert {"SLO: 250 ms", "SLO: 120 ms", "goodput: TTFT ≤ 250 ms, TPOT ≤ 120 ms"} < set(shown)
+    assert [shown.count(f"p{percent}") for percent in (50, 90, 99)] == [2, 2, 2]
+    assert shown.count("offered load") == 4
 
 
 def test_pictures_of_nothing_and_of_equal_values_are_drawn(tmp_path: Path) -> None:

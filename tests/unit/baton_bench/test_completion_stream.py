@@ -8,8 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from baton_bench.answers import Answer
-from baton_bench.completion_stream import CompletionStream
-from baton_bench.sse import MAX_EVENT_BYTES, EventParser
+from baton_bench.completion_stream import MAX_EVENT_BYTES, CompletionStream, EventParser
 from tests.unit.baton_bench.answers import make_answer
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}

@@ -31,9 +31,9 @@ def rng(seed: int = 3) -> random.Random:
 
 def test_random_prompts_have_a_common_prefix_and_drawn_lengths() -> None:
     prompts = RandomPrompts(input_len=20, output_len=8, range_ratio=0.5, prefix_len=4)
-    requests = prompts.draw(300, rng(), IDS)
-    assert requests == prompts.draw(300, rng(), IDS)
-    assert requests != prompts.draw(300, rng(4), IDS)
+    requests = prompts.sample(300, rng(), IDS)
+    assert requests == prompts.sample(300, rng(), IDS)
+    assert requests != prompts.sample(300, rng(4), IDS)
     assert len({request.prompt[:4] for request in requests}) == 1
     assert {len(request.prompt) for request in requests} == set(range(14, 35))
     assert {request.num_tokens for request in requests} == set(range(4, 13))
@@ -41,12 +41,12 @@ def test_random_prompts_have_a_common_prefix_and_drawn_lengths() -> None:
 
 
 def test_lengths_without_a_range_are_exact() -> None:
-    (request,) = RandomPrompts(input_len=7, output_len=1).draw(1, rng(), IDS)
+    (request,) = RandomPrompts(input_len=7, output_len=1).sample(1, rng(), IDS)
     assert (len(request.prompt), request.num_prompt_tokens, request.num_tokens) == (7, 7, 1)
 
 
 def test_texts_have_as_many_tokens_as_asked_for(text: TokenSource) -> None:
-    requests = RandomPrompts(input_len=30, output_len=1).draw(20, rng(), text)
+    requests = RandomPrompts(input_len=30, output_len=1).sample(20, rng(), text)
     assert text.tokenizer is not None
     for request in requests:
         assert isinstance(request.prompt, str)
@@ -56,13 +56,13 @@ def test_texts_have_as_many_tokens_as_asked_for(text: TokenSource) -> None:
 
 def test_prefixes_are_repeated_equally_often() -> None:
     prompts = PrefixRepetition(prefix_len=5, suffix_len=3, num_prefixes=4, output_len=2)
-    requests = prompts.draw(40, rng(), IDS)
+    requests = prompts.sample(40, rng(), IDS)
     assert sorted(Counter(request.prompt[:5] for request in requests).values()) == [10] * 4
     assert len({request.prompt for request in requests}) == 40
     with pytest.raises(
         InvalidConfigError, match="--prefix-repetition-num-prefixes is 4; allowed: up to the 3"
     ):
-        prompts.draw(3, rng(), IDS)
+        prompts.sample(3, rng(), IDS)
 
 
 def test_sharegpt_asks_first_questions_for_answers_as_long(tmp_path: Path, text: TokenSource) -> None:
@@ -73,37 +73,37 @@ def test_sharegpt_asks_first_questions_for_answers_as_long(tmp_path: Path, text:
     path = tmp_path / "talks.json"
     alone, short, long = talk(question), talk(question, "no"), talk("long " * 3000, answer)
     path.write_text(json.dumps([alone, short, long, talk(question, answer, "Thanks.")]))
-    (request, again) = ShareGpt(path=path).draw(2, rng(), text)
+    (request, again) = ShareGpt(path=path).sample(2, rng(), text)
     assert request == again
     assert request.prompt == question
     assert request.num_tokens == text.count(answer, "")
-    assert len(ShareGpt(path=path, repeats=False).draw(9, rng(), text)) == 1
-    assert {one.num_tokens for one in ShareGpt(path=path, output_len=9).draw(2, rng(), IDS)} == {9}
+    assert len(ShareGpt(path=path, repeats=False).sample(9, rng(), text)) == 1
+    assert {one.num_tokens for one in ShareGpt(path=path, output_len=9).sample(2, rng(), IDS)} == {9}
     with pytest.raises(
         InvalidConfigError, match="--tokenizer is not given and --sharegpt-output-len neither"
     ):
-        ShareGpt(path=path).draw(1, rng(), IDS)
+        ShareGpt(path=path).sample(1, rng(), IDS)
 
 
 def test_custom_prompts_have_their_own_lengths_or_the_common_one(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text('{"prompt": "a", "output_tokens": 3}\n\n{"prompt": "b", "more": 1}\n')
     prompts = CustomPrompts(path=path, output_len=9, is_shuffled=False)
-    drawn = [(one.prompt, one.num_tokens) for one in prompts.draw(3, rng(), IDS)]
-    assert drawn == [("a", 3), ("b", 9), ("a", 3)]
+    sampled = [(one.prompt, one.num_tokens) for one in prompts.sample(3, rng(), IDS)]
+    assert sampled == [("a", 3), ("b", 9), ("a", 3)]
     path.write_text('{"prompt": "a"}\n{"prompt": ""}\n')
     with pytest.raises(InvalidConfigError, match=r"line 2 of .*prompts\.jsonl is no prompt"):
-        prompts.draw(1, rng(), IDS)
+        prompts.sample(1, rng(), IDS)
 
 
 @pytest.mark.parametrize("kind", [CustomPrompts, ShareGpt])
 def test_a_file_without_a_prompt_is_refused(kind: type[CustomPrompts | ShareGpt], tmp_path: Path) -> None:
     path = tmp_path / "empty"
     with pytest.raises(InvalidConfigError, match=r"--dataset-path is .*; allowed: a readable file"):
-        kind(path=path).draw(1, rng(), IDS)
+        kind(path=path).sample(1, rng(), IDS)
     path.write_text("" if kind is CustomPrompts else "[]")
     with pytest.raises(InvalidConfigError, match=r"--dataset-path is .*; allowed: a file with a prompt"):
-        kind(path=path).draw(1, rng(), IDS)
+        kind(path=path).sample(1, rng(), IDS)
 
 
 def trace(tmp_path: Path) -> Path:
@@ -118,11 +118,11 @@ def trace(tmp_path: Path) -> Path:
 
 def test_a_traces_prompts_share_what_its_ids_share(tmp_path: Path) -> None:
     prompts = TracePrompts(path=trace(tmp_path), scale=Scale(divisor=64, output_divisor=10))
-    first, second, third = (request.prompt for request in prompts.draw(9, rng(), IDS))
+    first, second, third = (request.prompt for request in prompts.sample(9, rng(), IDS))
     assert [len(first), len(second), len(third)] == [16, 16, 16]
     assert (first[:8] == second[:8], first[8:] == second[8:], first[:8] == third[:8]) == (True, False, False)
-    assert [request.num_tokens for request in prompts.draw(2, rng(), IDS)] == [4, 4]
-    assert prompts.draw(1, rng(5), IDS)[0].prompt != first, "no prompt of another seed's run is cached"
+    assert [request.num_tokens for request in prompts.sample(2, rng(), IDS)] == [4, 4]
+    assert prompts.sample(1, rng(5), IDS)[0].prompt != first, "no prompt of another seed's run is cached"
 
 
 def test_a_trace_has_arrivals_of_its_own_which_a_rate_stretches(tmp_path: Path) -> None:

@@ -73,12 +73,7 @@ def test_the_server_counts_the_tokens() -> None:
 
 @pytest.mark.parametrize(
     ("limits", "good"),
-    [
-        ({"ttft": 150.0}, 2),
-        ({"ttft": 150.0, "tpot": 149.0}, 1),
-        ({"e2el": 400.0}, 1),
-        ({"ttft": 1.0}, 0),
-    ],
+    [({"ttft": 150.0}, 2), ({"ttft": 150.0, "tpot": 149.0}, 1), ({"e2el": 400.0}, 1), ({"ttft": 1.0}, 0)],
 )
 def test_goodput_counts_answers_that_meet_every_limit(limits: dict[str, float], good: int) -> None:
     """(TTFT, TPOT, E2E) in ms: (100, 150, 400 and a bit), (50, 50, 100), and one that failed."""

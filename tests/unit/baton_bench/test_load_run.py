@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from baton_bench.answers import LoadRun
-from baton_bench.bench_request import BenchRequest
+from baton_bench.answers import BenchRequest, LoadRun
 from baton_bench.load_run import Limits, run_load
-from baton_bench.targets import Asking, Backend, OpenAiTarget
+from baton_bench.targets import Backend, OpenAiTarget, RequestDefaults
 from tests.unit.baton_bench.scripted_server import EVENTS, Script, ScriptedServer, serving, sized
 
 REQUEST = BenchRequest(prompt="x", num_prompt_tokens=1, num_tokens=1)
@@ -19,7 +18,7 @@ def run(script: Script, times_s: Sequence[float], **limits: float) -> tuple[Load
 
     async def main() -> tuple[LoadRun, ScriptedServer]:
         async with serving(script) as (server, client):
-            target = OpenAiTarget(client, Backend.OPENAI, "", Asking())
+            target = OpenAiTarget(client, Backend.OPENAI, "", RequestDefaults())
             requests, ended = [REQUEST] * len(times_s), []
             load = await run_load(target, requests, times_s, Limits(**given), ended.append)  # type: ignore[arg-type]
             assert len(ended) == len(requests)

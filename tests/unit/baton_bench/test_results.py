@@ -1,4 +1,4 @@
-"""What a run is told as: the table and the names that readers of such results know."""
+"""A run is reported as the table and the names that readers of such results know."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ CPU share of a core:                     0.10
 
 
 def test_json_has_vllms_names() -> None:
-    told = as_json(measure(make_run(make_answer(), make_answer(error="lost")), PERCENTS, {}))
+    result = as_json(measure(make_run(make_answer(), make_answer(error="lost")), PERCENTS, {}))
     parts = ("mean", "median", "std", "p50", "p90", "p99", "p99.9")
     latencies = {f"{part}_{name}_ms" for part in parts for name in ("ttft", "tpot", "itl", "e2el")}
     rates = {"request_throughput", "request_goodput", "output_throughput", "total_token_throughput"}
     counts = {"completed", "failed", "duration", "total_input_tokens", "total_output_tokens"}
-    assert latencies | rates | counts <= set(told)
-    assert (told["completed"], told["failed"], told["error_counts"]) == (1, 1, {"lost": 1})
-    assert "p99_send_lag_ms" in told
+    assert latencies | rates | counts <= set(result)
+    assert (result["completed"], result["failed"], result["error_counts"]) == (1, 1, {"lost": 1})
+    assert "p99_send_lag_ms" in result
 
 
 def test_details_are_one_entry_for_each_request() -> None:
-    told = detailed(make_run(make_answer(), make_answer(error="lost")))
-    assert {len(entries) for entries in told.values()} == {2}
-    assert told["errors"] == ["", "lost"]
-    assert told["output_lens"] == [3, 3]
+    result = detailed(make_run(make_answer(), make_answer(error="lost")))
+    assert {len(entries) for entries in result.values()} == {2}
+    assert result["errors"] == ["", "lost"]
+    assert result["output_lens"] == [3, 3]
 
 
 def test_a_load_generator_that_is_late_or_busy_is_warned_of() -> None:
@@ -72,18 +72,18 @@ def test_a_load_generator_that_is_late_or_busy_is_warned_of() -> None:
     late.reported_tokens = None
     run = LoadRun(answers=(late,), start_s=1.0, duration_s=1.0, cpu_share=0.95)
     figures = measure(run, (50.0,), {})
-    said = list(warnings(figures, is_paced=True))
-    assert said[0].startswith("requests left the load generator up to 20.0 ms late (p99)")
-    assert "95% of a core" in said[1]
-    assert "1 answers came without a usage" in said[2]
+    lines = list(warnings(figures, is_paced=True))
+    assert lines[0].startswith("requests left the load generator up to 20.0 ms late (p99)")
+    assert "95% of a core" in lines[1]
+    assert "1 answers came without a usage" in lines[2]
     assert len(list(warnings(figures, is_paced=False))) == 2
     assert list(warnings(measure(make_run(make_answer()), (50.0,), {}), is_paced=True)) == []
 
 
 def test_the_most_frequent_reasons_of_failures_come_first() -> None:
     run = make_run(make_answer(), *(make_answer(error=error) for error in ("a", "b", "b")))
-    said = list(failures(measure(run, (50.0,), {})))
-    assert said == ["2 of 4 requests failed: b", "1 of 4 requests failed: a"]
+    lines = list(failures(measure(run, (50.0,), {})))
+    assert lines == ["2 of 4 requests failed: b", "1 of 4 requests failed: a"]
 
 
 def test_a_file_is_named_by_what_was_measured() -> None:

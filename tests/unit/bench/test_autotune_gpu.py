@@ -1,12 +1,12 @@
-"""What bench/autotune_gpu.py chooses among, and by what."""
+"""`bench.autotune_gpu` chooses the best candidates by their times."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from autotune_gpu import HEADS, KERNELS, Tuned, best, row_of
 
-from baton_kernels.kernel_configs import DEFAULT_ARCH, KernelConfig, kernel_config
+from baton_kernels.triton.kernel_configs import DEFAULT_ARCH, KernelConfig, kernel_config
+from bench.autotune_gpu import HEADS, KERNELS, Tuned, best, row_of
 
 
 @pytest.mark.parametrize("tuned", KERNELS, ids=lambda tuned: tuned.name)

@@ -1,4 +1,4 @@
-"""The arithmetic of bench/gpu.py, and that each of its parts runs: on a CPU, with tiny shapes."""
+"""The arithmetic of `bench.gpu`, and that each of its parts runs: on a CPU, with tiny shapes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,18 @@ from typing import Any
 
 import pytest
 import torch
-from gpu import PARTS, make_setup, markdown, parse_arguments, run_in_process, run_part, time_limits
-from gpu_measures import (
+
+from baton_kernels.interface.kernels import LayerKernels
+from bench.gpu.__main__ import (
+    PARTS,
+    make_setup,
+    markdown,
+    parse_arguments,
+    run_in_process,
+    run_part,
+    time_limits,
+)
+from bench.gpu.measures import (
     LLAMA3_8B,
     QWEN2_387M,
     TINY,
@@ -21,9 +31,7 @@ from gpu_measures import (
     prefill_attention_flops,
     show,
 )
-from gpu_models import RandomWeights, build
-
-from baton_kernels.interface import LayerKernels
+from bench.gpu.models import RandomWeights, build
 
 HEADS = Heads(name="", num_q_heads=4, num_kv_heads=2, head_dim=8)
 QUICK = ("--device", "cpu", "--quick", "--dtype", "float32")

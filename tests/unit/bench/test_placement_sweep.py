@@ -5,24 +5,19 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from arrivals import Answer
-from paired_runs import PairedRuns
-from placement_sweep import loss, make_cell, make_load
-from replay_metrics import RunMetrics, measure
 
 from baton_simulator.capacity.step_timing import StepTiming, TimingProfile
+from bench.placement_sweep import loss, make_cell, make_load
+from bench.replay.loads import Answer
+from bench.replay.metrics import RunMetrics, measure
+from bench.replay.paired_runs import PairedRuns
 
 TIMING = StepTiming(step_s=0.01, prompt_token_s=0.001, prompt_pair_s=0.0, decode_s=0.0, decode_context_s=0.0)
 PROFILE = TimingProfile(
     model="m", machine="a", is_measured=False, source="s", kv_bytes_per_token=8, timing=TIMING
 )
 ARGUMENTS = argparse.Namespace(
-    profile=PROFILE,
-    output_tokens=8,
-    max_num_batched_tokens=64,
-    topology="4m",
-    seconds=30.0,
-    seed=0,
+    profile=PROFILE, output_tokens=8, max_num_batched_tokens=64, topology="4m", seconds=30.0, seed=0
 )
 
 

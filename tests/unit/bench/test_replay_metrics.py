@@ -1,22 +1,14 @@
-"""From answers to the figures of a table."""
+"""The figures of a table are those of its answers."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
-from arrivals import Answer
-from replay_metrics import (
-    RunMetrics,
-    Spread,
-    measure,
-    paired_change,
-    pairs_table,
-    policy_table,
-    shown,
-)
 
 from baton_simulator.capacity.figures import percentile
+from bench.replay.loads import Answer
+from bench.replay.metrics import RunMetrics, Spread, measure, paired_change, pairs_table, policy_table, shown
 
 
 def make_answer(*times_s: float, cached: int = 0, workers: tuple[str, str] = ("p", "d")) -> Answer:

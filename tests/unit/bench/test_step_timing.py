@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from calibrate import fit, shapes
-from known_timings import named_profile
 
 from baton_core.errors import InvalidConfigError
 from baton_core.worker.step_plan import SeqId, SequenceSlice
 from baton_simulator.capacity.step_timing import StepTiming, TimingProfile, work, write_profile
+from bench.calibrate import fit, shapes
+from bench.replay.worker_sizing import named_profile
 
 TIMING = StepTiming(
     step_s=1.0, prompt_token_s=0.1, prompt_pair_s=0.01, decode_s=0.001, decode_context_s=0.0001

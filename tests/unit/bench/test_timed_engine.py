@@ -7,11 +7,11 @@ import time
 import numpy as np
 import pytest
 import torch
-from timed_engine import TimedEngine, expected_tokens
-from timed_worker import kv_spec
 
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_simulator.capacity.step_timing import StepTiming
+from bench.replay.timed_engine import TimedEngine, expected_tokens
+from bench.replay.timed_worker import kv_spec
 
 BLOCK_SIZE, NUM_BLOCKS, VOCAB_SIZE = 4, 8, 4096
 PROMPT = tuple(range(100, 110))
@@ -46,8 +46,8 @@ def decode(engine: TimedEngine, token: int, table: tuple[int, ...], count: int) 
     """Tokens that follow the prompt and its first token."""
     tokens = [token]
     for position in range(len(PROMPT), len(PROMPT) + count):
-        ((drawn,),) = engine.compute(step((tokens[-1],), position, table)).sampled
-        tokens.append(drawn)
+        ((sampled,),) = engine.compute(step((tokens[-1],), position, table)).sampled
+        tokens.append(sampled)
     return tokens
 
 

@@ -1,4 +1,4 @@
-"""From an engine's answers to the table of a comparison, and that nothing of an engine is left."""
+"""The comparison's figures are those of the engines' answers, and no process of an engine is left."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ STARTS_ANOTHER = (
 
 
 def started_by(log: Path) -> Path:
-    """What /proc has of the process that `STARTS_ANOTHER` has started."""
+    """Return the folder in /proc of the process that `STARTS_ANOTHER` has started."""
     while not (words := log.read_text().split()):
         time.sleep(0.01)
     return Path("/proc", words[0])
@@ -111,7 +111,7 @@ def test_an_engine_that_does_not_answer_is_ended_with_all_it_has_started(tmp_pat
     command = [sys.executable, "-S", "-c", f"{STARTS_ANOTHER}import time\ntime.sleep(60)"]
     with OfflineEngine("theirs", command, log=log, environment={}) as engine:
         other = started_by(log)
-        engine.hold()
+        engine.pause()
         with pytest.raises(EngineFailedError, match=r"did not answer within 0\.1 s"):
             engine.wait_until_ready(0.1)
         assert other.exists()

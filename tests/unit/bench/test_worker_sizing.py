@@ -1,9 +1,9 @@
-"""How large the pools of a replay are."""
+"""The pools of a replay fit their loads."""
 
 from __future__ import annotations
 
-from arrivals import Arrival, Load
-from worker_sizing import num_pool_blocks
+from bench.replay.loads import Arrival, Load
+from bench.replay.worker_sizing import num_pool_blocks
 
 LOAD = Load(arrivals=[Arrival(at_s=0.0, token_ids=[1] * length, num_tokens=10) for length in (54, 90)])
 

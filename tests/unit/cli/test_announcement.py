@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from baton.processes import announcement
-from baton.processes.announcement import Announcement, announcing, reading
-from baton.processes.banner import Place
+from baton.processes import banner
+from baton.processes.banner import Announcement, Place, announcing
+from baton_service.pipes import reading
 
 
 def make_announcement() -> Announcement:
@@ -40,7 +40,7 @@ def announced(lines: bytes, until: Callable[[], bool]) -> None:
 
 
 def test_the_banner_comes_once_when_every_worker_is_there(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, announcement.__name__)
+    caplog.set_level(logging.INFO, banner.__name__)
     ready = status_line(2, is_ready=True)
     lines = [status_line(1, is_ready=True), status_line(2, is_ready=False), ready, ready, b"end\n"]
     announced(b"".join(lines), lambda: "cannot follow" in caplog.text)

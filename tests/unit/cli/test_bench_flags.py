@@ -10,8 +10,8 @@ from baton.cli import main
 from baton.commands.bench_arguments import BENCH_ACTIONS
 from baton.commands.bench_plan import read_plan
 from baton.commands.cli_arguments import parse
-from baton.commands.flags import Flag
 from baton.config.engine_args import BUNDLED_MODEL
+from baton.config.flags import Flag
 from baton_bench.serving import GrpcServer
 from baton_core.errors import InvalidConfigError
 from tests.unit.cli.test_flags import hostile_values
@@ -23,7 +23,7 @@ FLAGS = {flag.name: flag for action in BENCH_ACTIONS for flag in action.flags}
 def test_hostile_values_are_refused_by_flag_and_what_is_allowed(flag: Flag) -> None:
     values = () if flag.kind is bool else hostile_values(flag)
     for value in values:
-        if flag.form is not None and value == "" == flag.default:
+        if flag.pattern is not None and value == "" == flag.default:
             continue  # the way to say nothing
         with pytest.raises(InvalidConfigError) as refused:
             flag.parse(value)
@@ -53,7 +53,7 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
         ),
         ("serve --base-url ftp://x", "--base-url is 'ftp://x'; allowed: http://host:port"),
         ("serve --dataset-name trace", "--dataset-path is ''; allowed: a file"),
-        ("serve --dataset-path x", "--dataset-path is 'x'; allowed: none for random, which is drawn"),
+        ("serve --dataset-path x", "--dataset-path is 'x'; allowed: none for random, which is sampled"),
         ("serve --ramp-up-start-rps 1", "--ramp-up-strategy is not given; allowed: linear or exponential"),
         ("serve --ramp-up-strategy linear --ramp-up-start-rps 1", "--ramp-up-end-rps is not given"),
         (

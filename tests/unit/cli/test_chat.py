@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from baton.cli import main
-from baton.clusters import router_client
+from baton.executors import router_client
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
 

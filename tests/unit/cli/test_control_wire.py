@@ -5,10 +5,18 @@ from typing import Any
 
 import pytest
 
-from baton.clusters.cluster import ApplyModel, CallWorker, Control, Profile, ResetPrefixCache, Sleep, WakeUp
-from baton.clusters.control_wire import decode_control, encode_control, encode_result
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.control_messages import MAX_JSON_BYTES, ControlAction
+from baton_worker.controls.control_wire import decode_control, encode_control, encode_result
+from baton_worker.controls.engine_operations import (
+    ApplyModel,
+    CallWorker,
+    Control,
+    Profile,
+    ResetPrefixCache,
+    Sleep,
+    WakeUp,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +68,7 @@ def test_what_json_cannot_hold_is_refused_by_field(command: Control, field: str)
         ("stop_profile", {"prefix": "x"}, "allowed: an object with no field"),
         ("apply_model", {}, "allowed: an object with func"),
         ("collective_rpc", {"method": "m:f", "args": 1}, "allowed: an object with method, args, kwargs"),
-        ("is_sleeping", {}, "action is <ControlAction.IS_SLEEPING: 'is_sleeping'>"),
+        ("is_sleeping", {}, "action is 'is_sleeping'; allowed: one that a worker's engine executes"),
     ],
 )
 def test_an_argument_that_is_wrong_is_refused(action: str, argument: Any, text: str) -> None:

@@ -1,4 +1,4 @@
-"""How the cores of a machine are shared by its workers."""
+"""Workers share the cores of a machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_threads_that_a_bound_process_starts_stay_on_its_cores() -> None:
     found: list[set[int]] = []
 
     def look() -> None:
-        """On a thread of its own: what is bound here ends with it."""
+        """Run on a thread of its own, with which the binding ends."""
         assert bind("none") == 0
         assert bind(str(available_cpus()[0])) == 1
         below = threading.Thread(target=lambda: found.append(os.sched_getaffinity(0)))

@@ -16,36 +16,26 @@ from baton.commands.cli_arguments import (
     router_flags,
     worker_flags,
 )
-from baton.commands.flags import Flag
-from baton.commands.suffixes import BYTES
 from baton.config.engine_args import EngineArgs
+from baton.config.flags import BYTES, Flag
 from baton_core.errors import InvalidConfigError
 
 COMMAND_OF = {flag: command for command in COMMANDS for flag in command.flags if flag.name.startswith("--")}
 FLAGS_OF_BYTES = {flag.name: flag for flag in COMMAND_OF if flag.name.endswith("-bytes")}
-HOSTILE_NUMBERS = (
-    "",
-    "0x10",
-    "nan",
-    "-inf",
-    "1" * 400,
-    "-" + "9" * 30,
-    "\udcff",
-    "½",
-)
+HOSTILE_NUMBERS = ("", "0x10", "nan", "-inf", "1" * 400, "-" + "9" * 30, "\udcff", "½")
 HOSTILE_TEXTS = ("\udcff", "a\udc80b")
 
 
 def hostile_values(flag: Flag) -> tuple[str, ...]:
     if flag.kind in (int, float):
         return HOSTILE_NUMBERS
-    if flag.form is not None or flag.choices is not None:
+    if flag.pattern is not None or flag.choices is not None:
         return ("", "\n", "\0", "x" * 200, *HOSTILE_TEXTS)
     return HOSTILE_TEXTS
 
 
 def shown(flag: Flag, value: str) -> str:
-    """How an error writes a value: as a number if it is one."""
+    """Return a value as an error writes it: as a number if it is one."""
     try:
         return ascii(flag.kind(value))
     except ValueError:
@@ -253,10 +243,13 @@ def test_sizes_have_units(text: str, num_bytes: int, tmp_path: Path) -> None:
 
 
 def test_all_flags_of_bytes_take_units() -> None:
-    args = parse(["serve", "--max-body-bytes", "8MiB", "--max-header-bytes", "32Ki"])
+    args = parse(
+        ["serve", "--max-body-bytes", "8MiB", "--max-header-bytes", "32Ki", "--max-answer-bytes", "1GB"]
+    )
     assert (args.max_body_bytes, args.max_header_bytes) == (8 * 2**20, 32 * 2**10)
     plain = [name for name, flag in FLAGS_OF_BYTES.items() if flag.suffixes is not BYTES]
-    assert (len(FLAGS_OF_BYTES), plain) == (3, [])
+    assert args.max_answer_bytes == 10**9
+    assert (len(FLAGS_OF_BYTES), plain) == (4, [])
 
 
 @pytest.mark.parametrize(

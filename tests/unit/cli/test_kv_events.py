@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from baton.commands.kv_events import event_lines
-from baton.kv_events.kv_events_config import KVEventsConfig, read_kv_events_config
 from baton.processes.launcher import LocalCluster
 from baton_core.errors import InvalidConfigError
-from baton_core.events.encoding import KVEventBatch
-from baton_core.events.event_stream import FollowedChange
-from baton_core.events.kv_events import AllBlocksCleared, BlockStored
-from baton_core.sessions.router_messages import CacheDelta
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.kv_events.encoding import KVEventBatch
+from baton_core.kv_events.event_stream import FollowedChange
+from baton_core.kv_events.events import AllBlocksCleared, BlockStored
+from baton_worker.kv_events.kv_events_config import KVEventsConfig, read_kv_events_config
 
 ON = {"enable_kv_cache_events": True}
 

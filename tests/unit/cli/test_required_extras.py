@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from baton import extras
-from baton.commands import required_extras
-from baton.commands.required_extras import check_extras
-from baton.extras import MissingExtraError, require_extras
+from baton.config import extras
+from baton.config.extras import MissingExtraError, check_extras, require_extras
 
 REQUIREMENTS = [
     "grpcio<2,>=1.80",
@@ -42,9 +40,7 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     missing: set[str] = set()
     monkeypatch.setattr(extras, "requires", lambda _: REQUIREMENTS)
     monkeypatch.setattr(extras, "_is_installed", lambda name: name not in missing)
-    monkeypatch.setattr(
-        required_extras, "_OF_COMMAND", {"serve": ("router", "worker"), "bench serve": ("bench",)}
-    )
+    monkeypatch.setattr(extras, "_OF_COMMAND", {"serve": ("router", "worker"), "bench serve": ("bench",)})
     return missing
 
 

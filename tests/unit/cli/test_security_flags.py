@@ -10,7 +10,7 @@ from baton.commands.security_arguments import keys_of
 
 
 def handed(*flags: str) -> tuple[dict[str, object], dict[str, object]]:
-    """What the router and the workers of `baton serve` are told of TLS and keys."""
+    """Return the TLS settings and keys that `baton serve` gives its router and its workers."""
     args = parse(["serve", *flags])
     router = parse(["router", *router_flags(args)])
     worker = parse(["decode-worker", *worker_flags(args, num_workers=2)])

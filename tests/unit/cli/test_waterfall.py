@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from baton.commands.waterfall import MIN_BAR, render
+from baton.commands.explain import MIN_BAR, render
 from baton_core.errors import ErrorCode
 from baton_core.requests.phases import Phase, PhaseName, TokenSources
-from baton_core.routing.placement_record import Candidate, Cost, Decision
-from baton_router.http.debug_schemas import Hop, RequestDetails
+from baton_router.core.placement.placement_record import Candidate, Cost, Decision
+from baton_router.http.debug.schemas import Hop, RequestDetails
 
 
 def phase(name: PhaseName, start_s: float, end_s: float, **fields: object) -> Phase:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from baton_core.routing.placement import Placement, PlacementConfig, Unplaceable, place
-from baton_core.routing.placement_record import Decision
-from baton_core.routing.placement_snapshot import PlacementRequest, WorkerSpeed, WorkerView
 from baton_core.sessions.worker_info import Role
+from baton_router.core.placement.eligibility import Unplaceable
+from baton_router.core.placement.placement import Placement, place
+from baton_router.core.placement.placement_config import PlacementConfig
+from baton_router.core.placement.placement_record import Decision
+from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerSpeed, WorkerView
 
 SPEED = WorkerSpeed(prefill_tokens_per_s=1000.0, decode_step_s=0.01, pull_bytes_per_s=1e6)
 BLOCK_SIZE = 10

@@ -7,24 +7,24 @@ from typing import Any
 from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.request_context import RequestContext
-from baton_core.routing.admission import AdmissionConfig
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.flow_state import FlowState
-from baton_core.routing.placement import PlacementConfig, SplitMode
-from baton_core.routing.router_core import RouterConfig, RouterCore
-from baton_core.routing.router_events import (
+from baton_core.sessions.router_messages import FirstToken, Refused, SequenceOutput, TokenBatch, ToRouter
+from baton_core.sessions.worker_info import Role, WorkerLoad
+from baton_router.core.admission.admission import AdmissionConfig
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.flow_state import FlowState
+from baton_router.core.flow.router_core import RouterConfig, RouterCore
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.router_events import (
     EmitTokens,
     FailRequest,
     FinishRequest,
+    FromWorker,
     RouterEvent,
     SendToWorker,
     Submit,
     WorkerJoined,
     WorkerReported,
-    WorkerSaid,
 )
-from baton_core.sessions.router_messages import FirstToken, Refused, SequenceOutput, TokenBatch, ToRouter
-from baton_core.sessions.worker_info import Role, WorkerLoad
 from tests.builders import make_request, make_worker_info
 
 ROLES = {"p": Role.PREFILL, "d": Role.DECODE, "m": Role.MIXED}
@@ -59,8 +59,8 @@ class Client:
     def wait(self, now: float) -> list[tuple[str, Any]]:
         return self._file(self.core.on_deadline(now))
 
-    def join(self, worker_id: str, *, now: float = 0.0) -> list[tuple[str, Any]]:
-        return self.feed(WorkerJoined(info=make_worker_info(worker_id, ROLES[worker_id[0]])), now=now)
+    def join(self, worker_id: str, *, now: float = 0.0, **info: Any) -> list[tuple[str, Any]]:
+        return self.feed(WorkerJoined(info=make_worker_info(worker_id, ROLES[worker_id[0]], **info)), now=now)
 
     def submit(
         self,
@@ -74,7 +74,7 @@ class Client:
         return self.feed(Submit(spec=spec, timeout_s=100.0, context=context), now=now)
 
     def says(self, worker_id: str, message: ToRouter, *, now: float = 0.0) -> list[tuple[str, Any]]:
-        return self.feed(WorkerSaid(worker_id=worker_id, message=message), now=now)
+        return self.feed(FromWorker(worker_id=worker_id, message=message), now=now)
 
     def heartbeat(self, worker_id: str, *, now: float = 0.0, **load_: Any) -> list[tuple[str, Any]]:
         load = WorkerLoad(**{"num_available_blocks": 1000, **load_})
@@ -135,9 +135,9 @@ def client_in(state: FlowState) -> Client:
     client.submit()
     if state is FlowState.WAITING:
         client.says("d", refused())
-    if state in (FlowState.DECODING, FlowState.HOMELESS):
+    if state in (FlowState.DECODING, FlowState.AWAITING_DECODE):
         client.says("p", first_token())
-    if state is FlowState.HOMELESS:
+    if state is FlowState.AWAITING_DECODE:
         client.says("d", refused())
     assert not client.ends
     return client

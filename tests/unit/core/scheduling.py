@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from baton_core.blocks.block_pool import BlockPool
-from baton_core.blocks.paging import Paging
-from baton_core.worker.scheduler import Scheduler
-from baton_core.worker.scheduler_config import SchedulerConfig
+from baton_core.kv_layout.paging import Paging
 from baton_core.worker.sequence import Sequence
 from baton_core.worker.step_plan import StepPlan
+from baton_worker.core.scheduler import Scheduler
+from baton_worker.core.scheduler_config import SchedulerConfig
 from tests.builders import ONE_GROUP, step_result
 
 

@@ -9,23 +9,25 @@ import pytest
 from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.request_context import RequestContext, Slo
-from baton_core.routing.admission import AdmissionConfig
-from baton_core.routing.admission_gate import HoldBack
-from baton_core.routing.admission_outcome import AdmissionOutcome
-from baton_core.routing.placement import SplitMode
-from baton_core.routing.rate_limits import RateLimit
-from baton_core.routing.router_events import ClientGone, FailRequest, WorkerJoined, WorkerLeft
 from baton_core.sessions.worker_info import WorkerRates
+from baton_router.core.admission.admission import AdmissionConfig
+from baton_router.core.admission.admission_gate import DispatchLimit
+from baton_router.core.admission.admission_outcome import AdmissionOutcome
+from baton_router.core.admission.rate_limits import RateLimit
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.router_events import ClientGone, FailRequest, WorkerJoined, WorkerLeft
 from tests.builders import make_worker_info
 from tests.unit.core.routers import Client, first_token, refused, tokens
 
-ONE_SEAT = HoldBack(sequences_per_seat=1.0)
+ONE_SEAT = DispatchLimit(sequences_per_seat=1.0)
 RATES = WorkerRates(prefill_tokens_per_s=10.0, decode_step_s=0.05)
 
 
 def make_client(*worker_ids: str, max_num_seqs: int = 1, **config: Any) -> Client:
     """Mixed workers that run so many sequences at a time, and are given no more."""
-    client = Client(split=SplitMode.NEVER, admission=AdmissionConfig(**{"hold_back": ONE_SEAT, **config}))
+    client = Client(
+        split=SplitMode.NEVER, admission=AdmissionConfig(**{"dispatch_limit": ONE_SEAT, **config})
+    )
     for worker_id in worker_ids:
         client.feed(WorkerJoined(info=make_worker_info(worker_id, max_num_seqs=max_num_seqs)))
     return client
@@ -145,12 +147,12 @@ def test_waiting_ends_at_the_queues_deadline() -> None:
 
 
 def test_prompts_that_a_worker_could_not_begin_soon_wait_at_the_router() -> None:
-    client = make_client("m", max_num_seqs=8, hold_back=HoldBack(queue_s=1.0))
+    client = make_client("m", max_num_seqs=8, dispatch_limit=DispatchLimit(queue_s=1.0))
     client.heartbeat("m", rates=RATES)
     assert names(client.submit("a", prompt=8)) == ["a"]
     assert names(client.submit("b", prompt=8, first=100)) == ["b"]
     assert client.submit("c", prompt=8, first=200) == []
-    assert client.core.fleet.charges()[0].num_sequences == 2
+    assert client.core.fleet.reservations()[0].num_sequences == 2
     assert names(client.says("m", first_token("a"), now=0.8)) == ["c"]
 
 

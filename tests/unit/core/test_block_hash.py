@@ -15,6 +15,8 @@ from baton_core.blocks.block_hash import (
     is_in_first_group,
     root_hash,
 )
+from baton_core.model.model_description import ModelDescription
+from baton_core.model.model_identity import PROTOCOL_VERSION
 from tests.builders import make_identity, make_prompt
 
 ROOT = root_hash(make_identity())
@@ -45,12 +47,15 @@ def test_hashes_grow_with_the_tokens() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"model": "other"},
+        {"weights": "other"},
+        {"description": ModelDescription(config=(("rope_theta", "5"),))},
+        {"kv_variant": "x"},
+        {"quantization": "int8"},
         {"dtype": "bfloat16"},
         {"kv_layout": "x"},
         {"block_size": 8},
         {"kv_windows": (None, 6)},
-        {"protocol_version": 2},
+        {"protocol_version": PROTOCOL_VERSION + 1},
     ],
 )
 def test_the_root_covers_the_model(change: dict[str, Any]) -> None:
@@ -75,5 +80,5 @@ def test_tenants_with_different_salts_share_nothing() -> None:
 
 
 def test_a_salt_cannot_imitate_another_field() -> None:
-    joined = root_hash(make_identity(model="ab"), "c")
-    assert joined != root_hash(make_identity(model="a"), "bc")
+    joined = root_hash(make_identity(weights="ab"), "c")
+    assert joined != root_hash(make_identity(weights="a"), "bc")

@@ -20,7 +20,7 @@ def make_pool(num_blocks: int = 6, *, cached: bytes = b"") -> BlockPool:
 
 
 def import_blocks(pool: BlockPool, *hashes: bytes | None) -> list[int]:
-    block_ids = pool.begin_import(hashes)
+    block_ids = pool.begin_pull(hashes)
     assert block_ids is not None
     return block_ids
 
@@ -223,7 +223,7 @@ def test_an_importing_block_is_neither_readable_nor_writable_nor_findable() -> N
     assert not pool.is_valid(0)
     assert not pool.is_writable(1)
     assert pool.cache.find(b"a") is None
-    assert pool.cache.find_importing(b"a") == 0
+    assert pool.cache.find_pulling(b"a") == 0
     with pytest.raises(AssertionError, match="importing"):
         pool.publish(1, b"b")
 
@@ -234,7 +234,7 @@ def test_a_verified_block_is_readable_and_findable() -> None:
     pool.share([0])
     pool.verify(0)
     assert pool.state(0) is BlockState.ACTIVE
-    assert (pool.cache.find(b"a"), pool.cache.find_importing(b"a")) == (0, None)
+    assert (pool.cache.find(b"a"), pool.cache.find_pulling(b"a")) == (0, None)
 
 
 @pytest.mark.parametrize(("block_hash", "state"), [(b"a", BlockState.CACHED), (None, BlockState.FREE)])
@@ -265,7 +265,7 @@ def test_a_lost_import_is_free_again_and_never_findable() -> None:
     pool.discard(0)
     assert pool.state(0) is BlockState.FREE
     assert pool.cache.find(b"a") is None
-    assert pool.cache.find_importing(b"a") is None
+    assert pool.cache.find_pulling(b"a") is None
     assert pool.allocate(1) == [0]
 
 
@@ -273,7 +273,7 @@ def test_a_quarantined_block_is_given_out_only_after_the_fence() -> None:
     pool = make_pool(1)
     import_blocks(pool, b"a")
     pool.quarantine(0)
-    assert pool.cache.find_importing(b"a") is None
+    assert pool.cache.find_pulling(b"a") is None
     assert pool.allocate(1) is None
     assert pool.num_used == 1
     pool.fence(0)
@@ -291,7 +291,7 @@ def test_an_awaited_import_cannot_be_given_up(method: str) -> None:
 
 def test_an_import_takes_all_or_nothing() -> None:
     pool = make_pool(2)
-    assert pool.begin_import([None, None, None]) is None
+    assert pool.begin_pull([None, None, None]) is None
     assert pool.num_free == 2
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from baton_core.blocks.block_tables import BlockTables
-from baton_core.blocks.paging import Paging
-from baton_core.worker.step_plan import NO_BLOCK
+from baton_core.kv_layout.paging import NO_BLOCK, Paging
 
 MIXED = Paging(block_size=4, windows=(None, 6))
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from baton_core.blocks.block_hash import block_hashes, root_hash
-from baton_core.events.cache_events import BlockContent, cache_events
-from baton_core.events.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.kv_events.cache_events import BlockContent, cache_events
+from baton_core.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 from baton_core.sessions.control_messages import Control, ControlAction
-from baton_core.sessions.router_messages import CacheDelta
 from baton_core.worker.worker_events import CacheChanged, RouterJoined
 from tests.builders import (
     BLOCK_SIZE,
@@ -106,7 +106,7 @@ def test_nothing_is_told_to_followers_unless_it_is_published() -> None:
         effects += worker.step()
     assert len(worker.core.pool.cache) > 0
     assert not any(isinstance(effect, CacheChanged) for effect in effects)
-    assert worker.core.pool.cache.untold == ()
+    assert worker.core.pool.cache.pending_contents == ()
 
 
 def test_followers_hear_of_imported_blocks_and_of_those_decoded_after_them() -> None:

@@ -6,17 +6,18 @@ from typing import Any
 import pytest
 
 from baton_core.errors import ErrorCode
+from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult, EnginePart
-from baton_core.sessions.router_messages import CacheDelta, Refused
-from baton_core.worker.controls import MAX_QUEUED
+from baton_core.sessions.router_messages import Refused
 from baton_core.worker.worker_events import (
     ControlDone,
+    FromRouter,
     RouterJoined,
     RouterLost,
-    RouterSaid,
     RunControl,
     StepDone,
 )
+from baton_worker.core.controls import MAX_QUEUED
 from tests.builders import make_request, make_worker_config, step_result
 from tests.unit.core.workers import ROUTER, Pair, Worker
 
@@ -234,6 +235,6 @@ def test_level_0_pauses_a_worker_that_still_takes_requests(worker: Worker) -> No
 def test_a_wrong_sleep_is_refused_before_anything_is_forgotten(worker: Worker, argument_json: str) -> None:
     finish(worker, "old", prompt=9)
     control = Control(control_id=1, action=ControlAction.SLEEP, argument_json=argument_json, timeout_s=1.0)
-    assert worker.feed(RouterSaid(router_id=ROUTER, message=control)) == []
+    assert worker.feed(FromRouter(router_id=ROUTER, message=control)) == []
     assert answer(worker).code is ErrorCode.INVALID_REQUEST
     assert worker.core.pool.num_cached == 2

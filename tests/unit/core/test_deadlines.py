@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton_core.routing.deadlines import Deadlines
+from baton_router.core.flow.deadlines import Deadlines
 
 NAMES = st.sampled_from("abcdef")
 CHANGES = st.lists(st.tuples(NAMES, st.none() | st.integers(0, 9)), max_size=200)

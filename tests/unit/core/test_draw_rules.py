@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from baton_core.requests.draw_rules import ThinkingBudget
+from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.repetition import RepetitionDetectionParams
-from baton_core.sessions.router_messages import FirstToken, RequestSpec, TokenBatch
-from baton_core.worker.step_plan import DrawHistory, LogprobsSpec, SampleSpec, SeqId
+from baton_core.requests.sampling_rules import ThinkingBudget
+from baton_core.sessions.router_messages import FirstToken, Refused, RequestSpec, TokenBatch
+from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SamplingHistory, SeqId
 from baton_core.worker.worker_events import StepDone
 from tests.builders import EOS_TOKEN_ID, make_prompt, make_request, make_worker_config, step_result
 from tests.unit.core.workers import Pair, Worker
@@ -28,7 +29,7 @@ def next_samples(worker: Worker, token_id: int = 500) -> list[SampleSpec]:
     return [sample for piece in plan.slices for sample in piece.samples]
 
 
-def next_history(worker: Worker, token_id: int = 500) -> DrawHistory:
+def next_history(worker: Worker, token_id: int = 500) -> SamplingHistory:
     (sample,) = next_samples(worker, token_id)
     assert sample.history is not None
     return sample.history
@@ -200,3 +201,35 @@ def test_the_models_own_end_token_is_no_stop_token() -> None:
     worker.step(token_id=EOS_TOKEN_ID)
     (output,) = worker.heard(FirstToken)[0].outputs
     assert (output.finish_reason, output.stop_token_id) == (FinishReason.STOP, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fields"),
+    [
+        ({"allowed_token_ids": (5, 6), "bad_word_ids": ((5,), (6,))}, "bad_words"),
+        ({"allowed_token_ids": (EOS_TOKEN_ID,), "min_tokens": 2}, "min_tokens"),
+        (
+            {"allowed_token_ids": (5, 6), "bad_word_ids": ((5,),), "min_tokens": 2, "stop_token_ids": (6,)},
+            "min_tokens and bad_words",
+        ),
+    ],
+)
+def test_rules_that_leave_no_first_token_are_refused_before_any_work(
+    changes: dict[str, Any], fields: str
+) -> None:
+    worker = make_worker()
+    worker.generate(make_request("a", prompt=4, **changes))
+    (refused,) = worker.heard(Refused)
+    assert refused.code is ErrorCode.INVALID_REQUEST
+    assert refused.message.startswith("allowed_token_ids is (")
+    assert f"beside {fields};" in refused.message
+    assert worker.core.schedule(0.0) is None
+    assert worker.core.num_requests == 0
+
+
+def test_rules_that_leave_a_first_token_are_served() -> None:
+    worker = make_worker()
+    worker.generate(
+        make_request("a", prompt=4, allowed_token_ids=(EOS_TOKEN_ID, 5), bad_word_ids=((5, 5),), min_tokens=2)
+    )
+    assert next_history(worker, 5).rules.params.allowed_token_ids == (EOS_TOKEN_ID, 5)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from baton_core.events.encoding import KVEventBatch
-from baton_core.events.event_stream import MAX_HELD, EventStream, FollowedChange
-from baton_core.events.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
-from baton_core.sessions.router_messages import CacheDelta
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.kv_events.encoding import KVEventBatch
+from baton_core.kv_events.event_stream import MAX_HELD, EventStream, FollowedChange
+from baton_core.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 
 
 def stored(*hashes: bytes | int, epoch: int | None = 1, medium: str = "GPU", group: int = 0) -> BlockStored:

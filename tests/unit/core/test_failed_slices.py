@@ -12,7 +12,7 @@ from tests.builders import make_request, make_worker_config, step_result
 from tests.unit.core.workers import Worker
 
 
-def step_failing(worker: Worker, names: Collection[str], index: int = 0) -> None:
+def step_failing(worker: Worker, names: Collection[str], index: int = 0, *, is_refused: bool = False) -> None:
     """Run a step in which sequence `index` of the requests named fails."""
     plan = worker.core.schedule(0.0)
     assert plan is not None
@@ -23,9 +23,10 @@ def step_failing(worker: Worker, names: Collection[str], index: int = 0) -> None
         if seq_id.request_id in names and seq_id.index == index
     }
     assert failures
+    refused = frozenset(failures) if is_refused else frozenset[int]()
     result = step_result(plan)
     sampled = tuple(() if number in failures else tokens for number, tokens in enumerate(result.sampled))
-    worker.feed(StepDone(result=replace(result, sampled=sampled, failures=failures)))
+    worker.feed(StepDone(result=replace(result, sampled=sampled, failures=failures, refused=refused)))
 
 
 def test_its_neighbours_go_on() -> None:
@@ -59,3 +60,11 @@ def test_a_prompt_that_waits_for_its_puller_is_given_up() -> None:
     step_failing(worker, ["a"])
     assert [message.request_id for message in worker.told] == ["a"]
     assert worker.core.num_requests == worker.core.leases.num_open == worker.core.pool.num_used == 0
+
+
+def test_a_request_whose_fields_contradict_each_other_is_refused_not_failed() -> None:
+    worker = Worker(make_worker_config())
+    worker.generate(make_request("a", prompt=4))
+    step_failing(worker, ["a"], is_refused=True)
+    (failed,) = worker.heard(Failed)
+    assert failed.code is ErrorCode.INVALID_REQUEST

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from baton_core.worker.scheduler import Scheduler
 from baton_core.worker.sequence import Sequence
+from baton_worker.core.scheduler import Scheduler
 from tests.builders import make_sequence, step_result
 from tests.unit.core.scheduling import make_scheduler
 

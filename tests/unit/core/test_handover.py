@@ -7,9 +7,9 @@ import pytest
 from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Refused, Reserved, TokenBatch, Transferred
 from baton_core.worker.worker_events import (
-    Seal,
-    SealFailed,
-    SendToHolder,
+    ChecksumsFailed,
+    ComputeChecksums,
+    SendToProducer,
 )
 from tests.builders import make_request
 from tests.unit.core.workers import Pair
@@ -108,10 +108,11 @@ def test_blocks_that_cannot_be_sealed_are_withdrawn_and_recomputed_by_the_puller
     spec = make_request(prompt=10)
     pair.carry(pair.p.prefill(spec))
     pair.p.step()
-    (seal,) = pair.d.reserve(spec)
-    assert isinstance(seal, SendToHolder)
-    assert isinstance(pair.to_holder(seal.message)[0], Seal)
-    pair.carry(pair.p.feed(SealFailed(request_id="r", message="the device is gone")))
+    (subscribe,) = pair.d.reserve(spec)
+    assert isinstance(subscribe, SendToProducer)
+    request = pair.to_producer(subscribe.message)[0]
+    assert isinstance(request, ComputeChecksums)
+    pair.carry(pair.p.feed(ChecksumsFailed(request=request, error="the device is gone")))
     pair.d.start("r", 500)
     assert pair.d.heard(Transferred)[0].num_recomputed_tokens == 10
     pair.wait(10.0)

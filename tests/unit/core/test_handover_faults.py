@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from baton_core.blocks.block_pool import BlockState
-from baton_core.blocks.peer_messages import BlocksReady, LeaseGone, Subscribe
-from baton_core.blocks.transfer import PullTimings
+from baton_core.sessions.peer_messages import BlocksReady, LeaseGone, Subscribe
 from baton_core.sessions.router_messages import FirstToken, Transferred
 from baton_core.worker.worker_events import (
     AbortPull,
     PullAborted,
     PullDone,
     RouterLost,
-    SendToPuller,
+    SendToConsumer,
     StepDone,
 )
+from baton_decode.core.transfer import PullTimings
 from tests.builders import BLOCK_SIZE, make_request, step_result
 from tests.unit.core.workers import ROUTER, Pair
 
@@ -70,7 +70,23 @@ def test_a_slow_prompt_is_waited_for_as_long_as_the_holder_answers() -> None:
     pair.finish_pulls(now=60.0)
     pair.d.start("r", 500, now=60.0)
     (moved,) = pair.d.heard(Transferred)
-    assert (moved.num_recomputed_tokens, moved.transfer_s) == (0, 60.0)
+    assert (moved.num_recomputed_tokens, moved.transfer_s) == (0, 0.0)
+
+
+def test_the_time_of_a_transfer_is_that_of_its_copies_without_the_wait_for_the_prompt() -> None:
+    pair = Pair(max_num_batched_tokens=8)
+    spec = make_request(prompt=12)
+    pair.reserve(spec)
+    pair.carry(pair.p.prefill(spec))
+    pair.carry(pair.p.step(now=1.0), now=1.0)
+    pair.finish_pulls(now=1.5)
+    for second in range(2, 20):
+        pair.wait(float(second))
+    pair.carry(pair.p.step(now=20.0), now=20.0)
+    pair.finish_pulls(now=22.0)
+    pair.d.start("r", 500, now=30.0)
+    (moved,) = pair.d.heard(Transferred)
+    assert (moved.num_recomputed_tokens, moved.transfer_s) == (0, 2.5)
 
 
 def test_the_lease_of_a_puller_ends_before_that_of_the_holder() -> None:
@@ -82,7 +98,7 @@ def test_the_lease_of_a_puller_ends_before_that_of_the_holder() -> None:
     assert pair.p.core.next_deadline() == 10.5
     pair.is_cut = True
     pair.wait(10.4)
-    assert pair.d.core.imports.num_transfers == 0
+    assert pair.d.core.kv_pulls.num_transfers == 0
     assert pair.p.core.leases.num_open == 1
 
 
@@ -94,10 +110,10 @@ def test_a_late_subscription_for_a_cancelled_request_is_answered_with_a_tombston
     pair.p.cancel("r")
     assert pair.p.core.pool.num_used == 0
     (answer,) = pair._deliver(subscription[0], 1.0)
-    assert isinstance(answer, SendToPuller)
+    assert isinstance(answer, SendToConsumer)
     assert isinstance(answer.message, LeaseGone)
     pair.carry([answer], now=1.0)
-    assert pair.d.core.imports.num_transfers == 0
+    assert pair.d.core.kv_pulls.num_transfers == 0
 
 
 def test_a_prefill_cancelled_between_two_chunks_leaves_nothing() -> None:
@@ -128,8 +144,8 @@ def test_an_answer_of_an_earlier_epoch_moves_nothing() -> None:
     pair = Pair()
     (effect,) = pair.d.reserve(make_request(prompt=10), epoch=2)
     assert isinstance(effect.message, Subscribe)
-    offers = BlocksReady(transfer_id=effect.message.transfer_id, holder_epoch=1, offers=(), renewal=0)
-    assert pair.to_puller(offers) == []
+    offers = BlocksReady(transfer_id=effect.message.transfer_id, producer_epoch=1, offers=(), renewal=0)
+    assert pair.to_consumer(offers) == []
 
 
 # --- content ---
@@ -201,7 +217,7 @@ def states(pair: Pair, *block_ids: int) -> set[BlockState]:
 def test_a_cancel_during_a_pull_drains_it_first() -> None:
     pair = start_pull()
     assert pair.d.cancel("r") == [AbortPull(pull_id=1)]
-    assert states(pair, 0, 1) == {BlockState.IMPORTING}
+    assert states(pair, 0, 1) == {BlockState.PULLING}
     pair.finish_pulls(now=1.0)
     assert states(pair, 0, 1) == {BlockState.FREE}
     pair.assert_nothing_is_held()
@@ -242,6 +258,22 @@ def test_blocks_that_another_request_awaits_survive_the_cancel_of_their_importer
     pair.finish_pulls()
     pair.d.start("other", 500)
     assert pair.d.heard(Transferred)[0].num_recomputed_tokens == 0
+
+
+def test_what_is_computed_again_because_another_request_was_cancelled_says_so() -> None:
+    pair = Pair()
+    first = make_request(prompt=8)
+    pair.reserve(first)
+    pair.reserve(make_request("other", prompt=8))
+    pair.d.cancel("r")
+    pair.carry(pair.p.cancel("r"))
+    pair.prefill(first)
+    pair.carry(pair.p.cancel("r"))
+    pair.d.wait(9.0)
+    pair.d.start("other", 500, now=9.0)
+    (moved,) = pair.d.heard(Transferred)
+    assert moved.num_recomputed_tokens
+    assert moved.is_cancel_the_cause
 
 
 def test_a_request_cancelled_before_its_first_token_leaves_nothing_at_either_worker() -> None:
@@ -286,4 +318,4 @@ def test_timings_can_be_set() -> None:
     pair.is_cut = True
     pair.reserve(make_request(prompt=10))
     pair.wait(0.5)
-    assert pair.d.core.imports.num_transfers == 0
+    assert pair.d.core.kv_pulls.num_transfers == 0

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from baton_core.kv_layout.paging import NO_BLOCK
 from baton_core.sessions.router_messages import Refused, Reserved, Transferred
-from baton_core.worker.step_plan import NO_BLOCK, SequenceSlice
+from baton_core.worker.step_plan import SequenceSlice
 from tests.builders import make_kv_spec, make_request
 from tests.unit.core.workers import Pair
 

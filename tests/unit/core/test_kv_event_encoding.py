@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton_core.events.encoding import KVEventBatch, decode_batch, encode_batch
-from baton_core.events.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+from baton_core.kv_events.encoding import KVEventBatch, decode_batch, encode_batch
+from baton_core.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
 
 HASH, PARENT = bytes(range(16)), bytes(range(16, 32))
 STORED = BlockStored(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from baton_core.blocks.paging import Paging
-from baton_core.worker.scheduler import Scheduler
+from baton_core.kv_layout.paging import NO_BLOCK, Paging
 from baton_core.worker.sequence import Sequence
-from baton_core.worker.step_plan import NO_BLOCK
+from baton_worker.core.scheduler import Scheduler
 from tests.builders import BLOCK_SIZE, make_sequence
 from tests.unit.core.scheduling import finish_step, make_scheduler, plan_step, run_steps, shape
 

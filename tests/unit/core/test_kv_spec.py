@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from baton_core.blocks.kv_spec import KVGroup, KVSpec
+from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
 
 SPEC = KVSpec(num_layers=2, num_kv_heads=2, head_dim=4, block_size=8, dtype="bfloat16")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from baton_core.errors import ErrorCode
 from baton_core.requests.logprobs import PositionLogprobs
-from baton_core.routing.placement import SplitMode
 from baton_core.sessions.router_messages import FirstToken, Prefill, SequenceOutput, TokenBatch
 from baton_core.worker.step_plan import StepResult
 from baton_core.worker.worker_events import StepDone
+from baton_router.core.placement.placement_config import SplitMode
 from tests.builders import make_logprobs, make_request, make_worker_config
 from tests.unit.core.routers import Client, batch, first_token, refused, tokens
 from tests.unit.core.workers import Pair, Worker

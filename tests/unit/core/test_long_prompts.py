@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_core.worker.scheduler import Scheduler
-from baton_core.worker.scheduler_config import SchedulerConfig, SchedulingPolicy, parse_policy
+from baton_worker.core.scheduler import Scheduler
+from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy, parse_policy
 from tests.builders import make_sequence
 from tests.unit.core.scheduling import finish_step, make_scheduler, plan_step, run_steps, shape
 

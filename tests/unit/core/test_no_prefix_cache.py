@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.sessions.router_messages import CacheDelta, Generate
-from baton_core.worker.worker_config import WorkerConfig
-from baton_core.worker.worker_events import RouterJoined, RouterSaid, StepDone
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.sessions.router_messages import Generate
+from baton_core.worker.worker_events import FromRouter, RouterJoined, StepDone
+from baton_worker.core.worker_config import WorkerConfig
 from tests.builders import make_request, make_worker_config, step_result
 from tests.unit.core.workers import ROUTER, Worker
 
@@ -20,7 +21,7 @@ def run(config: WorkerConfig, *request_ids: str) -> list[list[int]]:
     worker.feed(RouterJoined(router_id=ROUTER))
     for request_id in request_ids:
         spec = make_request(request_id, prompt=PROMPT, max_tokens=1)
-        worker.feed(RouterSaid(router_id=ROUTER, message=Generate(spec=spec)))
+        worker.feed(FromRouter(router_id=ROUTER, message=Generate(spec=spec)))
     steps = []
     while (plan := worker.core.schedule(0.0)) is not None:
         steps.append([piece.num_scheduled_tokens for piece in plan.slices])

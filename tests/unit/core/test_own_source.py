@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from baton_core.blocks.peer_messages import LeaseGone, Subscribe
+from baton_core.kv_layout.paging import NO_BLOCK
 from baton_core.requests.phases import TokenSources
+from baton_core.sessions.peer_messages import LeaseGone, Subscribe
 from baton_core.sessions.router_messages import RequestSpec, Reserve, Reserved, Transferred
-from baton_core.worker.step_plan import NO_BLOCK, StepPlan
-from baton_core.worker.worker_events import PullerSaid, SendToPuller
+from baton_core.worker.step_plan import StepPlan
+from baton_core.worker.worker_events import FromConsumer, SendToConsumer
 from tests.builders import make_kv_spec, make_prompt, make_request, make_source, make_worker_config
 from tests.unit.core.workers import Worker
 
@@ -103,10 +104,10 @@ def test_what_is_not_held_any_more_is_found_or_computed_again(is_findable: bool)
 def test_whoever_pulls_it_is_told_and_what_is_read_is_not_written() -> None:
     spec = make_request(prompt=10)
     worker = computed(spec)
-    ask = Subscribe(transfer_id="t", request_id="r", holder_epoch=1, indices=(0, 1, 2), lease_s=9.0)
-    worker.feed(PullerSaid(peer_id=b"d", message=ask))
-    gone = LeaseGone(transfer_id="t", holder_epoch=1, reason="it is decoded where it was computed")
-    assert worker.reserve(spec) == [SendToPuller(peer_id=b"d", message=gone)]
+    ask = Subscribe(transfer_id="t", request_id="r", producer_epoch=1, indices=(0, 1, 2), lease_s=9.0)
+    worker.feed(FromConsumer(peer_id=b"d", message=ask))
+    gone = LeaseGone(transfer_id="t", producer_epoch=1, reason="it is decoded where it was computed")
+    assert worker.reserve(spec) == [SendToConsumer(peer_id=b"d", message=gone)]
     worker.start("r", 500)
     plan = worker.core.schedule(0.0)
     assert plan is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.blocks.paging import Paging, Place
+from baton_core.kv_layout.paging import Paging, Place
 
 FULL = Paging(block_size=4)
 WINDOW = Paging(block_size=4, windows=(6,))

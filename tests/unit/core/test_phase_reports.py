@@ -8,8 +8,8 @@ import pytest
 
 from baton_core.requests.phases import PhaseReport, TokenSources
 from baton_core.sessions.router_messages import Failed
-from baton_core.worker import phase_log
 from baton_core.worker.worker_events import PullAborted, PullDone, RouterLost, StepDone, StepFailed
+from baton_worker.core import phase_log
 from tests.builders import EOS_TOKEN_ID, make_request, make_worker_config, step_result
 from tests.unit.core.workers import ROUTER, Pair, Worker
 

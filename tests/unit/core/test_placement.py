@@ -6,18 +6,13 @@ from typing import Any
 
 import pytest
 
-from baton_core.routing.placement import (
-    Placement,
-    PlacementConfig,
-    SplitMode,
-    Unplaceable,
-    place,
-    place_decoder,
-)
-from baton_core.routing.placement_record import MAX_CANDIDATES
-from baton_core.routing.placement_snapshot import PlacementRequest, WorkerView
-from baton_core.routing.routing_policies import RoutingPolicy
 from baton_core.sessions.worker_info import Role
+from baton_router.core.placement.eligibility import Unplaceable
+from baton_router.core.placement.placement import Placement, place, place_decoder
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.placement.placement_record import MAX_CANDIDATES
+from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerView
+from baton_router.core.placement.routing_policies import RoutingPolicy
 from tests.unit.core.placing import ask, choose, pair, view
 
 SIMPLE = [policy for policy in RoutingPolicy if policy is not RoutingPolicy.COST]
@@ -109,7 +104,7 @@ def num_bytes_of_a_block(num_tokens: int) -> int:
 
 
 @every_policy
-@pytest.mark.parametrize("why", [{"is_asleep": True}, {"is_draining": True}])
+@pytest.mark.parametrize("why", [{"is_asleep": True}, {"is_draining": True}, {"is_paused": True}])
 def test_a_worker_that_takes_nothing_is_passed_over(policy: RoutingPolicy, why: dict[str, Any]) -> None:
     options: dict[str, Any] = {"policy": policy, "split": SplitMode.ALWAYS}
     gone = {"num_cached_tokens": 900, **why}
@@ -149,7 +144,39 @@ def test_a_mixed_worker_without_room_for_the_blocks_can_still_compute_them(polic
         (("m",), {"split": SplitMode.ALWAYS}, "no prefill worker is registered and awake", True),
         (("p", view("d", can_reserve=False)), {}, "no decode worker has room for the prompt", False),
         (("p", view("d", is_asleep=True)), {}, "every decode worker sleeps", True),
-        (("p", view("d", is_draining=True)), {}, "every decode worker sleeps, drains or is faulty", True),
+        (("p", view("d", is_paused=True)), {}, "every decode worker is paused", False),
+        (("p", view("d", is_draining=True)), {}, "every decode worker sleeps or drains", True),
+        (("p", view("d", is_faulty=True)), {}, "every decode worker is faulty", False),
+        (
+            (view("p", is_faulty=True), "d"),
+            {"split": SplitMode.ALWAYS},
+            "every prefill worker is faulty",
+            False,
+        ),
+        (
+            ("d", view("d2", is_faulty=True)),
+            {"excluded": ("d",)},
+            "every decode worker is full",
+            False,
+        ),
+        (
+            (view("d", max_model_len=1200), view("d2", max_model_len=900)),
+            {"num_needed_tokens": 1201},
+            "the request needs 1201 tokens; the largest max_model_len of a decode worker is 1200",
+            True,
+        ),
+        (
+            (view("d", max_model_len=900), view("d2", is_draining=True)),
+            {"num_needed_tokens": 901},
+            "every decode worker that holds 901 tokens sleeps or drains",
+            True,
+        ),
+        (
+            (view("d", max_model_len=900), view("d2", is_faulty=True)),
+            {"num_needed_tokens": 901},
+            "every decode worker is faulty",
+            False,
+        ),
         (
             (view("p", is_asleep=True), "d"),
             {"split": SplitMode.ALWAYS},
@@ -162,8 +189,40 @@ def test_no_place_has_a_reason_and_says_whether_waiting_helps(
     policy: RoutingPolicy, workers: tuple[Any, ...], options: dict[str, Any], reason: str, is_permanent: bool
 ) -> None:
     outcome, decision = choose(*workers, policy=policy, **options)
-    assert outcome == Unplaceable(reason=reason, is_permanent=is_permanent)
+    assert isinstance(outcome, Unplaceable)
+    assert (outcome.reason, outcome.is_permanent) == (reason, is_permanent)
     assert (decision.chosen, decision.reason, decision.candidates) == (None, reason, ())
+
+
+# --- workers that do not hold as long a sequence ---
+
+
+@every_policy
+@pytest.mark.parametrize(("num_tokens", "chosen"), [(1100, {"d1", "d2", "d3"}), (1101, {"d3"})])
+def test_a_worker_that_does_not_hold_the_sequence_is_left_out(
+    policy: RoutingPolicy, num_tokens: int, chosen: set[str]
+) -> None:
+    small = [view(name, max_model_len=1100) for name in ("p1", "d1", "d2")]
+    large = view("d3", num_sequences=5)
+    for split in SplitMode:
+        config = PlacementConfig(policy=policy, split=split)
+        workers = [*small, large, view("p3", num_queued_tokens=500)]
+        placement, decision = place(ask(num_needed_tokens=num_tokens), workers, config)
+        assert isinstance(placement, Placement)
+        assert placement.decode in chosen
+        assert num_tokens <= 1100 or placement.prefill in ("d3", "p3")
+        if num_tokens > 1100:
+            reason = "holds 1100 tokens of a sequence; needed: 1101"
+            assert dict(decision.left_out).items() >= {"d1": reason, "d2": reason, "p1": reason}.items()
+
+
+@every_policy
+def test_a_computed_prompt_moves_to_no_decode_worker_that_does_not_hold_it(policy: RoutingPolicy) -> None:
+    config, small = PlacementConfig(policy=policy), view("d1", max_model_len=1007)
+    request = ask(num_needed_tokens=1008)
+    assert place_decoder(request, [view("p"), small, view("d2", num_sequences=9)], "p", config)[0] == "d2"
+    assert place_decoder(request, [view("p"), small], "p", config)[0] is None
+    assert place_decoder(request, [view("m"), small], "m", config, is_computed=True)[0] == "m"
 
 
 # --- another decode worker ---
@@ -246,7 +305,7 @@ def test_a_decision_tells_of_the_best_candidates_and_of_who_was_none() -> None:
         ("p4", "has refused it"),
         ("d3", "has refused it"),
         ("d8", "sleeps"),
-        ("p8", "drains or is faulty"),
+        ("p8", "drains"),
     )
     assert decision.reason == (
         "alone (split=auto): d0 lacks 1000 tokens; "

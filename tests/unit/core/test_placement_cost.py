@@ -7,11 +7,23 @@ from typing import Any
 
 import pytest
 
-from baton_core.routing.placement import SplitMode
-from baton_core.routing.placement_cost import AFFINITY, CHUNK_TOKENS, COMPANY, HANDOVER_S, CostModel
-from baton_core.routing.placement_record import Cost
-from baton_core.routing.placement_snapshot import PRIOR, WorkerSpeed, WorkerView, speed_of, typical_rates
 from baton_core.sessions.worker_info import WorkerRates
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.placement.placement_cost import (
+    AFFINITY,
+    CHUNK_TOKENS,
+    EXPECTED_BATCH_GROWTH,
+    HANDOVER_S,
+    CostModel,
+)
+from baton_router.core.placement.placement_record import Cost
+from baton_router.core.placement.placement_snapshot import (
+    PRIOR,
+    WorkerSpeed,
+    WorkerView,
+    speed_of,
+    typical_rates,
+)
 from tests.unit.core.placing import BLOCK_BYTES, ask, pair, view
 
 SLOW = {"prefill_tokens_per_s": 500.0}
@@ -51,7 +63,7 @@ def test_the_last_token_is_always_computed() -> None:
 def test_sequences_that_run_wait_for_the_prompt_and_share_their_steps() -> None:
     cost = local(view("m", num_sequences=3), num_output_tokens=10)
     assert cost.stall_s == pytest.approx(3 * 1.0 + 3 * 10 / 1000)
-    assert local(view("d"), num_output_tokens=10).stall_s == pytest.approx(COMPANY * 1.0)
+    assert local(view("d"), num_output_tokens=10).stall_s == pytest.approx(EXPECTED_BATCH_GROWTH * 1.0)
 
 
 def test_blocks_that_are_not_free_are_computed_anew_by_others() -> None:

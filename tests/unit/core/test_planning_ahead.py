@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from baton_core.blocks.paging import Paging
 from baton_core.errors import ErrorCode
+from baton_core.kv_layout.paging import NO_BLOCK, Paging
 from baton_core.sessions.router_messages import Failed, TokenBatch
-from baton_core.worker.scheduler import Scheduler
 from baton_core.worker.sequence import Sequence, SequenceState
-from baton_core.worker.step_plan import DRAWN, NO_BLOCK, Followed, StepPlan
+from baton_core.worker.step_plan import SAMPLED, Followed, StepPlan
 from baton_core.worker.worker_events import StepDone, StepFailed
+from baton_worker.core.scheduler import Scheduler
 from tests.builders import (
     BLOCK_SIZE,
     EOS_TOKEN_ID,
@@ -58,7 +58,7 @@ def test_it_computes_the_tokens_that_the_step_before_draws() -> None:
     plan = plan_ahead(scheduler)
     assert plan is not None
     assert (plan.step_id, plan.follows) == (2, Followed(step_id=first.step_id, rows=(0, 1)))
-    assert [piece.token_ids for piece in plan.slices] == [(DRAWN,), (DRAWN,)]
+    assert [piece.token_ids for piece in plan.slices] == [(SAMPLED,), (SAMPLED,)]
     assert shape(plan) == [("a", 7, 1), ("b", 4, 1)]
     assert [piece.samples[0].position for piece in plan.slices] == [8, 5]
     assert plan.slices[0].samples[0].seed == first.slices[0].samples[0].seed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from baton_core.blocks.block_hash import group_address
 from baton_core.blocks.prefix_cache import PrefixCache
-from baton_core.events.cache_events import BlockContent
-from baton_core.sessions.router_messages import CacheDelta
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.kv_events.cache_events import BlockContent
 
 
 def test_a_content_is_found_by_its_hash() -> None:
@@ -25,10 +25,10 @@ def test_a_content_is_kept_once() -> None:
 
 def test_a_block_being_imported_is_not_a_valid_one() -> None:
     cache = PrefixCache()
-    cache.begin_import(3, b"a")
-    assert (cache.find(b"a"), cache.find_importing(b"a")) == (None, 3)
-    cache.end_import(3, b"a")
-    assert cache.find_importing(b"a") is None
+    cache.begin_pull(3, b"a")
+    assert (cache.find(b"a"), cache.find_pulling(b"a")) == (None, 3)
+    cache.end_pull(3, b"a")
+    assert cache.find_pulling(b"a") is None
 
 
 def test_the_delta_names_what_changed_since_the_last_one() -> None:
@@ -98,7 +98,7 @@ def test_an_emptied_cache_is_told_of_as_a_snapshot_of_what_came_after() -> None:
     cache.take_delta()
     cache.remove(1)
     cache.remove(2)
-    cache.tell_cleared()
+    cache.mark_cleared()
     cache.insert(1, b"b")
     assert cache.take_delta() == CacheDelta(stored=(b"b",), number=2, is_snapshot=True)
     assert cache.take_delta() is None
@@ -111,6 +111,6 @@ def test_contents_are_told_of_what_the_next_delta_tells_as_stored() -> None:
         cache.insert(block_id, bytes([name]), content)
     cache.insert(9, b"a", contents[ord("a")])
     cache.remove(1)
-    assert cache.untold == (contents[ord("a")], contents[ord("c")])
+    assert cache.pending_contents == (contents[ord("a")], contents[ord("c")])
     cache.take_delta()
-    assert cache.untold == ()
+    assert cache.pending_contents == ()

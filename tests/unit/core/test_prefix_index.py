@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from baton_core.routing.prefix_index import PrefixIndex
-from baton_core.sessions.router_messages import CacheDelta
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_router.core.fleet.prefix_index import PrefixIndex
 
 HASHES = [b"a", b"b", b"c"]
 

@@ -6,9 +6,9 @@ import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Refused
-from baton_core.worker.prefix_frontier import PrefixFrontier
-from baton_core.worker.scheduler_config import SchedulerConfig, SchedulingPolicy
 from baton_core.worker.sequence import Sequence, SequenceState
+from baton_worker.core.in_flight_prefixes import InFlightPrefixes
+from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
 from tests.builders import make_request, make_sequence, make_worker_config
 from tests.unit.core.scheduling import finish_step, give_blocks, make_scheduler, plan_step, run_steps, shape
 from tests.unit.core.workers import Worker
@@ -156,13 +156,13 @@ def test_making_room_looks_at_those_that_run_once_for_all_that_wait(monkeypatch:
     for number in range(20):
         scheduler.add(make_sequence(f"{number:02}", prompt=59, first=0, arrival_s=1.0))
     looked_at: list[str] = []
-    add = PrefixFrontier.add
+    add = InFlightPrefixes.add
 
-    def count(frontier: PrefixFrontier, seq: Sequence) -> None:
+    def count(frontier: InFlightPrefixes, seq: Sequence) -> None:
         looked_at.append(seq.seq_id.request_id)
         add(frontier, seq)
 
-    monkeypatch.setattr(PrefixFrontier, "add", count)
+    monkeypatch.setattr(InFlightPrefixes, "add", count)
     assert shape(plan_step(scheduler)) == [("first", 16, 16)]
     assert sorted(looked_at) == ["first", "low"]
 

@@ -8,11 +8,12 @@ import pytest
 
 from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.errors import ErrorCode
-from baton_core.routing.placement import SplitMode
-from baton_core.routing.router_events import EmitPromptLogprobs
-from baton_core.sessions.router_messages import CacheDelta, FirstToken, Prefill, PromptLogprobs
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.sessions.router_messages import FirstToken, Prefill, PromptLogprobs
 from baton_core.worker.step_plan import LogprobsSpec
 from baton_core.worker.worker_events import StepDone
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.router_events import EmitPromptLogprobs
 from tests.builders import (
     BLOCK_SIZE,
     make_identity,
@@ -145,7 +146,7 @@ def test_a_prompt_that_was_told_is_computed_anew_at_once() -> None:
     for end in (4, 8, 12):
         assert seq.max_chunk_tokens == 4
         seq.num_computed_tokens = end
-        seq.tell_prompt(entries[end - 3 : end + 1])
+        seq.take_prompt_logprobs(entries[end - 3 : end + 1])
     assert seq.max_chunk_tokens > 12
 
 
@@ -157,7 +158,7 @@ def test_a_prompt_that_is_computed_anew_in_other_chunks_goes_on_where_it_was() -
         targets = seq.prompt_targets(start, end)
         assert targets in ((), tuple(seq.token_ids[start + 1 : end + 1]))
         seq.num_computed_tokens = end
-        told.append(seq.tell_prompt(entries[start + 1 :][: len(targets)]) if targets else None)
+        told.append(seq.take_prompt_logprobs(entries[start + 1 :][: len(targets)]) if targets else None)
     assert told == [(1, entries[1:6]), None, (6, entries[6:10]), (10, entries[10:12]), None]
 
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from baton_core.routing.fleet import Fleet
-from baton_core.routing.rate_aging import (
+from baton_core.sessions.worker_info import Role, WorkerLoad, WorkerRates
+from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.placement.rate_aging import (
     FRESH_S,
     HALF_LIFE_S,
     NOISE,
@@ -16,7 +17,6 @@ from baton_core.routing.rate_aging import (
     aged_rates,
     median,
 )
-from baton_core.sessions.worker_info import Role, WorkerLoad, WorkerRates
 from tests.builders import make_worker_info
 
 D, P = Role.DECODE, Role.PREFILL

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from baton_core.routing.rate_limits import Rate, RateLimit, RateLimits, Shortage
+from baton_router.core.admission.rate_limits import Rate, RateLimit, RateLimits, Shortage
 
 
 def ask(limits: RateLimits, now: float, tenant: str = "a", num_tokens: int = 10) -> Shortage | None:
     """Ask for a request, and take it if that is allowed."""
     shortage = limits.shortage(now, tenant, num_tokens)
     if shortage is None:
-        limits.charge(now, tenant, num_requests=1, num_tokens=num_tokens)
+        limits.spend(now, tenant, num_requests=1, num_tokens=num_tokens)
     return shortage
 
 
@@ -35,7 +35,7 @@ def test_tokens_are_counted_and_what_was_charged_too_much_comes_back() -> None:
     limits = RateLimits(RateLimit(tokens=600))
     assert ask(limits, 0.0, num_tokens=500) is None
     assert ask(limits, 0.0, num_tokens=200) == Shortage(rate=Rate.TOKENS, limit=600, wait_s=10.0)
-    limits.charge(0.0, "a", num_tokens=-400)
+    limits.spend(0.0, "a", num_tokens=-400)
     assert ask(limits, 0.0, num_tokens=200) is None
 
 

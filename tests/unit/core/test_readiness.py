@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.routing.readiness import why_not_ready
 from baton_core.sessions.worker_info import Role, WorkerLoad
+from baton_router.core.fleet.readiness import why_not_ready
 from tests.builders import make_worker_info
 
 READY = WorkerLoad()

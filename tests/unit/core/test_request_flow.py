@@ -6,9 +6,6 @@ import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
-from baton_core.routing.flow_state import FlowState
-from baton_core.routing.placement import SplitMode
-from baton_core.routing.router_events import ClientGone, FinishRequest, RouterEvent, StopMatched, WorkerLeft
 from baton_core.sessions.router_messages import (
     Cancel,
     Failed,
@@ -19,11 +16,14 @@ from baton_core.sessions.router_messages import (
     Start,
     Transferred,
 )
+from baton_router.core.flow.flow_state import FlowState
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.router_events import ClientGone, FinishRequest, RouterEvent, StopMatched, WorkerLeft
 from tests.builders import make_request, make_source
 from tests.unit.core.routers import FAR, Client, batch, client_in, first_token, refused, tokens
 
-LIVE = [FlowState.WAITING, FlowState.LOCAL, FlowState.SPLIT, FlowState.DECODING, FlowState.HOMELESS]
-STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+LIVE = [FlowState.WAITING, FlowState.LOCAL, FlowState.SPLIT, FlowState.DECODING, FlowState.AWAITING_DECODE]
+STOP = FinishReason.STOP
 CANCEL = Cancel(request_id="r")
 
 
@@ -52,7 +52,7 @@ def test_a_split_request_ends_with_its_last_token() -> None:
     moved = Transferred(request_id="r", num_blocks=2, num_bytes=99, transfer_s=0.125)
     client.says("d", moved, now=1.0)
     client.says("d", batch(tokens("r")), now=1.0)
-    assert client.says("d", batch(tokens("r", 0, 7, reason=LENGTH)), now=3.0) == [
+    assert client.says("d", batch(tokens("r", 0, 7, reason=STOP)), now=3.0) == [
         ("d", CANCEL),
         ("p", CANCEL),
     ]
@@ -111,7 +111,7 @@ def test_only_sequences_that_go_on_are_started() -> None:
                 FlowState.LOCAL: ErrorCode.DEADLINE_EXCEEDED,
                 FlowState.SPLIT: ErrorCode.DEADLINE_EXCEEDED,
                 FlowState.DECODING: ErrorCode.DEADLINE_EXCEEDED,
-                FlowState.HOMELESS: ErrorCode.DEADLINE_EXCEEDED,
+                FlowState.AWAITING_DECODE: ErrorCode.DEADLINE_EXCEEDED,
             },
         ),
     ],
@@ -126,7 +126,7 @@ def test_what_ends_a_request_in_each_state(
         assert client.code is codes[state]
         assert {message for _, message in sent} <= {CANCEL}
         assert client.core.num_requests == 0
-        assert client.core.fleet.is_ledger_empty
+        assert client.core.fleet.has_no_reservations
         client.feed(ClientGone(request_id="r"), now=FAR)
         client.wait(FAR)
         assert len(client.ends) == 1
@@ -134,7 +134,7 @@ def test_what_ends_a_request_in_each_state(
         assert not client.ends
 
 
-@pytest.mark.parametrize("state", [FlowState.SPLIT, FlowState.DECODING, FlowState.HOMELESS])
+@pytest.mark.parametrize("state", [FlowState.SPLIT, FlowState.DECODING, FlowState.AWAITING_DECODE])
 def test_a_client_that_leaves_cancels_both_legs(state: FlowState) -> None:
     client = client_in(state)
     assert client.feed(ClientGone(request_id="r")) == [("d", CANCEL), ("p", CANCEL)]
@@ -148,7 +148,7 @@ def test_a_client_that_leaves_cancels_both_legs(state: FlowState) -> None:
         (FlowState.SPLIT, "d", True),
         (FlowState.DECODING, "d", True),
         (FlowState.DECODING, "p", False),
-        (FlowState.HOMELESS, "d", False),
+        (FlowState.AWAITING_DECODE, "d", False),
     ],
 )
 def test_a_failure_counts_while_the_request_depends_on_that_worker(
@@ -206,7 +206,7 @@ def test_a_refusing_decode_worker_is_replaced_while_the_prompt_is_computed() -> 
 def test_without_another_decode_worker_the_prefill_is_cancelled_and_the_request_waits() -> None:
     client = client_in(FlowState.SPLIT)
     assert client.says("d", refused()) == [("d", CANCEL), ("p", CANCEL)]
-    assert client.core.fleet.is_ledger_empty
+    assert client.core.fleet.has_no_reservations
     sent = client.heartbeat("d", now=1.0)
     assert [(worker_id, type(message)) for worker_id, message in sent] == [("p", Prefill), ("d", Reserve)]
     assert sent[0][1].spec.request_id == "r\t1"
@@ -259,8 +259,8 @@ def test_a_decode_worker_that_refuses_after_the_first_token_is_replaced() -> Non
     assert isinstance(client.terminal, FinishRequest)
 
 
-def test_a_homeless_request_moves_in_with_the_first_worker_that_has_room() -> None:
-    client = client_in(FlowState.HOMELESS)
+def test_a_request_awaiting_decode_goes_to_the_first_worker_that_has_room() -> None:
+    client = client_in(FlowState.AWAITING_DECODE)
     assert [worker_id for worker_id, _ in client.join("d2", now=3.0)] == ["d2", "d2"]
     sent = client.says("d2", refused(), now=4.0)
     assert [(worker_id, type(message)) for worker_id, message in sent] == [("d", Reserve), ("d", Start)]
@@ -271,7 +271,7 @@ def test_a_homeless_request_moves_in_with_the_first_worker_that_has_room() -> No
     assert (end.timings.first_token_s, end.timings.decode_worker) == (0.0, "d")
 
 
-def test_a_homeless_request_stays_where_it_was_computed_once_nobody_else_decodes() -> None:
+def test_a_request_awaiting_decode_stays_where_it_was_computed_once_nobody_else_decodes() -> None:
     client = Client("m", "d", split=SplitMode.ALWAYS)
     client.submit()
     client.says("m", first_token())
@@ -285,7 +285,7 @@ def test_a_homeless_request_stays_where_it_was_computed_once_nobody_else_decodes
 
 
 def test_blocks_that_nobody_takes_in_fifteen_seconds_are_computed_again_where_there_is_room() -> None:
-    client = client_in(FlowState.HOMELESS)
+    client = client_in(FlowState.AWAITING_DECODE)
     sent = []
     for tick in range(1, 80):
         now = tick / 2
@@ -299,12 +299,12 @@ def test_blocks_that_nobody_takes_in_fifteen_seconds_are_computed_again_where_th
 
 
 def test_the_ledger_survives_a_refusing_worker_that_leaves_and_returns() -> None:
-    client = client_in(FlowState.HOMELESS)
+    client = client_in(FlowState.AWAITING_DECODE)
     client.feed(WorkerLeft(worker_id="d", reason="it restarts"))
     client.join("d")
     client.says("d", batch(tokens("r", reason=STOP)))
     assert isinstance(client.terminal, FinishRequest)
-    assert client.core.fleet.is_ledger_empty
+    assert client.core.fleet.has_no_reservations
 
 
 def test_a_lost_prefill_worker_does_not_matter_once_its_token_is_there() -> None:
@@ -333,8 +333,8 @@ def test_a_stop_string_ends_one_sequence_of_several() -> None:
     assert end.num_output_tokens == 3
 
 
-def test_a_stop_string_can_end_a_homeless_request() -> None:
-    client = client_in(FlowState.HOMELESS)
+def test_a_stop_string_can_end_a_request_awaiting_decode() -> None:
+    client = client_in(FlowState.AWAITING_DECODE)
     client.feed(StopMatched(request_id="r", index=0))
     assert isinstance(client.terminal, FinishRequest)
 

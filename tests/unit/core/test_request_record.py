@@ -8,9 +8,9 @@ from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_core.requests.request_context import RequestContext
-from baton_core.routing.request_record import MAX_PLACINGS, RequestRecord
-from baton_core.routing.router_core import RouterConfig, RouterCore
-from baton_core.routing.router_events import ClientGone, Submit, WorkerLeft
+from baton_router.core.flow.request_record import MAX_PLACINGS, RequestRecord
+from baton_router.core.flow.router_core import RouterConfig, RouterCore
+from baton_router.core.router_events import ClientGone, Submit, WorkerLeft
 from tests.builders import make_request
 from tests.unit.core.routers import Client, batch, first_token, refused, tokens
 
@@ -29,7 +29,7 @@ def test_a_finished_request_has_its_placement_its_first_token_and_its_end() -> N
     client = Client("p", "d")
     client.submit(now=1.0)
     client.says("p", first_token(), now=2.0)
-    client.says("d", batch(tokens("r", 0, 7, 8, reason=FinishReason.LENGTH)), now=3.0)
+    client.says("d", batch(tokens("r", 0, 7, 8, reason=FinishReason.STOP)), now=3.0)
     record = record_of(client)
     assert shape(record) == [
         ("admit", 1.0, 1.0),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from baton_core.routing.role_balance import BalanceConfig, RoleBalance
-from baton_core.routing.role_pressure import Limits, Waiting, Worker, measure
-from baton_core.routing.router_events import SetRole
 from baton_core.sessions.worker_info import Role, WorkerLoad, WorkerRates
+from baton_router.core.fleet.role_balance import BalanceConfig, RoleBalance
+from baton_router.core.fleet.role_pressure import Limits, Waiting, Worker, measure
+from baton_router.core.router_events import SetRole
 from tests.builders import make_worker_info
 
 P, D, M = Role.PREFILL, Role.DECODE, Role.MIXED
@@ -40,13 +40,13 @@ def fleet(prefill: int, decode: int, mixed: int = 0, *, queue_s: float, fullness
 
 
 def watch(
-    balance: RoleBalance, workers: list[Worker], *, from_s: float = 0.0, looks: int = 10, **waiting: int
+    balance: RoleBalance, workers: list[Worker], *, from_s: float = 0.0, evaluations: int = 10, **waiting: int
 ) -> list[SetRole]:
     shifts = []
-    for number in range(looks):
+    for number in range(evaluations):
         now = from_s + number
         assert balance.is_due(now)
-        shifts += balance.look(now, workers, Waiting(**waiting))
+        shifts += balance.evaluate(now, workers, Waiting(**waiting))
         assert balance.next_deadline() == now + CONFIG.interval_s
     return shifts
 
@@ -126,14 +126,14 @@ def test_a_burst_shorter_than_the_window_shifts_nothing() -> None:
     balance = RoleBalance(CONFIG)
     calm, busy = fleet(1, 2, queue_s=0.0, fullness=0.1), fleet(1, 2, queue_s=2.9, fullness=0.1)
     for now in range(0, 60, 3):
-        assert watch(balance, calm, from_s=now, looks=2) == []
-        assert watch(balance, busy, from_s=now + 2, looks=1) == []
+        assert watch(balance, calm, from_s=now, evaluations=2) == []
+        assert watch(balance, busy, from_s=now + 2, evaluations=1) == []
 
 
 def test_after_a_shift_nothing_is_shifted_until_the_dwell_time_is_over() -> None:
     balance, workers = RoleBalance(CONFIG), fleet(1, 4, queue_s=9.0, fullness=0.1)
-    assert len(watch(balance, workers, looks=22)) == 1
-    assert len(watch(balance, workers, from_s=22, looks=1)) == 1
+    assert len(watch(balance, workers, evaluations=22)) == 1
+    assert len(watch(balance, workers, from_s=22, evaluations=1)) == 1
     assert [(shift.at_s, shift.before, shift.after) for shift in balance.shifts] == [
         (2.0, D, P),
         (22.0, D, P),
@@ -147,7 +147,7 @@ def test_a_router_that_is_not_the_balancer_looks_but_shifts_nothing() -> None:
     balance.is_balancer = False
     assert watch(balance, workers) == []
     balance.is_balancer = True
-    assert len(watch(balance, workers, from_s=10, looks=1)) == 1
+    assert len(watch(balance, workers, from_s=10, evaluations=1)) == 1
 
 
 def test_without_a_configuration_it_is_never_due() -> None:
@@ -172,7 +172,7 @@ class Fluid:
             level = self._rng.uniform(1 - noise, 1 + noise)
             inflow = self._flow(self._queued, P, level * tokens_per_s, kept=1.0, drained=RATE)
             self._flow(self._running, D, level * sequences / 10, kept=0.9)
-            for shift in self._balance.look(float(now), self._workers(inflow / RATE), NOBODY):
+            for shift in self._balance.evaluate(float(now), self._workers(inflow / RATE), NOBODY):
                 self.roles[shift.worker_id] = shift.role
         return [shift.at_s for shift in list(self._balance.shifts)[first:]]
 

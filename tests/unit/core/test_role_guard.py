@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidRequestError
-from baton_core.routing.role_guard import require_served
 from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
+from baton_router.core.fleet.role_guard import require_served
 from tests.builders import make_worker_info
 
 PAIR = {"p": Role.PREFILL, "d": Role.DECODE}

@@ -9,10 +9,14 @@ import pytest
 
 from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.errors import ErrorCode, IncompatibleWorkerError
+from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.requests.finish import FinishReason
-from baton_core.routing.placement import SplitMode
-from baton_core.routing.router_core import RouterConfig, RouterCore
-from baton_core.routing.router_events import (
+from baton_core.sessions.control_messages import ControlResult
+from baton_core.sessions.router_messages import Generate, OutputSoFar, Prefill
+from baton_core.sessions.worker_info import WorkerLoad
+from baton_router.core.flow.router_core import RouterConfig, RouterCore
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.router_events import (
     ClientGone,
     FailRequest,
     FinishRequest,
@@ -21,9 +25,6 @@ from baton_core.routing.router_events import (
     WorkerLeft,
     WorkerReported,
 )
-from baton_core.sessions.control_messages import ControlResult
-from baton_core.sessions.router_messages import CacheDelta, Generate, OutputSoFar, Prefill
-from baton_core.sessions.worker_info import WorkerLoad
 from tests.builders import BLOCK_SIZE, make_identity, make_request, make_worker_info
 from tests.unit.core.routers import Client, batch, first_token, refused, tokens
 
@@ -97,8 +98,8 @@ def test_who_refuses_because_it_sleeps_is_passed_over_and_waited_for_by_nobody()
 
 def test_an_incompatible_worker_does_not_join() -> None:
     client = Client("m", split=SplitMode.NEVER)
-    stranger = make_worker_info("n", identity=make_identity(model="other"))
-    with pytest.raises(IncompatibleWorkerError, match="model is 'other'"):
+    stranger = make_worker_info("n", identity=make_identity(weights="other"))
+    with pytest.raises(IncompatibleWorkerError, match="weights is 'other'"):
         client.feed(WorkerJoined(info=stranger))
     client.submit()
     assert workers_of(client.sent) == ["m"]
@@ -129,7 +130,7 @@ def test_only_the_requests_of_a_lost_worker_move() -> None:
         client.says("d2", first_token(name, tokens(name, reason=FinishReason.STOP)))
     assert [end.request_id for end in client.ends] == ["b", "a"]
     assert all(isinstance(end, FinishRequest) for end in client.ends)
-    assert client.core.fleet.is_ledger_empty
+    assert client.core.fleet.has_no_reservations
 
 
 def test_one_batch_may_end_several_requests() -> None:
@@ -137,7 +138,7 @@ def test_one_batch_may_end_several_requests() -> None:
     for name in "ab":
         client.submit(name)
         client.says("d", first_token(name))
-    client.says("d", batch(tokens("a", reason=FinishReason.STOP), tokens("b", reason=FinishReason.LENGTH)))
+    client.says("d", batch(tokens("a", reason=FinishReason.STOP), tokens("b", reason=FinishReason.STOP)))
     assert [end.request_id for end in client.ends] == ["a", "b"]
     assert client.core.next_deadline() is None
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from baton_core.routing.placement import SplitMode
-from baton_core.routing.routing_policies import Half, RoutingPolicy, rank
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.placement.routing_policies import Half, RoutingPolicy, rank
 from tests.unit.core.placing import ask, pair, view
 
 ALWAYS: dict[str, Any] = {"split": SplitMode.ALWAYS}

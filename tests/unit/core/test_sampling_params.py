@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.sampling_checks import (
+from baton_core.requests.sampling_params import (
     MAX_BAD_WORDS,
     MAX_EXTRA_ARGS_BYTES,
     MAX_LOGIT_BIASES,
@@ -19,8 +19,11 @@ from baton_core.requests.sampling_checks import (
     MAX_STOP_CHARACTERS,
     MAX_STOP_STRINGS,
     MAX_STOP_TOKEN_IDS,
+    RequestOutputKind,
+    SamplingParams,
+    derived_seed,
+    sequence_seed,
 )
-from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams, derived_seed, sequence_seed
 
 INT = "an integer from {} to {}"
 EXTRA_ARGS = f"an object that JSON can hold, in at most {MAX_EXTRA_ARGS_BYTES} bytes"

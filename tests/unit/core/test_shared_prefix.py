@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from baton_core.blocks.block_hash import root_hash
-from baton_core.blocks.paging import Paging
-from baton_core.worker.scheduler import Scheduler
+from baton_core.kv_layout.paging import Paging
 from baton_core.worker.sequence import Sequence
 from baton_core.worker.step_plan import SeqId
+from baton_worker.core.scheduler import Scheduler
 from tests.builders import BLOCK_SIZE, ONE_GROUP, make_identity, make_params, make_sequence
 from tests.unit.core.scheduling import finish_step, make_scheduler, plan_step, run_steps, shape
 

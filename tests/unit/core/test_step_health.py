@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Failed, FirstToken, Refused
-from baton_core.worker.step_health import FIRST_PAUSE_S, MAX_IN_A_ROW, MAX_PAUSE_S, MAX_TEXT
 from baton_core.worker.worker_events import StepDone, StepFailed
+from baton_worker.core.step_health import FIRST_PAUSE_S, MAX_IN_A_ROW, MAX_PAUSE_S, MAX_TEXT
 from tests.builders import make_request, make_worker_config, step_result
 from tests.unit.core.workers import Worker
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from baton_core.requests.finish import FinishReason
-from baton_core.routing.router_events import EmitTokens
-from baton_core.routing.token_stream import TokenStream
 from baton_core.sessions.router_messages import SequenceOutput
+from baton_router.core.flow.token_stream import TokenStream
+from baton_router.core.router_events import EmitTokens
 from tests.builders import make_request
 
 

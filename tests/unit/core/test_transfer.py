@@ -1,4 +1,4 @@
-"""The puller's side: every wanted block ends once, as valid, lost, or quarantined and then fenced."""
+"""The consumer's side: every wanted block ends once, as valid, lost, or quarantined and then fenced."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from baton_core.blocks.peer_messages import (
+from baton_core.sessions.peer_messages import (
     BlockOffer,
     BlocksReady,
     Confirm,
@@ -17,8 +17,8 @@ from baton_core.blocks.peer_messages import (
     Release,
     Subscribe,
 )
-from baton_core.blocks.transfer import PullTimings, Transfer, TransferState, TransferStep
-from baton_core.worker.worker_events import AbortPull, BlockPull, Pull, SendToHolder
+from baton_core.worker.worker_events import AbortPull, BlockPull, Pull, SendToProducer
+from baton_decode.core.transfer import PullTimings, Transfer, TransferState, TransferStep
 from tests.builders import make_source
 
 WANTED = {0: 10, 1: 11, 2: 12}
@@ -45,24 +45,24 @@ def offer(index: int) -> BlockOffer:
 
 def ready(*indices: int, renewal: int = 0, epoch: int = 3) -> BlocksReady:
     return BlocksReady(
-        transfer_id="t", holder_epoch=epoch, offers=tuple(offer(i) for i in indices), renewal=renewal
+        transfer_id="t", producer_epoch=epoch, offers=tuple(offer(i) for i in indices), renewal=renewal
     )
 
 
 def gone(epoch: int = 3) -> LeaseGone:
-    return LeaseGone(transfer_id="t", holder_epoch=epoch, reason="it was cancelled")
+    return LeaseGone(transfer_id="t", producer_epoch=epoch, reason="it was cancelled")
 
 
 def confirmed(is_held: bool = True) -> Confirmed:
-    return Confirmed(transfer_id="t", holder_epoch=3, is_held=is_held)
+    return Confirmed(transfer_id="t", producer_epoch=3, is_held=is_held)
 
 
-RELEASE = Release(transfer_id="t", holder_epoch=3)
+RELEASE = Release(transfer_id="t", producer_epoch=3)
 NOTHING = TransferStep()
 
 
 def sent(step: TransferStep) -> list[Any]:
-    return [effect.message for effect in step.effects if isinstance(effect, SendToHolder)]
+    return [effect.message for effect in step.effects if isinstance(effect, SendToProducer)]
 
 
 # --- the way it should go ---
@@ -80,7 +80,7 @@ def test_a_transfer_asks_for_what_it_lacks() -> None:
     )
     (message,) = sent(transfer.start(5.0))
     assert message == Subscribe(
-        transfer_id="t", request_id="r", holder_epoch=3, indices=(0, 1, 2), lease_s=10.0
+        transfer_id="t", request_id="r", producer_epoch=3, indices=(0, 1, 2), lease_s=10.0
     )
     assert transfer.next_deadline() == 8.0
 
@@ -97,7 +97,7 @@ def test_without_checksums_blocks_are_readable_only_once_the_holder_confirms() -
     transfer = make_transfer()
     transfer.on_message(1.0, ready(0, 1, 2))
     step = transfer.on_pull_done(2.0, 1, (), "")
-    confirm = Confirm(transfer_id="t", holder_epoch=3, offers=(offer(0), offer(1), offer(2)))
+    confirm = Confirm(transfer_id="t", producer_epoch=3, offers=(offer(0), offer(1), offer(2)))
     assert (sent(step), step.valid) == ([confirm], ())
     step = transfer.on_message(3.0, confirmed())
     assert (sent(step), step.valid, transfer.state) == ([RELEASE], (10, 11, 12), TransferState.DONE)
@@ -124,7 +124,7 @@ def test_a_lease_is_renewed_every_three_seconds() -> None:
     transfer.on_message(1.0, ready(0))
     assert transfer.next_deadline() == 3.0
     (message,) = sent(transfer.on_deadline(3.0))
-    assert message == LeaseRenew(transfer_id="t", holder_epoch=3, missing=(1, 2), renewal=1)
+    assert message == LeaseRenew(transfer_id="t", producer_epoch=3, missing=(1, 2), renewal=1)
     assert transfer.next_deadline() == 6.0
 
 
@@ -245,7 +245,7 @@ def give_up_in_flight(**changes: Any) -> Transfer:
         (11, 12),
         TransferState.DRAINING,
     )
-    assert transfer.awaited_blocks == (10,)
+    assert transfer.in_flight_blocks == (10,)
     return transfer
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.routing.drain_rate import DrainRate
-from baton_core.routing.output_forecast import OutputForecast
+from baton_router.core.admission.drain_rate import DrainRate
+from baton_router.core.admission.output_forecast import OutputForecast
 from tests.builders import make_request
 
 

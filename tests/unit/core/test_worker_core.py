@@ -7,18 +7,19 @@ from typing import Any
 import pytest
 
 from baton_core.errors import ErrorCode
-from baton_core.requests.draw_rules import ThinkingBudget
+from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.requests.finish import FinishReason
-from baton_core.sessions.router_messages import CacheDelta, Cancel, Failed, FirstToken, Refused, TokenBatch
-from baton_core.worker.worker_core import WorkerCore
+from baton_core.requests.sampling_rules import ThinkingBudget
+from baton_core.sessions.router_messages import Cancel, Failed, FirstToken, Refused, TokenBatch
 from baton_core.worker.worker_events import (
+    FromRouter,
     RouterJoined,
     RouterLost,
-    RouterSaid,
     SendToRouter,
     StepDone,
     StepFailed,
 )
+from baton_worker.core.worker_core import WorkerCore
 from tests.builders import EOS_TOKEN_ID, VOCAB_SIZE, make_request, make_worker_config, step_result
 from tests.unit.core.workers import ROUTER, Worker
 
@@ -282,7 +283,7 @@ def test_a_failed_step_fails_a_request_once_whatever_its_number_of_sequences() -
 def test_a_lost_router_takes_its_requests_along() -> None:
     worker = make_worker()
     worker.generate(make_request("a"))
-    worker.feed(RouterSaid(router_id="other", message=Cancel(request_id="x")))
+    worker.feed(FromRouter(router_id="other", message=Cancel(request_id="x")))
     worker.feed(RouterLost(router_id="other"))
     assert worker.core.num_requests == 1
     worker.feed(RouterLost(router_id=ROUTER))

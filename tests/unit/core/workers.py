@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from baton_core.blocks.peer_messages import ToHolder, ToPuller
 from baton_core.requests.phases import PhaseReport
+from baton_core.sessions.peer_messages import ToConsumer, ToProducer
 from baton_core.sessions.router_messages import (
     Cancel,
     FirstTokenOf,
@@ -16,22 +16,22 @@ from baton_core.sessions.router_messages import (
     Start,
     ToWorker,
 )
-from baton_core.worker.worker_config import WorkerConfig
-from baton_core.worker.worker_core import WorkerCore
 from baton_core.worker.worker_events import (
-    HolderSaid,
+    ChecksumsComputed,
+    ComputeChecksums,
+    FromConsumer,
+    FromProducer,
+    FromRouter,
     Pull,
     PullDone,
-    PullerSaid,
-    RouterSaid,
-    Seal,
-    Sealed,
-    SendToHolder,
-    SendToPuller,
+    SendToConsumer,
+    SendToProducer,
     SendToRouter,
     StepDone,
     WorkerEvent,
 )
+from baton_worker.core.worker_config import WorkerConfig
+from baton_worker.core.worker_core import WorkerCore
 from tests.builders import make_source, make_worker_config, step_result
 
 ROUTER = "router"
@@ -57,7 +57,7 @@ class Worker:
         return effects
 
     def command(self, message: ToWorker, *, now: float = 0.0) -> list[Any]:
-        return self.feed(RouterSaid(router_id=ROUTER, message=message), now=now)
+        return self.feed(FromRouter(router_id=ROUTER, message=message), now=now)
 
     def generate(self, spec: RequestSpec, *, now: float = 0.0) -> list[Any]:
         return self.command(Generate(spec=spec), now=now)
@@ -109,7 +109,7 @@ class Pair:
         self.is_cut = False
         """Nothing passes between the two any more."""
         self.broken_blocks: set[int] = set()
-        """Holder's blocks whose content arrives wrong."""
+        """Producer's blocks whose content arrives wrong."""
 
     def reserve(self, spec: RequestSpec, *, epoch: int = 1, now: float = 0.0) -> None:
         self.carry(self.d.reserve(spec, epoch=epoch, now=now), now=now)
@@ -153,28 +153,22 @@ class Pair:
             case Pull():
                 self.pulls.append(effect)
                 return []
-            case Seal():
-                sealed = Sealed(
-                    request_id=effect.request_id,
-                    indices=effect.indices,
-                    block_ids=effect.block_ids,
-                    checksums=effect.block_ids,
-                )
-                return self.p.feed(sealed, now=now)
-            case SendToHolder(message=message) if not self.is_cut:
-                return self.to_holder(message, now=now)
-            case SendToPuller(message=message) if not self.is_cut:
-                return self.to_puller(message, now=now)
+            case ComputeChecksums():
+                return self.p.feed(ChecksumsComputed(request=effect, checksums=effect.block_ids), now=now)
+            case SendToProducer(message=message) if not self.is_cut:
+                return self.to_producer(message, now=now)
+            case SendToConsumer(message=message) if not self.is_cut:
+                return self.to_consumer(message, now=now)
         return []
 
-    def to_holder(self, message: ToHolder, *, now: float = 0.0) -> list[Any]:
-        return self.p.feed(PullerSaid(peer_id=b"d", message=message), now=now)
+    def to_producer(self, message: ToProducer, *, now: float = 0.0) -> list[Any]:
+        return self.p.feed(FromConsumer(peer_id=b"d", message=message), now=now)
 
-    def to_puller(self, message: ToPuller, *, now: float = 0.0) -> list[Any]:
-        return self.d.feed(HolderSaid(message=message), now=now)
+    def to_consumer(self, message: ToConsumer, *, now: float = 0.0) -> list[Any]:
+        return self.d.feed(FromProducer(message=message), now=now)
 
     def assert_nothing_is_held(self) -> None:
         for worker in (self.p, self.d):
             assert worker.core.pool.num_used == 0
-            assert worker.core.leases.num_open == worker.core.imports.num_transfers == 0
+            assert worker.core.leases.num_open == worker.core.kv_pulls.num_transfers == 0
             assert worker.core.num_requests == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_kernels.cpu_selection import load_build
+from baton_kernels.cpu.selection import load_build
 from tests.models import make_model
 
 

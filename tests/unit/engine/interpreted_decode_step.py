@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from baton_core.worker.step_plan import SequenceSlice
-from baton_engine.decode_inputs import DecodeInputs
+from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.registry import build_model, read_model_config
-from baton_engine.runner import ModelRunner
-from baton_engine.step_attention import StepAttention
-from baton_engine.weights import WeightReader
-from baton_kernels.interface import AttentionBatch
+from baton_engine.models.step_attention import StepAttention
+from baton_engine.steps.decode_inputs import DecodeInputs
+from baton_engine.steps.runner import ModelRunner
+from baton_kernels.interface.kernels import AttentionBatch
 from baton_kernels.selection import select_kernels
 from tests.unit.engine.steps import make_plan, make_runner, make_slice
 
@@ -31,7 +31,7 @@ MAX_MODEL_LEN: Final = 48
 PROMPTS: Final = {"a": (9, (5, 2, 9)), "b": (21, (0, 11, 3, 7)), "c": (1, (1, 4))}
 """Length and blocks of each sequence."""
 STEPS: Final = (("a", "b"), ("c",))
-"""Who decodes in each step: fewer than the inputs have room for, and never the same."""
+"""The sequences that decode in each step: fewer than the inputs have room for, and never the same."""
 
 
 def decode_slices(runner: ModelRunner, names: Sequence[str], lengths: dict[str, int]) -> list[SequenceSlice]:
@@ -43,7 +43,7 @@ def decode_slices(runner: ModelRunner, names: Sequence[str], lengths: dict[str, 
 
 
 def eager_hidden(runner: ModelRunner, slices: Sequence[SequenceSlice]) -> Tensor:
-    """What the runner's own kernels compute, unpadded; writes to its pool."""
+    """Return the results of the runner's own kernels, unpadded; writes to its pool."""
     batches = AttentionBatch.build_groups(
         query_lens=[1] * len(slices),
         context_lens=[piece.start + 1 for piece in slices],
@@ -57,8 +57,8 @@ def eager_hidden(runner: ModelRunner, slices: Sequence[SequenceSlice]) -> Tensor
 
 @torch.inference_mode()
 def differences(folder: Path) -> list[dict[str, float]]:
-    from baton_kernels.triton_attention import TritonAttention  # reads TRITON_INTERPRET
-    from baton_kernels.triton_layers import TritonLayers
+    from baton_kernels.triton.attention import TritonAttention  # reads TRITON_INTERPRET
+    from baton_kernels.triton.layers import TritonLayers
 
     runner = make_runner(folder)
     model = build_model(read_model_config(folder), WeightReader(folder, torch.float32), TritonLayers())

@@ -8,14 +8,21 @@ from typing import Any
 
 import torch
 
-from baton_core.blocks.kv_spec import KVSpec
-from baton_core.requests.draw_rules import DrawRules, ThinkingBudget
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.worker.step_plan import DrawHistory, LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.requests.sampling_rules import SamplingRules, ThinkingBudget
+from baton_core.worker.step_plan import (
+    LogprobsSpec,
+    SampleSpec,
+    SamplingHistory,
+    SeqId,
+    SequenceSlice,
+    StepPlan,
+)
+from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
-from baton_engine.runner import ModelRunner
-from baton_engine.weights import WeightReader
+from baton_engine.steps.runner import ModelRunner
 from baton_kernels.selection import select_kernels
 
 BLOCK_SIZE = 8
@@ -46,7 +53,7 @@ def make_spec(
     top_p: float = 1.0,
     min_p: float = 0.0,
     logprobs: LogprobsSpec | None = None,
-    history: DrawHistory | None = None,
+    history: SamplingHistory | None = None,
 ) -> SampleSpec:
     return SampleSpec(
         seed=seed,
@@ -66,9 +73,9 @@ def make_rules(
     thinking: ThinkingBudget | None = None,
     ending: Sequence[int] = (),
     **params: Any,
-) -> DrawRules:
+) -> SamplingRules:
     """Rules of a request; `params` are fields of `SamplingParams`."""
-    return DrawRules(
+    return SamplingRules(
         params=SamplingParams(**{"max_tokens": None, **params}),
         bad_words=tuple(bad_words),
         thinking=thinking,
@@ -78,9 +85,9 @@ def make_rules(
 
 def make_history(
     output: Sequence[int] = (), *, prompt: Sequence[int] = (1, 2), name: str = "a", **rules: Any
-) -> DrawHistory:
+) -> SamplingHistory:
     """A draw after `output`; `rules` are those of `make_rules`, or `rules` made by it."""
-    return DrawHistory(
+    return SamplingHistory(
         seq_id=SeqId(name, 0),
         rules=rules.pop("rules", None) or make_rules(**rules),
         prompt_token_ids=tuple(prompt),

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import NoBadWordsLogitsProcessor
 
-from baton_engine.bad_words import BadWords
-from baton_engine.logits_rules import LogitsRules
+from baton_engine.sampling.bad_words import BadWords
+from baton_engine.sampling.logits_rules import LogitsRules
 from tests.unit.engine.steps import make_history
 
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
-from baton_engine.batch_invariance import invariant_kernels
+from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.kernel_choice import invariant_kernels
 from baton_engine.loading import EngineSettings, load_model, load_runner
 from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.models.step_attention import StepAttention
 from baton_engine.sizing import KVCacheSettings
-from baton_engine.step_attention import StepAttention
-from baton_engine.weights import WeightReader
-from baton_kernels.cpu_selection import load_build
-from baton_kernels.interface import AttentionBatch, Kernels
+from baton_kernels.cpu.selection import load_build
+from baton_kernels.interface.kernels import AttentionBatch, Kernels
 from baton_kernels.selection import select_kernels
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables
 
@@ -86,7 +86,7 @@ class Machine:
             seq.num_computed += count
 
     def logits(self, tokens: Sequence[int], chunk_len: int) -> Tensor:
-        """Of a sequence that is alone; its blocks are free again afterwards."""
+        """Logits of a sequence that is alone; its blocks are free again afterwards."""
         seq = self.sequence(tokens)
         while seq.num_computed < len(tokens):
             self.step((seq, min(chunk_len, len(tokens) - seq.num_computed)))

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_core.blocks.kv_spec import KVGroup, KVSpec
-from baton_core.worker.step_plan import DRAWN, NO_BLOCK
-from baton_engine.decode_graphs import capture_sizes
-from baton_engine.decode_inputs import DecodeInputs
+from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
+from baton_core.kv_layout.paging import NO_BLOCK
+from baton_core.worker.step_plan import SAMPLED
+from baton_engine.steps.decode_graphs import capture_sizes
+from baton_engine.steps.decode_inputs import DecodeInputs
 from tests.unit.engine.steps import make_slice
 
 ROOT = Path(__file__).parents[3]
@@ -68,9 +69,9 @@ def test_a_step_lies_in_the_first_places_of_every_group() -> None:
 
 def test_tokens_that_are_on_the_device_take_their_places() -> None:
     inputs = DecodeInputs(SPEC, 5, 32)
-    drawn = torch.tensor([70, 80])
-    pieces = [make_slice([DRAWN], [3, 1], start=9, num_groups=2), make_slice([DRAWN], [2], num_groups=2)]
-    inputs.fill(pieces, 4, drawn)
+    sampled = torch.tensor([70, 80])
+    pieces = [make_slice([SAMPLED], [3, 1], start=9, num_groups=2), make_slice([SAMPLED], [2], num_groups=2)]
+    inputs.fill(pieces, 4, sampled)
     assert inputs.token_ids[:4].tolist() == [70, 80, 0, 0]
     assert inputs.batches(4)[0].positions.tolist() == [9, 0, 0, 0]
 

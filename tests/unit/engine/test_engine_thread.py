@@ -5,8 +5,8 @@ from __future__ import annotations
 import queue
 
 from baton_core.worker.step_plan import StepPlan, StepResult
-from baton_engine.engine_thread import EngineThread
-from baton_engine.step_pipeline import Launched
+from baton_engine.steps.engine_thread import EngineThread
+from baton_engine.steps.step_pipeline import Launched
 
 
 def test_a_step_that_exits_is_a_step_that_fails() -> None:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from baton_engine.step_attention import StepAttention
-from baton_kernels.interface import AttentionBatch
+from baton_engine.models.step_attention import StepAttention
+from baton_kernels.interface.kernels import AttentionBatch
 from baton_kernels.selection import select_kernels
 from tests.models import DYNAMIC_ROPE, VARIANTS, make_model, make_prompt, reference_logits
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables, load_model

@@ -16,9 +16,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
+from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.loading import EngineSettings, load_runner
 from baton_engine.sizing import KVCacheSettings
-from baton_engine.weights import WeightReader
+
+pytestmark = pytest.mark.slow
 
 HOSTILE_VALUES = (
     None,
@@ -56,7 +58,7 @@ def load(folder: Path) -> None:
 
 
 def is_refused(folder: Path) -> bool:
-    """Whether loading ends with an error of ours; any other error is the test's failure."""
+    """Return True if loading ends with an error of ours; any other error fails the test."""
     try:
         load(folder)
     except (InvalidModelError, InvalidConfigError) as error:

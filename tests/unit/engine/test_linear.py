@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch.nn import functional
 
+from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.linear import Linear, load_head
-from baton_engine.weights import WeightReader
-from baton_kernels import cpu_packed, onednn
-from baton_kernels.cpu_library import CpuLibrary
-from baton_kernels.cpu_packed import PackedProduct, depth_of, packed_product, takes
-from baton_kernels.cpu_selection import load_build
-from baton_kernels.cpu_variants import (
+from baton_kernels.cpu import onednn, packed
+from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.packed import PackedProduct, packed_product, takes
+from baton_kernels.cpu.selection import load_build
+from baton_kernels.cpu.variants import (
     AMX,
     AVX2,
     AVX512,
@@ -32,7 +32,7 @@ from baton_kernels.cpu_variants import (
     cpu_flags,
     usable_variants,
 )
-from baton_kernels.interface import VECTORISED, Function, LayerKernels
+from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels
 from baton_kernels.selection import select_kernels
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
 
@@ -46,7 +46,7 @@ PACKING: Final = tuple(variant.name for variant in usable_variants(cpu_flags()) 
 @pytest.fixture(params=[PACKING[0], "oneDNN"])
 def kernels(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> LayerKernels:
     """Kernels that pack small weights too, or oneDNN that does."""
-    monkeypatch.setattr(cpu_packed, "MIN_PACKED_ELEMENTS", 0)
+    monkeypatch.setattr(packed, "MIN_PACKED_ELEMENTS", 0)
     monkeypatch.setattr(onednn, "MIN_REORDERED_ELEMENTS", 0)
     return LayerKernels() if request.param == "oneDNN" else layers_of(request.param)
 
@@ -202,8 +202,8 @@ def test_small_bfloat16_weights_are_packed_where_a_build_has_no_arithmetic_for_t
 
 def test_bfloat16_pairs_need_an_even_number_of_inputs() -> None:
     library = load(EMULATED_AMX)
-    assert depth_of(library, torch.bfloat16) == 2
-    pairs = SimpleNamespace(variant=AVX512_BF16, loaded=library.loaded)
+    assert library.packed_depth(torch.bfloat16) == 2
+    pairs = SimpleNamespace(variant=AVX512_BF16, packed_depth=library.packed_depth)
     assert packed_product(pairs, make_weight(128, 65, dtype=torch.bfloat16), None) is None
 
 

@@ -9,15 +9,16 @@ import huggingface_hub.constants
 import pytest
 import torch
 
-from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError, InvalidModelError
-from baton_engine import element_type, runner
-from baton_engine.decode_graphs import DecodeGraphs
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_engine import dtype
+from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
-from baton_engine.element_type import resolve_dtype
+from baton_engine.dtype import resolve_dtype
 from baton_engine.loading import EngineSettings, load_runner
-from baton_engine.model_folder import resolve_model
 from baton_engine.sizing import KVCacheSettings
+from baton_engine.steps import runner
+from baton_engine.steps.decode_graphs import DecodeGraphs
 from baton_kernels.selection import select_kernels
 from tests.models import DYNAMIC_ROPE, greedy_reference, make_model, make_prompt
 from tests.unit.engine.steps import generate
@@ -75,7 +76,7 @@ def _captures(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = type(select_kernels("cpu").attention)
     monkeypatch.setattr(kernels, "is_capturable", lambda self, kv_pool: True)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(runner, "DecodeRecordings", DecodeGraphs)
+    monkeypatch.setattr(runner, "DecodeReplay", DecodeGraphs)
 
 
 @pytest.mark.usefixtures("_captures")
@@ -163,12 +164,12 @@ def test_a_local_folder_is_taken_as_it_is(tmp_path: Path) -> None:
 def test_element_types_follow_the_checkpoint_and_the_cpu(
     requested: str, checkpoint: str, is_native: bool, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(element_type, "multiplies_bfloat16", lambda: is_native)
+    monkeypatch.setattr(dtype, "multiplies_bfloat16", lambda: is_native)
     assert resolve_dtype(requested, checkpoint, CPU) == expected
 
 
 def test_a_gpu_keeps_the_checkpoints_type_whatever_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(element_type, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(dtype, "multiplies_bfloat16", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     assert resolve_dtype("auto", "bfloat16", GPU) == torch.bfloat16
     assert resolve_dtype("auto", "float16", GPU) == torch.float16
@@ -208,7 +209,7 @@ def test_a_device_that_torch_cannot_use_is_refused(monkeypatch: pytest.MonkeyPat
 def test_a_changed_element_type_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(element_type, "multiplies_bfloat16", lambda: False)
+    monkeypatch.setattr(dtype, "multiplies_bfloat16", lambda: False)
     with caplog.at_level("INFO"):
         resolve_dtype("auto", "bfloat16", CPU)
     assert caplog.messages == ["weights are bfloat16; computing in float32 on this cpu"]

@@ -16,11 +16,12 @@ from transformers import (
     SequenceBiasLogitsProcessor,
 )
 
-from baton_core.requests.draw_rules import ThinkingBudget
-from baton_core.worker.step_plan import DrawHistory, SampleSpec
-from baton_engine.draw_state import DrawState
-from baton_engine.logits_rules import LogitsRules, unpack_bits
-from baton_engine.sampler import Sampler
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.sampling_rules import ThinkingBudget
+from baton_core.worker.step_plan import SampleSpec, SamplingHistory
+from baton_engine.sampling.logits_rules import LogitsRules, unpack_bits
+from baton_engine.sampling.sampler import Sampler
+from baton_engine.sampling.sampling_state import SamplingState
 from tests.unit.engine.steps import make_history, make_spec
 
 VOCAB_SIZE = 53
@@ -36,14 +37,14 @@ def random_tokens(seed: int, count: int, below: int = VOCAB_SIZE) -> tuple[int, 
     return tuple(torch.randint(0, below, (count,), generator=generator).tolist())
 
 
-def apply(logits: Tensor, *histories: DrawHistory) -> Tensor:
+def apply(logits: Tensor, *histories: SamplingHistory) -> Tensor:
     """Return the first rows after the rules of `histories`."""
     changed = logits.clone()
     assert LogitsRules().apply(changed, dict(enumerate(histories))) == {}
     return changed
 
 
-def in_plain_python(logits: Sequence[float], history: DrawHistory) -> list[float]:
+def in_plain_python(logits: Sequence[float], history: SamplingHistory) -> list[float]:
     """The rules, token by token, in vLLM's order."""
     params, output = history.rules.params, list(history.output_token_ids)
     seen = {*history.prompt_token_ids, *output}
@@ -146,14 +147,15 @@ def test_the_end_of_thinking_is_alone_possible_whatever_else_is_said() -> None:
     assert over[0].isfinite().nonzero()[:, 0].tolist() == [10]
 
 
-@pytest.mark.parametrize(("ending", "drawn"), [((), 0), ((50, 3), 3)])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_where_all_is_excluded_the_lowest_end_token_is_drawn(
-    ending: tuple[int, ...], drawn: int, temperature: float
-) -> None:
-    history = make_history((1,), allowed_token_ids=(7, 8), bad_words=((7,), (1, 8)), ending=ending)
-    spec = make_spec(temperature=temperature, history=history, top_p=0.5)
-    assert Sampler().draw(random_logits(0), [spec]).token_ids.tolist() == [drawn]
+def test_where_all_is_excluded_the_row_alone_fails_and_its_fields_are_named(temperature: float) -> None:
+    history = make_history((1,), allowed_token_ids=(7, 8), bad_words=((7,), (1, 8)))
+    specs = [make_spec(temperature=temperature, history=each, top_p=0.5) for each in (history, None)]
+    drawn = Sampler().sample(random_logits(0, num_rows=2), specs)
+    assert list(drawn.failures) == [0]
+    assert isinstance(drawn.failures[0], InvalidRequestError)
+    assert "bad_words" in str(drawn.failures[0])
+    assert 0 <= drawn.token_ids[1] < VOCAB_SIZE
 
 
 def test_end_tokens_that_the_model_has_not_are_no_fault() -> None:
@@ -173,8 +175,8 @@ def test_rows_without_rules_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -
         raise AssertionError("rules were applied")
 
     monkeypatch.setattr(LogitsRules, "apply", refuse)
-    monkeypatch.setattr(DrawState, "__init__", refuse)
-    assert len(Sampler().draw(random_logits(0, 3), [make_spec()] * 3).token_ids) == 3
+    monkeypatch.setattr(SamplingState, "__init__", refuse)
+    assert len(Sampler().sample(random_logits(0, 3), [make_spec()] * 3).token_ids) == 3
 
 
 OUTPUT = (0, 1, 1, 2)
@@ -201,7 +203,7 @@ def test_draws_follow_the_distribution_that_rules_and_filters_leave(
     logits = torch.tensor([[0.5, 1.2, 0.8, 0.4, 0.1, 0.9, -0.2, 0.3]])
     history = make_history(OUTPUT, prompt=(3, 0), **rules)
     specs = [make_spec(position, seed=11, history=history, **filters) for position in range(count)]
-    drawn = Counter(Sampler().draw(logits.repeat(count, 1), specs).token_ids.tolist())
+    drawn = Counter(Sampler().sample(logits.repeat(count, 1), specs).token_ids.tolist())
     expected = probabilities(in_plain_python(logits[0].tolist(), history), specs[0])
     assert set(drawn) == set(expected)
     statistic = sum((drawn[token_id] - count * p) ** 2 / (count * p) for token_id, p in expected.items())
@@ -209,7 +211,7 @@ def test_draws_follow_the_distribution_that_rules_and_filters_leave(
 
 
 def probabilities(logits: list[float], spec: SampleSpec) -> dict[int, float]:
-    """Of the tokens that temperature, min_p, top_k and top_p leave, one after the other."""
+    """Shares of the tokens that temperature, min_p, top_k and top_p leave, one after the other."""
     weights = {token_id: math.exp(logit / spec.temperature) for token_id, logit in enumerate(logits)}
     limit = spec.min_p * max(weights.values())
     kept = sorted((-weight, token_id) for token_id, weight in weights.items() if weight and weight >= limit)

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.worker.step_plan import LogprobsSpec
-from baton_engine import logprobs
-from baton_engine.logprobs import LogprobsMode, gather_logprobs
-from baton_engine.runner import ModelRunner
-from baton_engine.sampler import Sampler
+from baton_engine.sampling import token_logprobs
+from baton_engine.sampling.sampler import Sampler
+from baton_engine.sampling.token_logprobs import LogprobsMode, gather_logprobs
+from baton_engine.steps.runner import ModelRunner
 from tests.models import make_prompt, reference_logits
 from tests.unit.engine.steps import make_history, make_plan, make_runner, make_slice, make_spec
 
@@ -106,7 +106,7 @@ def test_prompt_logprobs_are_transformers_in_chunks_and_pieces(
     max_rows: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logprobs, "MAX_ROWS", max_rows)
+    monkeypatch.setattr(token_logprobs, "MAX_ROWS", max_rows)
     others = make_prompt(9, seed=4)
     found: list[PositionLogprobs] = []
     for start, stop in ((0, 8), (8, 21)):
@@ -139,7 +139,7 @@ def test_the_logits_of_few_prompt_tokens_exist_at_a_time(
 
     of_model = runner.model.logits
     monkeypatch.setattr(runner.model, "logits", logits_of)
-    monkeypatch.setattr(logprobs, "MAX_ROWS", 8)
+    monkeypatch.setattr(token_logprobs, "MAX_ROWS", 8)
     piece = make_slice(PROMPT, (0, 1, 2), prompt_targets=PROMPT[1:], prompt_logprobs=LogprobsSpec())
     runner.execute(make_plan(piece))
     assert sizes == [8, 8, 4]
@@ -153,7 +153,7 @@ def test_modes_tell_of_the_models_logits_or_of_what_is_drawn_from(mode: Logprobs
         make_spec(temperature=2.0, top_k=2, logprobs=LogprobsSpec(num_top=-1), history=history),
         make_spec(top_k=2, logprobs=LogprobsSpec(num_top=-1)),
     ]
-    drawn = Sampler(mode=mode).draw(logits.clone(), specs)
+    drawn = Sampler(mode=mode).sample(logits.clone(), specs)
     if mode.is_processed:
         logits = torch.tensor([[1.5, 3.0, -math.inf, -math.inf], [3.0, 2.0, 1.0, 0.0]])
     values = logits.log_softmax(dim=-1) if "logprobs" in mode else logits

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from baton_core.blocks.kv_spec import KVGroup
+from baton_core.kv_layout.kv_spec import KVGroup
 from baton_engine.models.decoder_config import DecoderConfig
 from baton_engine.models.registry import read_model_config
 from baton_engine.models.rope_config import LongRopeScaling

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from baton_core.errors import InvalidConfigError
+from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.loading import EngineSettings, load_model
 from baton_engine.models.registry import read_model_config
 from baton_engine.quantization import Quantization, require_quantizable
-from baton_engine.weights import WeightReader
 from baton_kernels.selection import select_kernels
 from tests.unit.engine.test_batch_invariance import PROMPT, Machine, mixed_steps
 

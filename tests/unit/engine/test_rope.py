@@ -9,10 +9,10 @@ import torch
 from transformers import LlamaConfig, Phi3Config, PreTrainedConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from baton_engine.config_fields import ConfigFields
+from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.models.rope import RotaryEmbedding, inverse_frequencies
 from baton_engine.models.rope_config import RopeReader
-from baton_kernels.interface import LayerKernels
+from baton_kernels.interface.kernels import LayerKernels
 
 HEAD_DIM: Final = 32
 MAX_LEN: Final = 512

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_core.worker.step_plan import DRAWN, Followed, SequenceSlice, StepPlan, StepResult
-from baton_engine.runner import ModelRunner
+from baton_core.worker.step_plan import SAMPLED, Followed, SequenceSlice, StepPlan, StepResult
+from baton_engine.steps.runner import ModelRunner
 from tests.models import greedy_reference, make_prompt
 from tests.unit.engine.steps import BLOCK_SIZE, generate, make_plan, make_runner, make_slice, make_spec
 
@@ -104,8 +104,8 @@ def test_a_step_computes_the_tokens_of_the_one_before_it_without_knowing_them(ru
         return make_slice(token_ids, blocks[name], start=start, samples=(sample,), name=name)
 
     first = StepPlan(step_id=1, slices=tuple(piece(name, 0, prompts[name]) for name in "abc"))
-    both = tuple(piece(name, len(prompts[name]), [DRAWN]) for name in "ac")
-    last = piece("c", len(prompts["c"]) + 1, [DRAWN])
+    both = tuple(piece(name, len(prompts[name]), [SAMPLED]) for name in "ac")
+    last = piece("c", len(prompts["c"]) + 1, [SAMPLED])
     plans = (
         first,
         StepPlan(step_id=2, slices=both, follows=Followed(step_id=1, rows=(0, 2))),

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from baton_core.worker.step_plan import SampleSpec
-from baton_engine.sampler import sample, sample_batch
-from baton_kernels import torch_sampling
-from baton_kernels.noise import gumbel_noise
-from baton_kernels.sampling import Refusal
-from baton_kernels.torch_sampling import drop_filtered
+from baton_engine.sampling.sampler import sample, sample_batch
+from baton_kernels.interface.sampling import Refusal
+from baton_kernels.reference import torch_sampling
+from baton_kernels.reference.gumbel_noise import gumbel_noise
+from baton_kernels.reference.torch_sampling import drop_filtered
 from tests.unit.engine.steps import make_spec
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from baton_core.requests.schema_features import unkept_keyword, unsupported_part
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_engine.structured.schema_features import unkept_keyword, unkept_part
 
 OBJECT = {"type": "object", "properties": {"a": {"type": "null"}}}
 
@@ -34,6 +34,15 @@ OBJECT = {"type": "object", "properties": {"a": {"type": "null"}}}
         ({"type": "string", "minimum": 3}, "beside 'type'"),
         ({**OBJECT, "required": ["b"]}, "'required'"),
         ({"type": "array", "items": [{}]}, "a list"),
+        ({"$ref": "http://example.com/schema"}, "'$ref'"),
+        ({"$ref": "#/$defs/a~1b"}, "'$ref'"),
+        ({"$ref": "#/$defs/a.b-c"}, None),
+        ({"anyOf": []}, "an empty 'anyOf'"),
+        ({"type": []}, "an empty 'type'"),
+        ({"type": "object", "properties": {"a": False}}, "the schema false"),
+        ({"type": "integer", "minimum": 1.5}, "for integers"),
+        ({"type": "integer", "maximum": 10**20}, "for integers"),
+        ({"type": "array", "prefixItems": [{}, {}], "maxItems": 1}, "'maxItems'"),
     ],
     ids=str,
 )
@@ -67,4 +76,17 @@ def test_schemas_within_structural_tags_count_too() -> None:
         {"structures": [{"begin": "a", "schema": json.dumps(wrong), "end": "b"}], "triggers": ["a"]},
         {"format": {"type": "or", "elements": [{"type": "json_schema", "json_schema": wrong}]}},
     ):
-        assert unkept_part(StructuredOutputsParams(structural_tag=tag)) == "'format'"  # type: ignore[arg-type]
+        assert unsupported_part(StructuredOutputsParams(structural_tag=tag)) == "'format'"  # type: ignore[arg-type]
+
+
+def test_parts_of_structural_tags_that_xgrammar_does_not_read_alike_are_found() -> None:
+    for part, named in (
+        ({"type": "regex", "pattern": r"\p{L}"}, "Unicode property"),
+        ({"type": "regex", "pattern": "a"}, None),
+        ({"type": "grammar", "grammar": "start: /a/"}, "Lark"),
+        ({"type": "grammar", "grammar": 'root ::= "a"'}, None),
+        ({"type": "json_schema", "json_schema": OBJECT, "max_whitespace_cnt": 0}, "max_whitespace_cnt"),
+    ):
+        tag = {"format": {"type": "optional", "content": part}}
+        found = unsupported_part(StructuredOutputsParams(structural_tag=tag))  # type: ignore[arg-type]
+        assert found is None if named is None else named in str(found)

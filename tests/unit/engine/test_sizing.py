@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from baton_core.blocks.kv_spec import KVGroup, KVSpec
 from baton_core.errors import InvalidConfigError
+from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
 from baton_engine.sizing import GIB, KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
 
 GROUP = KVSpec(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8, dtype="float32")

@@ -6,8 +6,8 @@ from typing import Any, Final
 import pytest
 
 from baton_core.errors import InvalidRequestError
-from baton_engine.structured.compiler import FormCompiler
-from tests.unit.engine.forms import Model, compiled
+from baton_engine.structured.compiler import GrammarCompiler
+from tests.unit.engine.grammars import Model, compiled
 
 MODEL: Final = Model()
 VOCABULARY: Final = MODEL.vocabulary()
@@ -54,7 +54,7 @@ CASES: Final[tuple[tuple[dict[str, Any], tuple[str, ...], tuple[str, ...]], ...]
 
 
 @cache
-def compiler(backend: str) -> FormCompiler:
+def compiler(backend: str) -> GrammarCompiler:
     return MODEL.compiler(backend)
 
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from baton_core.errors import InvalidModelError
 from baton_engine.structured.vocabulary import Vocabulary
 from tests.models import make_tokenizer
-from tests.unit.engine.forms import BACKENDS, BUNDLED, Model, compiled, text_of, walk
+from tests.unit.engine.grammars import BACKENDS, BUNDLED, Model, compiled, text_of, walk
 from tests.unit.router.folders import byte_fallback_json, byte_level_json
 from tests.unit.router.tokenizer_kinds import tokenizer_json
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton_core.requests.draw_rules import ThinkingBudget
-from baton_engine.thinking import Thinking
+from baton_core.requests.sampling_rules import ThinkingBudget
+from baton_engine.sampling.thinking import Thinking
 
 START, END = (7, 8), (9, 7, 9)
 

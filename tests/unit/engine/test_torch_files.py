@@ -13,9 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from baton_core.errors import InvalidModelError
-from baton_engine.fingerprint import model_fingerprint
-from baton_engine.torch_files import read_torch_entries
-from baton_engine.weights import WeightReader
+from baton_engine.checkpoint.torch_files import read_torch_entries
+from baton_engine.checkpoint.weights import WeightReader
 from tests.models import make_prompt
 from tests.unit.engine.test_forward import native_logits
 
@@ -104,8 +103,6 @@ def test_a_truncated_file_is_refused(folder: Path, tensors: dict[str, torch.Tens
     path.write_bytes(path.read_bytes()[:-1000])
     with pytest.raises(InvalidModelError, match=f"{path} cannot be read"):
         WeightReader(folder, torch.float32)
-    with pytest.raises(InvalidModelError, match=f"{path} cannot be read"):
-        model_fingerprint(folder)
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
@@ -124,11 +121,3 @@ def test_random_damage_to_the_table_is_refused_or_harmless(tmp_path: Path) -> No
         except InvalidModelError:
             num_refused += 1
     assert num_refused > 200, "damage to the table goes unnoticed"
-
-
-def test_the_fingerprint_tells_weights_apart(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
-    path = folder / "pytorch_model.bin"
-    torch.save(tensors, path)
-    first = model_fingerprint(folder)
-    torch.save({name: tensor + 1 for name, tensor in tensors.items()}, path)
-    assert model_fingerprint(folder) != first

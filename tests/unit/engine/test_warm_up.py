@@ -12,13 +12,13 @@ import pytest
 
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.worker.step_plan import SampleSpec, StepPlan, StepResult
-from baton_engine.decode_recordings import MAX_RECORDED_SEQS, DecodeRecordings
 from baton_engine.loading import EngineSettings, load_runner
-from baton_engine.runner import ModelRunner
 from baton_engine.sizing import KVCacheSettings
-from baton_engine.structured.compiler import FormCompiler
+from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
+from baton_engine.steps.runner import ModelRunner
+from baton_engine.structured.compiler import GrammarCompiler
 from baton_engine.structured.interface import Grammar
-from baton_engine.warm_up import FORM, LARGE_BATCH, PROMPTS_WITHIN_S, WarmUp, WarmUpLimits
+from baton_engine.warm_up import GRAMMAR, LARGE_BATCH, PROMPTS_WITHIN_S, WarmUp, WarmUpLimits
 from tests.models import make_prompt, make_tokenizer
 from tests.unit.engine.steps import BLOCK_SIZE, generate, make_runner
 
@@ -65,7 +65,7 @@ def test_prompts_grow_from_a_short_one_to_a_whole_step() -> None:
 
 def test_decode_steps_have_each_number_of_sequences_that_is_recorded_and_a_larger_one() -> None:
     decodes = [len(plan.slices) for plan in plans_of() if num_tokens(plan) == len(plan.slices)]
-    assert decodes == [*range(1, MAX_RECORDED_SEQS + 1), LARGE_BATCH]
+    assert decodes == [*range(1, MAX_GRAPH_SEQS + 1), LARGE_BATCH]
 
 
 def test_every_way_to_draw_a_token_comes_up() -> None:
@@ -78,7 +78,7 @@ def test_every_way_to_draw_a_token_comes_up() -> None:
         lambda spec: spec.top_p < 1.0 and spec.min_p,
         lambda spec: spec.logprobs,
         lambda spec: spec.history and spec.history.rules.params.has_penalties,
-        lambda spec: spec.history and spec.history.rules.params.structured_outputs == FORM,
+        lambda spec: spec.history and spec.history.rules.params.structured_outputs == GRAMMAR,
     ]
     assert [number for number, way in enumerate(ways) if not any(map(way, specs))] == []
     assert any(piece.prompt_logprobs and piece.prompt_targets for plan in plans for piece in plan.slices)
@@ -140,18 +140,18 @@ def test_a_loaded_runner_has_recorded_its_decode_steps(
     max_num_seqs: int, model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded: list[int] = []
-    record = DecodeRecordings._record
+    record = DecodeReplay._record
 
-    def noting(self: DecodeRecordings, num_seqs: int) -> Any:
+    def noting(self: DecodeReplay, num_seqs: int) -> Any:
         recorded.append(num_seqs)
         return record(self, num_seqs)
 
-    monkeypatch.setattr(DecodeRecordings, "_record", noting)
+    monkeypatch.setattr(DecodeReplay, "_record", noting)
     runner = load(model_folder("llama"), max_num_seqs=max_num_seqs)
-    assert recorded == list(range(1, min(max_num_seqs, MAX_RECORDED_SEQS) + 1))
+    assert recorded == list(range(1, min(max_num_seqs, MAX_GRAPH_SEQS) + 1))
     assert not runner.kv_pool.any()
     generate(runner, make_prompt(9), 4)
-    assert len(recorded) == min(max_num_seqs, MAX_RECORDED_SEQS), "a first request recorded a step"
+    assert len(recorded) == min(max_num_seqs, MAX_GRAPH_SEQS), "a first request recorded a step"
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3"])
@@ -171,15 +171,15 @@ def test_the_library_of_grammars_is_loaded_and_a_grammar_followed(
     make_tokenizer().save_pretrained(tmp_path)
     followed: list[object] = []
 
-    class Forms(FormCompiler):
+    class Grammars(GrammarCompiler):
         def get(self, params: StructuredOutputsParams) -> Grammar:
             followed.append(params)
             return super().get(params)
 
-    forms = Forms(tmp_path, 512, (1,))
+    grammars = Grammars(tmp_path, 512, (1,))
     cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
-    load_runner(EngineSettings(model=str(model_folder("llama")), kv_cache=cache), forms=forms)
+    load_runner(EngineSettings(model=str(model_folder("llama")), kv_cache=cache), grammars=grammars)
     assert "xgrammar" in sys.modules
     assert followed
-    assert set(followed) == {FORM}
-    assert forms.compile(FORM).exception(timeout=0.0) is None
+    assert set(followed) == {GRAMMAR}
+    assert grammars.compile(GRAMMAR).exception(timeout=0.0) is None

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from baton_core.errors import InvalidModelError
-from baton_engine import weights
-from baton_engine.weights import WeightReader
+from baton_engine.checkpoint import weights
+from baton_engine.checkpoint.weights import WeightReader
 from tests.models import make_model
 from tests.unit.engine.steps import load_model
 

@@ -7,13 +7,13 @@ from typing import Final
 
 import pytest
 
-from baton_kernels.cpu_build import build
-from baton_kernels.cpu_library import CpuLibrary
-from baton_kernels.cpu_variants import EMULATED, VARIANTS, CpuVariant, cpu_flags
+from baton_kernels.cpu.build import build
+from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.variants import EMULATED, VARIANTS, CpuVariant, cpu_flags
 
 BUILDS: Final = (*VARIANTS, *EMULATED)
 EMULATED_AMX: Final = EMULATED[0]
-"""All that the sources hold: tiles, pairs of bfloat16, vectors of 16 numbers."""
+"""The build with all paths of the sources: tiles, pairs of bfloat16, vectors of 16 numbers."""
 
 builds = pytest.mark.parametrize("variant", BUILDS, ids=lambda variant: variant.name)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from baton_kernels.reference import attend_reference
+from baton_kernels.reference.reference_layers import attention_reference
 from tests.unit.kernels.interpreted_products import mend_products
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
@@ -78,22 +78,22 @@ CASES: Final = {
 }
 
 
-def attend(step: PagedBatch, softcap: float | None = None, *, is_invariant: bool = False) -> Tensor:
-    from baton_kernels.triton_attention import TritonAttention  # read TRITON_INTERPRET
-    from baton_kernels.triton_invariant import InvariantTritonAttention
+def attention(step: PagedBatch, softcap: float | None = None, *, is_invariant: bool = False) -> Tensor:
+    from baton_kernels.triton.attention import TritonAttention  # read TRITON_INTERPRET
+    from baton_kernels.triton.invariant import InvariantTritonAttention
 
     kernels = InvariantTritonAttention() if is_invariant else TritonAttention()
-    return kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap)
+    return kernels.attention(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap)
 
 
 def largest_error(case: Case) -> float:
     step = make_paged_batch(case.slices, window=case.window, **case.shape)
-    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, case.softcap)
-    return float((attend(step, case.softcap).double() - expected).abs().max())
+    expected = attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, case.softcap)
+    return float((attention(step, case.softcap).double() - expected).abs().max())
 
 
 def difference_when_captured(*, is_invariant: bool = False) -> float:
-    """Of decodes with two rows of padding, and lengths known to the device alone, from the plain ones."""
+    """Distance of decodes with padding, and lengths known to the device alone, from the plain ones."""
     step = make_paged_batch([(1, 70), (1, 5)], block_size=16)
     batch = step.batch
     captured = replace(
@@ -105,16 +105,16 @@ def difference_when_captured(*, is_invariant: bool = False) -> float:
         context_lens=(1200,) * 4,
     )
     q = torch.cat((step.q, torch.full_like(step.q, torch.nan)))
-    out = attend(replace(step, batch=captured, q=q), is_invariant=is_invariant)
-    plain = attend(step, is_invariant=is_invariant)
+    out = attention(replace(step, batch=captured, q=q), is_invariant=is_invariant)
+    plain = attention(step, is_invariant=is_invariant)
     return float((out - torch.cat((plain, torch.zeros_like(step.q)))).abs().max())
 
 
 def difference_when_cut() -> float:
-    """Of a prompt computed in uneven chunks, each in other company, from the same computed at once."""
+    """Distance of a prompt in uneven chunks, each in another batch, from the same prompt at once."""
     whole = make_paged_batch([(60, 60)], window=45, block_size=16, group=3, dtype=HALF)
     tables = whole.batch.block_tables.tolist()
-    together = attend(whole)
+    together = attention(whole)
     largest = 0.0
     for start, stop in ((0, 7), (7, 40), (40, 60)):
         batch = whole.batch.build(
@@ -125,13 +125,13 @@ def difference_when_cut() -> float:
             window=45,
         )
         q = torch.cat((whole.q[:2], whole.q[start:stop]))
-        out = attend(replace(whole, batch=batch, q=q))[2:]
+        out = attention(replace(whole, batch=batch, q=q))[2:]
         largest = max(largest, float((out - together[start:stop]).abs().max()))
     return largest
 
 
 def difference_of_single_tokens() -> float:
-    """Of a prompt's tokens in the batch-invariant mode, each a slice of its own, from the prompt at once."""
+    """Distance of a batch-invariant prompt in slices of one token from the same prompt at once."""
     whole = make_paged_batch([(19, 19)], window=15, block_size=16, group=3)
     tables = whole.batch.block_tables.tolist()
     singles = whole.batch.build(
@@ -141,8 +141,8 @@ def difference_of_single_tokens() -> float:
         block_size=16,
         window=15,
     )
-    together = attend(whole, is_invariant=True)
-    return float((attend(replace(whole, batch=singles), is_invariant=True) - together).abs().max())
+    together = attention(whole, is_invariant=True)
+    return float((attention(replace(whole, batch=singles), is_invariant=True) - together).abs().max())
 
 
 if __name__ == "__main__":

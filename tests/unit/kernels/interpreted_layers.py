@@ -14,8 +14,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from baton_kernels.interface import AttentionBatch, Function
-from baton_kernels.rotation import rotate
+from baton_kernels.interface.kernels import AttentionBatch, Function, rotate
 
 LAYER: Final = 1
 BLOCK_SIZE: Final = 4
@@ -67,7 +66,7 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
 
 def cache_errors(case: CacheCase) -> dict[str, float]:
     """Rotate and write a prompt chunk, a decode and a padded slot between NaN: error of q, k and the pool."""
-    from baton_kernels.triton_cache import rotate_and_write, write  # reads TRITON_INTERPRET
+    from baton_kernels.triton.cache import rotate_and_write, write  # reads TRITON_INTERPRET
 
     batch = AttentionBatch.build(
         query_lens=[3, 1, 1],
@@ -109,7 +108,7 @@ def pool_error(pool: Tensor, k: Tensor, v: Tensor, batch: AttentionBatch) -> flo
 
 def norm_errors(case: NormCase) -> dict[str, float]:
     """Error of both norms and of the sum, in units of the tolerance."""
-    from baton_kernels.triton_layers import TritonLayers  # reads TRITON_INTERPRET
+    from baton_kernels.triton.layers import TritonLayers  # reads TRITON_INTERPRET
 
     x = normal(*case.shape[:-1], case.shape[-1] + 32, dtype=case.dtype)[..., : case.shape[-1]]
     residual, weight = normal(*case.shape, dtype=case.dtype), normal(case.shape[-1], dtype=case.weight_dtype)
@@ -131,7 +130,7 @@ def scaled(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def silu_error(dtype: torch.dtype) -> float:
-    from baton_kernels.triton_layers import TritonLayers  # reads TRITON_INTERPRET
+    from baton_kernels.triton.layers import TritonLayers  # reads TRITON_INTERPRET
 
     gate_up = normal(3, 2 * 200, dtype=dtype) * 4
     gate, up = gate_up.double().chunk(2, -1)
@@ -140,8 +139,8 @@ def silu_error(dtype: torch.dtype) -> float:
 
 
 def product_errors(dtype: torch.dtype) -> dict[str, float]:
-    """Of a linear layer without whole tiles, and how far rows alone are from the same in a batch."""
-    from baton_kernels.triton_invariant import InvariantTritonLayers  # reads TRITON_INTERPRET
+    """Error of a linear layer without whole tiles, and how far rows alone are from the same in a batch."""
+    from baton_kernels.triton.invariant import InvariantTritonLayers  # reads TRITON_INTERPRET
 
     rows, weight, bias = normal(70, 90, dtype=dtype), normal(40, 90, dtype=dtype), normal(40, dtype=dtype)
     product = InvariantTritonLayers().product(weight, bias)
@@ -156,7 +155,7 @@ def product_errors(dtype: torch.dtype) -> dict[str, float]:
 
 def e4m3_differences() -> int:
     """In how many values the conversion differs from torch's, which rounds alike but does not saturate."""
-    from baton_kernels.triton_cache import write  # reads TRITON_INTERPRET
+    from baton_kernels.triton.cache import write  # reads TRITON_INTERPRET
 
     bits = torch.arange(0, 1 << 32, (1 << 18) - 7, dtype=torch.int64).to(torch.int32)
     edges = torch.tensor([0.0, -0.0, 448.0, 464.0, 465.0, 1e9, 2**-6, 2**-9, 2**-10, 1.1 * 2**-10, torch.inf])

@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from baton_kernels.sampling import SampleBatch
-from baton_kernels.torch_sampling import TorchSampling
+from baton_kernels.interface.sampling import SampleBatch
+from baton_kernels.reference.torch_sampling import TorchSampling
 
 TILE: Final = 512
 VOCAB_SIZE: Final = 1003
@@ -58,19 +58,19 @@ def make_batch(specs: tuple[Row, ...], seed: int) -> SampleBatch:
 
 
 def draw_case(spread: float, dtype: torch.dtype, specs: tuple[Row, ...]) -> dict[str, list[int]]:
-    from baton_kernels.triton_sampling import TritonSampling  # reads TRITON_INTERPRET
+    from baton_kernels.triton.sampling import TritonSampling  # reads TRITON_INTERPRET
 
     logits = make_logits(spread, dtype, len(specs))
     batch = make_batch(specs, seed=0)
     return {
-        "triton": TritonSampling(TILE).draw(logits, batch).tolist(),
-        "torch": TorchSampling().draw(logits, batch).tolist(),
+        "triton": TritonSampling(TILE).sample(logits, batch).tolist(),
+        "torch": TorchSampling().sample(logits, batch).tolist(),
     }
 
 
 def draw_broken_rows() -> dict[str, list[int]]:
     """Rows of one finite logit, of NaN, of +inf and of -inf, and with one NaN, beside an unharmed one."""
-    from baton_kernels.triton_sampling import TritonSampling  # reads TRITON_INTERPRET
+    from baton_kernels.triton.sampling import TritonSampling  # reads TRITON_INTERPRET
 
     logits = make_logits(2.0, torch.float32, 6)
     logits[0], logits[0, 700] = -torch.inf, -3.0
@@ -78,8 +78,8 @@ def draw_broken_rows() -> dict[str, list[int]]:
     logits[4], logits[5, -1] = -torch.inf, torch.nan
     specs = rows({"temperature": 5.0}, {"top_k": 5}, {"top_p": 0.9}, {}, {}, {"temperature": 0.0})
     batch = make_batch(specs, seed=1)
-    drawn = TritonSampling(TILE).draw(logits, batch).tolist()
-    return {"triton": drawn, "torch": TorchSampling().draw(logits, batch).tolist()}
+    drawn = TritonSampling(TILE).sample(logits, batch).tolist()
+    return {"triton": drawn, "torch": TorchSampling().sample(logits, batch).tolist()}
 
 
 if __name__ == "__main__":

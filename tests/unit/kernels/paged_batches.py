@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from baton_kernels.interface import AttentionBatch
+from baton_kernels.interface.kernels import AttentionBatch
 
 NUM_LAYERS = 2
 LAYER = 1

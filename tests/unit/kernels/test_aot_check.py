@@ -1,4 +1,4 @@
-"""What compiling ahead of time refuses, and that no kernel is left out."""
+"""Ahead-of-time compilation: its refusals, and a check that no kernel is left out."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 from triton.runtime.jit import JITFunction
 
 import baton_kernels
-from baton_kernels.aot_check import all_variants, check, main
-from baton_kernels.kernel_configs import DEFAULT_ARCH, kernel_config
-from baton_kernels.triton_decode import split_variant
+from baton_kernels.triton.aot_check import all_variants, check, main
+from baton_kernels.triton.decode import split_variant
+from baton_kernels.triton.kernel_configs import DEFAULT_ARCH, kernel_config
 
 
 @pytest.mark.parametrize(
@@ -27,23 +27,23 @@ def test_a_kernel_that_takes_too_much_is_refused_by_name(
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     brain = torch.bfloat16
-    config = kernel_config("attend_splits", brain, 128, DEFAULT_ARCH)
+    config = kernel_config("attention_splits", brain, 128, DEFAULT_ARCH)
     fitting = split_variant(brain, brain, 128, 7, 32, is_capped=False, num_seqs=32, config=config)
     (wrong,) = check([replace(fitting, **changes)], [90])
-    assert wrong.startswith("sm_90 attend_splits[*bf16")
+    assert wrong.startswith("sm_90 attention_splits[*bf16")
     assert figure in wrong
 
 
 def test_every_kernel_is_checked() -> None:
-    modules = [found.name for found in pkgutil.iter_modules(baton_kernels.__path__, "baton_kernels.")]
+    modules = [found.name for found in pkgutil.walk_packages(baton_kernels.__path__, "baton_kernels.")]
     defined = {
         name
         for module in modules
-        if ".triton_" in module
+        if ".triton." in module
         for name, value in vars(importlib.import_module(module)).items()
         if isinstance(value, JITFunction) and value.__module__ == module and not name.startswith("_")
     }
-    assert defined >= {"attend_splits", "merge_splits", "attend_chunks"}
+    assert defined >= {"attention_splits", "merge_splits", "attention_chunks"}
     assert defined == {variant.kernel.__name__ for variant in all_variants()}
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from baton_kernels.interface import AttentionBatch
+from baton_kernels.interface.kernels import AttentionBatch
 
 
 def test_a_batch_places_every_token_of_every_slice() -> None:

@@ -1,6 +1,6 @@
 import torch
 
-from baton_kernels.torch_attention import TorchAttention
+from baton_kernels.reference.torch_attention import TorchAttention
 
 
 def make_pool() -> torch.Tensor:

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from baton_kernels import cpu_chunks
-from baton_kernels.cpu_attention import CpuAttention
-from baton_kernels.cpu_variants import AMX, PLAIN, CpuVariant
-from baton_kernels.interface import AttentionBatch
-from baton_kernels.reference import attend_reference, write_kv_reference
-from baton_kernels.torch_attention import TorchAttention
+from baton_kernels.cpu import chunks
+from baton_kernels.cpu.attention import CpuAttention
+from baton_kernels.cpu.variants import AMX, PLAIN, CpuVariant
+from baton_kernels.interface.kernels import AttentionBatch
+from baton_kernels.reference.reference_layers import attention_reference, write_kv_reference
+from baton_kernels.reference.torch_attention import TorchAttention
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2**-8}
-"""Of a result itself."""
+"""Tolerance relative to a result."""
 SHAPES = [(64, 7), (80, 1), (128, 4), (256, 2), (17, 20), (64, 3), (80, 8), (24, 5), (128, 6)]
 """Head sizes with numbers of query heads for each KV head."""
 SLICES = ((1, 1), (1, 97), (3, 3), (1, 64), (2, 9), (1, 33))
@@ -49,17 +49,17 @@ def transpose_back(kv_pool: Tensor) -> Tensor:
     return plain
 
 
-def attend(variant: CpuVariant, step: PagedBatch, softcap: float | None = None) -> Tensor:
+def attention(variant: CpuVariant, step: PagedBatch, softcap: float | None = None) -> Tensor:
     """In the layout that a worker would choose for the variant."""
     transposed = is_v_transposed(variant, step.kv_pool.dtype)
     kernels = CpuAttention(load(variant), is_v_transposed=transposed)
     pool = transpose_v(step.kv_pool) if transposed else step.kv_pool
-    return kernels.attend(step.q, step.k, step.v, pool, LAYER, step.batch, step.scale, softcap)
+    return kernels.attention(step.q, step.k, step.v, pool, LAYER, step.batch, step.scale, softcap)
 
 
 def assert_equals_reference(variant: CpuVariant, step: PagedBatch, softcap: float | None = None) -> None:
-    out = attend(variant, step, softcap)
-    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap)
+    out = attention(variant, step, softcap)
+    expected = attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap)
     assert out.dtype == step.q.dtype
     torch.testing.assert_close(out.double(), expected, rtol=ROUNDING[out.dtype], atol=TOLERANCE[out.dtype])
 
@@ -70,7 +70,7 @@ def reference_of(
 ) -> tuple[PagedBatch, Tensor]:
     """A step, which nobody writes to, and what attention over it is: computed once for all builds."""
     step = make_paged_batch(slices, **shape)
-    return step, attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap)
+    return step, attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap)
 
 
 def check(
@@ -81,7 +81,7 @@ def check(
 ) -> None:
     load(variant)
     step, expected = reference_of(slices, softcap, **shape)
-    out = attend(variant, step, softcap)
+    out = attention(variant, step, softcap)
     assert out.dtype == step.q.dtype
     torch.testing.assert_close(out.double(), expected, rtol=ROUNDING[out.dtype], atol=TOLERANCE[out.dtype])
 
@@ -136,8 +136,8 @@ def test_large_scores_of_either_sign_stay_exact(variant: CpuVariant) -> None:
     step = make_paged_batch([(1, 70)], head_dim=64)
     step = replace(step, q=step.q * 1e3)
     for softcap in (None, 30.0):
-        expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap)
-        out = attend(variant, step, softcap)
+        expected = attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap)
+        out = attention(variant, step, softcap)
         # Scores are some thousands, and float32 knows them to within a few ten-thousandths.
         torch.testing.assert_close(out.double(), expected, rtol=0, atol=2e-3)
 
@@ -150,7 +150,7 @@ def test_a_sequence_gets_the_same_numbers_in_any_company_and_on_any_threads(
     contexts = [600, 5, 257, 1]
     step = make_paged_batch([(1, n) for n in contexts], head_dim=64, group=7, block_size=32, dtype=dtype)
     set_num_threads(2)
-    together = attend(variant, step)
+    together = attention(variant, step)
     set_num_threads(1)
     for seq, context_len in enumerate(contexts):
         alone = PagedBatch(
@@ -165,7 +165,7 @@ def test_a_sequence_gets_the_same_numbers_in_any_company_and_on_any_threads(
             k=step.k[seq : seq + 1],
             v=step.v[seq : seq + 1],
         )
-        assert torch.equal(attend(variant, alone)[0], together[seq])
+        assert torch.equal(attention(variant, alone)[0], together[seq])
 
 
 @builds
@@ -201,7 +201,7 @@ def test_chunks_over_a_prefix_equal_the_reference(variant: CpuVariant, dtype: to
 def test_a_masked_chunk_in_pieces_equals_the_reference(
     window: int | None, softcap: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cpu_chunks, "_MASKED_QUERIES", 4)
+    monkeypatch.setattr(chunks, "_MASKED_QUERIES", 4)
     check(PLAIN, ((11, 11), (9, 30), (4, 6)), softcap, window=window)
 
 
@@ -260,14 +260,14 @@ def test_a_padding_slice_is_written_nowhere_and_gives_zeros() -> None:
     kernels, before = CpuAttention(load(PLAIN)), step.kv_pool.clone()
     kernels.write(step.k, step.v, step.kv_pool, LAYER, batch)
     torch.testing.assert_close(step.kv_pool, before, rtol=0, atol=0, equal_nan=True)
-    out = kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, batch, step.scale)
+    out = kernels.attention(step.q, step.k, step.v, step.kv_pool, LAYER, batch, step.scale)
     assert not out.any()
 
 
 def test_a_layout_or_dtype_that_a_build_cannot_read_is_refused() -> None:
     step = make_paged_batch([(1, 4)])
     with pytest.raises(RuntimeError, match="does not read the layout"):
-        CpuAttention(load(PLAIN), is_v_transposed=True).attend(
+        CpuAttention(load(PLAIN), is_v_transposed=True).attention(
             step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale
         )
     with pytest.raises(ValueError, match=r"dtype of the KV pool is torch\.float16; allowed"):

@@ -11,25 +11,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_kernels import cpu_build, cpu_selection
-from baton_kernels.cpu_attention import CpuAttention
-from baton_kernels.cpu_build import BuildError, build
-from baton_kernels.cpu_library import CpuLibrary
-from baton_kernels.cpu_selection import CpuKernelsError
-from baton_kernels.cpu_variants import (
+from baton_kernels.cpu import build as cpu_build
+from baton_kernels.cpu import selection as cpu_selection
+from baton_kernels.cpu.attention import CpuAttention
+from baton_kernels.cpu.build import BuildError, build
+from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.variants import (
     AMX,
     AVX2,
     AVX512,
     AVX512_BF16,
     PLAIN,
     VARIANTS,
+    CpuKernelsError,
     CpuVariant,
     cpu_flags,
     usable_variants,
 )
+from baton_kernels.reference.torch_attention import TorchAttention
 from baton_kernels.selection import select_kernels
-from baton_kernels.torch_attention import TorchAttention
 from tests.unit.kernels.cpu_builds import EMULATED_AMX
+
+pytestmark = pytest.mark.slow
 
 COPY = """
 for word; do
@@ -40,6 +43,9 @@ done
 echo build >>"$0.log"
 """
 """Writes what was built before: compiling is not what is tested."""
+
+EMPTY = 'case "$1" in --version) exit 0;; esac; for word; do :; done; : >"$word"'
+"""Writes an empty file, the last word of its command."""
 
 
 @pytest.fixture
@@ -195,7 +201,7 @@ def test_a_cache_folder_that_cannot_be_made_or_trusted_is_refused(tmp_path: Path
 def test_a_cache_folder_that_others_may_replace_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, "exit 0")))
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, EMPTY)))
     parent = tmp_path / "parent"
     parent.mkdir()
     parent.chmod(0o777)
@@ -211,7 +217,7 @@ def test_a_cache_folder_that_others_may_replace_is_refused(
 def test_a_cache_folder_below_another_users_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, "exit 0")))
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, EMPTY)))
     parent = tmp_path / "parent"
     parent.mkdir(mode=0o700)
     os.chown(parent, 12345, -1)
@@ -222,7 +228,7 @@ def test_a_cache_folder_below_another_users_is_refused(
 def test_folders_made_on_the_way_are_this_users_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, "exit 0")))
+    monkeypatch.setenv("CXX", str(make_compiler(tmp_path, EMPTY)))
     before = os.umask(0)
     try:
         library = build(PLAIN, tmp_path / "baton" / "cache")

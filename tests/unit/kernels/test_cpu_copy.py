@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 import pytest
 
-from baton_kernels.cpu_copy import CpuCopy
-from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant
+from baton_kernels.cpu.copy import CpuCopy
+from baton_kernels.cpu.variants import AVX2, AVX512, PLAIN, CpuVariant
 from tests.unit.kernels.cpu_builds import load
 
 ROW_BYTES: Final = (1, 48, 64, 192, 4096, 100_000)

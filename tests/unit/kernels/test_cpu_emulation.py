@@ -13,19 +13,21 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from baton_kernels import cpu_build
-from baton_kernels.cpu_build import build
-from baton_kernels.cpu_variants import AMX, AVX512_BF16, CpuVariant, cpu_flags
+from baton_kernels.cpu import build as cpu_build
+from baton_kernels.cpu.build import build
+from baton_kernels.cpu.variants import AMX, AVX512_BF16, CpuVariant, cpu_flags
 from tests.unit.kernels.cpu_builds import EMULATED_AMX
+
+pytestmark = pytest.mark.slow
 
 Floats = NDArray[np.float32]
 Halves = NDArray[np.uint16]
 Probe = Callable[[CpuVariant], ctypes.CDLL]
 
 PROBE = """
-#include "pairs.h"
+#include "bfloat16_pairs.h"
 #if BATON_TILES
-#include "tile_registers.h"
+#include "amx.h"
 #endif
 
 extern "C" void add_pairs(const float* sums, const uint16_t* a, const uint16_t* b, float* out, int64_t count)
@@ -60,7 +62,7 @@ def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Probe:
     for source in cpu_build.SOURCES.iterdir():
         if source.suffix == ".h":
             (folder / source.name).symlink_to(source)
-    (folder / "decode.cpp").write_text(PROBE)
+    (folder / "kernels.cpp").write_text(PROBE)
     monkeypatch.setattr(cpu_build, "SOURCES", folder)
 
     def load(variant: CpuVariant) -> ctypes.CDLL:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from baton_kernels.cpu_invariant import InvariantCpuAttention, InvariantCpuLayers
-from baton_kernels.cpu_variants import AVX2, PLAIN, CpuVariant
-from baton_kernels.interface import AttentionBatch, Function, LayerKernels
-from baton_kernels.reference import attend_reference
+from baton_kernels.cpu.invariant import InvariantCpuAttention, InvariantCpuLayers
+from baton_kernels.cpu.variants import AVX2, PLAIN, CpuVariant
+from baton_kernels.interface.kernels import AttentionBatch, Function, LayerKernels
+from baton_kernels.reference.reference_layers import attention_reference
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
@@ -145,15 +145,15 @@ def test_attention_computes_a_token_alike_however_its_prompt_is_cut(
     step = make_paged_batch(
         [(CONTEXT, CONTEXT)], window=window, head_dim=head_dim, group=group, block_size=16, dtype=dtype
     )
-    whole = kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap)
+    whole = kernels.attention(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap)
     assert_close(
-        whole, attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap).to(dtype)
+        whole, attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap).to(dtype)
     )
     for size in (1, 7, 32, 100):
         for start in range(0, CONTEXT, size):
             batch = piece_of(step, start, min(size, CONTEXT - start))
             q = step.q[start : start + size]
-            piece = kernels.attend(q, q, q, step.kv_pool, LAYER, batch, step.scale, softcap)
+            piece = kernels.attention(q, q, q, step.kv_pool, LAYER, batch, step.scale, softcap)
             assert torch.equal(piece, whole[start : start + size])
 
 
@@ -163,8 +163,8 @@ def test_attention_reads_nothing_before_the_window(variant: CpuVariant, dtype: t
     kernels = InvariantCpuAttention(load(variant))
     slices = [(1, 97), (3, 70), (40, 150), (1, 8)]
     step = make_paged_batch(slices, window=20, group=3, block_size=16, head_dim=24, dtype=dtype)
-    found = kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
-    assert_close(found, attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale).to(dtype))
+    found = kernels.attention(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
+    assert_close(found, attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale).to(dtype))
 
 
 @builds
@@ -173,7 +173,7 @@ def test_attention_computes_a_sequence_alike_in_any_company(variant: CpuVariant,
     kernels = InvariantCpuAttention(load(variant))
     slices = [(1, 1), (5, 40), (1, 97), (33, 33), (1, 64), (2, 70)]
     step = make_paged_batch(slices, group=3, block_size=32, dtype=dtype)
-    whole = kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
+    whole = kernels.attention(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
     start = 0
     for seq, (query_len, context_len) in enumerate(slices):
         alone = AttentionBatch.build(
@@ -183,7 +183,7 @@ def test_attention_computes_a_sequence_alike_in_any_company(variant: CpuVariant,
             block_size=32,
         )
         q = step.q[start : start + query_len]
-        attended = kernels.attend(q, q, q, step.kv_pool, LAYER, alone, step.scale)
+        attended = kernels.attention(q, q, q, step.kv_pool, LAYER, alone, step.scale)
         assert torch.equal(attended, whole[start : start + query_len])
         start += query_len
 
@@ -198,7 +198,7 @@ def test_the_number_of_threads_changes_nothing() -> None:
     found = []
     for num_threads in (1, 2, 3):
         torch.set_num_threads(num_threads)
-        attended = kernels.attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
+        attended = kernels.attention(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
         found.append((product(rows), attended))
     torch.set_num_threads(1)
     assert all(torch.equal(one, other) for one, other in zip(found[0], found[1], strict=True))

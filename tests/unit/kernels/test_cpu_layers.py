@@ -1,4 +1,4 @@
-"""What the C++ kernels compute between two products, against float64 and against torch."""
+"""Norms and activations of the C++ kernels, against float64 and against torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from baton_kernels.cpu_attention import CpuAttention
-from baton_kernels.cpu_layers import CpuLayers
-from baton_kernels.cpu_variants import PLAIN, CpuVariant
-from baton_kernels.interface import AttentionBatch, Function, LayerKernels
-from baton_kernels.rotation import rotate
+from baton_kernels.cpu.attention import CpuAttention
+from baton_kernels.cpu.layers import CpuLayers
+from baton_kernels.cpu.variants import PLAIN, CpuVariant
+from baton_kernels.interface.kernels import AttentionBatch, Function, LayerKernels, rotate
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.test_cpu_attention import is_v_transposed, transpose_back, transpose_v
 

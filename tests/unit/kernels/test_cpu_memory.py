@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from baton_kernels.cpu_memory import MAX_KEPT_BYTES, MIN_BYTES, ResultMemory, capacity_for
-from baton_kernels.recorded_calls import RecordedCalls
+from baton_kernels.cpu.graph_replay import GraphReplay
+from baton_kernels.cpu.memory import MAX_KEPT_BYTES, MIN_BYTES, ResultMemory, capacity_for
 
 LARGE = (1024, 1000)
 
@@ -73,7 +73,7 @@ def test_a_recorded_pass_keeps_its_results() -> None:
         return inner[:, :1].sum()
 
     with torch.inference_mode():
-        recorded, result = RecordedCalls.record(compute)
+        recorded, result = GraphReplay.record(compute)
         memory.empty(LARGE, torch.float32).fill_(7)
         x.fill_(2)
         recorded.replay()

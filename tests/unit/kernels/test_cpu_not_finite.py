@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from baton_kernels.cpu_attention import CpuAttention
-from baton_kernels.cpu_invariant import InvariantCpuAttention
-from baton_kernels.cpu_layers import CpuLayers
-from baton_kernels.cpu_packed import PackedProduct
-from baton_kernels.cpu_variants import CpuVariant
-from baton_kernels.interface import Function
+from baton_kernels.cpu.attention import CpuAttention
+from baton_kernels.cpu.invariant import InvariantCpuAttention
+from baton_kernels.cpu.layers import CpuLayers
+from baton_kernels.cpu.packed import PackedProduct
+from baton_kernels.cpu.variants import CpuVariant
+from baton_kernels.interface.kernels import Function
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 from tests.unit.kernels.test_cpu_attention import is_v_transposed, transpose_v
@@ -68,7 +68,7 @@ def test_attention_to_a_token_that_is_no_number_is_none(
     )
     step = break_tokens(make_paged_batch(SLICES, dtype=dtype, block_size=32), side, torch.nan)
     pool = transpose_v(step.kv_pool) if transposed else step.kv_pool
-    out = kernels.attend(step.q, step.k, step.v, pool, LAYER, step.batch, step.scale)
+    out = kernels.attention(step.q, step.k, step.v, pool, LAYER, step.batch, step.scale)
     not_finite = ~out.isfinite()
     broken = is_broken(step)
     if side == 0:

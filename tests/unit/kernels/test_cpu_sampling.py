@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from baton_kernels.cpu_sampling import CpuSampling
-from baton_kernels.cpu_variants import CpuVariant
-from baton_kernels.sampling import Refusal
-from baton_kernels.torch_sampling import TorchSampling
+from baton_kernels.cpu.sampling import CpuSampling
+from baton_kernels.cpu.variants import CpuVariant
+from baton_kernels.interface.sampling import Refusal
+from baton_kernels.reference.torch_sampling import TorchSampling
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.interpreted_sampling import CASES, make_batch, make_logits, rows
 
@@ -22,7 +22,7 @@ def test_both_samplers_draw_the_same_tokens(variant: CpuVariant, name: str) -> N
     logits = make_logits(spread, dtype, len(specs))
     for seed in range(5):
         batch = make_batch(specs, seed)
-        assert kernels.draw(logits, batch).tolist() == TorchSampling().draw(logits, batch).tolist()
+        assert kernels.sample(logits, batch).tolist() == TorchSampling().sample(logits, batch).tolist()
 
 
 @builds
@@ -33,12 +33,12 @@ def test_wide_rows_on_two_threads_are_drawn_from_like_one_by_one(variant: CpuVar
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        together = kernels.draw(logits, batch)
+        together = kernels.sample(logits, batch)
     finally:
         torch.set_num_threads(before)
-    assert together.tolist() == TorchSampling().draw(logits, batch).tolist()
+    assert together.tolist() == TorchSampling().sample(logits, batch).tolist()
     for row in range(len(logits)):
-        alone = kernels.draw(logits[row : row + 1, :], batch.rows(torch.tensor([row])))
+        alone = kernels.sample(logits[row : row + 1, :], batch.rows(torch.tensor([row])))
         assert alone.tolist() == together[row : row + 1].tolist()
 
 
@@ -46,7 +46,7 @@ def test_wide_rows_on_two_threads_are_drawn_from_like_one_by_one(variant: CpuVar
 def test_of_equal_logits_the_lowest_token_is_taken(variant: CpuVariant) -> None:
     logits = torch.tensor([[0.0, 2.0] * 40, [3.0] * 80, [-torch.inf] * 79 + [-5.0]])
     greedy = make_batch(rows(*[{"temperature": 0.0}] * 3), seed=0)
-    assert CpuSampling(load(variant)).draw(logits, greedy).tolist() == [1, 0, 79]
+    assert CpuSampling(load(variant)).sample(logits, greedy).tolist() == [1, 0, 79]
 
 
 @builds
@@ -57,7 +57,7 @@ def test_a_row_that_is_not_finite_is_refused_and_leaves_the_others_theirs(varian
     batch = make_batch(
         rows({"temperature": 5.0}, {"top_k": 5}, {"top_p": 0.9}, {}, {"temperature": 0.0}), seed=1
     )
-    expected = TorchSampling().draw(logits, batch).tolist()
+    expected = TorchSampling().sample(logits, batch).tolist()
     assert expected[0] == 700
     for row in range(1, 5):
         for number in (0, 1, 500, logits.shape[1] - 1):
@@ -65,13 +65,13 @@ def test_a_row_that_is_not_finite_is_refused_and_leaves_the_others_theirs(varian
                 broken = logits.clone()
                 broken[row, number] = value
                 refused = [*expected[:row], int(refusal), *expected[row + 1 :]]
-                assert kernels.draw(broken, batch).tolist() == refused
-                assert TorchSampling().draw(broken, batch).tolist() == refused
+                assert kernels.sample(broken, batch).tolist() == refused
+                assert TorchSampling().sample(broken, batch).tolist() == refused
         broken = logits.clone()
         broken[row] = -torch.inf
         refused = [*expected[:row], int(Refusal.NOTHING_LEFT), *expected[row + 1 :]]
-        assert kernels.draw(broken, batch).tolist() == refused
-        assert TorchSampling().draw(broken, batch).tolist() == refused
+        assert kernels.sample(broken, batch).tolist() == refused
+        assert TorchSampling().sample(broken, batch).tolist() == refused
 
 
 @builds
@@ -81,4 +81,4 @@ def test_the_largest_finite_logits_are_drawn_from(variant: CpuVariant, dtype: to
     logits = torch.tensor([[largest, -largest] * 400, [-largest] * 799 + [0.0]], dtype=dtype)
     logits[0, 1::4] = -torch.inf
     greedy = make_batch(rows({"temperature": 0.0}, {"temperature": 0.0}), seed=0)
-    assert CpuSampling(load(variant)).draw(logits, greedy).tolist() == [0, 799]
+    assert CpuSampling(load(variant)).sample(logits, greedy).tolist() == [0, 799]

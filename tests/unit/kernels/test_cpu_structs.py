@@ -1,92 +1,131 @@
-"""The structs of the C++ kernels and their mirrors in Python: the same fields at the same places."""
+"""Structs of the C++ kernels: defined once, and of the same layout for the compiler and for ctypes."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib
-import pkgutil
-import shutil
-import subprocess
+import logging
 from pathlib import Path
 
 import pytest
 
-import baton_kernels
-from baton_kernels.cpu_build import SOURCES
-from baton_kernels.cpu_variants import PLAIN
-from baton_kernels.interface import NOT_GATED, Function
-from baton_kernels.sampling import Refusal
-
-C_NAMES = {"_Call": "BatonCall", "Elementwise": "BatonFunction"}
-"""Structs with another name in C++ than `Baton` and that of the mirror."""
-
-
-def mirrors() -> list[type[ctypes.Structure]]:
-    """Every struct that a module of the kernels declares; Triton's modules declare none."""
-    names = [module.name for module in pkgutil.iter_modules(baton_kernels.__path__)]
-    for name in names:
-        if not name.startswith(("triton", "aot", "kernel_variant")):
-            importlib.import_module(f"baton_kernels.{name}")
-    found = ctypes.Structure.__subclasses__()
-    return [one for one in found if one.__module__.startswith("baton_kernels.")]
+from baton_kernels.cpu import build as cpu_build
+from baton_kernels.cpu import library as cpu_library
+from baton_kernels.cpu import selection as cpu_selection
+from baton_kernels.cpu.build import BuildError, build
+from baton_kernels.cpu.c_struct import Int32, Int64, Source, c_struct, header, layout
+from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.structs import KERNELS, STRUCTS, PackedLinearArgs, c_header
+from baton_kernels.cpu.variants import AVX2, PLAIN, CpuVariant
+from baton_kernels.interface.kernels import NOT_GATED, Function
+from baton_kernels.interface.sampling import Refusal
+from tests.unit.kernels.cpu_builds import BUILDS, load
 
 
-def checks(mirror: type[ctypes.Structure]) -> list[str]:
-    c_name = C_NAMES.get(mirror.__name__, f"Baton{mirror.__name__}")
-    lines = [f'static_assert(sizeof({c_name}) == {ctypes.sizeof(mirror)}, "size of {c_name}");']
-    for name, *_ in mirror._fields_:
-        place = getattr(mirror, name)
-        lines.append(
-            f"static_assert(offsetof({c_name}, {name}) == {place.offset} && "
-            f'sizeof({c_name}::{name}) == {place.size}, "{c_name}.{name}");'
-        )
-    return lines
+@c_struct
+class Inner(ctypes.Structure):
+    first: Int32
 
 
-def compile_checks(lines: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
-    assert compiler is not None
-    source = folder / "checks.cpp"
-    source.write_text("\n".join(['#include "decode.cpp"', "#include <cstddef>", *lines]))
-    flags = ("-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof", *PLAIN.compiler_flags, f"-I{SOURCES}")
-    return subprocess.run([compiler, *flags, str(source)], capture_output=True, text=True, timeout=60)
+@c_struct
+class Outer(ctypes.Structure):
+    inner: Inner
+    place: Source
+    count: Int64
 
 
-def test_each_mirror_has_the_fields_of_its_struct_at_their_places(tmp_path: Path) -> None:
-    found = mirrors()
-    assert len(found) >= 14
-    done = compile_checks([line for mirror in found for line in checks(mirror)], tmp_path)
-    assert not done.returncode, done.stderr
+def test_fields_are_those_of_the_annotations() -> None:
+    assert Outer._fields_ == [("inner", Inner), ("place", ctypes.c_void_p), ("count", ctypes.c_int64)]
+    assert Outer(inner=Inner(first=3), place=None, count=4).inner.first == 3
+    assert list(layout([Outer])) == [
+        ("the size of Outer", "sizeof(Outer)", 24),
+        ("the offset of Outer.inner", "offsetof(Outer, inner)", 0),
+        ("the size of Outer.inner", "sizeof(Outer::inner)", 4),
+        ("the offset of Outer.place", "offsetof(Outer, place)", 8),
+        ("the size of Outer.place", "sizeof(Outer::place)", 8),
+        ("the offset of Outer.count", "offsetof(Outer, count)", 16),
+        ("the size of Outer.count", "sizeof(Outer::count)", 8),
+    ]
 
 
-@pytest.mark.parametrize("change", ["swapped", "narrower", "longer"])
-def test_a_mirror_that_differs_is_found(change: str, tmp_path: Path) -> None:
-    (packed,) = (mirror for mirror in mirrors() if mirror.__name__ == "Packed")
-    fields = list(packed._fields_)
+def test_the_header_declares_structs_functions_and_numbers() -> None:
+    lines = header([Inner, Outer], {Refusal: "int64_t"}, {"kTwo": 2}, {Outer: "run"}).splitlines()
+    assert "enum Refusal : int64_t { kNotANumber = -1, kInfinite = -2, kNothingLeft = -3 };" in lines
+    assert "constexpr int kTwo = 2;" in lines
+    start = lines.index("struct Outer {")
+    assert lines[start : start + 5] == [
+        "struct Outer {",
+        "  Inner inner;",
+        "  const void* place;",
+        "  int64_t count;",
+        "};",
+    ]
+    assert 'extern "C" int run(const baton::Outer* args);' in lines
+
+
+def test_numbers_that_both_languages_use_are_in_the_header() -> None:
+    for function in Function:
+        name = "".join(word.capitalize() for word in function.name.split("_"))
+        assert f"k{name} = {function.value}" in c_header()
+    assert f"constexpr int kNotGated = {NOT_GATED};" in c_header()
+
+
+@pytest.mark.parametrize("variant", BUILDS, ids=lambda variant: variant.name)
+def test_every_build_has_the_layout_of_ctypes_and_all_kernels(variant: CpuVariant) -> None:
+    library = load(variant)
+    assert len(list(layout(STRUCTS))) > 150
+    assert set(library._kernels) == set(KERNELS)
+
+
+@pytest.mark.parametrize("change", ["moved", "narrower", "longer"])
+def test_a_struct_that_differs_from_the_build_is_refused_by_name(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    annotations = dict(PackedLinearArgs.__annotations__)
     match change:
-        case "swapped":
-            fields[5], fields[6] = fields[6], fields[5]
+        case "moved":
+            annotations = {"function": annotations.pop("function"), **annotations}
+            expected = r"the size of PackedLinearArgs is 80 bytes; expected 88"
         case "narrower":
-            fields[5] = (fields[5][0], ctypes.c_int32)
+            annotations["num_rows"] = "Int32"
+            expected = r"the size of PackedLinearArgs\.num_rows is 8 bytes; expected 4"
         case "longer":
-            fields.append(("more", ctypes.c_int64))
-    other = type("Packed", (ctypes.Structure,), {"_fields_": fields, "__module__": "tests"})
-    done = compile_checks(checks(other), tmp_path)
-    assert done.returncode
-    assert "BatonPacked" in done.stderr
+            annotations["more"] = "Int64"
+            expected = r"its structs have \d+ sizes and offsets; expected \d+"
+    namespace = {"__annotations__": annotations, "__module__": PackedLinearArgs.__module__}
+    other = c_struct(type("PackedLinearArgs", (ctypes.Structure,), namespace))
+    changed = tuple(other if struct is PackedLinearArgs else struct for struct in STRUCTS)
+    monkeypatch.setattr(cpu_library, "STRUCTS", changed)
+    with pytest.raises(BuildError, match=rf"plain-\w+\.so: {expected}"):
+        CpuLibrary(build(PLAIN), PLAIN)
 
 
-def test_numbers_that_both_sides_give_to_one_thing_are_the_same(tmp_path: Path) -> None:
-    def c_name(name: str) -> str:
-        return "k" + "".join(part.capitalize() for part in name.split("_"))
+def test_a_compiler_that_lays_out_structs_otherwise_is_refused(tmp_path: Path) -> None:
+    path = build(PLAIN, tmp_path / "cache", ("-O0", "-fpack-struct=4"))
+    with pytest.raises(BuildError, match=r"the size of DecodeAttentionArgs is 164 bytes; expected 168"):
+        CpuLibrary(path, PLAIN)
 
-    lines = [f"static_assert(int(baton::Function::{c_name(one.name)}) == {one});" for one in Function]
-    refusals = {
-        "kNotANumber": Refusal.NOT_A_NUMBER,
-        "kInfinite": Refusal.INFINITE,
-        "kNothingLeft": Refusal.NOTHING_LEFT,
-    }
-    lines += [f"static_assert(baton::{name} == {int(value)});" for name, value in refusals.items()]
-    lines.append(f"static_assert(baton::kNotGated == {NOT_GATED});")
-    done = compile_checks(lines, tmp_path)
-    assert not done.returncode, done.stderr
+
+def test_torch_computes_where_structs_differ_and_the_log_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cpu_library, "STRUCTS", STRUCTS[1:])
+    monkeypatch.setattr(cpu_selection, "cpu_flags", lambda: frozenset())
+    monkeypatch.delenv(cpu_selection.INSTEAD_OF_AUTO, raising=False)
+    cpu_selection._load_build.cache_clear()
+    try:
+        with caplog.at_level(logging.WARNING):
+            assert cpu_selection.load_build() is None
+            assert cpu_selection.load_build() is None
+    finally:
+        cpu_selection._load_build.cache_clear()
+    (message,) = (record.getMessage() for record in caplog.records)
+    assert message.startswith("no C++ kernels on this CPU, torch is slower: plain-")
+
+
+def test_a_change_of_a_struct_makes_another_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "compiler").write_text("#!/bin/sh\nexit 0\n")
+    (tmp_path / "compiler").chmod(0o755)
+    monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
+    before = cpu_build._digest(str(tmp_path / "compiler"), AVX2.compiler_flags)
+    monkeypatch.setattr(cpu_build, "c_header", lambda: c_header() + "struct More {};\n")
+    assert cpu_build._digest(str(tmp_path / "compiler"), AVX2.compiler_flags) != before

@@ -14,12 +14,12 @@ from torch.nn import functional
 
 from baton_engine.models import linear
 from baton_engine.models.linear import Linear
-from baton_kernels import int8
-from baton_kernels.cpu_selection import load_build
-from baton_kernels.cpu_variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags, usable_variants
-from baton_kernels.int8 import PackedInt8Product, TorchInt8Product, quantize_rows, quantize_with
-from baton_kernels.int8_library import Int8Library
-from baton_kernels.interface import VECTORISED, Function, LayerKernels, Product
+from baton_kernels.cpu import int8
+from baton_kernels.cpu.int8 import PackedInt8Product, TorchInt8Product, quantize_rows, quantize_with
+from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.selection import load_build
+from baton_kernels.cpu.variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags, usable_variants
+from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
 from baton_kernels.selection import select_kernels
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, load
 
@@ -42,17 +42,15 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def int8_library(variant: CpuVariant) -> Int8Library:
+def avx2_build(variant: CpuVariant) -> CpuLibrary:
     """Skips the test where this CPU lacks the instructions."""
     if "avx2" not in cpu_flags():
         pytest.skip("this CPU lacks AVX2")
-    return Int8Library(load(variant))
+    return load(variant)
 
 
 def make_product(variant: CpuVariant | None, weight: Tensor, bias: Tensor | None = None) -> Product:
-    return (
-        PackedInt8Product(int8_library(variant), weight, bias) if variant else TorchInt8Product(weight, bias)
-    )
+    return PackedInt8Product(avx2_build(variant), weight, bias) if variant else TorchInt8Product(weight, bias)
 
 
 def make_rows(num_rows: int, size: int, seed: int = 0) -> Tensor:
@@ -81,7 +79,7 @@ def odd_rows(size: int) -> Tensor:
 @dtypes
 @pytest.mark.parametrize("size", [1, 3, 64, 127, 896])
 def test_every_build_makes_the_codes_of_torch(variant: CpuVariant, dtype: torch.dtype, size: int) -> None:
-    library = Int8Library(load(variant))
+    library = load(variant)
     rows = torch.cat((odd_rows(size), make_rows(40, size))).to(dtype)
     for x in (rows, rows[:1], rows[:0], rows.repeat(1, 2)[:, size // 2 : size // 2 + size], rows.T[:5]):
         codes, scales = quantize_with(library, x)
@@ -136,7 +134,7 @@ def test_gates_are_multiplied_before_they_are_rounded(
     variant: CpuVariant, dtype: torch.dtype, function: Function
 ) -> None:
     weight, bias = make_rows(128, 131), make_rows(1, 128, 3)[0]
-    layer, x = PackedInt8Product(int8_library(variant), weight, bias), make_rows(21, 131).to(dtype)
+    layer, x = PackedInt8Product(avx2_build(variant), weight, bias), make_rows(21, 131).to(dtype)
     expected = LayerKernels().apply_mul(function, layer(x.float()))
     for num_rows in (1, 8, 21):
         out = layer.gated(function, x[:num_rows])
@@ -145,7 +143,7 @@ def test_gates_are_multiplied_before_they_are_rounded(
         torch.testing.assert_close(out.float(), expected[:num_rows], rtol=rtol, atol=1e-5)
     assert layer.gates(function)
     assert not layer.gates(Function.GELU)
-    assert not PackedInt8Product(int8_library(variant), weight[:96], None).gates(function)
+    assert not PackedInt8Product(avx2_build(variant), weight[:96], None).gates(function)
 
 
 @pytest.mark.parametrize("variant", [None, AVX512, AVX2, EMULATED_AMX], ids=_name)

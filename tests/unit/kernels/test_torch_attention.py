@@ -6,21 +6,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_kernels.pool_rows import padded_width
-from baton_kernels.reference import attend_reference, write_kv_reference
-from baton_kernels.torch_attention import TorchAttention
+from baton_kernels.reference.pool_rows import padded_width
+from baton_kernels.reference.reference_layers import attention_reference, write_kv_reference
+from baton_kernels.reference.torch_attention import TorchAttention
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
-def attend(step: PagedBatch) -> torch.Tensor:
-    return TorchAttention().attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
+def attention(step: PagedBatch) -> torch.Tensor:
+    return TorchAttention().attention(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale)
 
 
 def assert_equals_reference(step: PagedBatch) -> None:
-    out = attend(step)
-    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale)
+    out = attention(step)
+    expected = attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale)
     assert out.dtype == step.q.dtype
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=TOLERANCE[out.dtype])
 
@@ -31,9 +31,9 @@ def test_the_reference_equals_attention_written_out_by_hand() -> None:
     k, v = step.kv_pool[block, LAYER, :, 0, :3].double()
     last = (step.q[1, 0].double() * k).sum(1) * step.scale
     weights = last.exp() / last.exp().sum()
-    out = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale)
+    out = attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale)
     torch.testing.assert_close(out[1, 0], weights[0] * v[0] + weights[1] * v[1] + weights[2] * v[2])
-    only_itself = attend_reference(step.q, step.kv_pool, LAYER, replace(step.batch, window=1), step.scale)
+    only_itself = attention_reference(step.q, step.kv_pool, LAYER, replace(step.batch, window=1), step.scale)
     torch.testing.assert_close(only_itself[:, 0], v[1:])
 
 
@@ -96,27 +96,27 @@ def test_any_batch_equals_the_reference(
 def test_capped_scores_equal_the_reference(window: int | None) -> None:
     step = make_paged_batch([(1, 1), (7, 7), (1, 97), (5, 23)], window=window)
     q = step.q * 20
-    out = TorchAttention().attend(q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, 3.0)
-    expected = attend_reference(q, step.kv_pool, LAYER, step.batch, step.scale, 3.0)
+    out = TorchAttention().attention(q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, 3.0)
+    expected = attention_reference(q, step.kv_pool, LAYER, step.batch, step.scale, 3.0)
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-5)
-    assert not torch.allclose(out, attend(replace(step, q=q)), atol=0.1)
+    assert not torch.allclose(out, attention(replace(step, q=q)), atol=0.1)
 
 
 def test_slots_outside_the_contexts_are_never_read() -> None:
     step = make_paged_batch([(1, 5), (3, 10)], block_size=4)
     outside = step.kv_pool.isnan()
     assert outside[:, LAYER].any()
-    out = attend(step)
+    out = attention(step)
     step.kv_pool[outside] = 1e4
     assert out.isfinite().all()
-    assert torch.equal(attend(step), out)
+    assert torch.equal(attention(step), out)
 
 
 @pytest.mark.parametrize("window", [None, 50])
 def test_a_sequence_gets_the_same_numbers_alone_and_in_company(window: int | None) -> None:
     slices = [(1, 130), (1, 5), (9, 40), (1, 600), (1, 131)]
     step = make_paged_batch(slices, window=window, block_size=32, head_dim=64, group=7)
-    together = attend(step)
+    together = attention(step)
     starts = step.batch.query_start.tolist()
     for seq, (query_len, context_len) in enumerate(slices):
         tokens = slice(starts[seq], starts[seq + 1])
@@ -133,7 +133,7 @@ def test_a_sequence_gets_the_same_numbers_alone_and_in_company(window: int | Non
             k=step.k[tokens],
             v=step.v[tokens],
         )
-        torch.testing.assert_close(attend(alone), together[tokens], rtol=0, atol=1e-6)
+        torch.testing.assert_close(attention(alone), together[tokens], rtol=0, atol=1e-6)
 
 
 def test_padding_is_whole_tiles_and_at_most_half_of_a_long_context() -> None:
@@ -158,5 +158,5 @@ def test_views_of_a_fused_projection_are_taken_as_they_are() -> None:
     q, k, v = fused.split((4, 2, 2), dim=1)
     kernels = TorchAttention()
     kernels.write(k, v, step.kv_pool, LAYER, step.batch)
-    out = kernels.attend(q, k, v, step.kv_pool, LAYER, step.batch, step.scale)
-    assert torch.equal(out, attend(step))
+    out = kernels.attention(q, k, v, step.kv_pool, LAYER, step.batch, step.scale)
+    assert torch.equal(out, attention(step))

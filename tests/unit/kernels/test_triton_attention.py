@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from baton_kernels.reference import attend_reference
-from baton_kernels.triton_attention import TritonAttention, require_readable
+from baton_kernels.reference.reference_layers import attention_reference
+from baton_kernels.triton.attention import TritonAttention, require_readable
 from tests.unit.kernels.interpreted_attention import CASES
 from tests.unit.kernels.interpreter import run_interpreted
 from tests.unit.kernels.paged_batches import LAYER, make_paged_batch
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +56,8 @@ def test_a_cache_of_e4m3_is_refused_where_nothing_reads_it() -> None:
 
 def test_heads_wider_than_the_kernels_take_are_attended_to_by_torch() -> None:
     step = make_paged_batch([(1, 9), (3, 7)], head_dim=320)
-    out = TritonAttention().attend(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, 2.0)
-    expected = attend_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, 2.0)
+    out = TritonAttention().attention(
+        step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, 2.0
+    )
+    expected = attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, 2.0)
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=1e-5)

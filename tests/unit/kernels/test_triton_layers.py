@@ -9,6 +9,8 @@ import pytest
 from tests.unit.kernels.interpreted_layers import CACHE_CASES, NORM_CASES
 from tests.unit.kernels.interpreter import run_interpreted
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def errors() -> dict[str, Any]:

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from baton_kernels.sampling import Refusal
+from baton_kernels.interface.sampling import Refusal
 from tests.unit.kernels.interpreted_sampling import CASES
 from tests.unit.kernels.interpreter import run_interpreted
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from baton_core.blocks.kv_spec import KVSpec
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_kv.landing import Landing
 from baton_kv.layouts import convert_blocks
 from baton_kv.pool_bytes import DevicePool, HostPool, PoolBytes

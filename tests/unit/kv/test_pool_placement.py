@@ -8,11 +8,11 @@ from typing import ClassVar
 import pytest
 import torch
 
-from baton.worker.pool_placement import PoolPlacement, choose_device, choose_transport
-from baton_core.blocks.kv_spec import KVSpec
 from baton_core.errors import InvalidConfigError
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.transport import Transport
+from baton_worker.pool_placement import PoolPlacement, choose_device, choose_transport
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from baton_kv import pool_socket
-from baton_kv.pool_socket import PoolListener, ask_holder, is_open
+from baton_kv.pool_socket import PoolListener, is_open, request_pool
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def listener(address: str) -> Iterator[PoolListener]:
 
 
 def test_a_puller_gets_the_file(listener: PoolListener, address: str) -> None:
-    connection, file = ask_holder(address, 10.0)
+    connection, file = request_pool(address, 10.0)
     assert os.read(file, 3) == bytes(3)
     assert os.get_inheritable(file) is False
     os.close(file)
@@ -34,7 +34,7 @@ def test_a_puller_gets_the_file(listener: PoolListener, address: str) -> None:
 
 
 def test_a_connection_lasts_until_the_holder_closes(listener: PoolListener, address: str) -> None:
-    connection, file = ask_holder(address, 10.0)
+    connection, file = request_pool(address, 10.0)
     os.close(file)
     assert is_open(connection)
     listener.close()
@@ -44,7 +44,7 @@ def test_a_connection_lasts_until_the_holder_closes(listener: PoolListener, addr
 
 def test_nobody_there_is_refused_at_once(address: str) -> None:
     with pytest.raises(ConnectionRefusedError):
-        ask_holder(address, 10.0)
+        request_pool(address, 10.0)
 
 
 def test_a_holder_that_never_answers_costs_one_deadline(address: str) -> None:
@@ -53,7 +53,7 @@ def test_a_holder_that_never_answers_costs_one_deadline(address: str) -> None:
         silent.listen()
         started = time.monotonic()
         with pytest.raises(TimeoutError):
-            ask_holder(address, 0.05)
+            request_pool(address, 0.05)
         assert 0.05 <= time.monotonic() - started < 20
 
 
@@ -61,12 +61,12 @@ def test_one_puller_too_many_is_turned_away_until_another_leaves(
     listener: PoolListener, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_socket, "MAX_PEERS", 1)
-    first, file = ask_holder(address, 10.0)
+    first, file = request_pool(address, 10.0)
     os.close(file)
     with pytest.raises(ConnectionRefusedError, match="turned this process away"):
-        ask_holder(address, 10.0)
+        request_pool(address, 10.0)
     first.close()
-    second, file = ask_holder(address, 10.0)
+    second, file = request_pool(address, 10.0)
     os.close(file)
     second.close()
 
@@ -76,28 +76,28 @@ def test_another_user_is_turned_away(
 ) -> None:
     monkeypatch.setattr(os, "getuid", lambda: os.geteuid() + 1)
     with pytest.raises(PermissionError, match="another user"):
-        ask_holder(address, 10.0)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as puller:
-        puller.settimeout(10.0)
-        puller.connect(f"\0{address}")
-        assert socket.recv_fds(puller, 100, 1)[:2] == (b"", [])
+        request_pool(address, 10.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as consumer:
+        consumer.settimeout(10.0)
+        consumer.connect(f"\0{address}")
+        assert socket.recv_fds(consumer, 100, 1)[:2] == (b"", [])
 
 
 def test_a_holder_out_of_descriptors_answers_when_it_has_one_again(
     listener: PoolListener, address: str
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as puller:
-        puller.settimeout(10.0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as consumer:
+        consumer.settimeout(10.0)
         lowest = os.dup(0)
         os.close(lowest)
         resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
         try:
-            puller.connect(f"\0{address}")
+            consumer.connect(f"\0{address}")
             time.sleep(0.02)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        _, files, _, _ = socket.recv_fds(puller, 100, 1)
+        _, files, _, _ = socket.recv_fds(consumer, 100, 1)
         assert os.read(files[0], 3) == bytes(3)
         os.close(files[0])
 

@@ -60,10 +60,10 @@ def test_while_five_pullers_return_nothing_a_sixth_gets_a_buffer_and_then_a_seve
     owner: Owner,
 ) -> None:
     views = []
-    for puller in (b"1", b"2", b"3", b"4", b"5", b"6"):
-        assert owner.staging.can_lend(puller)
-        while owner.staging.can_lend(puller):
-            views.append(owner.staging.lend(puller, 1))
+    for consumer in (b"1", b"2", b"3", b"4", b"5", b"6"):
+        assert owner.staging.can_lend(consumer)
+        while owner.staging.can_lend(consumer):
+            views.append(owner.staging.lend(consumer, 1))
     assert len(views) == NUM_BUFFERS
     assert not owner.staging.can_lend(b"7")
     views.pop()
@@ -72,12 +72,12 @@ def test_while_five_pullers_return_nothing_a_sixth_gets_a_buffer_and_then_a_seve
 
 def test_of_many_pullers_that_take_turns_the_last_one_gets_a_buffer(owner: Owner) -> None:
     views = []
-    pullers = [bytes([number]) for number in range(NUM_BUFFERS - 1)]
+    consumers = [bytes([number]) for number in range(NUM_BUFFERS - 1)]
     for _ in range(MAX_LENT):
-        for puller in pullers:
-            if owner.staging.can_lend(puller):
-                views.append(owner.staging.lend(puller, 1))
+        for consumer in consumers:
+            if owner.staging.can_lend(consumer):
+                views.append(owner.staging.lend(consumer, 1))
     assert len(views) == NUM_BUFFERS - 1
-    assert not any(map(owner.staging.can_lend, pullers))
+    assert not any(map(owner.staging.can_lend, consumers))
     assert owner.staging.can_lend(b"another")
     assert owner.staging.num_bytes < NUM_BUFFERS * CHUNK_BYTES

@@ -11,8 +11,8 @@ from typing import Any, Final
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from baton_router.model_folder import read_model_folder
-from baton_router.tokenization import Tokenizer
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 
 SPECIAL_TOKENS: Final = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE: Final = (

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from baton.commands.admission_arguments import admission_settings
 from baton.commands.cli_arguments import parse, router_flags
+from baton.commands.limit_arguments import admission_settings
 from baton_core.errors import InvalidConfigError
 from baton_core.requests.request_context import Slo
-from baton_core.routing.admission_gate import HoldBack
-from baton_core.routing.rate_limits import RateLimit
-from baton_router.admission_settings import FAIR, AdmissionSettings
+from baton_router.core.admission.admission_gate import DispatchLimit
+from baton_router.core.admission.rate_limits import RateLimit
+from baton_router.process.admission_settings import FAIR, AdmissionSettings
 
 GIVEN = ("--slo=ttft=1.5,tpot=0.05", "--rate-limit=requests=60,tokens=100000", "--max-queued-requests=7")
 
@@ -33,8 +33,8 @@ def test_a_bad_setting_is_refused_by_flag(flag: str, changes: dict[str, Any]) ->
 
 def test_workers_are_held_back_where_several_keys_share_them() -> None:
     settings = AdmissionSettings()
-    assert settings.config([]).hold_back == settings.config(["a"]).hold_back == HoldBack()
-    assert settings.config(["a", "b"]).hold_back == FAIR
+    assert settings.config([]).dispatch_limit == settings.config(["a"]).dispatch_limit == DispatchLimit()
+    assert settings.config(["a", "b"]).dispatch_limit == FAIR
 
 
 def test_the_flags_say_it_also_by_way_of_serve() -> None:

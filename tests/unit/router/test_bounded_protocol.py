@@ -4,96 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from starlette.datastructures import Headers
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Message
 
 from baton_core.errors import InvalidConfigError
 from baton_router.http import bodies
-from baton_router.http.bounded_protocol import MAX_PIPELINED
-from baton_router.http.connection_limits import ConnectionLimits
+from baton_router.http.connections.bounded_protocol import MAX_PIPELINED
 from baton_router.http.errors import HttpError
-from baton_router.http.server import HttpServer
+from baton_router.process.http_settings import ConnectionLimits
+from baton_router.streams.body_memory import BodyMemory, BodyReservation
+from tests.unit.router.served_app import BODY, CHUNKED, GET, POST, connected, rest_of, run, serving
 
-QUICK = ConnectionLimits(
-    max_connections=8, max_header_bytes=4096, header_timeout_s=0.3, idle_timeout_s=3.0, stall_timeout_s=1.0
-)
-GET = b"GET / HTTP/1.1\r\nHost: a\r\n"
-POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
-CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
-BODY = b"b" * 2**18
 PIECE = b"a" * 65_536
 MUCH = 32 * 2**20
 """Bytes that no connection may hold, with all the buffers on the way."""
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers GET at once, and POST when it has the body."""
-    if scope["method"] == "POST":
-        await bodies.read_body(receive, Headers(scope=scope), 2**20)
-    headers = [(b"content-length", b"%d" % len(BODY))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": BODY})
-
-
-class Server(HttpServer):
-    @property
-    def num_connections(self) -> int:
-        assert self._server is not None
-        return len(self._server.server_state.connections)
-
-    @property
-    def num_calls(self) -> int:
-        assert self._server is not None
-        return len(self._server.server_state.tasks)
-
-    async def until_empty(self) -> None:
-        async with asyncio.timeout(30):
-            while self.num_connections or self.num_calls:  # noqa: ASYNC110 (nothing tells of it)
-                await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[Server]:
-    server = Server()
-    server.bind("127.0.0.1", 0)
-    await server.start(app, root_path="", limits=QUICK)
-    try:
-        yield server
-        async with connected(server) as (reader, writer):  # it still serves
-            writer.write(GET + b"\r\n")
-            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-    finally:
-        await server.stop(0)
-
-
-@asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[Streams]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60))
-
-
-async def rest_of(reader: asyncio.StreamReader) -> bytes:
-    """All that comes until the server hangs up."""
-    parts: list[bytes] = []
-    with suppress(ConnectionError):
-        while part := await reader.read(65_536):
-            parts.append(part)
-    return b"".join(parts)
 
 
 async def pour(writer: asyncio.StreamWriter) -> int:
@@ -219,20 +147,6 @@ def test_too_many_requests_at_once_end_the_connection() -> None:
     run(scenario())
 
 
-def test_one_connection_more_than_allowed_is_hung_up_on() -> None:
-    async def scenario() -> None:
-        async with serving() as server:
-            others = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(8)]
-            async with connected(server) as (reader, writer):
-                writer.write(GET + b"\r\n")
-                assert await rest_of(reader) == b""
-            for _, writer in others:
-                writer.close()
-            await server.until_empty()
-
-    run(scenario())
-
-
 def test_a_body_is_waited_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "READ_WITHIN_S", 0.05)
 
@@ -242,7 +156,9 @@ def test_a_body_is_waited_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def scenario() -> None:
         with pytest.raises(HttpError, match=r"no whole body within 0.05 s") as caught:
-            await bodies.read_body(one_byte, Headers({"content-length": "99"}), 1000)
+            await bodies.read_body(
+                one_byte, Headers({"content-length": "99"}), 1000, BodyReservation(BodyMemory())
+            )
         assert caught.value.status == 408
 
     run(scenario())

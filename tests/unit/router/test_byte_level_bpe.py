@@ -12,8 +12,8 @@ from tokenizers import models, pre_tokenizers, trainers
 from transformers import AutoTokenizer
 
 from baton_core.errors import InvalidModelError
-from baton_router.model_folder import read_model_folder
-from baton_router.tokenization import Tokenizer
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import TEXTS
 
 OPT: dict[str, Any] = {

@@ -12,19 +12,19 @@ from hypothesis import strategies as st
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.logprobs import PositionLogprobs
-from baton_router.answers.answer import Tool
-from baton_router.answers.registry import find_reasoning_parser
-from baton_router.generation import Delta
-from baton_router.http.chat_choices import ChoiceForm, ChoiceWriter
-from baton_router.http.reasoning_use import ReasoningUse
-from baton_router.http.tool_choice import Choice, ToolUse
-from baton_router.thinking_place import Thinking
+from baton_router.http.chat.choices import ChoiceOptions, ChoiceWriter
+from baton_router.http.chat.output_parsers import ReasoningUse
+from baton_router.http.chat.tool_choice import Choice, ToolUse
+from baton_router.output_parsing.output_parser import Tool
+from baton_router.output_parsing.registry import find_reasoning_parser
+from baton_router.requests.generation import Delta
+from baton_router.requests.thinking import Thinking
 from tests.integration.router_cluster import TOKENIZER
 
 TOOLS = (Tool(name="f", parameters={"type": "object"}), Tool(name="g"))
 AUTO = ToolUse(choice=Choice.AUTO, tools=TOOLS, parser_name="hermes")
 CALL = '<tool_call>{"name": "f", "arguments": {"x": "<|é"}}</tool_call>'
-FORM = ChoiceForm(
+FORM = ChoiceOptions(
     role="assistant",
     echo="",
     tool_use=AUTO,
@@ -36,7 +36,7 @@ FORM = ChoiceForm(
 )
 
 
-def writer(form: ChoiceForm = FORM) -> ChoiceWriter:
+def writer(form: ChoiceOptions = FORM) -> ChoiceWriter:
     parser = form.tool_use.make_parser()
     if form.has_reasoning:
         qwen = find_reasoning_parser("qwen3")
@@ -50,14 +50,14 @@ def delta(text: str, finish_reason: str | None = None, **fields: Any) -> Delta:
     return Delta(index=0, text=text, token_ids=(5,), finish_reason=finish_reason, **fields)
 
 
-def message_of(text: str, form: ChoiceForm = FORM, reason: str = "stop") -> dict[str, Any]:
+def message_of(text: str, form: ChoiceOptions = FORM, reason: str = "stop") -> dict[str, Any]:
     choice = msgspec.to_builtins(writer(form).whole(delta(text, reason)))
     for call in choice["message"].get("tool_calls", ()):
         del call["id"]
     return choice
 
 
-def joined(texts: list[str], form: ChoiceForm = FORM) -> dict[str, Any]:
+def joined(texts: list[str], form: ChoiceOptions = FORM) -> dict[str, Any]:
     """What a client makes of a stream."""
     stream = writer(form)
     pieces = [stream.piece(delta(text)) for text in texts] + [stream.piece(delta("", "stop"))]

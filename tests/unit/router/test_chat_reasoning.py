@@ -10,16 +10,15 @@ import pytest
 
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_router.answers.answer import Answer, PlainParser, collect
-from baton_router.answers.registry import find_reasoning_parser
-from baton_router.http.reasoning_use import ReasoningCounter, ReasoningUse, find_reasoning, markers_of
-from baton_router.model_folder import read_model_folder
-from baton_router.request_limits import ReasoningMarkers
-from baton_router.thinking_place import Thinking, find_thinking
-from baton_router.tokenization import Tokenizer
-from baton_router.word_rules import UNLIMITED, read_thinking
+from baton_router.http.chat.output_parsers import ReasoningCounter, ReasoningUse, find_reasoning, markers_of
+from baton_router.output_parsing.output_parser import ParsedOutput, PlainParser, collect
+from baton_router.output_parsing.registry import find_reasoning_parser
+from baton_router.requests.request_limits import ReasoningMarkers
+from baton_router.requests.thinking import UNLIMITED, Thinking, find_thinking, read_thinking
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 
-BUNDLED = Path(__file__).parents[3] / "lib" / "baton" / "bundled"
+BUNDLED = Path(__file__).parents[3] / "api" / "baton" / "bundled"
 MARKERS = ReasoningMarkers(start="<think>", end="</think>")
 IMPLIED = ReasoningMarkers(start="<think>", end="</think>", is_implied=True)
 ANSWER = "<|im_end|>\n<|im_start|>assistant\n"
@@ -59,7 +58,7 @@ def use(name: str, tokenizer: Tokenizer, turn: str, **template_arguments: object
     return found
 
 
-def read(reasoning: ReasoningUse, text: str) -> Answer:
+def read(reasoning: ReasoningUse, text: str) -> ParsedOutput:
     parser = reasoning.make_parser(PlainParser())
     return collect([*parser.push(text), *parser.flush()])
 
@@ -111,8 +110,8 @@ def test_workers_follow_the_thinking_for_a_budget_or_a_form(marked: Tokenizer) -
 
 
 def test_thoughts_are_read_from_where_the_prompt_left_off(unmarked: Tokenizer) -> None:
-    split = Answer(content="So.", reasoning="Hm.", tool_calls=())
-    plain = Answer(content="So.", reasoning=None, tool_calls=())
+    split = ParsedOutput(content="So.", reasoning="Hm.", tool_calls=())
+    plain = ParsedOutput(content="So.", reasoning=None, tool_calls=())
     assert read(use("qwen3", unmarked, ""), "<think>Hm.</think>So.") == split
     assert read(use("qwen3", unmarked, ""), "So.") == plain
     assert read(use("qwen3", unmarked, "<think>"), "Hm.</think>So.") == split

@@ -10,13 +10,12 @@ import pytest
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
-from baton_router.chat_template import ChatTemplate
-from baton_router.http.chat_conversation import read_conversation
-from baton_router.http.chat_request import ChatPlan, chat_names, read_chat
-from baton_router.http.chat_schemas import ChatRequest
-from baton_router.http.http_settings import HttpSettings
-from baton_router.http.response_format import ResponseFormat, StructuredOutputs, read_output_form
-from baton_router.http.tool_choice import Choice
+from baton_router.http.chat.request import ChatPlan, chat_names, read_chat, read_conversation
+from baton_router.http.chat.schemas import ChatRequest
+from baton_router.http.chat.tool_choice import Choice
+from baton_router.http.response_format import ResponseFormat, StructuredOutputs, read_structured_outputs
+from baton_router.process.http_settings import HttpSettings
+from baton_router.text.chat_template import ChatTemplate
 
 HELLO: list[dict[str, Any]] = [{"role": "user", "content": "Hello!"}]
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -42,14 +41,14 @@ def refused_field(**fields: Any) -> str:
 
 
 def test_an_answer_may_be_as_long_as_the_context_unless_someone_says_otherwise() -> None:
-    assert plan().given["max_tokens"] is None
-    assert plan(max_tokens=5).given["max_tokens"] == 5
-    assert plan(max_tokens=5, max_completion_tokens=7).given["max_tokens"] == 7
-    assert plan(defaults=SamplingParams(max_tokens=99)).given["max_tokens"] == 99
+    assert plan().sampling["max_tokens"] is None
+    assert plan(max_tokens=5).sampling["max_tokens"] == 5
+    assert plan(max_tokens=5, max_completion_tokens=7).sampling["max_tokens"] == 7
+    assert plan(defaults=SamplingParams(max_tokens=99)).sampling["max_tokens"] == 99
 
 
 def test_only_given_parameters_are_passed_on() -> None:
-    assert plan(temperature=0.5, stop="x", seed=None).given == {
+    assert plan(temperature=0.5, stop="x", seed=None).sampling == {
         "temperature": 0.5,
         "stop": "x",
         "max_tokens": None,
@@ -57,31 +56,31 @@ def test_only_given_parameters_are_passed_on() -> None:
 
 
 def test_log_probabilities_are_asked_for_by_number() -> None:
-    assert plan(logprobs=True).given["logprobs"] == 0
-    assert plan(logprobs=True, top_logprobs=5).given["logprobs"] == 5
-    assert "logprobs" not in plan(logprobs=False, top_logprobs=0).given
-    assert plan(logprobs=True, top_logprobs=2, echo=True).given["prompt_logprobs"] == 2
-    assert plan(logprobs=True, prompt_logprobs=0, top_logprobs=2, echo=True).given["prompt_logprobs"] == 0
+    assert plan(logprobs=True).sampling["logprobs"] == 0
+    assert plan(logprobs=True, top_logprobs=5).sampling["logprobs"] == 5
+    assert "logprobs" not in plan(logprobs=False, top_logprobs=0).sampling
+    assert plan(logprobs=True, top_logprobs=2, echo=True).sampling["prompt_logprobs"] == 2
+    assert plan(logprobs=True, prompt_logprobs=0, top_logprobs=2, echo=True).sampling["prompt_logprobs"] == 0
     assert refused_field(logprob_token_ids=[3]) == "logprob_token_ids"
 
 
 def test_parsers_get_to_see_special_tokens() -> None:
-    assert plan(AUTO, tools=[TOOL]).given["skip_special_tokens"] is False
-    assert plan(AUTO, tools=[TOOL], skip_special_tokens=True).given["skip_special_tokens"] is True
-    assert plan(HttpSettings(reasoning_parser="qwen3")).given["skip_special_tokens"] is False
-    assert "skip_special_tokens" not in plan(AUTO, tools=[TOOL], tool_choice="none").given
+    assert plan(AUTO, tools=[TOOL]).sampling["skip_special_tokens"] is False
+    assert plan(AUTO, tools=[TOOL], skip_special_tokens=True).sampling["skip_special_tokens"] is True
+    assert plan(HttpSettings(reasoning_parser="qwen3")).sampling["skip_special_tokens"] is False
+    assert "skip_special_tokens" not in plan(AUTO, tools=[TOOL], tool_choice="none").sampling
 
 
 def test_the_model_decides_where_tools_are_offered_and_nothing_else_is_said() -> None:
     assert plan(AUTO, tools=[TOOL]).tool_use.choice is Choice.AUTO
     assert plan(AUTO, tools=[TOOL], tool_choice=None).tool_use.choice is Choice.AUTO
     assert plan(AUTO).tool_use.choice is Choice.NONE
-    assert "structured_outputs" not in plan(AUTO, tools=[TOOL], tool_choice="auto").given
+    assert "structured_outputs" not in plan(AUTO, tools=[TOOL], tool_choice="auto").sampling
 
 
 def test_a_demanded_call_decides_the_form_and_comes_before_that_of_the_content() -> None:
     asked = {"tools": [TOOL], "tool_choice": "required", "response_format": {"type": "json_object"}}
-    form = plan(**asked).given["structured_outputs"]
+    form = plan(**asked).sampling["structured_outputs"]
     assert form is not None
     assert form.json is not None
     assert json.loads(form.json)["type"] == "array"
@@ -91,7 +90,7 @@ def test_a_demanded_call_decides_the_form_and_comes_before_that_of_the_content()
 
 def test_both_fields_together_have_one_form() -> None:
     def form(outputs: dict[str, Any] | None, response: dict[str, Any] | None) -> Any:
-        return read_output_form(
+        return read_structured_outputs(
             msgspec.convert(outputs, StructuredOutputs | None),
             msgspec.convert(response, ResponseFormat | None),
         )

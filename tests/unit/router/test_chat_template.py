@@ -8,10 +8,10 @@ import pytest
 from transformers import AutoTokenizer
 
 from baton_core.errors import InvalidConfigError, InvalidModelError, InvalidRequestError
-from baton_router.chat_template import ChatTemplate, Conversation
-from baton_router.model_folder import read_chat_template, read_model_folder
-from baton_router.template_sandbox import make_environment
-from baton_router.tokenization import Tokenizer
+from baton_router.text.chat_template import ChatTemplate, Conversation
+from baton_router.text.model_folder import read_chat_template, read_model_folder
+from baton_router.text.template_sandbox import make_environment
+from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import make_tokenizer, write_model_folder
 
 Messages = tuple[Mapping[str, Any], ...]
@@ -278,7 +278,7 @@ def test_constants_are_computed_within_the_limits_of_a_rendering(source: str) ->
     ],
 )
 def test_a_template_without_end_is_ended(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("baton_router.template_sandbox.MAX_RENDER_S", 0.05)
+    monkeypatch.setattr("baton_router.text.template_sandbox.MAX_RENDER_S", 0.05)
     with pytest.raises(InvalidRequestError, match=r"takes \(it takes more than 0\.05 s\)"):
         render(source)
 

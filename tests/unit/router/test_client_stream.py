@@ -11,11 +11,11 @@ import pytest
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
-from baton_core.routing.router_events import FinishRequest, RequestTimings
 from baton_core.sessions.router_messages import PromptLogprobs, SequenceOutput
-from baton_router.client_stream import ClientStream
-from baton_router.generation import Delta, Finished, GenerationEvent, PromptDelta
-from baton_router.tokenization import Tokenizer
+from baton_router.core.router_events import FinishRequest, RequestTimings
+from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
+from baton_router.streams.client_stream import ClientStream
+from baton_router.text.tokenization import Tokenizer
 from tests.builders import make_request
 from tests.unit.router.folders import make_tokenizer
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton_core.requests.sampling_params import SamplingParams
-from baton_router.detokenizer import DetokenizedDelta, IncrementalDetokenizer
-from baton_router.tokenization import Tokenizer
+from baton_router.text.detokenizer import DetokenizedDelta, IncrementalDetokenizer
+from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import (
     SPECIAL_TOKENS,
     TEXTS,

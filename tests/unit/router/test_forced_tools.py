@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidRequestError
-from baton_router.answers.answer import (
-    Answer,
+from baton_router.output_parsing.output_parser import (
+    ParsedOutput,
     Tool,
     ToolCall,
 )
-from baton_router.answers.tools_forced import (
+from baton_router.output_parsing.tools_forced import (
     NamedToolParser,
     RequiredToolsParser,
     named_tool_schema,
     required_tools_schema,
 )
-from tests.unit.router.answers import content, read
+from tests.unit.router.output_parsers import content, read
 
 
 @pytest.mark.parametrize("size", [1, 5, 1000])
@@ -34,7 +34,7 @@ def test_required_calls_are_a_list(size: int) -> None:
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_a_named_call_is_its_arguments(size: int) -> None:
     answer = read(NamedToolParser("f", choose_id=lambda: "x"), '\n{"a": {"b": 1}}\n', size)
-    assert answer == Answer(
+    assert answer == ParsedOutput(
         content=None,
         reasoning=None,
         tool_calls=(ToolCall(call_id="x", name="f", arguments='{"a": {"b": 1}}'),),

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from baton_core.routing.router_core import RouterConfig, RouterCore
+from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.metrics import history_sampler
 from baton_router.metrics.history_sampler import HistorySampler
 from baton_router.metrics.latency_window import LatencySummary, LatencyWindow

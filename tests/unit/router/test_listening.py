@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_router.http.listening import listen
+from baton_router.http.connections.server import listen
 from tests.ipv6 import needs_ipv6
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from baton_core.errors import InvalidModelError
 from baton_core.requests.sampling_params import SamplingParams
-from baton_router.model_folder import find_model_folder, read_model_folder
+from baton_router.text.model_folder import find_model_folder, read_model_folder
 from tests.unit.router.folders import write_model_folder
 
 

@@ -7,7 +7,7 @@ import pytest
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
 from baton_core.sessions.worker_info import WorkerLoad
-from baton_router.operations import Operations
+from baton_router.operations.operations import Operations
 from tests.builders import make_worker_info
 
 

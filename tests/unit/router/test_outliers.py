@@ -6,7 +6,7 @@ import pytest
 
 from baton_core.errors import ErrorCode
 from baton_core.requests.request_context import RequestContext, Slo
-from baton_core.routing.request_record import RequestRecord
+from baton_router.core.flow.request_record import RequestRecord
 from baton_router.metrics.latency_window import Latency, LatencySummary, LatencyWindow
 from baton_router.metrics.outliers import MIN_COUNT, Limit, outliers_of
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_router.answers import registry
-from baton_router.answers.answer import (
+from baton_router.output_parsing import registry
+from baton_router.output_parsing.delta_writer import random_call_id, random_mistral_call_id
+from baton_router.output_parsing.output_parser import (
     PlainParser,
     TextDelta,
     ToolCallDelta,
 )
-from baton_router.answers.call_ids import random_call_id, random_mistral_call_id
-from tests.unit.router.answers import CALL, content, read
+from tests.unit.router.output_parsers import CALL, content, read
 
 
 def test_call_ids_have_the_form_that_clients_and_templates_expect() -> None:
@@ -40,15 +40,15 @@ def test_an_unknown_parser_is_refused_with_the_names_of_all() -> None:
 
 PLUGIN = """
 from dataclasses import dataclass
-from baton_router.answers.answer import AnswerDelta, PlainParser, TextDelta
-from baton_router.answers.registry import register_tool_parser
+from baton_router.output_parsing.output_parser import OutputDelta, PlainParser, TextDelta
+from baton_router.output_parsing.registry import register_tool_parser
 
 @dataclass
 class Loud(PlainParser):
     tools: tuple
     choose_id: object = None
 
-    def push(self, text: str) -> list[AnswerDelta]:
+    def push(self, text: str) -> list[OutputDelta]:
         return [TextDelta(text=text.upper())]
 
 register_tool_parser("loud", Loud)

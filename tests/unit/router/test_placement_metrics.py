@@ -6,8 +6,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton_core.requests.request_context import RequestContext
-from baton_core.routing.placement_record import Candidate, Cost, Decision
-from baton_core.routing.request_record import RequestRecord, open_record
+from baton_router.core.flow.request_record import RequestRecord, open_record
+from baton_router.core.placement.placement_record import Candidate, Cost, Decision
 from baton_router.metrics.placement_metrics import FAMILIES, PlacementMetrics
 from baton_service.exposition import Exposition
 from tests.builders import make_request
@@ -30,7 +30,7 @@ def record(*decisions: Decision, first_token_s: float | None = None, wait_s: flo
 
 def samples(metrics: PlacementMetrics) -> dict[tuple[str, str], float]:
     page = Exposition(FAMILIES)
-    metrics.tell(page)
+    metrics.report(page)
     return {
         (sample.name, sample.labels.get("kind") or sample.labels.get("le", "")): sample.value
         for family in text_string_to_metric_families(page.text().decode())

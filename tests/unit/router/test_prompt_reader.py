@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 
 from baton_core.errors import ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
-from baton_core.requests.draw_rules import ThinkingBudget
 from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import RequestSpec
-from baton_router.chat_template import Conversation
-from baton_router.generation import GenerationRequest
-from baton_router.model_folder import read_model_folder
-from baton_router.prompt_reader import PromptReader
-from baton_router.request_limits import ReasoningMarkers, RequestLimits
-from baton_router.tokenization import Tokenizer
+from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.prompt_reader import PromptReader, bounded
+from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
+from baton_router.text.chat_template import Conversation
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import byte_level_json, write_model_folder
 
 HI = Conversation(messages=({"role": "user", "content": "hi"},))
@@ -38,7 +38,7 @@ def read(
 
 
 def ask(**given: Any) -> GenerationRequest:
-    return GenerationRequest(prompt="hello", given=given)
+    return GenerationRequest(prompt="hello", sampling=given)
 
 
 def test_a_request_gets_its_tokens_and_a_name_and_a_seed_of_its_own(folder: Path) -> None:
@@ -76,23 +76,26 @@ def test_names_salts_and_priorities_are_kept(folder: Path) -> None:
         ({"prompt": (1, 400)}, "prompt is 400; allowed: token ids from 0 to 399"),
         ({"prompt": (5,) * 128}, "prompt is '128 tokens'; allowed: 1 to 127 tokens"),
         ({"prompt": "a\ud800"}, r"prompt is 'a\\ud800'; allowed: text that UTF-8 can hold"),
-        ({"prompt": "", "given": {}}, "prompt is '0 tokens'; allowed: 1 to 127 tokens"),
-        ({"given": {"stop_token_ids": [400]}}, "stop_token_ids is 400; allowed: .* 0 to 399"),
-        ({"given": {"allowed_token_ids": [1, 400]}}, "allowed_token_ids is 400; allowed: .* 0 to 399"),
-        ({"given": {"logprob_token_ids": [400]}}, "logprob_token_ids is 400; allowed: .* 0 to 399"),
-        ({"given": {"logit_bias": {"400": 1}}}, "logit_bias is 400; allowed: .* 0 to 399"),
-        ({"given": {"bad_words": [" "]}}, "bad_words is ' '; allowed: words with"),
-        ({"given": {"logprobs": 21}}, "logprobs is 21; allowed: 0 to 20, of which --max-logprobs decides"),
-        ({"given": {"prompt_logprobs": -1}}, "prompt_logprobs is -1; allowed: 0 to 20"),
-        ({"given": {"logits_processors": ["a:b"]}}, "logits_processors is 'a:b'; allowed: none"),
-        ({"given": {"logits_processors": [len]}}, "allowed: names; functions can be called in process alone"),
+        ({"prompt": "", "sampling": {}}, "prompt is '0 tokens'; allowed: 1 to 127 tokens"),
+        ({"sampling": {"stop_token_ids": [400]}}, "stop_token_ids is 400; allowed: .* 0 to 399"),
+        ({"sampling": {"allowed_token_ids": [1, 400]}}, "allowed_token_ids is 400; allowed: .* 0 to 399"),
+        ({"sampling": {"logprob_token_ids": [400]}}, "logprob_token_ids is 400; allowed: .* 0 to 399"),
+        ({"sampling": {"logit_bias": {"400": 1}}}, "logit_bias is 400; allowed: .* 0 to 399"),
+        ({"sampling": {"bad_words": [" "]}}, "bad_words is ' '; allowed: words with"),
+        ({"sampling": {"logprobs": 21}}, "logprobs is 21; allowed: 0 to 20, of which --max-logprobs decides"),
+        ({"sampling": {"prompt_logprobs": -1}}, "prompt_logprobs is -1; allowed: 0 to 20"),
+        ({"sampling": {"logits_processors": ["a:b"]}}, "logits_processors is 'a:b'; allowed: none"),
         (
-            {"given": {"thinking_token_budget": 5}},
+            {"sampling": {"logits_processors": [len]}},
+            "allowed: names; functions can be called in process alone",
+        ),
+        (
+            {"sampling": {"thinking_token_budget": 5}},
             "thinking_token_budget is 5; allowed: none.*parser",
         ),
-        ({"given": {"min_tokens": 128, "max_tokens": None}}, "min_tokens is 128; allowed: .*, the room"),
-        ({"given": {"structured_outputs": BROKEN_FORM}}, r"structured_outputs\.regex is '\['; allowed: "),
-        ({"given": {"top_p": 2}}, "top_p is 2; allowed: a finite number over 0 to 1"),
+        ({"sampling": {"min_tokens": 128, "max_tokens": None}}, "min_tokens is 128; allowed: .*, the room"),
+        ({"sampling": {"structured_outputs": BROKEN_FORM}}, r"structured_outputs\.regex is '\['; allowed: "),
+        ({"sampling": {"top_p": 2}}, "top_p is 2; allowed: a finite number over 0 to 1"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens is 0; allowed: -1, or 1 to 127"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens is -2; allowed"),
         ({"truncate_prompt_tokens": 128}, "truncate_prompt_tokens is 128; allowed"),
@@ -152,7 +155,7 @@ def test_thinking_is_counted_in_tokens_from_the_mark_that_begins_it(folder: Path
         ((start, 5), ()),
         ((start, 5, end, 6, start), ()),
     ):
-        request = GenerationRequest(prompt=prompt, given={"thinking_token_budget": 3})
+        request = GenerationRequest(prompt=prompt, sampling={"thinking_token_budget": 3})
         thinking = ThinkingBudget(num_tokens=3, start_token_ids=start_ids, end_token_ids=(end,))
         assert read(folder, request, limits).thinking == thinking
 
@@ -165,12 +168,14 @@ def test_the_end_of_a_long_prompt_is_kept(
     folder: Path, limit: int, max_tokens: int | None, kept: int
 ) -> None:
     prompt = tuple(range(10))
-    request = GenerationRequest(prompt=prompt, given={"max_tokens": max_tokens}, truncate_prompt_tokens=limit)
+    request = GenerationRequest(
+        prompt=prompt, sampling={"max_tokens": max_tokens}, truncate_prompt_tokens=limit
+    )
     assert read(folder, request).prompt_token_ids == prompt[-kept:]
 
 
 def test_a_prompt_too_long_for_the_context_is_cut_to_what_it_holds(folder: Path) -> None:
-    request = GenerationRequest(prompt=(5,) * 500, given={"max_tokens": None}, truncate_prompt_tokens=-1)
+    request = GenerationRequest(prompt=(5,) * 500, sampling={"max_tokens": None}, truncate_prompt_tokens=-1)
     assert len(read(folder, request).prompt_token_ids) == 127
 
 
@@ -187,3 +192,12 @@ def test_a_template_of_a_request_needs_the_operators_trust(folder: Path) -> None
         read(folder, GenerationRequest(prompt=own))
     spec = read(folder, GenerationRequest(prompt=own), RequestLimits(trust_request_chat_template=True))
     assert spec.prompt_token_ids == Tokenizer(read_model_folder(folder)).encode("hi!")
+
+
+@pytest.mark.parametrize(("max_tokens", "most"), [(None, 118), (200, 118), (118, 118), (3, 3)])
+def test_a_request_may_generate_no_more_than_the_context_leaves(
+    folder: Path, max_tokens: int | None, most: int
+) -> None:
+    spec = read(folder, ask(max_tokens=max_tokens))
+    assert spec.params.max_tokens == max_tokens
+    assert bounded(spec, 118 + len(spec.prompt_token_ids)).params.max_tokens == most

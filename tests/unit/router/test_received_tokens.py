@@ -6,8 +6,8 @@ from baton_core.errors import InvalidRequestError
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.sessions.router_messages import OutputSoFar, SequenceOutput
-from baton_router.generation import Delta, ReceivedSequence, Resumption
-from baton_router.received_tokens import (
+from baton_router.requests.generation import Delta, ReceivedSequence, Resumption
+from baton_router.requests.resumption import (
     ReceivedTokens,
     checked_counts,
     outputs_so_far,

@@ -9,12 +9,12 @@ import pytest
 from baton_core.errors import ErrorCode
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.request_context import RequestContext
-from baton_core.routing.request_record import RequestRecord, open_record
-from baton_core.routing.router_events import FailRequest, FinishRequest
 from baton_core.sessions.router_messages import SequenceOutput
-from baton_router.client_stream import ClientStream
+from baton_router.core.flow.request_record import RequestRecord, open_record
+from baton_router.core.router_events import FailRequest, FinishRequest
 from baton_router.metrics.latency_window import Latency
 from baton_router.metrics.request_metrics import RequestMetrics
+from baton_router.streams.client_stream import ClientStream
 from tests.builders import make_request
 from tests.unit.router.folders import make_tokenizer
 

@@ -10,13 +10,13 @@ import pytest
 from baton_core.errors import ErrorCode
 from baton_core.requests.phases import Phase, PhaseName
 from baton_core.requests.request_context import RequestContext
-from baton_core.routing.placement_record import Candidate, Cost, Decision
-from baton_core.routing.request_record import RequestRecord, open_record
-from baton_core.routing.router_events import FailRequest, FinishRequest, RequestTimings
-from baton_router.request_spans import RequestSpans
-from baton_router.request_text import RequestText
-from baton_router.tokenization import Tokenizer
-from baton_router.trace_context import read_traceparent
+from baton_router.core.flow.request_record import RequestRecord, open_record
+from baton_router.core.placement.placement_record import Candidate, Cost, Decision
+from baton_router.core.router_events import FailRequest, FinishRequest, RequestTimings
+from baton_router.requests.request_text import RequestText
+from baton_router.requests.validation import read_traceparent
+from baton_router.streams.request_spans import RequestSpans
+from baton_router.text.tokenization import Tokenizer
 from baton_service.tracing import Span
 from tests.builders import make_request
 from tests.unit.router.folders import make_tokenizer

@@ -13,7 +13,7 @@ from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import RequestSpec
-from baton_router.resume_tokens import (
+from baton_router.requests.resume_tokens import (
     MAX_AGE_S,
     MAX_AHEAD_S,
     MAX_CHARACTERS,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_core.routing.placement import SplitMode
-from baton_core.routing.routing_policies import RoutingPolicy
-from baton_router.settings import RouterSettings
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.placement.routing_policies import RoutingPolicy
+from baton_router.process.router_settings import RouterSettings
 
 
 @pytest.mark.parametrize(

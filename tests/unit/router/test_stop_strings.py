@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton_router.stop_strings import StopMatcher
+from baton_router.text.stop_strings import StopMatcher
 
 _TEXT = st.text(alphabet="abx", max_size=24)
 _STOPS = st.lists(st.text(alphabet="ab", min_size=1, max_size=5), max_size=4)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from baton_core.requests.sampling_params import SamplingParams
-from baton_router.detokenizer import IncrementalDetokenizer
-from baton_router.tokenization import Tokenizer
+from baton_router.text.detokenizer import IncrementalDetokenizer
+from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import make_tokenizer
 from tests.unit.router.tokenizer_kinds import KINDS, tokenizer_json
 

@@ -6,8 +6,7 @@ import pytest
 
 from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.errors import InvalidRequestError
-from baton_router.tenant_salt import tenant_salt
-from baton_router.validation import check_name
+from baton_router.requests.validation import check_name, tenant_salt
 from baton_service.keys import Keys
 from tests.builders import make_identity
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidRequestError
-from baton_router import text_converter
-from baton_router.chat_template import Conversation
-from baton_router.model_folder import read_model_folder
-from baton_router.text_converter import TextConverter
-from baton_router.tokenization import Tokenizer
+from baton_router.process import text_converter
+from baton_router.process.text_converter import TextConverter
+from baton_router.text.chat_template import Conversation
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import TEXTS, byte_level_json, write_model_folder
 
 HI = ({"role": "user", "content": "hi"},)

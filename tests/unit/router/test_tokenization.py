@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ from tokenizers import Tokenizer as Backend
 from transformers import AutoTokenizer
 
 from baton_core.errors import InvalidModelError, InvalidRequestError
-from baton_router.chat_template import Conversation
-from baton_router.model_folder import read_model_folder
-from baton_router.tokenization import Tokenizer
+from baton_router.text.chat_template import Conversation
+from baton_router.text.large_texts import LARGE
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import (
     TEXTS,
     byte_fallback_json,
@@ -66,8 +69,9 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> Tokenizer:
-    return Tokenizer(read_model_folder(folder))
+def tokenizer(folder: Path) -> Iterator[Tokenizer]:
+    with closing(Tokenizer(read_model_folder(folder))) as tokenizer:
+        yield tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +95,19 @@ def test_ids_get_the_text_of_transformers(
 ) -> None:
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids, skip_special_tokens=skip) == reference.decode(ids, skip_special_tokens=skip)
+
+
+def test_a_large_text_gets_the_same_ids_and_back(tokenizer: Tokenizer, reference: Any) -> None:
+    text = " ".join(TEXTS) * (LARGE // 50)
+    ids = tokenizer.encode(text)
+    assert len(ids) >= LARGE
+    assert list(ids) == reference.encode(text)
+    for skip in (True, False):
+        assert tokenizer.decode(ids, skip_special_tokens=skip) == reference.decode(
+            ids, skip_special_tokens=skip
+        )
+    with pytest.raises(InvalidRequestError, match="UTF-8"):
+        tokenizer.encode(text + "\ud800")
 
 
 @pytest.mark.parametrize("chat", CHATS)

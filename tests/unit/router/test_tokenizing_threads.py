@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
-from baton_core.errors import ErrorCode, RequestError
-from baton_router.tokenizing_threads import TokenizingThreads
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_router.text.tokenizing_threads import TokenizingThreads
 
 
 def test_more_than_may_wait_are_refused_and_a_cancelled_one_counts_until_it_is_done() -> None:
@@ -41,3 +43,28 @@ def test_what_a_function_raises_is_raised_and_makes_room() -> None:
         threads.close()
 
     asyncio.run(scenario())
+
+
+def test_an_error_lets_go_of_what_its_function_was_given() -> None:
+    class Body:
+        pass
+
+    def refuse(body: Body) -> None:
+        raise InvalidRequestError("body", 1, "none")
+
+    async def scenario() -> None:
+        threads, body = TokenizingThreads(), Body()
+        gone = weakref.ref(body)
+        with pytest.raises(InvalidRequestError):
+            await threads.run(refuse, body)
+        del body
+        async with asyncio.timeout(20):
+            while gone() is not None:  # noqa: ASYNC110 (the thread drops it a moment later)
+                await asyncio.sleep(0.01)
+        threads.close()
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()

@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from baton_router.answers.answer import (
-    Answer,
+from baton_router.output_parsing.output_parser import (
+    ParsedOutput,
     TextDelta,
     ToolCallDelta,
 )
-from tests.unit.router.answers import ARGUMENTS, CALL, TYPED, calls, content, make_parser, parse
+from tests.unit.router.output_parsers import ARGUMENTS, CALL, TYPED, calls, content, make_parser, parse
 
 # --- Hermes, Qwen3 ---
 
@@ -19,14 +19,14 @@ from tests.unit.router.answers import ARGUMENTS, CALL, TYPED, calls, content, ma
 @pytest.mark.parametrize("name", ["hermes", "qwen3"])
 def test_a_hermes_call_is_taken_out_of_the_content(name: str) -> None:
     answer = parse(name, f"Let me look.\n<tool_call>\n{CALL}\n</tool_call>")
-    assert answer == Answer(
+    assert answer == ParsedOutput(
         content="Let me look.\n", reasoning=None, tool_calls=calls(("get_weather", ARGUMENTS))
     )
 
 
 def test_hermes_calls_follow_each_other_and_the_line_breaks_between_them_are_no_content() -> None:
     answer = parse("hermes", f"\n\n<tool_call>\n{CALL}\n</tool_call>\n<tool_call>{CALL}</tool_call>\n")
-    assert answer == Answer(
+    assert answer == ParsedOutput(
         content=None,
         reasoning=None,
         tool_calls=calls(("get_weather", ARGUMENTS), ("get_weather", ARGUMENTS)),
@@ -51,14 +51,14 @@ def test_arguments_are_the_models_own_json_to_the_letter() -> None:
         '{"a" : [1.50e+3, -0, {"b":null}, true] ,\n "c\\u00e9": "</tool_call> \\"\\\\ <tool_call>é😀"}'
     )
     answer = parse("hermes", f'<tool_call>{{"name":"f","arguments":{arguments} }}</tool_call>')
-    assert answer == Answer(content=None, reasoning=None, tool_calls=calls(("f", arguments)))
+    assert answer == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("f", arguments)))
 
 
 def test_the_name_may_follow_the_arguments_and_other_keys_may_stand_beside_them() -> None:
     text = '<tool_call>{"id": "7", "arguments": {"a": 1}, "type": "function", "name": "f"}</tool_call>'
     assert parse("hermes", text).tool_calls == calls(("f", '{"a": 1}'))
     text = '<tool_call>{"name": "f", "arguments": {}, "note": [{"x": 5}], "n": -1.5e3}</tool_call>'
-    assert parse("hermes", text) == Answer(content=None, reasoning=None, tool_calls=calls(("f", "{}")))
+    assert parse("hermes", text) == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("f", "{}")))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_arguments_end_where_they_stop_being_json_and_the_rest_is_content(argume
 
 def test_a_call_cut_off_in_its_arguments_keeps_what_there_is() -> None:
     answer = parse("hermes", '<tool_call>{"name": "f", "arguments": {"a": "b')
-    assert answer == Answer(content=None, reasoning=None, tool_calls=calls(("f", '{"a": "b')))
+    assert answer == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("f", '{"a": "b')))
 
 
 def test_the_name_comes_first_and_arguments_as_they_come_in() -> None:
@@ -141,12 +141,12 @@ def test_the_name_comes_first_and_arguments_as_they_come_in() -> None:
 @pytest.mark.parametrize("tag", ["", "<|python_tag|>", "\n ", "<|python_tag|> "])
 def test_llama_calls_are_json_at_the_beginning(key: str, tag: str) -> None:
     answer = parse("llama3_json", f'{tag}{{"name": "f", "{key}": {{"a": 1}}}}')
-    assert answer == Answer(content=None, reasoning=None, tool_calls=calls(("f", '{"a": 1}')))
+    assert answer == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("f", '{"a": 1}')))
 
 
 def test_llama_calls_are_separated_by_semicolons() -> None:
     text = '{"name": "f", "parameters": {"a": ";"}}; {"type": "function", "name": "g", "parameters": {}}'
-    assert parse("llama3_json", text) == Answer(
+    assert parse("llama3_json", text) == ParsedOutput(
         content=None, reasoning=None, tool_calls=calls(("f", '{"a": ";"}'), ("g", "{}"))
     )
 
@@ -155,7 +155,7 @@ def test_a_llama_call_within_content_needs_the_tag() -> None:
     call = '{"name": "f", "parameters": {}}'
     assert parse("llama3_json", f"See: {call}") == content(f"See: {call}")
     answer = parse("llama3_json", f"See: <|python_tag|>{call}")
-    assert answer == Answer(content="See: ", reasoning=None, tool_calls=calls(("f", "{}")))
+    assert answer == ParsedOutput(content="See: ", reasoning=None, tool_calls=calls(("f", "{}")))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_json_that_is_no_call_streams_from_its_first_key_on() -> None:
 
 def test_text_after_a_llama_call_is_content() -> None:
     answer = parse("llama3_json", '{"name": "f", "parameters": {}}; and more')
-    assert answer == Answer(content="; and more", reasoning=None, tool_calls=calls(("f", "{}")))
+    assert answer == ParsedOutput(content="; and more", reasoning=None, tool_calls=calls(("f", "{}")))
 
 
 # --- Mistral ---
@@ -191,14 +191,14 @@ def test_text_after_a_llama_call_is_content() -> None:
 
 def test_mistral_calls_stand_in_a_list() -> None:
     text = f'Sure.[TOOL_CALLS] [{CALL}, {{"name": "g", "arguments": {{}}, "id": "abcdefghi"}}]'
-    assert parse("mistral", text) == Answer(
+    assert parse("mistral", text) == ParsedOutput(
         content="Sure.", reasoning=None, tool_calls=calls(("get_weather", ARGUMENTS), ("g", "{}"))
     )
 
 
 def test_newer_mistral_calls_each_have_their_marker() -> None:
     text = '[TOOL_CALLS]get_weather[ARGS]{"city": "[ARGS]"}[TOOL_CALLS]g[CALL_ID]a1b2c3d4e[ARGS]{}'
-    assert parse("mistral", text) == Answer(
+    assert parse("mistral", text) == ParsedOutput(
         content=None, reasoning=None, tool_calls=calls(("get_weather", '{"city": "[ARGS]"}'), ("g", "{}"))
     )
     assert parse("mistral", '[TOOL_CALLS]g{"a": 1}').tool_calls == calls(("g", '{"a": 1}'))

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from baton_router.answers.answer import (
-    Answer,
+from baton_router.output_parsing.output_parser import (
+    ParsedOutput,
     ToolCallDelta,
     collect,
 )
-from tests.unit.router.answers import TYPED, calls, content, make_parser, parse
+from tests.unit.router.output_parsers import TYPED, calls, content, make_parser, parse
 
 # --- Qwen3-Coder ---
 
@@ -90,7 +90,7 @@ def test_strings_of_a_qwen3_coder_call_stream() -> None:
 )
 def test_a_qwen3_coder_call_may_lack_a_tag(text: str) -> None:
     answer = parse("qwen3_coder", text, (TYPED,))
-    assert answer == Answer(content=None, reasoning=None, tool_calls=calls(("f", '{"count": 1}')))
+    assert answer == ParsedOutput(content=None, reasoning=None, tool_calls=calls(("f", '{"count": 1}')))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_is_no_qwen3_coder_call_is_content(text: str) -> None:
 
 def test_a_qwen3_coder_call_that_breaks_off_stays_open() -> None:
     answer = parse("qwen3_coder", "<function=f><parameter=count>1</parameter>oops", (TYPED,))
-    assert answer == Answer(content="oops", reasoning=None, tool_calls=calls(("f", '{"count": 1')))
+    assert answer == ParsedOutput(content="oops", reasoning=None, tool_calls=calls(("f", '{"count": 1')))
     answer = parse("qwen3_coder", "<function=f><parameter=count>\n12", (TYPED,))
     assert answer.tool_calls == calls(("f", ""))
     assert answer.content == "<parameter=count>\n12"
@@ -113,7 +113,7 @@ def test_a_qwen3_coder_call_that_breaks_off_stays_open() -> None:
 
 def test_pythonic_calls_become_json() -> None:
     text = """[get_weather(city="Pa'r[is", days=-2), a.b(x=[1, (2.5,)], y={'k': True}, z=null), g()]"""
-    assert parse("pythonic", text) == Answer(
+    assert parse("pythonic", text) == ParsedOutput(
         content=None,
         reasoning=None,
         tool_calls=calls(
@@ -179,6 +179,6 @@ def test_what_is_no_pythonic_call_is_content(text: str) -> None:
 
 def test_what_follows_a_pythonic_call_is_content() -> None:
     answer = parse("pythonic", "[f(a=1)] Good?")
-    assert answer == Answer(content=" Good?", reasoning=None, tool_calls=calls(("f", '{"a": 1}')))
+    assert answer == ParsedOutput(content=" Good?", reasoning=None, tool_calls=calls(("f", '{"a": 1}')))
     answer = parse("pythonic", "[f(a=1), g(2)]")
-    assert answer == Answer(content=", g(2)]", reasoning=None, tool_calls=calls(("f", '{"a": 1}')))
+    assert answer == ParsedOutput(content=", g(2)]", reasoning=None, tool_calls=calls(("f", '{"a": 1}')))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from baton_core.errors import InvalidRequestError
-from baton_router.validation import check_prompt
+from baton_router.requests.validation import check_prompt
 
 
 @pytest.mark.parametrize("num_tokens", [1, 127])

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from baton.clusters.request_encoder import encode_params
+from baton.executors.request_encoder import encode_params
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_core.routing.router_events import RequestTimings
 from baton_proto.v1 import baton_pb2 as pb
-from baton_router.chat_template import Conversation
-from baton_router.generation import Delta, Finished, GenerationRequest, PromptDelta
-from baton_router.wire_clients import encode_event, read_request, read_tokenize_prompt
+from baton_router.core.router_events import RequestTimings
+from baton_router.grpc.client_messages import encode_event, read_request, read_tokenize_prompt
+from baton_router.requests.generation import Delta, Finished, GenerationRequest, PromptDelta
+from baton_router.text.chat_template import Conversation
 
 NOT_ON_THE_WIRE = {"flat_logprobs", "output_kind"}
 """How Python shows what it got; gRPC has one way."""
@@ -67,7 +67,7 @@ def test_every_sampling_parameter_has_its_field_on_the_wire() -> None:
     wanted = {field.name for field in fields(SamplingParams)} - NOT_ON_THE_WIRE
     assert wanted == {name.removesuffix("_json") for name in names_of(pb.SamplingParams)}
     forms = {field.name for field in fields(StructuredOutputsParams)}
-    assert forms == names_of(pb.StructuredOutputs)
+    assert forms - {"backend"} == names_of(pb.StructuredOutputs), "clients name no library"
     assert {field.name for field in fields(RepetitionDetectionParams)} == names_of(pb.RepetitionDetection)
 
 
@@ -76,8 +76,8 @@ def test_every_sampling_parameter_is_read() -> None:
     wire = {name: given for name, (given, _) in NESTED.items()}
     wire["extra_args_json"] = wire.pop("extra_args")
     read = read_request(pb.GenerateRequest(text="a", sampling_params=pb.SamplingParams(**VALUES, **wire)))
-    assert read.given == VALUES | {name: value for name, (_, value) in NESTED.items()}
-    assert SamplingParams(**read.given).min_p == VALUES["min_p"]
+    assert read.sampling == VALUES | {name: value for name, (_, value) in NESTED.items()}
+    assert SamplingParams(**read.sampling).min_p == VALUES["min_p"]
 
 
 @pytest.mark.parametrize("form", [{"json": "{}"}, {"choice": ["a", "b"]}, {"json_object": True}])
@@ -86,14 +86,14 @@ def test_what_clients_of_baton_write_is_read_as_it_was(form: dict[str, Any]) -> 
     others["structured_outputs"] = StructuredOutputsParams(**form, disable_any_whitespace=True)
     params = SamplingParams(**VALUES, **others)
     request = pb.GenerateRequest(text="a", sampling_params=encode_params(params))
-    assert SamplingParams(**read_request(request).given) == params
+    assert SamplingParams(**read_request(request).sampling) == params
 
 
 def test_what_is_left_out_is_left_to_the_models_defaults() -> None:
-    assert read_request(pb.GenerateRequest(text="a")) == GenerationRequest(prompt="a")
+    assert read_request(pb.GenerateRequest(text="a")) == GenerationRequest(prompt="a", is_streamed=True)
     zeros = pb.SamplingParams(seed=0, temperature=0, logprobs=0, detokenize=False)
     given = {"seed": 0, "temperature": 0.0, "logprobs": 0, "detokenize": False}
-    assert read_request(pb.GenerateRequest(text="a", sampling_params=zeros)).given == given
+    assert read_request(pb.GenerateRequest(text="a", sampling_params=zeros)).sampling == given
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_is_left_out_is_left_to_the_models_defaults() -> None:
 )
 def test_each_form_of_output_is_read(form: pb.StructuredOutputs, expected: dict[str, Any]) -> None:
     request = pb.GenerateRequest(text="a", sampling_params=pb.SamplingParams(structured_outputs=form))
-    assert read_request(request).given == {"structured_outputs": StructuredOutputsParams(**expected)}
+    assert read_request(request).sampling == {"structured_outputs": StructuredOutputsParams(**expected)}
 
 
 def test_every_field_of_a_request_is_read() -> None:
@@ -129,6 +129,7 @@ def test_every_field_of_a_request_is_read() -> None:
         add_special_tokens=False,
     )
     assert read_request(request) == GenerationRequest(
+        is_streamed=True,
         request_id="r",
         prompt=(5, 6),
         prompt_field="token_ids",

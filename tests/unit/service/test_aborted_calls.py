@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from baton_core.errors import ErrorCode, RequestError
-from baton_service.grpc_server import _abort
+from baton_router.grpc.server import _abort
 
 
 class EndedCall:

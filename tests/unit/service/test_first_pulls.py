@@ -4,13 +4,13 @@ import logging
 
 import pytest
 
-from baton.worker.first_pulls import FirstPull, FirstPulls, measure_expected
-from baton_kv.connector import PullOutcome
+from baton_core.worker.worker_events import PullDone
+from baton_worker.first_pulls import FirstPull, FirstPulls, measure_expected
 
 
-def outcome(num_bytes: int = 2**20, error: str | None = None) -> PullOutcome:
-    failed = () if error is None else (3,)
-    return PullOutcome(pull_id=1, failed=failed, error=error, num_bytes=num_bytes, seconds=0.001)
+def outcome(num_bytes: int = 2**20, error: str = "") -> PullDone:
+    failed = (3,) if error else ()
+    return PullDone(pull_id=1, failed_block_ids=failed, error=error, num_bytes=num_bytes, seconds=0.001)
 
 
 def test_the_first_copy_from_each_start_of_a_worker_is_told_in_one_line(

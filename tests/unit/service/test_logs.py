@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 import re
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from baton_core.errors import InvalidConfigError
 from baton_service.logs import configure_logging, current_request_id
+from tests.unit.service.log_file import LogFile
 
 
-@pytest.fixture(autouse=True)
-def root_logger_restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+@pytest.fixture
+def log_file(tmp_path: Path, root_logger_restored: None) -> LogFile:
+    return LogFile(tmp_path / "log")
 
 
-def configured(**settings: str) -> tuple[logging.Logger, io.StringIO]:
-    stream = io.StringIO()
-    configure_logging("router", stream=stream, **settings)
-    return logging.getLogger("baton_router.test"), stream
-
-
-def test_a_text_line_has_time_level_role_and_message() -> None:
-    log, stream = configured()
+def test_a_text_line_has_time_level_role_and_message(log_file: LogFile) -> None:
+    log = log_file.configure()
     log.warning("worker %s left", "w1")
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING router worker w1 left\n", stream.getvalue()
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING router worker w1 left\n", log_file.text()
     )
 
 
-def test_a_text_line_names_its_request() -> None:
-    log, stream = configured()
+def test_a_text_line_names_its_request(log_file: LogFile) -> None:
+    log = log_file.configure()
     log.warning("late", extra={"request_id": "r1"})
-    assert stream.getvalue().endswith(" router [r1] late\n")
+    assert log_file.text().endswith(" router [r1] late\n")
 
 
-def test_a_json_line_is_one_object_with_the_request_of_the_context() -> None:
-    log, stream = configured(format="json")
+def test_a_json_line_is_one_object_with_the_request_of_the_context(log_file: LogFile) -> None:
+    log = log_file.configure(format="json")
     token = current_request_id.set("r2")
     try:
         raise ValueError("bad")
@@ -52,8 +41,8 @@ def test_a_json_line_is_one_object_with_the_request_of_the_context() -> None:
         log.exception("failed")
     finally:
         current_request_id.reset(token)
-    entry = json.loads(stream.getvalue())
-    assert stream.getvalue().count("\n") == 1
+    entry = json.loads(log_file.text())
+    assert log_file.text().count("\n") == 1
     assert {name: entry[name] for name in ("level", "role", "logger", "message", "request_id")} == {
         "level": "error",
         "role": "router",
@@ -64,16 +53,16 @@ def test_a_json_line_is_one_object_with_the_request_of_the_context() -> None:
     assert entry["exception"].endswith("ValueError: bad")
 
 
-def test_a_json_line_outside_a_request_has_no_request_id() -> None:
-    log, stream = configured(format="json")
+def test_a_json_line_outside_a_request_has_no_request_id(log_file: LogFile) -> None:
+    log = log_file.configure(format="json")
     log.warning("up")
-    assert "request_id" not in json.loads(stream.getvalue())
+    assert "request_id" not in json.loads(log_file.text())
 
 
-def test_lines_below_the_level_are_dropped() -> None:
-    log, stream = configured(level="error")
+def test_lines_below_the_level_are_dropped(log_file: LogFile) -> None:
+    log = log_file.configure(level="error")
     log.warning("up")
-    assert stream.getvalue() == ""
+    assert log_file.text() == ""
 
 
 @pytest.mark.parametrize(

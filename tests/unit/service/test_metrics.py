@@ -9,18 +9,18 @@ from typing import Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from baton.worker.worker_metrics import WorkerMetrics
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_core.routing.router_core import RouterConfig, RouterCore
-from baton_core.routing.router_events import WorkerJoined, WorkerReported
 from baton_core.sessions.router_messages import Transferred
 from baton_core.sessions.worker_info import WorkerLoad
-from baton_core.worker.worker_core import WorkerCore
-from baton_core.worker.worker_events import Prepare, Prepared, StepDone
+from baton_core.worker.worker_events import CompileGrammar, GrammarCompiled, StepDone
+from baton_router.core.flow.router_core import RouterConfig, RouterCore
+from baton_router.core.router_events import WorkerJoined, WorkerReported
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_service.exposition import Exposition
+from baton_worker.core.worker_core import WorkerCore
+from baton_worker.worker_metrics import WorkerMetrics
 from tests.builders import make_request, make_worker_config, make_worker_info, step_result
 from tests.unit.core.workers import Pair, Worker
 
@@ -48,6 +48,8 @@ TYPES: Final = {
     for name in names
 }
 
+OF_A_PROCESS: Final = ("process_", "baton_log_lines_lost")
+"""How names begin of what each process tells of itself."""
 Key = tuple[str, tuple[str, ...]]
 
 
@@ -95,7 +97,7 @@ def test_the_documentation_lists_every_name() -> None:
 def test_each_series_is_told_by_one_service() -> None:
     of_worker = {name for name, _ in samples_of(worker_metrics().exposition())}
     of_router = {name for name, _ in samples_of(router_metrics(metrics_address="w1:9100").exposition())}
-    shared = {name for name in of_worker & of_router if not name.startswith("process_")}
+    shared = {name for name in of_worker & of_router if not name.startswith(OF_A_PROCESS)}
     assert not shared, "each process tells of itself alone, and of nothing else that another tells"
     instead = {name for name, _ in samples_of(router_metrics().exposition())} - of_router
     assert instead == {
@@ -171,10 +173,10 @@ def test_what_waits_is_told_by_what_it_waits_for() -> None:
     (prepare,) = [
         effect
         for effect in pair.d.generate(make_request("formed", first=300, structured_outputs=form))
-        if isinstance(effect, Prepare)
+        if isinstance(effect, CompileGrammar)
     ]
     assert waiting() == (1, 2)
-    pair.d.feed(Prepared(preparation_id=prepare.preparation_id))
+    pair.d.feed(GrammarCompiled(compilation_id=prepare.compilation_id))
     assert waiting() == (2, 1), "its form is compiled"
     assert pair.d.core.schedule(0.0) is not None
     assert waiting() == (0, 1), "both are computed"
@@ -219,15 +221,15 @@ def test_transfers_and_sources_are_counted_from_reports() -> None:
 
 def test_offers_that_end_by_time_are_counted_by_cause() -> None:
     pair = Pair()
-    holder = worker_metrics(pair.p.core)
+    producer = worker_metrics(pair.p.core)
     pair.hand_over(make_request("pulled", first=100))
     pair.prefill(make_request("unclaimed"))
     pair.reserve(make_request("silent", first=200))
     pair.prefill(make_request("silent", first=200))
     pair.is_cut = True
-    assert samples_of(holder.exposition())["baton_leases_open", ()] == 2
+    assert samples_of(producer.exposition())["baton_leases_open", ()] == 2
     pair.wait(100.0)
-    told = samples_of(holder.exposition())
+    told = samples_of(producer.exposition())
     assert told["baton_leases_open", ()] == 0
     assert told["baton_leases_expired_total", ("unclaimed",)] == 1
     assert told["baton_leases_expired_total", ("silent",)] == 1

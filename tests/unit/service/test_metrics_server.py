@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import ssl
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from baton_core.errors import InvalidConfigError
-from baton_service import metrics_server
 from baton_service.exposition import Exposition, Family, Kind
-from baton_service.metrics_server import MetricsServer, serving_metrics
+from baton_service.tls import ClientTls, ServerTls
+from baton_worker import metrics_server
+from baton_worker.metrics_server import MetricsServer, serving_metrics
+from tests.certificates import Authority, needs_openssl
 
 STEPS = Family(name="baton_steps", kind=Kind.COUNTER, text="Steps", labels=("worker",))
 
@@ -26,8 +30,12 @@ class Service:
         return page
 
 
-def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+def get(
+    port: int, path: str, method: str = "GET", *, trusted: ssl.SSLContext | None = None
+) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    if trusted is not None:
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=trusted)
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -48,7 +56,8 @@ def test_it_tells_of_what_it_watches_and_is_as_healthy() -> None:
             assert (await asyncio.to_thread(get, server.port, "/health")) == (200, "")
             status, text = await asyncio.to_thread(get, server.port, "/metrics?name=x")
             families = text_string_to_metric_families(text)
-            (family,) = [one for one in families if not one.name.startswith("process_")]
+            others = ("process_", "baton_log_lines")
+            (family,) = [one for one in families if not one.name.startswith(others)]
             (sample,) = family.samples
             assert (status, sample.name, sample.value) == (200, "baton_steps_total", 3)
             assert sample.labels == {"worker": 'w"1'}
@@ -86,24 +95,28 @@ def test_a_port_in_use_is_refused_by_its_flag() -> None:
     asyncio.run(scenario())
 
 
-def test_so_many_connections_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "MAX_CALLS", 2)
+@pytest.mark.parametrize("is_encrypted", [False, pytest.param(True, marks=needs_openssl)])
+def test_who_asks_is_answered_beside_more_silent_connections_than_may_be(
+    is_encrypted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_server, "MAX_CALLS", 4)
+    monkeypatch.setattr(metrics_server, "_READ_WITHIN_S", 60.0)
+    served = trusted = None
+    if is_encrypted:
+        authority = Authority.make(tmp_path)
+        pair = authority.issue("worker")
+        served = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile).http_context()
+        trusted = ClientTls(ca_certs=authority.own.certfile).client_context()
 
     async def scenario() -> None:
-        with serving_metrics("127.0.0.1", 0) as server:
-            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(3)]
-            assert await silent[2][0].read() == b""
+        with serving_metrics("127.0.0.1", 0, tls=served) as server:
+            silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(40)]
+            for reader, _ in silent[:36]:
+                assert await reader.read() == b""
+            for _ in range(8):
+                answer = await asyncio.to_thread(get, server.port, "/health", trusted=trusted)
+                assert answer == (503, "still starting\n")
             for _, writer in silent:
                 writer.close()
-            async with asyncio.timeout(30):
-                while (await asyncio.to_thread(status, server.port)) != 503:  # noqa: ASYNC110 (nothing tells of it)
-                    await asyncio.sleep(0.01)
 
-    asyncio.run(scenario())
-
-
-def status(port: int) -> int:
-    try:
-        return get(port, "/health")[0]
-    except (ConnectionError, http.client.HTTPException):
-        return 0
+    asyncio.run(asyncio.wait_for(scenario(), 60))

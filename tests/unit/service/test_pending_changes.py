@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from baton_core.sessions.router_messages import CacheDelta
-from baton_service.shared_state.pending_changes import PendingChanges, Write
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_worker.redis.pending_changes import PendingChanges, Write
 
 A, B, C = b"a", b"b", b"c"
 

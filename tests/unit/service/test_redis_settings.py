@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_service.shared_state.link import RedisLink
-from baton_service.shared_state.settings import RedisSettings
+from baton_service.redis.link import RedisLink
+from baton_service.redis.redis_settings import RedisSettings
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
-from baton.worker.self_check import SelfCheck
 from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Generate
-from baton_core.worker.worker_core import WorkerCore
-from baton_core.worker.worker_events import RouterSaid
+from baton_core.worker.worker_events import FromRouter
+from baton_worker.core.worker_core import WorkerCore
+from baton_worker.self_check import SelfCheck
 from tests.builders import make_request, make_worker_config
 from tests.unit.core.workers import Worker
 
@@ -40,7 +40,7 @@ def leak(core: WorkerCore) -> None:
 
 def look(check: SelfCheck, clock: Clock, at_s: float) -> None:
     clock.now = at_s
-    check.look()
+    check.evaluate()
 
 
 def test_a_leak_is_found_when_idle_and_ends_the_taking_of_requests(
@@ -61,7 +61,7 @@ def test_a_leak_is_found_when_idle_and_ends_the_taking_of_requests(
     load = worker.core.load(0.0)
     assert load.fault.startswith("AssertionError: blocks [0] are free")
     assert not load.is_taking
-    command = RouterSaid(router_id="r", message=Generate(spec=make_request()))
+    command = FromRouter(router_id="r", message=Generate(spec=make_request()))
     (refused,) = [effect.message for effect in worker.core.on_event(0.0, command)]
     assert (refused.code, refused.message) == (ErrorCode.UNAVAILABLE, f"the worker is faulty: {load.fault}")
 

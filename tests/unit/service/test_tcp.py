@@ -10,8 +10,8 @@ import socket
 import pytest
 
 from baton_core.errors import InvalidConfigError
-from baton_service.metrics_server import MetricsServer
 from baton_service.tcp import connect_to, listen_at
+from baton_worker.metrics_server import MetricsServer
 from tests.ipv6 import needs_ipv6
 
 NOT_BOUND = [

@@ -12,7 +12,6 @@ import pytest
 
 from baton_core.errors import InvalidConfigError
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
-from baton_service.phase_spans import report_spans
 from baton_service.tracing import (
     FLUSH_WITHIN_S,
     NO_TRACING,
@@ -22,8 +21,9 @@ from baton_service.tracing import (
     Tracing,
     TracingSettings,
     read_tracing,
-    start_tracing,
+    report_spans,
 )
+from baton_service.tracing_start import start_tracing
 from tests.otlp_http_receiver import receiving_http
 from tests.otlp_receiver import OtlpReceiver, receiving
 

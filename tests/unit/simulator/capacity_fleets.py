@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from baton_core.requests.request_context import Slo
-from baton_core.routing.flow_limits import FlowLimits
-from baton_core.routing.placement import PlacementConfig, SplitMode
-from baton_core.routing.router_core import RouterConfig
-from baton_core.worker.scheduler_config import SchedulerConfig
+from baton_router.core.flow.flow_limits import FlowLimits
+from baton_router.core.flow.router_core import RouterConfig
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_simulator.capacity.fleet_run import FleetPlan
 from baton_simulator.capacity.hardware import Hardware, StridedCost
 from baton_simulator.capacity.questions import Question
@@ -16,6 +15,7 @@ from baton_simulator.capacity.step_timing import StepTiming
 from baton_simulator.capacity.trace import Scale
 from baton_simulator.capacity.trace_formats import TraceRequest
 from baton_simulator.capacity.worker_mix import parse_mix
+from baton_worker.core.scheduler_config import SchedulerConfig
 
 TIMING = StepTiming(
     step_s=0.01, prompt_token_s=0.001, prompt_pair_s=0.0, decode_s=0.002, decode_context_s=0.0
@@ -66,4 +66,4 @@ def make_requests(
 
 
 def make_question(plan: FleetPlan, requests: Sequence[TraceRequest], slo: Slo) -> Question:
-    return Question(plan=plan, requests=requests, scale=Scale(), slo=slo, tell=lambda name: None)
+    return Question(plan=plan, requests=requests, scale=Scale(), slo=slo, report=lambda name: None)

@@ -7,26 +7,26 @@ from random import Random
 import pytest
 
 from baton_core.requests.request_context import Slo
-from baton_core.routing.placement import SplitMode
-from baton_simulator.capacity.fate import Fate
+from baton_router.core.placement.placement_config import SplitMode
 from baton_simulator.capacity.fleet_run import FleetPlan, FleetRun, Loss
+from baton_simulator.capacity.request_result import RequestResult
 from baton_simulator.capacity.trace import Scale
 from baton_simulator.capacity.trace_formats import TraceRequest
 from baton_simulator.capacity.workload import make_workload
 from tests.unit.simulator.capacity_fleets import KV_BYTES, make_plan, make_requests
 
 
-def run(plan: FleetPlan, requests: list[TraceRequest]) -> list[Fate]:
+def run(plan: FleetPlan, requests: list[TraceRequest]) -> list[RequestResult]:
     """Run to the end and a while longer, and see that nothing is left anywhere."""
     fleet = FleetRun(plan, make_workload(requests, Scale()))
-    fates = fleet.run()
+    results = fleet.run()
     fleet.clock.run(fleet.clock.now + 30.0)
     fleet.router.core.check_invariants()
     assert fleet.router.core.num_requests == 0
     for worker in fleet.workers.values():
         worker.core.check_invariants()
         assert not worker.is_alive or worker.core.num_requests == 0
-    return fates
+    return results
 
 
 def make_mixture(seed: int, count: int) -> list[TraceRequest]:
@@ -47,26 +47,30 @@ def make_mixture(seed: int, count: int) -> list[TraceRequest]:
 
 
 def test_a_request_alone_takes_its_steps() -> None:
-    (fate,) = run(make_plan("1M", split=SplitMode.NEVER), make_requests(1, prompt=100, output=5))
-    assert fate.ttft_s == pytest.approx(0.01 + 100 * 0.001)
-    assert fate.e2e_s == pytest.approx(0.11 + 4 * 0.012)
-    assert fate.tpot_s == pytest.approx(0.012)
-    assert (fate.is_split, fate.num_cached_tokens, fate.error) == (False, 0, "")
+    (result,) = run(make_plan("1M", split=SplitMode.NEVER), make_requests(1, prompt=100, output=5))
+    assert result.ttft_s == pytest.approx(0.01 + 100 * 0.001)
+    assert result.e2e_s == pytest.approx(0.11 + 4 * 0.012)
+    assert result.tpot_s == pytest.approx(0.012)
+    assert (result.is_split, result.num_cached_tokens, result.error) == (
+        False,
+        0,
+        "",
+    )
 
 
 def test_a_message_takes_its_time_on_each_of_its_four_ways() -> None:
     plan = make_plan("1M", split=SplitMode.NEVER, message_s=0.1)
-    (fate,) = run(plan, make_requests(1, prompt=100, output=5))
-    assert fate.ttft_s == pytest.approx(0.11 + 4 * 0.1)
-    assert fate.e2e_s == pytest.approx(0.11 + 4 * 0.1 + 4 * 0.012)
+    (result,) = run(plan, make_requests(1, prompt=100, output=5))
+    assert result.ttft_s == pytest.approx(0.11 + 4 * 0.1)
+    assert result.e2e_s == pytest.approx(0.11 + 4 * 0.1 + 4 * 0.012)
 
 
 def test_a_split_request_waits_for_its_blocks_to_cross_the_link() -> None:
-    (fate,) = run(make_plan("1P:1D"), make_requests(1, prompt=100, output=5))
+    (result,) = run(make_plan("1P:1D"), make_requests(1, prompt=100, output=5))
     copy_s = 4 * 32 * KV_BYTES / 1e6
-    assert fate.is_split
-    assert fate.ttft_s == pytest.approx(0.11)
-    assert fate.e2e_s == pytest.approx(0.11 + copy_s + 4 * 0.012)
+    assert result.is_split
+    assert result.ttft_s == pytest.approx(0.11)
+    assert result.e2e_s == pytest.approx(0.11 + copy_s + 4 * 0.012)
 
 
 def test_two_prompts_at_once_follow_one_another_on_a_worker_and_on_a_link() -> None:
@@ -90,18 +94,18 @@ def test_the_second_prompt_of_a_conversation_finds_the_blocks_of_the_first() -> 
 @pytest.mark.parametrize("tokens_per_step", [4, 64])
 def test_steps_that_stand_for_several_take_as_long_in_all(tokens_per_step: int) -> None:
     plan = make_plan("1M", split=SplitMode.NEVER, tokens_per_step=tokens_per_step)
-    (fate,) = run(plan, make_requests(1, prompt=100, output=65))
-    assert fate.e2e_s == pytest.approx(0.11 + 64 * 0.012)
-    assert fate.tpot_s == pytest.approx(0.012)
+    (result,) = run(plan, make_requests(1, prompt=100, output=65))
+    assert result.e2e_s == pytest.approx(0.11 + 64 * 0.012)
+    assert result.tpot_s == pytest.approx(0.012)
 
 
 @pytest.mark.parametrize("mix", ["1M", "2P:2D", "1P:1D:1M"])
 def test_every_request_ends_once_and_nothing_is_left(mix: str) -> None:
     requests = make_mixture(1, 40)
-    fates = run(make_plan(mix, split=SplitMode.AUTO, max_num_seqs=8), requests)
-    assert [fate.ask.name for fate in fates] == [f"request-{number}" for number in range(40)]
-    assert all(fate.is_whole for fate in fates)
-    assert any(fate.num_cached_tokens for fate in fates)
+    results = run(make_plan(mix, split=SplitMode.AUTO, max_num_seqs=8), requests)
+    assert [result.ask.name for result in results] == [f"request-{number}" for number in range(40)]
+    assert all(result.is_whole for result in results)
+    assert any(result.num_cached_tokens for result in results)
 
 
 def test_equal_plans_give_equal_fates() -> None:
@@ -117,24 +121,26 @@ def test_every_request_ends_though_workers_are_lost() -> None:
         router=plan.router,
         loss=Loss(workers=("P0", "D0"), at_s=2.0),
     )
-    fates = run(losing, make_mixture(3, 40))
-    assert len(fates) == 40
-    assert all(fate.ended_s is not None for fate in fates)
-    late = [fate for fate in fates if fate.ask.at_s > 2.0 + 1.5]
+    results = run(losing, make_mixture(3, 40))
+    assert len(results) == 40
+    assert all(result.ended_s is not None for result in results)
+    late = [result for result in results if result.ask.at_s > 2.0 + 1.5]
     assert late
-    assert all(fate.is_whole for fate in late), "whoever comes once the loss is known is served by the others"
+    assert all(result.is_whole for result in late), (
+        "whoever comes once the loss is known is served by the others"
+    )
 
 
 def test_a_prompt_that_no_cache_holds_is_refused() -> None:
     plan = make_plan("1M", split=SplitMode.NEVER)
-    (fate,) = run(plan, make_requests(1, prompt=300_000))
-    assert "allowed: 1 to" in fate.error
+    (result,) = run(plan, make_requests(1, prompt=300_000))
+    assert "needs 300005 tokens; the largest max_model_len of a decode worker is 200000" in result.error
 
 
 def test_what_cannot_be_in_time_is_refused_where_the_router_enforces_it() -> None:
     plan = make_plan("1M", split=SplitMode.NEVER)
     strict = FleetPlan(mix=plan.mix, hardware=plan.hardware, router=plan.router, slo=Slo(ttft_s=3.0))
     requests = make_requests(24, prompt=2000, output=1, every_ms=500)
-    assert all(fate.is_whole for fate in run(plan, requests))
-    fates = run(strict, requests)
-    assert any("slo_ttft_s is 3" in fate.error for fate in fates)
+    assert all(result.is_whole for result in run(plan, requests))
+    results = run(strict, requests)
+    assert any("slo_ttft_s is 3" in result.error for result in results)

@@ -1,0 +1,74 @@
+"""The parts that every engine makes of its `EngineArgs`; models are read as a router reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from baton.api.metrics import GenerationMetrics
+from baton.api.request_builder import RequestBuilder
+from baton.config.engine_args import EngineArgs
+from baton.config.engine_folders import with_local_folders
+from baton_router.output_parsing.registry import find_reasoning_parser
+from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
+from baton_router.text.generation_defaults import with_generation_config
+from baton_router.text.model_folder import ModelFolder, read_model_folder
+from baton_router.text.tokenization import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineParts:
+    """The parts of every engine, wherever it computes."""
+
+    args: EngineArgs
+    """The engine's arguments, with the folders of this machine."""
+    model: ModelFolder
+    requests: RequestBuilder
+    metrics: GenerationMetrics
+
+
+def load_parts(args: EngineArgs) -> EngineParts:
+    """Find the model and read what callers need of it.
+
+    Raises:
+        InvalidModelError: the model cannot be found, or a file is broken.
+        InvalidConfigError: a setting cannot hold.
+    """
+    args = with_local_folders(args)
+    model = read_model(args)
+    metrics = GenerationMetrics(args.served_model_name[0])
+    return EngineParts(args=args, model=model, requests=request_builder(args, model), metrics=metrics)
+
+
+def read_model(args: EngineArgs) -> ModelFolder:
+    """Read what callers and routers know of a model; its folders are local.
+
+    Raises:
+        InvalidModelError: a file is missing or broken.
+        InvalidConfigError: the generation_config cannot hold.
+    """
+    tokenizer = None if args.tokenizer is None else Path(args.tokenizer)
+    model = read_model_folder(Path(args.model), tokenizer)
+    return with_generation_config(model, args.generation_config, args.override_generation_config)
+
+
+def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
+    """A builder that reads the requests of an engine as a router with these arguments would.
+
+    Raises:
+        InvalidModelError: the tokenizer is broken.
+        InvalidConfigError: no reasoning parser has the name.
+    """
+    reasoning = None
+    if args.reasoning_parser:
+        parser = find_reasoning_parser(args.reasoning_parser)
+        reasoning = ReasoningMarkers(start=parser.start_text, end=parser.end_text)
+    limits = RequestLimits(
+        max_logprobs=args.max_logprobs,
+        logits_processors=tuple(args.logits_processors),
+        reasoning=reasoning,
+        trust_request_chat_template=True,
+        structured_outputs_backend=args.structured_outputs_backend,
+        is_in_process=not args.is_disaggregated,
+    )
+    return RequestBuilder(model, Tokenizer(model), limits, seed=args.seed)

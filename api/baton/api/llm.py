@@ -1,0 +1,323 @@
+"""`LLM`: offline generation, in this process or on prefill and decode workers of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from baton.api.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams, run_searches
+from baton.api.conversations import ChatOptions, Messages, as_conversations
+from baton.api.llm_engine import LLMEngine
+from baton.api.metrics import Metric
+from baton.api.offline_requests import OfflineRequests, Params
+from baton.api.outputs import RequestOutput
+from baton.api.progress import UseTqdm
+from baton.api.prompts import Prompt, TokensPrompt, as_list
+from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
+from baton_core.errors import InvalidConfigError, InvalidRequestError
+from baton_core.requests.sampling_params import SamplingParams
+from baton_engine.models.registry import read_model_config
+from baton_worker.controls.engine_operations import ApplyModel, CallWorker, ResetPrefixCache
+
+
+class LLM:
+    """A model to generate with.
+
+    With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own, which
+    end with it; without, everything happens in the calling thread. The tokens are the same.
+
+    Args:
+        model: a folder or a Hugging Face id.
+        engine_args: fields of `EngineArgs`.
+
+    Raises:
+        InvalidModelError: the model cannot be loaded.
+        InvalidConfigError: a setting cannot hold.
+        TypeError: a name is unknown.
+    """
+
+    def __init__(self, model: str = BUNDLED_MODEL, **engine_args: Any) -> None:
+        self._start(EngineArgs(model=model, **engine_args))
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        """Make one of all arguments at once."""
+        llm = cls.__new__(cls)
+        llm._start(engine_args)
+        return llm
+
+    def _start(self, engine_args: EngineArgs) -> None:
+        self._name = engine_args.model_names[0]
+        self.llm_engine = LLMEngine(engine_args)
+        self._offline = OfflineRequests(self.llm_engine)
+
+    def __repr__(self) -> str:
+        return f"LLM(model={self._name!r}, max_model_len={self.llm_engine.max_model_len})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers; it cannot generate afterwards."""
+        self.llm_engine.close()
+
+    # --- generation ---
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params | None = None,
+        *,
+        use_tqdm: UseTqdm = True,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete the prompts: text, token ids, `TextPrompt` or `TokensPrompt`, one or many.
+
+        Args:
+            sampling_params: for all prompts, or one for each; None takes the model's defaults.
+            use_tqdm: show a bar; a function makes the bar in the place of `tqdm`.
+            priority: one for each prompt, lower values first, under the scheduling policy `priority`.
+            tokenization_kwargs: `truncate_prompt_tokens` and `add_special_tokens`.
+
+        Returns:
+            One output per prompt, in their order.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter is out of range; nothing was generated.
+            RequestError: a request failed, or the engine sleeps.
+        """
+        self.llm_engine.require_awake()
+        _refuse_adapter(lora_request)
+        names = self._offline.submit(as_list(prompts), sampling_params, priority, tokenization_kwargs)
+        return self._offline.wait(names, use_tqdm)
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: Params | None = None,
+        use_tqdm: UseTqdm = True,
+        lora_request: None = None,
+        *,
+        priority: Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **template: Any,
+    ) -> list[RequestOutput]:
+        """Answer conversations, one or many, each a list of messages with `role` and `content`.
+
+        Args:
+            template: what `ChatOptions` has: `chat_template`, `chat_template_content_format`,
+                `add_generation_prompt`, `continue_final_message`, `tools`, `chat_template_kwargs`.
+
+        Raises:
+            InvalidRequestError: a message or a parameter is out of range; nothing was generated.
+            RequestError: a request failed, or the engine sleeps.
+        """
+        self.llm_engine.require_awake()
+        _refuse_adapter(lora_request)
+        conversations = as_conversations(messages, ChatOptions(**template))
+        names = self._offline.submit(conversations, sampling_params, priority, tokenization_kwargs)
+        return self._offline.wait(names, use_tqdm)
+
+    def beam_search(
+        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, lora_request: None = None
+    ) -> list[BeamSearchOutput]:
+        """Find the `beam_width` most likely completions of each prompt, the best first.
+
+        Raises:
+            InvalidRequestError: a prompt or a parameter is out of range.
+            RequestError: a request failed, or the engine sleeps.
+        """
+        _refuse_adapter(lora_request)
+        engine = self.llm_engine
+        end_ids = read_model_config(Path(engine.args.model)).eos_token_ids
+        searches = []
+        for prompt in as_list(prompts):
+            spec = engine.requests.build(prompt, None, max_model_len=engine.max_model_len).spec
+            tokens = TokensPrompt(prompt_token_ids=spec.prompt_token_ids, cache_salt=spec.cache_salt)
+            room = engine.max_model_len - len(spec.prompt_token_ids)
+            max_tokens = min(params.max_tokens, room)
+            search = BeamSearch(tokens, params, max_tokens=max_tokens, end_ids=end_ids)
+            searches.append(search)
+        run_searches(searches, params, partial(self.generate, use_tqdm=False))
+        return [search.output(engine.requests.tokenizer.decode) for search in searches]
+
+    def enqueue(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: Params | None = None,
+        *,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Take prompts as `generate` does, without waiting; returns their requests' ids.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter is out of range; nothing was taken.
+            RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
+        """
+        _refuse_adapter(lora_request)
+        return self._offline.enqueue(as_list(prompts), sampling_params, priority, tokenization_kwargs)
+
+    def enqueue_chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: Params | None = None,
+        *,
+        lora_request: None = None,
+        priority: Sequence[int] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        **template: Any,
+    ) -> list[str]:
+        """Take conversations as `chat` does, without waiting; returns their requests' ids.
+
+        Raises:
+            InvalidRequestError: a message or a parameter is out of range; nothing was taken.
+            RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
+        """
+        _refuse_adapter(lora_request)
+        conversations = as_conversations(messages, ChatOptions(**template))
+        return self._offline.enqueue(conversations, sampling_params, priority, tokenization_kwargs)
+
+    def wait_for_completion(self, *, use_tqdm: UseTqdm = True) -> list[RequestOutput]:
+        """Finish everything that was enqueued; returns the outputs in that order.
+
+        Raises:
+            RequestError: a request failed, or the engine sleeps.
+        """
+        self.llm_engine.require_awake()
+        return self._offline.wait(self._offline.enqueued, use_tqdm)
+
+    # --- what is known of the model ---
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The parameters of calls that give none: the model's generation_config, or what overrides it."""
+        return self.llm_engine.requests.default_params
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer as Transformers loads it.
+
+        Raises:
+            InvalidConfigError: Transformers is not installed, or cannot load it.
+        """
+        return self.llm_engine.get_tokenizer()
+
+    def get_metrics(self) -> list[Metric]:
+        """Figures of all requests so far, under vLLM's names."""
+        return self.llm_engine.get_metrics()
+
+    # --- what operators do ---
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget every cached block; False, and nothing is done, while requests are open."""
+        return all(self.llm_engine.control(ResetPrefixCache()))
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Stop computing until `wake_up`.
+
+        Args:
+            level: 0 pauses; 1 gives up the KV cache, and on a GPU moves the weights to the host's memory; 2
+                gives up both.
+            mode: the fate of enqueued requests: `abort` ends them with the tokens they have, `wait` finishes
+                them first, `keep` resumes them after `wake_up`, which only level 0 allows.
+
+        Raises:
+            InvalidRequestError: level or mode is none of these, or they do not go together.
+        """
+        self.llm_engine.sleep(level, mode)
+
+    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+        """Take back what `sleep` gave up: of `weights`, `kv_cache`, `scheduling` those named, or all.
+
+        Raises:
+            InvalidRequestError: a tag is none of these.
+        """
+        self.llm_engine.wake_up(tags)
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self.llm_engine.is_sleeping
+
+    def apply_model(self, func: Callable[..., Any] | str) -> list[Any]:
+        """Call a function with each worker's model; returns the list of its results.
+
+        Args:
+            func: in process any function; else the name of one, `package.module:function`.
+
+        Raises:
+            InvalidRequestError: there is no such function, or it is none that another process can find.
+        """
+        return self.llm_engine.control(ApplyModel(function=func))
+
+    def collective_rpc(
+        self,
+        method: Callable[..., Any] | str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of each worker's `ModelRunner`, or a function with the runner as its first argument.
+
+        Args:
+            method: the method's name, or `package.module:function`; in process any function.
+            timeout: seconds that workers in other processes may take.
+
+        Raises:
+            InvalidRequestError: there is no such method or function.
+        """
+        call = CallWorker(method=method, args=tuple(args), kwargs=dict(kwargs or {}), timeout_s=timeout)
+        return self.llm_engine.control(call)
+
+    def start_profile(self, profile_prefix: str | None = None) -> None:
+        """Begin a trace with torch's profiler, into the folder of `profiler_config`.
+
+        Raises:
+            InvalidRequestError: no folder is set, or a trace has begun already.
+        """
+        self.llm_engine.start_profile(profile_prefix)
+
+    def stop_profile(self) -> None:
+        """End the trace and write it.
+
+        Raises:
+            InvalidRequestError: none has begun.
+        """
+        self.llm_engine.stop_profile()
+
+    # --- what there is not ---
+
+    def encode(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: see `embed`."""
+        raise _no_pooling("encode")
+
+    def embed(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: models that generate are supported, not those that pool.
+
+        Raises:
+            InvalidConfigError: always.
+        """
+        raise _no_pooling("embed")
+
+    def classify(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: see `embed`."""
+        raise _no_pooling("classify")
+
+    def score(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse: see `embed`."""
+        raise _no_pooling("score")
+
+
+def _refuse_adapter(lora_request: object) -> None:
+    if lora_request is not None:
+        raise InvalidRequestError("lora_request", lora_request, "None: adapters are not supported")
+
+
+def _no_pooling(name: str) -> InvalidConfigError:
+    return InvalidConfigError(f"LLM.{name} is not supported; allowed: generate, chat and beam_search")

@@ -1,0 +1,171 @@
+"""Figures of an `LLM`, in the shape of vLLM's documented metrics, and the recorder that keeps them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from baton.api.output_builder import OutputBuilder
+from baton.executors.executor import ExecutorLoad
+from baton_core.distribution import Distribution
+from baton_core.requests.finish import FinishReason
+
+_log = logging.getLogger(__name__)
+_TIME_TO_FIRST_TOKEN_S: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0, 2560.0),
+)
+_TIME_PER_TOKEN_S: Final = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0),
+)
+_LATENCY_S: Final = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0),
+    *(240.0, 480.0, 960.0, 1920.0, 7680.0),
+)
+_NUM_TOKENS: Final = tuple(
+    float(digit * 10**power) for power in range(7) for digit in (1, 2, 5) if digit * 10**power <= 1_000_000
+)
+_NUM_SEQUENCES: Final = (1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counter:
+    """A number that only grows."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    value: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vector:
+    """Several such numbers, by position."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    values: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """The current value of a metric."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """The number of values up to each bound."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    count: int
+    sum: float
+    buckets: Mapping[str, int]
+    """Cumulative, by the bound as text; the last bound is `+Inf`."""
+
+
+Metric: TypeAlias = Counter | Vector | Gauge | Histogram
+
+
+class GenerationMetrics:
+    """Counters and latencies of the requests of one `LLM`."""
+
+    def __init__(self, model_name: str) -> None:
+        self._labels = {"model_name": model_name, "engine": "0"}
+        self._counts = dict.fromkeys(
+            (
+                *("prompt_tokens", "prompt_tokens_cached", "generation_tokens"),
+                *("prefix_cache_queries", "prefix_cache_hits"),
+            ),
+            0,
+        )
+        self._logged: tuple[float, int, int] = (time.monotonic(), 0, 0)
+        self._ends = dict.fromkeys(FinishReason, 0)
+        self._values = {
+            "time_to_first_token_seconds": Distribution(_TIME_TO_FIRST_TOKEN_S),
+            "request_time_per_output_token_seconds": Distribution(_TIME_PER_TOKEN_S),
+            "e2e_request_latency_seconds": Distribution(_LATENCY_S),
+            "request_queue_time_seconds": Distribution(_LATENCY_S),
+            "request_inference_time_seconds": Distribution(_LATENCY_S),
+            "request_prefill_time_seconds": Distribution(_LATENCY_S),
+            "request_decode_time_seconds": Distribution(_LATENCY_S),
+            "request_prompt_tokens": Distribution(_NUM_TOKENS),
+            "request_generation_tokens": Distribution(_NUM_TOKENS),
+            "request_params_n": Distribution(_NUM_SEQUENCES),
+            "request_params_max_tokens": Distribution(_NUM_TOKENS),
+        }
+
+    def finish(self, builder: OutputBuilder) -> None:
+        """Take a request that has just ended."""
+        for reason in builder.finish_reasons:
+            self._ends[FinishReason(reason)] += 1
+        finished, params = builder.finished, builder.spec.params
+        if finished is None:
+            return
+        timings, num_tokens = finished.timings, finished.num_output_tokens
+        self._counts["prompt_tokens"] += finished.num_prompt_tokens
+        self._counts["prompt_tokens_cached"] += finished.num_cached_tokens
+        self._counts["generation_tokens"] += num_tokens
+        if params.reads_prefix_cache:
+            self._counts["prefix_cache_queries"] += finished.num_prompt_tokens
+            self._counts["prefix_cache_hits"] += finished.num_cached_tokens
+        self._add("time_to_first_token_seconds", timings.first_token_s)
+        self._add("request_time_per_output_token_seconds", timings.per_token_s)
+        self._add("e2e_request_latency_seconds", timings.total_s)
+        self._add("request_queue_time_seconds", timings.queue_s)
+        self._add("request_inference_time_seconds", timings.total_s - timings.queue_s)
+        self._add("request_prefill_time_seconds", timings.prefill_s)
+        self._add("request_decode_time_seconds", timings.total_s - timings.first_token_s)
+        self._add("request_prompt_tokens", finished.num_prompt_tokens)
+        self._add("request_generation_tokens", num_tokens)
+        self._add("request_params_n", params.n)
+        if params.max_tokens is not None:
+            self._add("request_params_max_tokens", params.max_tokens)
+
+    def read(self, load: ExecutorLoad) -> list[Metric]:
+        """Return all metrics, under vLLM's names."""
+        labels = self._labels
+        gauges = {
+            "num_requests_running": float(load.num_running),
+            "num_requests_waiting": float(load.num_waiting),
+            "kv_cache_usage_perc": load.kv_cache_usage,
+        }
+        metrics: list[Metric] = [
+            Gauge(name=f"vllm:{name}", labels=labels, value=value) for name, value in gauges.items()
+        ]
+        metrics += [
+            Counter(name=f"vllm:{name}", labels=labels, value=value) for name, value in self._counts.items()
+        ]
+        for reason, count in self._ends.items():
+            ended = {**labels, "finished_reason": reason.value}
+            metrics.append(Counter(name="vllm:request_success", labels=ended, value=count))
+        metrics += [_histogram(f"vllm:{name}", labels, values) for name, values in self._values.items()]
+        return metrics
+
+    def log(self, load: ExecutorLoad) -> None:
+        """Log how the engine does, and its speed since the last time."""
+        tokens = (self._counts["prompt_tokens"], self._counts["generation_tokens"])
+        (then, *before), self._logged = self._logged, (time.monotonic(), *tokens)
+        elapsed_s = max(self._logged[0] - then, 1e-9)
+        _log.info(
+            "%d running, %d waiting, KV cache %.1f %%, %.1f prompt tokens/s, %.1f generated tokens/s",
+            load.num_running,
+            load.num_waiting,
+            100 * load.kv_cache_usage,
+            *((new - old) / elapsed_s for new, old in zip(tokens, before, strict=True)),
+        )
+
+    def _add(self, name: str, value: float) -> None:
+        self._values[name].add(max(value, 0.0))
+
+
+def _histogram(name: str, labels: Mapping[str, str], values: Distribution) -> Histogram:
+    buckets = dict(values.cumulative())
+    return Histogram(name=name, labels=labels, count=values.count, sum=values.total, buckets=buckets)

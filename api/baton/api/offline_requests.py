@@ -1,0 +1,108 @@
+"""The requests of one `LLM`: taken all at once or enqueued, shown when they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from baton.api.llm_engine import LLMEngine
+from baton.api.outputs import RequestOutput
+from baton.api.progress import Progress, UseTqdm
+from baton.api.prompts import Prompt, one_each
+from baton.api.request_builder import RequestOptions
+from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams
+from baton_router.text.chat_template import Conversation
+
+Params: TypeAlias = SamplingParams | Sequence[SamplingParams]
+"""Sampling parameters for all prompts, or one for each."""
+
+
+class OfflineRequests:
+    """Steps an engine until the requests that a caller waits for are over."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self._engine = engine
+        self._enqueued: dict[str, RequestOutput | None] = {}
+        """Enqueued requests that no caller waits for yet, each with its output once it has ended."""
+
+    @property
+    def enqueued(self) -> list[str]:
+        """Ids of the requests that no caller has waited for, in their order."""
+        return list(self._enqueued)
+
+    def enqueue(
+        self,
+        prompts: Sequence[Prompt | Conversation],
+        sampling_params: Params | None,
+        priority: Sequence[int] | None,
+        tokenization_kwargs: Mapping[str, Any] | None,
+    ) -> list[str]:
+        """Enqueue requests that a caller waits for later; returns their ids.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter is out of range; nothing was taken.
+            RequestError: UNAVAILABLE, the engine sleeps.
+        """
+        names = self.submit(prompts, sampling_params, priority, tokenization_kwargs)
+        self._enqueued |= dict.fromkeys(names)
+        return names
+
+    def submit(
+        self,
+        prompts: Sequence[Prompt | Conversation],
+        sampling_params: Params | None,
+        priority: Sequence[int] | None,
+        tokenization_kwargs: Mapping[str, Any] | None,
+    ) -> list[str]:
+        """Check all, then submit all, in order of priority: an executor runs a part of them at a time.
+
+        Raises:
+            InvalidRequestError: a prompt or parameter is out of range; nothing was taken.
+            RequestError: UNAVAILABLE, the engine sleeps.
+        """
+        engine, num_prompts = self._engine, len(prompts)
+        params = one_each("sampling_params", sampling_params, engine.requests.default_params, num_prompts)
+        priorities = one_each("priority", priority, 0, num_prompts)
+        builders = []
+        for prompt, one, rank in zip(prompts, params, priorities, strict=True):
+            options = RequestOptions(
+                priority=rank, kind=RequestOutputKind.FINAL_ONLY, tokenization=tokenization_kwargs
+            )
+            builder = engine.requests.build(prompt, one, options, max_model_len=engine.max_model_len)
+            builders.append(builder)
+        for builder in sorted(builders, key=lambda builder: builder.spec.priority):
+            engine.submit(builder)
+        return [builder.request_id for builder in builders]
+
+    def wait(self, names: Sequence[str], use_tqdm: UseTqdm) -> list[RequestOutput]:
+        """Step until these requests are over; outputs of others are stored for them meanwhile.
+
+        Raises:
+            RequestError: a request failed, perhaps one of the others; these are over.
+        """
+        engine = self._engine
+        missing = set(names)
+        outputs = {name: output for name in names if (output := self._enqueued.get(name)) is not None}
+        missing -= outputs.keys()
+        try:
+            with Progress(len(missing), use_tqdm) as progress:
+                while missing:
+                    for output in engine.step():
+                        if output.request_id in missing:
+                            missing.discard(output.request_id)
+                            outputs[output.request_id] = output
+                            progress.add(output)
+                        else:
+                            self._enqueued[output.request_id] = output
+        except BaseException as error:
+            # An interrupt may have cut a step short: what the others had brought is lost.
+            engine.abort_request(missing if isinstance(error, Exception) else engine.open_requests)
+            alive = set(engine.open_requests)
+            self._enqueued = {
+                name: output for name, output in self._enqueued.items() if output or name in alive
+            }
+            raise
+        finally:
+            for name in names:
+                self._enqueued.pop(name, None)
+        return [outputs[name] for name in names]

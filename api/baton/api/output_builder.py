@@ -1,0 +1,203 @@
+"""Puts the events of one request together, and shows them as the request's output kind says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from baton.api.logprobs import FlatLogprobs, LogprobsOnePosition, SampleLogprobs, read_position
+from baton.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from baton_core.requests.finish import FinishReason
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.sampling_params import RequestOutputKind
+from baton_core.sessions.router_messages import RequestSpec
+from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
+
+
+class OutputBuilder:
+    """One request's output as it grows. Its size is bounded by the request's own tokens."""
+
+    def __init__(
+        self,
+        prompt: str | None,
+        spec: RequestSpec,
+        text_of: Callable[[int], str],
+        *,
+        kind: RequestOutputKind | None = None,
+        arrival_s: float | None = None,
+    ) -> None:
+        """`text_of` is the text of one token, `kind` instead of the request's own, `arrival_s` wall clock."""
+        params = spec.params
+        self.spec = spec
+        self._prompt = prompt
+        self._kind = params.output_kind if kind is None else kind
+        self._text_of = text_of if params.detokenize else _no_text
+        self._arrival_s = time.time() if arrival_s is None else arrival_s
+        self._sequences = [_SequenceOutput(index, params.flat_logprobs) for index in range(params.n)]
+        self._prompt_logprobs: list[LogprobsOnePosition | None] = [None]
+        self._first_token_s: float | None = None
+        self._last_token_s: float | None = None
+        self._finished: Finished | None = None
+        self._is_over = False
+        self._has_shown_prompt = False
+
+    @property
+    def request_id(self) -> str:
+        return self.spec.request_id
+
+    @property
+    def is_over(self) -> bool:
+        """True once the request has ended."""
+        return self._is_over
+
+    @property
+    def finished(self) -> Finished | None:
+        """The request's end, unless it was aborted."""
+        return self._finished
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all sequences so far."""
+        return sum(len(sequence.token_ids) for sequence in self._sequences)
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Finish reasons of the sequences that have ended."""
+        return [sequence.finish_reason for sequence in self._sequences if sequence.finish_reason is not None]
+
+    def push(self, event: GenerationEvent) -> None:
+        """Take the next event."""
+        match event:
+            case Delta():
+                self._last_token_s = time.time()
+                self._first_token_s = self._first_token_s or self._last_token_s
+                logprobs = [read_position(entry, self._text_of) for entry in event.logprobs]
+                self._sequences[event.index].push(event, logprobs)
+            case PromptDelta(logprobs=entries):
+                self._prompt_logprobs += [read_position(entry, self._text_of) for entry in entries]
+            case Finished():
+                self._finished, self._is_over = event, True
+
+    def abort(self) -> None:
+        """End the open sequences, with `abort` as their reason."""
+        for sequence in self._sequences:
+            if sequence.finish_reason is None:
+                sequence.finish_reason, sequence.has_news = str(FinishReason.ABORT), True
+        self._is_over = True
+
+    def take(self) -> RequestOutput | None:
+        """Return the output to show now, or None. The last one is returned once, with `finished`."""
+        has_ended = all(sequence.finish_reason is not None for sequence in self._sequences)
+        if has_ended and not self._is_over:
+            return None  # its end is on the way
+        has_news = any(sequence.has_news for sequence in self._sequences)
+        if not has_news or (self._kind is RequestOutputKind.FINAL_ONLY and not self._is_over):
+            return None
+        is_delta = self._kind is RequestOutputKind.DELTA
+        shown = [sequence for sequence in self._sequences if sequence.has_news or not is_delta]
+        outputs = [sequence.show(is_delta=is_delta) for sequence in shown]
+        finished = self._finished
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self._prompt,
+            prompt_token_ids=list(self.spec.prompt_token_ids),
+            prompt_logprobs=self._show_prompt(is_delta=is_delta),
+            outputs=outputs,
+            finished=self._is_over,
+            metrics=self._metrics(),
+            num_cached_tokens=None if finished is None else finished.num_cached_tokens,
+            kv_transfer_params=None if finished is None else _transfer_params(self.request_id, finished),
+        )
+
+    def _show_prompt(self, *, is_delta: bool) -> FlatLogprobs | list[LogprobsOnePosition | None] | None:
+        params = self.spec.params
+        if params.prompt_logprobs is None or (is_delta and self._has_shown_prompt):
+            return None
+        self._has_shown_prompt = True
+        return FlatLogprobs(self._prompt_logprobs) if params.flat_logprobs else list(self._prompt_logprobs)
+
+    def _metrics(self) -> RequestMetrics:
+        arrival_s = self._arrival_s
+        if self._finished is None:
+            return RequestMetrics(
+                arrival_time=arrival_s,
+                first_token_time=self._first_token_s,
+                last_token_time=self._last_token_s,
+                num_generation_tokens=self.num_tokens,
+            )
+        timings = self._finished.timings
+        return RequestMetrics(
+            arrival_time=arrival_s,
+            first_scheduled_time=arrival_s + timings.queue_s,
+            first_token_time=arrival_s + timings.first_token_s,
+            last_token_time=arrival_s + timings.total_s,
+            time_in_queue=timings.queue_s,
+            finished_time=arrival_s + timings.total_s,
+            num_generation_tokens=self.num_tokens,
+        )
+
+
+class _SequenceOutput:
+    """One sequence: all of it, and how much of it was shown."""
+
+    def __init__(self, index: int, is_flat: bool) -> None:
+        self.index = index
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self.has_news = False
+        self._stop_reason: str | int | None = None
+        self._text = ""
+        self._logprobs: list[LogprobsOnePosition] | FlatLogprobs = FlatLogprobs() if is_flat else []
+        self._cumulative: float | None = None
+        self._shown = (0, 0)
+
+    def push(self, delta: Delta, logprobs: list[LogprobsOnePosition]) -> None:
+        self.has_news = True
+        self.token_ids += delta.token_ids
+        self._text += delta.text
+        self._logprobs.extend(logprobs)
+        for entry in delta.logprobs:
+            self._cumulative = (self._cumulative or 0.0) + _own_logprob(entry)
+        if delta.finish_reason is not None:
+            self.finish_reason, self._stop_reason = str(delta.finish_reason), delta.stop_reason
+
+    def show(self, *, is_delta: bool) -> CompletionOutput:
+        num_characters, num_tokens = self._shown if is_delta else (0, 0)
+        self._shown, self.has_news = (len(self._text), len(self.token_ids)), False
+        logprobs: SampleLogprobs | None = None
+        if self._cumulative is not None:
+            logprobs = self._logprobs[num_tokens:]
+        return CompletionOutput(
+            index=self.index,
+            text=self._text[num_characters:],
+            token_ids=self.token_ids[num_tokens:],
+            cumulative_logprob=self._cumulative,
+            logprobs=logprobs,
+            finish_reason=self.finish_reason,
+            stop_reason=self._stop_reason,
+        )
+
+
+def _own_logprob(entry: PositionLogprobs) -> float:
+    return entry.logprobs[0]
+
+
+def _no_text(token_id: int) -> None:
+    return None
+
+
+def _transfer_params(request_id: str, finished: Finished) -> dict[str, Any] | None:
+    """Facts of the transfer, under the names that engines exchange."""
+    timings = finished.timings
+    is_split = timings.decode_worker and timings.prefill_worker not in ("", timings.decode_worker)
+    if not is_split:
+        return None
+    return {
+        "do_remote_prefill": True,
+        "do_remote_decode": False,
+        "remote_engine_id": timings.prefill_worker,
+        "remote_request_id": request_id,
+        "remote_num_tokens": finished.num_prompt_tokens,
+        "tp_size": 1,
+    }

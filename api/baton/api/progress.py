@@ -1,0 +1,49 @@
+"""The bar that `LLM` shows while it generates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self, TypeAlias
+
+from tqdm import tqdm
+
+from baton.api.outputs import RequestOutput
+
+UseTqdm: TypeAlias = bool | Callable[..., Any]
+"""True to show a progress bar, or a function that makes one in place of `tqdm`."""
+
+
+class Progress:
+    """Counts finished requests and shows how many tokens per second went in and came out."""
+
+    def __init__(self, num_requests: int, use_tqdm: UseTqdm) -> None:
+        make_bar: Callable[..., Any] = partial(tqdm, disable=not use_tqdm)
+        if callable(use_tqdm):
+            make_bar = use_tqdm
+        postfix = _postfix(0.0, 0.0)
+        self._bar = make_bar(
+            total=num_requests, desc="Processed prompts", dynamic_ncols=True, postfix=postfix
+        )
+        self._num_input_tokens = 0
+        self._num_output_tokens = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.close()
+
+    def add(self, output: RequestOutput) -> None:
+        """Take a request that is over."""
+        self._num_input_tokens += len(output.prompt_token_ids)
+        self._num_output_tokens += sum(len(completion.token_ids) for completion in output.outputs)
+        elapsed_s = max(self._bar.format_dict["elapsed"], 1e-9)
+        self._bar.set_postfix_str(
+            _postfix(self._num_input_tokens / elapsed_s, self._num_output_tokens / elapsed_s), refresh=False
+        )
+        self._bar.update()
+
+
+def _postfix(input_rate: float, output_rate: float) -> str:
+    return f"input: {input_rate:.2f} tokens/s, output: {output_rate:.2f} tokens/s"

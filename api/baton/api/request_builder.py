@@ -1,0 +1,107 @@
+"""Builds an executor's request from a prompt and its parameters, which are read as a router reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from random import Random
+from typing import Any, Final
+
+from baton.api.output_builder import OutputBuilder
+from baton.api.prompts import Prompt, read_prompt
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams
+from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.prompt_reader import PromptReader, bounded
+from baton_router.requests.request_limits import RequestLimits
+from baton_router.text.chat_template import Conversation
+from baton_router.text.model_folder import ModelFolder
+from baton_router.text.tokenization import Tokenizer
+
+_SEED_BITS: Final = 63
+_PARAMS: Final = tuple(field.name for field in fields(SamplingParams))
+_TOKENIZATION: Final = ("truncate_prompt_tokens", "add_special_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOptions:
+    """Options of a request besides its prompt and its parameters."""
+
+    request_id: str = ""
+    """Chosen when empty."""
+    priority: int = 0
+    kind: RequestOutputKind | None = None
+    """The kind of output, instead of the one in the sampling parameters."""
+    arrival_s: float | None = None
+    """Wall clock; None is now."""
+    tokenization: Mapping[str, Any] | None = None
+    """`truncate_prompt_tokens` and `add_special_tokens`."""
+
+
+class RequestBuilder:
+    """Reads the requests of one model. Its seeds follow from `seed` and the order of the calls."""
+
+    def __init__(self, model: ModelFolder, tokenizer: Tokenizer, limits: RequestLimits, *, seed: int) -> None:
+        self.tokenizer = tokenizer
+        self.default_params = model.sampling_defaults
+        self._reader = PromptReader((), model, tokenizer, limits)
+        self._random = Random(seed)
+        self._num_requests = 0
+        self._text_of = cache(self._decode_token)
+
+    def build(
+        self,
+        prompt: Prompt | Conversation,
+        params: SamplingParams | None,
+        options: RequestOptions = RequestOptions(),
+        *,
+        max_model_len: int,
+    ) -> OutputBuilder:
+        """Check and tokenize a request; it is ready to be submitted, and its output to be collected.
+
+        Raises:
+            InvalidRequestError: a field is out of range; the message names it.
+        """
+        tokenization = _check_tokenization(options.tokenization)
+        text: str | None
+        token_ids: tuple[int, ...] | None
+        if isinstance(prompt, Conversation):
+            text, token_ids, cache_salt = self.tokenizer.render_chat(prompt), None, ""
+            tokenization.setdefault("add_special_tokens", False)
+        else:
+            parts = read_prompt(prompt)
+            text, token_ids, cache_salt = parts.text, parts.token_ids, parts.cache_salt
+        request = GenerationRequest(
+            prompt=token_ids if token_ids is not None else text or "",
+            sampling=self._given(params or self.default_params),
+            request_id=options.request_id or self._next_id(),
+            cache_salt=cache_salt,
+            priority=options.priority,
+            **tokenization,
+        )
+        spec = bounded(self._reader.read(request, max_model_len=max_model_len), max_model_len)
+        kind, arrival_s = options.kind, options.arrival_s
+        return OutputBuilder(text, spec, self._text_of, kind=kind, arrival_s=arrival_s)
+
+    def _given(self, params: SamplingParams) -> dict[str, Any]:
+        if not isinstance(params, SamplingParams):
+            raise InvalidRequestError("sampling_params", params, "SamplingParams, or one for each prompt")
+        given = {name: getattr(params, name) for name in _PARAMS}
+        if given["seed"] is None:
+            given["seed"] = self._random.getrandbits(_SEED_BITS)
+        return given
+
+    def _next_id(self) -> str:
+        self._num_requests += 1
+        return f"llm-{self._num_requests}"
+
+    def _decode_token(self, token_id: int) -> str:
+        return self.tokenizer.decode((token_id,), skip_special_tokens=False)
+
+
+def _check_tokenization(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    for name in given or {}:
+        if name not in _TOKENIZATION:
+            raise InvalidRequestError("tokenization_kwargs", name, " and ".join(_TOKENIZATION))
+    return dict(given or {})

@@ -1,0 +1,262 @@
+"""The `baton` command: parses, names the process, runs one thing, turns errors into exit codes.
+
+Each command imports what it runs when it runs: a router must not pay for torch, nor `--help` for either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from baton import PASSIVE_OPENMP
+from baton.commands import cli_arguments as arguments
+from baton.commands.limit_arguments import admission_settings, connection_limits
+from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
+from baton.commands.security_arguments import client_tls, keys_of, server_tls
+from baton.config.engine_args import EngineArgs
+from baton.config.extras import MissingExtraError, check_extras
+from baton.processes.cpu_binding import available_cpus, bind, worker_shares
+from baton_core.errors import BatonError
+from baton_service.descriptors import raise_descriptor_limit
+from baton_service.logs import configure_logging
+from baton_service.process import (
+    EXIT_BAD_CONFIG,
+    die_with_parent,
+    exit_code,
+    exit_without_reader,
+    importing,
+    name_process,
+    print_error,
+    report,
+    report_update,
+    run_until_signal,
+)
+from baton_worker.kv_events.kv_events_config import read_kv_events_config
+
+if TYPE_CHECKING:
+    from baton_router.process.http_settings import HttpSettings
+
+_QUIET_GRPC: Final = ("GRPC_VERBOSITY", "NONE")
+"""This silences gRPC, which logs each failed handshake past Baton's format and limits."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (2: a setting is wrong)."""
+    with exit_without_reader():
+        return _run(argv)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        args = arguments.parse(argv)
+    except BatonError as error:
+        print_error(f"baton: {error}")
+        return exit_code(error)
+    try:
+        if args.parent_pid:
+            die_with_parent(args.parent_pid)
+        configure_logging(args.command, args.log_format, args.log_level)
+        name_process(args.command)
+        raise_descriptor_limit()
+        check_extras(args)
+        os.environ.setdefault(*_QUIET_GRPC)
+        return _COMMANDS[args.command](args)
+    except BatonError as error:
+        text = arguments.as_flags(str(error))
+        print_error(f"baton {args.command}: {text}")
+        if args.parent_pid:
+            report_update(args.report_fd, error=text)
+        return exit_code(error)
+    except MissingExtraError as error:
+        print_error(str(error))
+        return EXIT_BAD_CONFIG
+    except KeyboardInterrupt:
+        return 130
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from baton.config.launch_checks import check_worker_settings
+    from baton.processes.launcher import LocalCluster, serve
+
+    check_worker_settings(EngineArgs.from_cli_args(args))
+    arguments.settle(args)
+    num_workers = args.prefill_workers + args.decode_workers + args.mixed
+    cluster = LocalCluster(
+        router_args=arguments.router_flags(args),
+        worker_args=arguments.worker_flags(args, num_workers=num_workers),
+        cpu_shares=tuple(worker_shares(args.cpu_bind, num_workers, available_cpus())),
+        num_prefill_workers=args.prefill_workers,
+        num_decode_workers=args.decode_workers,
+        num_mixed_workers=args.mixed,
+        metrics_port=args.metrics_port,
+        kv_events=read_kv_events_config(args.kv_events_config),
+        report_fd=args.report_fd,
+        model_name=args.served_model_name[0] if args.served_model_name else args.model,
+        is_encrypted=bool(args.ssl_certfile),
+        shutdown_timeout_s=arguments.shutdown_timeout_s(args),
+    )
+    return asyncio.run(run_until_signal(serve(cluster), ends_with_stdin=args.exit_with_stdin)) or 0
+
+
+def _worker(args: argparse.Namespace) -> int:
+    os.environ.setdefault(*PASSIVE_OPENMP)
+    num_cpus = bind(args.cpu_bind)
+    with importing():
+        from baton.config.worker_parts import worker_settings
+        from baton_core.sessions.worker_info import Role
+        from baton_service.redis.redis_settings import RedisSettings
+        from baton_worker.worker_process import run_worker
+
+    settings = worker_settings(
+        EngineArgs.from_cli_args(args),
+        num_workers=args.num_workers,
+        role=Role(args.command.removesuffix("-worker")),
+        routers=tuple(args.router),
+        redis=RedisSettings(url=args.redis, namespace=args.redis_namespace),
+        worker_id=args.worker_id or "",
+        session_timeout_s=args.session_timeout,
+        peer_address=args.peer_address,
+        advertise_host=args.advertise_host,
+        num_threads=args.num_threads or num_cpus,
+        metrics_port=args.metrics_port,
+        tls=client_tls(args),
+        api_keys=keys_of(args),
+        open_metrics=args.open_metrics,
+        encrypts_peers=args.peer_encryption,
+        shutdown_timeout_s=arguments.shutdown_timeout_s(args),
+    )
+    run_worker(settings)
+    return 0
+
+
+def _router(args: argparse.Namespace) -> int:
+    from baton_router.main import run_router
+    from baton_router.process.router_settings import RouterSettings
+    from baton_router.requests.request_limits import RequestLimits
+    from baton_service.redis.redis_settings import RedisSettings
+    from baton_service.tracing import read_tracing
+
+    limits = RequestLimits(
+        max_logprobs=args.max_logprobs,
+        max_answer_bytes=args.max_answer_bytes,
+        logits_processors=args.logits_processors,
+        trust_request_chat_template=args.trust_request_chat_template,
+        structured_outputs_backend=args.structured_outputs_backend,
+    )
+    settings = RouterSettings(
+        model=args.model,
+        tokenizer=args.tokenizer,
+        host=args.host,
+        port=args.port,
+        grpc_port=args.grpc_port,
+        redis=RedisSettings(url=args.redis, namespace=args.redis_namespace),
+        advertise_host=args.advertise_host,
+        served_model_names=args.served_model_name,
+        routing_policy=args.routing_policy,
+        split=args.split,
+        min_split_tokens=args.min_split_tokens,
+        adaptive_roles=args.adaptive_roles,
+        check_transfers=args.check_transfers,
+        request_timeout_s=args.request_timeout,
+        move_timeout_s=args.move_timeout,
+        session_timeout_s=args.session_timeout,
+        shutdown_timeout_s=arguments.shutdown_timeout_s(args),
+        chat_template=args.chat_template,
+        generation_config=args.generation_config,
+        override_generation_config=args.override_generation_config or {},
+        resume_secret=args.resume_secret or os.environ.get(RESUME_SECRET_VARIABLE, ""),
+        limits=limits,
+        admission=admission_settings(args),
+        http=_http_settings(args),
+        tls=server_tls(args),
+        tracing=read_tracing(args.otlp_traces_endpoint, args.otlp_traces_protocol, args.trace_sample_ratio),
+        log_format=args.log_format,
+        log_level=args.log_level,
+    )
+    return run_router(
+        settings,
+        lambda bound: report(args.report_fd, is_last=False, address=bound.grpc, http_address=bound.http),
+        lambda status: report_update(
+            args.report_fd, is_ready=status.is_ready, num_workers=dict(status.num_workers)
+        ),
+        workers_fd=args.workers_fd,
+    )
+
+
+def _http_settings(args: argparse.Namespace) -> HttpSettings:
+    from baton_router.process.http_settings import HttpSettings
+
+    return HttpSettings(
+        api_keys=keys_of(args),
+        open_metrics=args.open_metrics,
+        shared_prefix_cache=args.shared_prefix_cache,
+        max_body_bytes=args.max_body_bytes,
+        connections=connection_limits(args),
+        root_path=args.root_path or "",
+        enable_operator_routes=args.enable_operator_routes,
+        allowed_origins=args.allowed_origins,
+        allow_credentials=args.allow_credentials,
+        allowed_methods=args.allowed_methods,
+        allowed_headers=args.allowed_headers,
+        enable_auto_tool_choice=args.enable_auto_tool_choice,
+        tool_call_parser=args.tool_call_parser,
+        reasoning_parser=args.reasoning_parser,
+        tool_parser_plugin=args.tool_parser_plugin,
+    )
+
+
+def _simulate(args: argparse.Namespace) -> int:
+    if args.trace is not None:
+        from baton_simulator.capacity.command import answer
+
+        return answer(args)
+    return _run_module("simulate", args)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    functions = {
+        "serve": ("bench", "bench_serve"),
+        "sweep": ("bench", "bench_sweep"),
+        "latency": ("bench_offline", "bench_latency"),
+        "throughput": ("bench_offline", "bench_throughput"),
+    }
+    module, function = functions[args.benchmark]
+    return _run_module(module, args, function)
+
+
+def _collect_env(args: argparse.Namespace) -> int:
+    from baton.commands.environment_report import environment_report
+
+    sys.stdout.write(environment_report())
+    return 0
+
+
+def _run_module(module: str, args: argparse.Namespace, function: str = "") -> int:
+    """Run a function of a module of `baton.commands`, by default the one of the module's name."""
+    command: Callable[[argparse.Namespace], int] = getattr(
+        import_module(f"baton.commands.{module}"), function or module
+    )
+    return command(args)
+
+
+_COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
+    "serve": _serve,
+    "router": _router,
+    "prefill-worker": _worker,
+    "decode-worker": _worker,
+    "mixed-worker": _worker,
+    "complete": partial(_run_module, "complete"),
+    "chat": partial(_run_module, "chat"),
+    "admin": partial(_run_module, "admin"),
+    "explain": partial(_run_module, "explain"),
+    "kv-events": partial(_run_module, "kv_events"),
+    "simulate": _simulate,
+    "bench": _bench,
+    "collect-env": _collect_env,
+}

@@ -1,0 +1,176 @@
+"""`baton chat`: a conversation with the model of a running router, in a terminal or from a script's input."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+
+import grpc
+
+from baton.commands.security_arguments import router_access
+from baton.executors.router_client import connected, request_error, sampled_request, wait_until_ready
+from baton_core.errors import ErrorCode, RequestError
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub
+
+
+def chat(args: argparse.Namespace) -> int:
+    """Answer line after line until `/exit` or the end of the input; 1 if an answer failed.
+
+    Raises:
+        RequestError: no router answers, or its model has no chat template.
+    """
+    access = router_access(args)
+    wait_until_ready(args.address, access, args.wait)
+    with connected(args.address, access) as stub:
+        info = _describe(stub)
+        conversation = Conversation(stub, sampled_request(args), system=args.system)
+        if sys.stdin.isatty():
+            _write(f"{info.model}: /reset forgets, /exit or Ctrl-D ends, Ctrl-C stops an answer\n")
+        has_failed = False
+        for line in _lines():
+            if line == "/exit":
+                break
+            if line == "/reset":
+                conversation.reset()
+                _write("[the conversation starts anew]\n")
+            elif line:
+                try:
+                    _write(f"\n{conversation.ask(line)}\n")
+                except RequestError as error:
+                    sys.stderr.write(f"\nbaton chat: {error}\n")
+                    has_failed = True
+    return int(has_failed)
+
+
+class Conversation:
+    """The messages so far, and the next answer to them."""
+
+    def __init__(self, stub: BatonStub, request: pb.GenerateRequest, *, system: str) -> None:
+        self._stub = stub
+        self._request = request
+        self._system = system
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but what the system says."""
+        del self._request.chat.messages[:]
+        if self._system:
+            self._request.chat.messages.add(role="system", content=self._system)
+
+    def ask(self, text: str) -> str:
+        """Print the answer as it arrives and return a line about its timing.
+
+        An interrupt ends the answer; its text so far stays in the conversation. Without any text, or
+        when the request fails, the question leaves the conversation again.
+
+        Raises:
+            RequestError: the request failed.
+        """
+        messages = self._request.chat.messages
+        messages.add(role="user", content=text)
+        call, answer = self._stub.Generate(self._request), Answer()
+        try:
+            for event in call:
+                answer.take(event)
+        except KeyboardInterrupt:
+            call.cancel()
+            answer.is_cancelled = True
+        except grpc.RpcError as error:
+            failure = self._explain(error)
+            messages.pop()
+            raise failure from None
+        if answer.text:
+            messages.add(role="assistant", content=answer.text)
+        else:
+            messages.pop()
+        return answer.summary()
+
+    def _explain(self, error: grpc.RpcError) -> RequestError:
+        """Return the error, which names the conversation's length if that is the cause."""
+        if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+            request = pb.TokenizeRequest(model=self._request.model, chat=self._request.chat)
+            try:
+                tokens = self._stub.Tokenize(request)
+            except grpc.RpcError:
+                return request_error(error)
+            if tokens.count >= tokens.max_model_len:
+                text = f"the conversation has {tokens.count} tokens; allowed: {tokens.max_model_len - 1}"
+                return RequestError(ErrorCode.INVALID_REQUEST, f"{text}. /reset starts a new one")
+        return request_error(error)
+
+
+class Answer:
+    """One answer as it is printed, and when its tokens came."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.is_cancelled = False
+        self._asked_s = self._first_s = self._last_s = time.monotonic()
+        self._num_first_tokens = 0
+        self._num_tokens = 0
+
+    def take(self, event: pb.GenerateEvent) -> None:
+        """Print an event's text."""
+        if not event.HasField("tokens"):
+            return
+        self._last_s = time.monotonic()
+        if not self._num_tokens:
+            self._first_s, self._num_first_tokens = self._last_s, len(event.tokens.token_ids)
+        self._num_tokens += len(event.tokens.token_ids)
+        self.text += event.tokens.text
+        _write(event.tokens.text)
+
+    def summary(self) -> str:
+        """One line: the time to the first token, and the rate of those after it."""
+        parts = ["cancelled"] if self.is_cancelled else []
+        if self._num_tokens:
+            parts.append(f"TTFT {1e3 * (self._first_s - self._asked_s):.1f} ms")
+        if self._num_tokens > self._num_first_tokens:
+            decode_s = max(self._last_s - self._first_s, 1e-9)
+            parts.append(f"{(self._num_tokens - self._num_first_tokens) / decode_s:.1f} tokens/s")
+        return f"[{', '.join([*parts, f'{self._num_tokens} tokens'])}]"
+
+
+def _describe(stub: BatonStub) -> pb.ModelInfo:
+    try:
+        info: pb.ModelInfo = stub.GetModelInfo(pb.GetModelInfoRequest())
+    except grpc.RpcError as error:
+        raise request_error(error) from None
+    if not info.has_chat_template:
+        text = (
+            f"model is {info.model!r}, which has no chat template; allowed: one that has, or baton complete"
+        )
+        raise RequestError(ErrorCode.INVALID_REQUEST, text)
+    return info
+
+
+def _lines() -> Iterator[str]:
+    """Yield the user's lines. Those of a script are echoed, as a terminal would show them."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    if not sys.stdin.isatty():
+        for line in sys.stdin:
+            _write(f"> {line.strip()}\n")
+            yield line.strip()
+        return
+    # Gives `input` its line editing; some Pythons lack it, and loading it changes the terminal.
+    with suppress(ImportError):
+        import_module("readline")
+    while True:
+        try:
+            yield input("> ").strip()
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            _write("\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

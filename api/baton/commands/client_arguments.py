@@ -1,0 +1,120 @@
+"""Flags of the commands that are clients of a running router, and the actions of `baton admin`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Final
+
+from baton.commands.security_arguments import CLIENT_SECURITY_FLAGS
+from baton.config.flags import ADDRESS, ENDPOINT, Flag
+from baton_core.sessions.worker_info import Role
+
+_MAX_INT: Final = 2**31 - 1
+_ROUTER: Final = (
+    Flag("--address", str, "127.0.0.1:8100", "the router", pattern=ADDRESS, metavar="HOST:PORT"),
+    *CLIENT_SECURITY_FLAGS,
+)
+_FORCE: Final = Flag("--force", bool, False, "even if no worker is left that prefills, or none that decodes")
+_WAIT: Final = Flag(
+    "--wait",
+    float,
+    None,
+    "wait until the worker is empty, so many seconds at most; default: do not wait",
+    low=0,
+    high=86_400,
+    is_low_open=True,
+    metavar="SECONDS",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    name: str
+    help: str
+    has_worker: bool = True
+    flags: tuple[Flag, ...] = ()
+
+
+_ACTIONS: Final = (
+    _Action("workers", "list the workers", has_worker=False),
+    _Action("set-role", "have a worker prefer prefill, decode, or both, for good", flags=(_FORCE,)),
+    _Action("drain", "have a worker take no new requests; those it has go on", flags=(_WAIT, _FORCE)),
+    _Action("undrain", "have it take requests again"),
+)
+
+
+def add_actions(parser: argparse.ArgumentParser) -> None:
+    """Mutate the parser of `baton admin`."""
+    parsers = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    for action in _ACTIONS:
+        description = action.help.capitalize() + "."
+        sub = parsers.add_parser(action.name, help=action.help, description=description, allow_abbrev=False)
+        if action.has_worker:
+            sub.add_argument("worker_id", metavar="WORKER", help="name of the worker")
+        if action.name == "set-role":
+            sub.add_argument(
+                "role", metavar="ROLE", choices=[role.value for role in Role], help=", ".join(Role)
+            )
+        for flag in (*action.flags, *_ROUTER):
+            flag.add_to(sub)
+
+
+CLIENT_FLAGS: Final = (
+    Flag("--address", str, "127.0.0.1:8100", "the router", pattern=ADDRESS, metavar="HOST:PORT"),
+    Flag("--model-name", str, "", "one of the served names; default: the first"),
+    Flag("--wait", float, 0.0, "seconds to wait until the router can serve", low=0, high=86_400),
+    *CLIENT_SECURITY_FLAGS,
+)
+
+
+SAMPLING_FLAGS: Final = (
+    Flag("--temperature", float, None, "0 is greedy; default: the model's", low=0),
+    Flag("--top-p", float, None, "default: the model's", low=0, high=1, is_low_open=True),
+    Flag("--top-k", int, None, "0 or -1 is all tokens; default: the model's", low=-1, high=_MAX_INT),
+    Flag("--seed", int, None, "-1, the default, lets the router choose", low=-(2**63), high=2**63 - 1),
+)
+
+
+COMPLETE_FLAGS: Final = (
+    Flag("--max-tokens", int, 64, "most tokens to generate", low=1, high=_MAX_INT),
+    Flag("--n", int, 1, "sequences to generate", low=1, high=64),
+    Flag("--chat", bool, False, "ask as a user, with the chat template"),
+    Flag(
+        "--other-router",
+        str,
+        (),
+        "another router of the fleet, to go on at where one is lost; repeatable",
+        pattern=ADDRESS,
+        is_list=True,
+        metavar="HOST:PORT",
+    ),
+)
+
+
+CHAT_FLAGS: Final = (
+    Flag("--max-tokens", int, 512, "most tokens of an answer", low=1, high=_MAX_INT),
+    Flag("--system", str, "", "system message before the conversation"),
+)
+
+
+KV_EVENTS_FLAGS: Final = (
+    Flag("endpoint", str, None, "address where the worker publishes", pattern=ENDPOINT, metavar="ENDPOINT"),
+    Flag("--replay", str, None, "the worker's replay_endpoint; default: only new events", pattern=ENDPOINT),
+    Flag("--from", int, 0, "sequence number to begin with", low=0, high=2**63 - 1, metavar="N"),
+    Flag("--topic", str, "", "topic that is subscribed to; default: all"),
+    Flag(
+        "--curve-server-key",
+        str,
+        "",
+        "ZMQ certificate with the worker's public key, where it has a curve_keyfile; default: plain text",
+        metavar="FILE",
+    ),
+)
+
+
+EXPLAIN_FLAGS: Final = (
+    Flag("--address", str, "127.0.0.1:8000", "the router, over HTTP", pattern=ADDRESS, metavar="HOST:PORT"),
+    *CLIENT_SECURITY_FLAGS,
+    Flag("--json", bool, False, "print what the router answers, as it is"),
+)

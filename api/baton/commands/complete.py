@@ -1,0 +1,76 @@
+"""`baton complete`: sends prompts to a running router and prints the text as it streams."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+
+import grpc
+
+from baton.commands.security_arguments import router_access
+from baton.executors.resuming_client import ResumingClient
+from baton.executors.router_client import request_error, sampled_request, wait_until_ready
+from baton_core.errors import InvalidRequestError
+from baton_proto.v1 import baton_pb2 as pb
+
+
+def complete(args: argparse.Namespace) -> int:
+    """Print the completion of each prompt and where its time went.
+
+    Raises:
+        InvalidRequestError: a prompt is no text.
+        RequestError: no router answers, or a request failed.
+    """
+    requests = [_request(args, prompt) for prompt in args.prompt]
+    access = router_access(args)
+    wait_until_ready(args.address, access, args.wait)
+    client = ResumingClient((args.address, *args.other_router), access)
+    try:
+        for prompt, request in zip(args.prompt, requests, strict=True):
+            _print_one(client, prompt, request)
+    except grpc.RpcError as error:
+        sys.stdout.write("\n")
+        raise request_error(error) from None
+    return 0
+
+
+def _request(args: argparse.Namespace, prompt: str) -> pb.GenerateRequest:
+    request = sampled_request(args)
+    request.sampling_params.n = args.n
+    try:
+        prompt.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequestError("prompt", prompt, "text in UTF-8") from None
+    if args.chat:
+        request.chat.messages.add(role="user", content=prompt)
+    else:
+        request.text = prompt
+    return request
+
+
+def _print_one(client: ResumingClient, prompt: str, request: pb.GenerateRequest) -> None:
+    """Stream the first sequence; the others, which come in between, follow whole."""
+    sys.stdout.write(f"> {prompt}\n")
+    others: defaultdict[int, str] = defaultdict(str)
+    for event in client.generate(request):
+        if event.HasField("finished"):
+            texts = "".join(f"\n[{index}] {text}" for index, text in sorted(others.items()))
+            sys.stdout.write(f"{texts}\n{breakdown(event.finished)}\n\n")
+        elif event.tokens.index:
+            others[event.tokens.index] += event.tokens.text
+        else:
+            sys.stdout.write(event.tokens.text)
+            sys.stdout.flush()
+
+
+def breakdown(finished: pb.FinishedEvent) -> str:
+    """One line: where a request ran and where its time went."""
+    times, usage = finished.timings, finished.usage
+    where = f"{times.prefill_worker} > {times.decode_worker}" if times.decode_worker else times.prefill_worker
+    return (
+        f"[{where}: {usage.prompt_tokens} prompt tokens ({usage.cached_tokens} cached), "
+        f"{usage.completion_tokens} new | queue {times.queue_s * 1e3:.1f} ms, "
+        f"prefill {times.prefill_s * 1e3:.1f} ms, transfer {times.transfer_s * 1e3:.1f} ms, "
+        f"first token {times.first_token_s * 1e3:.1f} ms, per token {times.per_token_s * 1e3:.1f} ms]"
+    )

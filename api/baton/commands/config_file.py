@@ -1,0 +1,64 @@
+"""`--config file.yaml`: values for the flags of one command, by the flags' long names.
+
+Dashes and underscores are the same in a key, and leading dashes may be left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from baton.config.flags import Flag, shown
+from baton_core.errors import InvalidConfigError
+
+_ALLOWED: Final = "a YAML file of flags and their values"
+
+
+def read_config(path: str, flags: Sequence[Flag]) -> dict[str, Any]:
+    """Return the file's values by the flags' fields.
+
+    Raises:
+        InvalidConfigError: the file cannot be read, a key is no flag of the command, or a value is of the
+            wrong kind or out of range; the message names file, key, value and what is allowed.
+    """
+    by_field = {flag.field: flag for flag in flags}
+    values: dict[str, Any] = {}
+    for key, value in _read_pairs(path):
+        field = key.lstrip("-").replace("-", "_") if isinstance(key, str) else ""
+        if field not in by_field:
+            allowed = ", ".join(sorted(flag.name.removeprefix("--") for flag in flags))
+            raise InvalidConfigError(f"{path}: key is {shown(key)}; allowed: {allowed}")
+        if field in values:
+            raise InvalidConfigError(f"{path}: {key} is given twice; allowed: once")
+        values[field] = _read_value(f"{path}: {key}", by_field[field], value)
+    return values
+
+
+def _read_pairs(path: str) -> list[tuple[object, object]]:
+    """Keys and values as they are written, a repeated key as often as it is."""
+    try:
+        loader = yaml.SafeLoader(Path(path).read_text(encoding="utf-8"))
+        root = loader.get_single_node()
+        if root is None:
+            return []
+        if isinstance(root, yaml.MappingNode):
+            return list(loader.construct_pairs(root, deep=True))
+    except OSError as error:
+        reason = f"cannot be read ({error.strerror})"
+        raise InvalidConfigError(f"--config is {path!r}, which {reason}; allowed: {_ALLOWED}") from error
+    # Beside its own errors PyYAML raises whatever a value with a wrong tag makes it stumble over.
+    except (yaml.YAMLError, ValueError, RecursionError, LookupError, AttributeError, TypeError) as error:
+        where = " ".join(str(error).split())
+        raise InvalidConfigError(
+            f"--config is {path!r}, which is no YAML ({where}); allowed: {_ALLOWED}"
+        ) from error
+    raise InvalidConfigError(f"--config is {path!r}, which holds no flags; allowed: {_ALLOWED}")
+
+
+def _read_value(name: str, flag: Flag, value: object) -> Any:
+    if not flag.is_list:
+        return flag.check(value, name)
+    return tuple(flag.check(each, name) for each in (value if isinstance(value, list) else [value]))

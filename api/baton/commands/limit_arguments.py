@@ -1,0 +1,113 @@
+"""Flags of a router's limits: requests that it takes, and connections of its HTTP server."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Final
+
+from baton.config.flags import BYTES, Flag, Pattern
+
+if TYPE_CHECKING:
+    from baton_router.process.admission_settings import AdmissionSettings
+    from baton_router.process.http_settings import ConnectionLimits
+
+_MAX_INT: Final = 2**31 - 1
+_COUNT: Final = r"0*[1-9][0-9]{0,11}"
+_SECONDS: Final = r"(?=[0-9.]*[1-9])[0-9]{1,9}(\.[0-9]{1,9})?"
+_SLO: Final = Pattern(
+    rf"ttft={_SECONDS}(,tpot={_SECONDS})?|tpot={_SECONDS}",
+    "ttft=SECONDS, tpot=SECONDS or ttft=SECONDS,tpot=SECONDS, each over 0",
+)
+_RATE: Final = Pattern(
+    rf"requests={_COUNT}(,tokens={_COUNT})?|tokens={_COUNT}",
+    "requests=N, tokens=N or requests=N,tokens=N, each over 0",
+)
+
+ADMISSION_FLAGS: Final = (
+    Flag(
+        "--slo",
+        str,
+        None,
+        "seconds to the first token, and a token after it, of requests that do not say themselves: what "
+        "cannot be that fast is refused at once",
+        pattern=_SLO,
+        metavar="ttft=S,tpot=S",
+    ),
+    Flag(
+        "--rate-limit",
+        str,
+        None,
+        "requests and tokens of each key in a minute",
+        pattern=_RATE,
+        metavar="requests=N,tokens=N",
+    ),
+    Flag("--max-queued-requests", int, 1024, "requests that wait for a worker", low=0, high=_MAX_INT),
+    Flag("--queue-timeout", float, 30.0, "seconds they may wait", low=0, high=10**9, is_low_open=True),
+    Flag(
+        "--priority-aging",
+        float,
+        10.0,
+        "seconds of waiting that count as one step of priority",
+        low=0,
+        high=10**9,
+        is_low_open=True,
+    ),
+)
+
+
+def admission_settings(args: argparse.Namespace) -> AdmissionSettings:
+    """Read the admission settings from these flags."""
+    from baton_core.requests.request_context import Slo
+    from baton_router.core.admission.rate_limits import RateLimit
+    from baton_router.process.admission_settings import AdmissionSettings
+
+    slo, rates = _read(args.slo), _read(args.rate_limit)
+    return AdmissionSettings(
+        slo=Slo(ttft_s=slo.get("ttft"), tpot_s=slo.get("tpot")),
+        rate_limit=RateLimit(requests=rates.get("requests"), tokens=rates.get("tokens")),
+        max_queued_requests=args.max_queued_requests,
+        queue_timeout_s=args.queue_timeout,
+        priority_aging_s=args.priority_aging,
+    )
+
+
+def _read(pairs: str | None) -> dict[str, float]:
+    split = [pair.partition("=") for pair in pairs.split(",")] if pairs else []
+    return {name: float(value) for name, _, value in split}
+
+
+_MAX_SECONDS: Final = 10**6
+
+
+def _seconds(name: str, default: float, text: str) -> Flag:
+    return Flag(name, float, default, f"seconds {text}", low=0, high=_MAX_SECONDS, is_low_open=True)
+
+
+CONNECTION_FLAGS: Final = (
+    Flag("--max-connections", int, 8192, "HTTP connections that may be open at most", low=1, high=_MAX_INT),
+    Flag(
+        "--max-header-bytes",
+        int,
+        64 * 2**10,
+        "largest headers of an HTTP request",
+        low=1024,
+        high=_MAX_INT,
+        suffixes=BYTES,
+    ),
+    _seconds("--header-timeout", 20.0, "within which the headers of an HTTP request have to come"),
+    _seconds("--idle-timeout", 75.0, "for which an HTTP connection may be idle"),
+    _seconds("--stall-timeout", 60.0, "for which an HTTP client may read nothing of an answer"),
+)
+
+
+def connection_limits(args: argparse.Namespace) -> ConnectionLimits:
+    """Read the limits of connections from these flags."""
+    from baton_router.process.http_settings import ConnectionLimits
+
+    return ConnectionLimits(
+        max_connections=args.max_connections,
+        max_header_bytes=args.max_header_bytes,
+        header_timeout_s=args.header_timeout,
+        idle_timeout_s=args.idle_timeout,
+        stall_timeout_s=args.stall_timeout,
+    )

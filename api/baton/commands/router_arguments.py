@@ -1,0 +1,99 @@
+"""Flags of a router: where it listens, whom it serves, and how it speaks for its model."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from baton.commands.limit_arguments import ADMISSION_FLAGS, CONNECTION_FLAGS
+from baton.commands.security_arguments import KEY, ROUTER_SECURITY_FLAGS
+from baton.config.engine_arg_fields import Part, flags_of
+from baton.config.engine_args import EngineArgs
+from baton.config.flags import BYTES, Flag, Pattern
+
+RESUME_SECRET_VARIABLE: Final = "BATON_RESUME_SECRET"  # noqa: S105 (its name)
+_MAX_INT: Final = 2**31 - 1
+_POLICIES: Final = ("cost", "round-robin", "least-loaded", "power-of-two", "consistent-hash", "prefix")
+_ROOT_PATH: Final = Pattern(r"(/[^\s/?#]+)+", "a path such as /baton, without a slash at its end")
+
+ROUTER_FLAGS: Final = (
+    *flags_of(EngineArgs, Part.ROUTER),
+    Flag("--host", str, "127.0.0.1", "address to listen on"),
+    Flag("--port", int, 8000, "port of HTTP; 0 takes any", low=0, high=65_535),
+    Flag("--grpc-port", int, 8100, "port for gRPC clients and workers; 0 takes any", low=0, high=65_535),
+    Flag(
+        "--advertise-host",
+        str,
+        "",
+        "host at which workers that find this router in Redis reach it; default: --host, or for 0.0.0.0 "
+        "that of the interface that leads to Redis",
+    ),
+    Flag("--routing-policy", str, "cost", "policy by which workers are chosen", _POLICIES),
+    Flag("--split", str, "auto", "when to use a prefill worker", ("auto", "always", "never")),
+    Flag(
+        "--min-split-tokens", int, 32, "uncached prompt tokens from which auto splits", low=1, high=_MAX_INT
+    ),
+    Flag("--adaptive-roles", bool, False, "change roles of workers where prefill or decode is short of them"),
+    Flag("--check-transfers", bool, True, "try each pair of workers when both are there"),
+    Flag(
+        "--request-timeout", float, 600.0, "seconds a request may take", low=0, high=10**9, is_low_open=True
+    ),
+    Flag(
+        "--move-timeout",
+        float,
+        15.0,
+        "seconds that a request whose worker is lost waits for another one while there is none",
+        low=0,
+        high=10**9,
+    ),
+    *ADMISSION_FLAGS,
+    Flag(
+        "--trace-sample-ratio",
+        float,
+        1.0,
+        "share of the requests that are traced, where their clients do not say it themselves",
+        low=0,
+        high=1,
+    ),
+    Flag("--chat-template", str, "", "a Jinja file, or Jinja, instead of the model's own chat template"),
+    Flag("--trust-request-chat-template", bool, False, "let requests bring chat templates of their own"),
+    Flag(
+        "--resume-secret",
+        str,
+        None,
+        "what all routers of a fleet sign resume tokens with; default: "
+        f"{RESUME_SECRET_VARIABLE} of the environment, else nothing secret",
+        pattern=KEY,
+        metavar="SECRET",
+    ),
+)
+HTTP_FLAGS: Final = (
+    *ROUTER_SECURITY_FLAGS,
+    Flag("--shared-prefix-cache", bool, False, "let keys use each other's cached prefixes"),
+    Flag("--max-body-bytes", int, 4 * 2**20, "largest HTTP request", low=1, high=_MAX_INT, suffixes=BYTES),
+    Flag(
+        "--max-answer-bytes",
+        int,
+        256 * 2**20,
+        "memory that the log-probabilities of one answer may take",
+        low=1,
+        high=2**53,
+        suffixes=BYTES,
+    ),
+    *CONNECTION_FLAGS,
+    Flag("--root-path", str, None, "prefix that a proxy in front removes from paths", pattern=_ROOT_PATH),
+    Flag("--enable-operator-routes", bool, False, "serve the routes that change the workers' state"),
+    Flag(
+        "--allowed-origins",
+        str,
+        (),
+        "origins whose pages may call from a browser; * is all; default: none",
+        is_list=True,
+        metavar="ORIGIN",
+    ),
+    Flag("--allow-credentials", bool, False, "let such pages send cookies"),
+    Flag("--allowed-methods", str, ("*",), "methods they may use; * is all", is_list=True, metavar="METHOD"),
+    Flag("--allowed-headers", str, ("*",), "headers they may send; * is all", is_list=True, metavar="HEADER"),
+    Flag("--enable-auto-tool-choice", bool, False, "let the model decide to call tools"),
+    Flag("--tool-call-parser", str, "", "format of the model's tool calls, such as hermes"),
+    Flag("--tool-parser-plugin", str, "", "a Python file that registers further parsers"),
+)

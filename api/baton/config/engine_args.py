@@ -1,0 +1,299 @@
+"""Everything that can be said of an engine, under the names of vLLM's documented `EngineArgs`.
+
+Each field that does something here is declared below with its flag; the others are in `fixed_engine_args`,
+and giving one of those another value is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, make_dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+from baton.config.engine_arg_fields import Part, arg, check_fields, flags_of
+from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
+from baton.config.flags import BYTES, COUNT, MODEL, NAME
+from baton_core.errors import InvalidConfigError
+from baton_kernels.cpu.variants import CPU_KERNELS
+from baton_kv.transport import Transport
+from baton_service.tracing import PROTOCOL_VARIABLES, OtlpProtocol
+from baton_worker.kv_events.kv_events_config import read_kv_events_config
+
+BUNDLED_MODEL: Final = str(Path(__file__).parents[1] / "bundled")
+BUNDLED_MODEL_NAME: Final = "baton-docs-5m"
+_MAX_INT: Final = 2**31 - 1
+_LOGPROBS_MODES: Final = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
+_FITTING: Final = (-1, "auto")
+"""vLLM's values for the longest sequence that fits, which is the default here."""
+_FixedArgs: Any = make_dataclass(
+    "_FixedArgs",
+    [(name, Any, dataclasses.field(default=fixed.default, kw_only=True)) for name, fixed in FIXED.items()],
+)
+
+
+@dataclass
+class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
+    """Arguments of `LLM` and the engines.
+
+    Raises:
+        InvalidConfigError: a value is out of range, or asks for what there is not; the message names the
+            field, its value, what is allowed, and where nothing else is, why.
+        TypeError: a name is unknown.
+    """
+
+    model: str = arg(str, BUNDLED_MODEL, "a folder or a Hugging Face id", pattern=MODEL)
+    served_model_name: Sequence[str] = arg(
+        str,
+        (),
+        f"names clients ask for; default: the folder or id as it is given, or {BUNDLED_MODEL_NAME}",
+        Part.BOTH,
+        pattern=NAME,
+        is_list=True,
+        nargs="+",
+        metavar="NAME",
+    )
+    tokenizer: str | None = arg(
+        str, None, "a folder or id with the tokenizer; default: the model's", Part.BOTH
+    )
+    revision: str | None = arg(
+        str, None, "branch, tag or commit of a Hugging Face id", Part.LAUNCHER, pattern=NAME
+    )
+    tokenizer_revision: str | None = arg(
+        str, None, "the same of the tokenizer's", Part.LAUNCHER, pattern=NAME
+    )
+    download_dir: str | None = arg(str, None, "folder for models from the Hub", Part.LAUNCHER)
+    load_format: str = arg(
+        str, "auto", "kind of weight files to read; pt: torch's", choices=("auto", "safetensors", "pt")
+    )
+    dtype: str = arg(
+        str,
+        "auto",
+        "auto, float32, bfloat16, and float16 or half on a GPU",
+        choices=("auto", "float32", "bfloat16", "float16", "float", "half"),
+    )
+    quantization: str | None = arg(
+        str, None, "quantization of linear layers on a CPU: 8-bit weights and activations", choices=("int8",)
+    )
+    device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
+    seed: int = arg(
+        int,
+        0,
+        "seed from which requests without a seed get theirs",
+        Part.CALLER,
+        low=-(2**63),
+        high=2**63 - 1,
+    )
+    enforce_eager: bool = arg(bool, False, "do not capture decode steps, as CUDA graphs or as recorded calls")
+    batch_invariant: bool = arg(
+        bool, False, "bit-identical logits whatever shares a step; slower, see docs/batch_invariance.md"
+    )
+    cpu_kernels: str = arg(
+        str,
+        "auto",
+        "the build of the C++ kernels on a CPU: the fastest that it can have, or this one; torch: none",
+        choices=CPU_KERNELS,
+    )
+    block_size: int = arg(int, 32, "tokens of a KV block", low=1, high=65_536)
+    enable_prefix_caching: bool = arg(bool, True, "keep KV blocks for prompts that begin alike")
+    max_model_len: int | None = arg(
+        int,
+        None,
+        "longest sequence; default: the model's, lowered to what fits",
+        low=1,
+        high=_MAX_INT,
+        suffixes=COUNT,
+    )
+    max_num_seqs: int = arg(int, 128, "sequences that run at once", low=1, high=65_536)
+    max_num_batched_tokens: int = arg(
+        int, 2048, "token budget of a step", low=1, high=_MAX_INT, suffixes=COUNT
+    )
+    scheduling_policy: str = arg(
+        str,
+        "fcfs",
+        "fcfs, or priority: lower values first, at the expense of running requests with higher ones",
+        choices=("fcfs", "priority"),
+    )
+    async_scheduling: bool | None = arg(
+        bool,
+        None,
+        "plan a step while the one before it runs, where that needs none of its tokens; default: on a GPU",
+    )
+    max_num_partial_prefills: int = arg(
+        int, 1, "prompts that are computed in part at a time", low=1, high=65_536
+    )
+    max_long_partial_prefills: int = arg(int, 1, "long prompts among them", low=1, high=65_536)
+    long_prefill_token_threshold: int = arg(
+        int,
+        0,
+        "a prompt with more tokens is long and gets this many in a step; 0: none is long, or with several "
+        "partial prefills 4 % of the longest sequence",
+        low=0,
+        high=_MAX_INT,
+    )
+    kv_cache_memory_bytes: int | None = arg(
+        int, None, "size of each worker's KV cache", low=1, high=2**50, suffixes=BYTES
+    )
+    gpu_memory_utilization: float = arg(
+        float, 0.9, "share of the free memory for all workers together", low=0, high=1, is_low_open=True
+    )
+    kv_transport: str = arg(
+        str,
+        "auto",
+        "transport of KV blocks; auto: TCP if shared memory cannot be read",
+        choices=tuple(Transport),
+    )
+    max_logprobs: int = arg(
+        int, 20, "most log-probabilities for a token; -1: all tokens'", Part.ROUTER, low=-1, high=_MAX_INT
+    )
+    logprobs_mode: str = arg(
+        str, "raw_logprobs", "values that log-probabilities are taken of", choices=_LOGPROBS_MODES
+    )
+    logits_processors: Sequence[str] = arg(
+        str,
+        (),
+        "function that requests may name (package.module:function); repeatable",
+        Part.BOTH,
+        pattern=NAME,
+        is_list=True,
+        metavar="NAME",
+    )
+    structured_outputs_backend: str = arg(
+        str,
+        "auto",
+        "compiler of grammars for structured outputs",
+        Part.BOTH,
+        choices=("auto", "xgrammar", "guidance"),
+    )
+    structured_outputs_config: Mapping[str, Any] | None = arg(
+        dict, None, "JSON with backend and reasoning_parser, in the place of these flags", Part.LAUNCHER
+    )
+    reasoning_parser: str = arg(str, "", "format of the model's reasoning", Part.ROUTER)
+    generation_config: str = arg(
+        str, "auto", "auto: the model's defaults of sampling; vllm: none; or a folder with some", Part.ROUTER
+    )
+    override_generation_config: Mapping[str, Any] | None = arg(
+        dict, None, "JSON that comes before those defaults", Part.ROUTER
+    )
+    profiler_config: Mapping[str, Any] | None = arg(
+        dict, None, "JSON with torch_profiler_dir, where traces go"
+    )
+    kv_events_config: Mapping[str, Any] | None = arg(
+        dict, None, "JSON that has changes of the prefix cache published over ZMQ; see docs/events.md"
+    )
+    otlp_traces_endpoint: str = arg(
+        str,
+        "",
+        "OTLP receiver of traces, such as http://localhost:4317, or http://localhost:4318 over HTTP",
+        Part.BOTH,
+        metavar="URL",
+    )
+    otlp_traces_protocol: str | None = arg(
+        str,
+        None,
+        f"what it speaks; default: {' or '.join(PROTOCOL_VARIABLES)} of the environment, else grpc",
+        Part.BOTH,
+        choices=tuple(OtlpProtocol),
+    )
+    allow_functions: bool = arg(
+        bool, False, "let whoever may reach the operator routes run code here: call functions by their names"
+    )
+    disable_log_stats: bool = arg(bool, False, "do not log figures of the engine", Part.CALLER)
+    shutdown_timeout: float | None = arg(
+        float,
+        None,
+        "seconds that requests have to end, or to be moved, once a process is told to stop; default: 30; "
+        "of `LLM`: 0",
+        Part.BOTH,
+        low=0,
+        high=86_400,
+    )
+    prefill_workers: int = arg(int, 0, "prefill workers", Part.CALLER, low=0, high=1024)
+    decode_workers: int = arg(
+        int, 0, "decode workers; none of either: all in one", Part.CALLER, low=0, high=1024
+    )
+    split: str = arg(
+        str, "auto", "when to use a prefill worker", Part.CALLER, choices=("auto", "always", "never")
+    )
+
+    def __post_init__(self) -> None:
+        for name, fixed in FIXED.items():
+            check_fixed(name, getattr(self, name))
+            if getattr(self, name) is None:
+                setattr(self, name, fixed.default)
+        if self.max_model_len in _FITTING:
+            self.max_model_len = None
+        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"):
+            if getattr(self, name) is None:
+                setattr(self, name, type(self).__dataclass_fields__[name].default)
+        check_fields(self)
+        self._read_structured_outputs_config()
+        self._check_profiler_config()
+        read_kv_events_config(self.kv_events_config)
+
+    @classmethod
+    def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Add a flag for every field: `--max-model-len` for `max_model_len`, and `--model`."""
+        parser.add_argument("--model", default=BUNDLED_MODEL, help="a folder or a Hugging Face id")
+        for flag in flags_of(cls):
+            flag.add_to(parser)
+        add_fixed_flags(parser)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
+        """Read the fields from what a parser with these flags has read; others are passed over.
+
+        Raises:
+            InvalidConfigError: a value is out of range, or asks for what there is not.
+        """
+        names = [one.name for one in dataclasses.fields(cls)]
+        return cls(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """True if workers are processes of their own."""
+        return bool(self.prefill_workers or self.decode_workers)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the model; the first one is reported."""
+        return tuple(self.served_model_name) or default_names(self.model)
+
+    def _read_structured_outputs_config(self) -> None:
+        config = dict(self.structured_outputs_config or {})
+        backend = config.pop("backend", self.structured_outputs_backend)
+        parser = config.pop("reasoning_parser", self.reasoning_parser)
+        for key, value in config.items():
+            if value not in (False, None, ""):
+                allowed = "backend and reasoning_parser; a request says the rest"
+                raise InvalidConfigError(
+                    f"structured_outputs_config has {key}: {value!r}; allowed: {allowed}"
+                )
+        for name, value in (("structured_outputs_backend", backend), ("reasoning_parser", parser)):
+            setattr(self, name, value)
+        check_fields(self)
+
+    def _check_profiler_config(self) -> None:
+        for key, value in (self.profiler_config or {}).items():
+            is_known = (key == "torch_profiler_dir" and isinstance(value, str)) or (key, value) == (
+                "profiler",
+                "torch",
+            )
+            if not is_known:
+                allowed = 'torch_profiler_dir, a folder, and "profiler": "torch"'
+                raise InvalidConfigError(f"profiler_config has {key}: {value!r}; allowed: {allowed}")
+
+
+def default_names(model: str) -> tuple[str, ...]:
+    """Return the names of a model without given ones: the user's name for it, never a path of its own."""
+    return (BUNDLED_MODEL_NAME if model == BUNDLED_MODEL else model,)
+
+
+@dataclass
+class AsyncEngineArgs(EngineArgs):
+    """The same for `AsyncLLMEngine`."""
+
+    enable_log_requests: bool = arg(bool, False, "log each request", Part.CALLER)

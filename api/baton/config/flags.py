@@ -1,0 +1,220 @@
+"""One flag of the `baton` command, given on the command line or in a configuration file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from baton_core.errors import InvalidConfigError
+
+_MAX_SHOWN: Final = 80
+_MAX_DECIMAL_BITS: Final = 4096
+"""Bits of the largest integer; Python refuses to write much longer ones in decimal."""
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+"""Characters that Python makes of bytes that are no UTF-8."""
+_READERS: Final[dict[type, Callable[[str], Any]]] = {int: int, float: float, dict: json.loads}
+_KINDS: Final = {
+    int: "an integer",
+    float: "a finite number",
+    str: "text in UTF-8",
+    bool: "true or false",
+    dict: "a JSON object",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """The syntax of a text, as a pattern and in words."""
+
+    pattern: str
+    words: str
+
+
+_PORT: Final = r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+ADDRESS: Final = Pattern(rf"([^\s:]+|\[[^\s\]]+\]):{_PORT}", "host:port with a port from 1 to 65535")
+ENDPOINT: Final = Pattern(
+    rf"tcp://([^\s:*]+|\[[^\s\]]+\]):{_PORT}|(ipc|inproc)://.+", "tcp://host:port, or ipc:// and a path"
+)
+MODEL: Final = Pattern(r"(?!-)(?!.*[^/]{256})[^\x00-\x1f\x7f]{1,4000}", "a folder or a Hugging Face id")
+NAME: Final = Pattern(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 printable characters")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag, or the positional MODEL. A default of None leaves the choice to the process.
+
+    `kind` is int, float, str, dict for a JSON object, or bool for a switch, which is turned off by `--no-`
+    unless it is off by default. A flag of `is_list` may be repeated; with `nargs` "+" it also takes several
+    values at once. With `suffixes` an integer may have a unit.
+    """
+
+    name: str
+    kind: type
+    default: object
+    help: str
+    choices: tuple[str, ...] | None = None
+    _: KW_ONLY
+    low: float = -math.inf
+    high: float = math.inf
+    is_low_open: bool = False
+    pattern: Pattern | None = None
+    is_list: bool = False
+    suffixes: Suffixes | None = None
+    nargs: str | None = None
+    metavar: str | None = None
+
+    @property
+    def field(self) -> str:
+        return self.name.removeprefix("--").replace("-", "_")
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values, in words."""
+        if self.choices is not None:
+            return ", ".join(self.choices)
+        if self.pattern is not None:
+            return self.pattern.words
+        low = "" if self.low == -math.inf else f" {'over' if self.is_low_open else 'from'} {self.low}"
+        high = "" if self.high == math.inf else f" to {self.high}"
+        return _KINDS[self.kind] + low + high + (f", or as {self.suffixes.words}" if self.suffixes else "")
+
+    def parse(self, text: str) -> Any:
+        """Read one value of the command line.
+
+        Raises:
+            InvalidConfigError: naming flag, value and what is allowed.
+        """
+        value: object = text
+        if self.kind in _READERS and self._with_unit(text) is None:
+            try:
+                value = _READERS[self.kind](text)
+            except (ValueError, RecursionError):
+                raise self._refusal(self.name, text) from None
+        return self.check(value, self.name)
+
+    def check(self, value: object, name: str) -> Any:
+        """Return one value if it is of the right kind and in range; `name` is what an error calls it.
+
+        Raises:
+            InvalidConfigError: naming `name`, value and what is allowed.
+        """
+        given = value
+        if (number := self._with_unit(value)) is not None:
+            value = number
+        if self.kind is float and type(value) is int:
+            value = float(value) if abs(value) < 2**53 else math.inf
+        if type(value) is not self.kind or not self._is_allowed(value):
+            raise self._refusal(name, given)
+        return value
+
+    def add_to(self, parser: argparse.ArgumentParser) -> None:
+        text = self.help.replace("%", "%%")
+        if self.suffixes:
+            text += f"; may have a unit, as {self.suffixes.words}"
+        if self.kind is bool:
+            parser.add_argument(self.name, action="store_true", default=self.default, help=text)
+            if self.default or self.default is None:
+                off = f"turn {self.name} off"
+                parser.add_argument(self._opposite, dest=self.field, action="store_false", help=off)
+            return
+        is_published = "default" in self.help or self.default in (None, "", ())
+        shown = "" if is_published else f" (default {self.default})"
+        metavar = self.metavar or (self.choices and f"{{{','.join(self.choices)}}}")
+        options: dict[str, Any] = {"type": self.parse, "default": self.default, "metavar": metavar}
+        if self.is_list:
+            options["action"] = _Collect
+        parser.add_argument(self.name, nargs=self.nargs, help=text + shown, **options)
+
+    def given(self, value: Any) -> tuple[str, ...]:
+        """Arguments that give this value to another command."""
+        if self.kind is bool:
+            is_given = value is not None and value is not self.default
+            return ((self.name if value else self._opposite),) if is_given else ()
+        if self.kind is dict:
+            return () if value is None else (f"{self.name}={json.dumps(value)}",)
+        values = value if self.is_list else () if value is None else (value,)
+        return tuple(f"{self.name}={each}" for each in values)
+
+    @property
+    def _opposite(self) -> str:
+        return self.name.replace("--", "--no-", 1)
+
+    def _with_unit(self, value: object) -> int | float | None:
+        return self.suffixes.read(value) if self.suffixes and isinstance(value, str) else None
+
+    def _is_allowed(self, value: Any) -> bool:
+        if self.kind is dict:
+            return True
+        if isinstance(value, str):
+            is_formed = self.pattern is None or re.fullmatch(self.pattern.pattern, value) is not None
+            is_chosen = self.choices is None or value in self.choices
+            return is_formed and is_chosen and _SURROGATE.search(value) is None
+        is_over = self.low < value or (value == self.low and not self.is_low_open)
+        return is_over and value <= self.high and (self.kind is not float or math.isfinite(value))
+
+    def _refusal(self, name: str, value: object) -> InvalidConfigError:
+        return InvalidConfigError(f"{name} is {shown(value)}; allowed: {self.allowed}")
+
+
+def shown(value: object) -> str:
+    """A value as errors show it: ASCII of bounded length, whatever its size."""
+    match value:
+        case list() | dict() | set():
+            return f"a {type(value).__name__}"
+        case int() if value.bit_length() > _MAX_DECIMAL_BITS:
+            text = hex(value)
+        case _:
+            text = ascii(value)
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 3] + "..."
+
+
+class _Collect(argparse.Action):
+    """Gathers the values of a repeated flag; those of the command line take the place of the default's."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        added = (values,) if self.nargs is None else tuple(values or ())
+        setattr(namespace, self.dest, added if before is self.default else (*before, *added))
+
+
+_NUMBER: Final = r"([0-9]{1,12}(?:\.[0-9]{1,12})?)"
+_COUNT: Final = re.compile(rf"{_NUMBER}([kKmMgGtT])()")
+_BYTES: Final = re.compile(rf"{_NUMBER} ?(?=[a-zA-Z])([kKmMgGtT]?)((?<=[a-zA-Z])iB?|B|)")
+_POWERS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Suffixes:
+    """Units that a flag takes."""
+
+    words: str
+    """Examples, for errors."""
+    pattern: re.Pattern[str]
+    rounds_down: bool = False
+    """A part of a whole number is left out; otherwise the number stays a fraction, which no integer is."""
+
+    def read(self, text: str) -> int | float | None:
+        """The number that a text with a unit means; None for a text without one."""
+        match = self.pattern.fullmatch(text)
+        if match is None:
+            return None
+        digits, prefix, unit = match.groups()
+        is_binary = unit.startswith("i") or (unit == "" and prefix.isupper())
+        number = Fraction(digits) * (1024 if is_binary else 1000) ** _POWERS[prefix.lower()]
+        return int(number) if self.rounds_down or number.denominator == 1 else float(number)
+
+
+COUNT: Final = Suffixes("16k or 16K", _COUNT)
+BYTES: Final = Suffixes("500M, 1.5GiB or 2GB", _BYTES, rounds_down=True)

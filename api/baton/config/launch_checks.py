@@ -1,0 +1,42 @@
+"""Checks of `baton serve` on its workers' settings before it starts anything. They load no torch."""
+
+from __future__ import annotations
+
+from baton.config.engine_args import EngineArgs
+from baton_core.errors import InvalidConfigError
+from baton_kernels.cpu.variants import CpuKernelsError, cpu_flags, require_usable
+from baton_service.tracing import read_tracing
+from baton_worker.core.scheduler_config import SchedulerConfig, parse_policy
+from baton_worker.kv_events.kv_events_config import read_kv_events_config
+
+
+def scheduler_config(args: EngineArgs) -> SchedulerConfig:
+    """Return the limits of a worker's steps.
+
+    Raises:
+        InvalidConfigError: a value is out of range.
+    """
+    return SchedulerConfig(
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        policy=parse_policy(args.scheduling_policy),
+        max_num_partial_prefills=args.max_num_partial_prefills,
+        max_long_partial_prefills=args.max_long_partial_prefills,
+        long_prefill_token_threshold=args.long_prefill_token_threshold,
+    )
+
+
+def check_worker_settings(args: EngineArgs) -> None:
+    """Refuse what every worker would refuse, as far as neither its model nor its device has to be asked.
+
+    Raises:
+        InvalidConfigError: naming the field, its value and what is allowed.
+    """
+    scheduler_config(args)
+    read_kv_events_config(args.kv_events_config)
+    read_tracing(args.otlp_traces_endpoint, args.otlp_traces_protocol)
+    if args.device != "cuda":
+        try:
+            require_usable(args.cpu_kernels, "cpu_kernels", cpu_flags())
+        except CpuKernelsError as error:
+            raise InvalidConfigError(str(error)) from None

@@ -1,0 +1,75 @@
+"""Makes the settings of a worker from `EngineArgs`; a worker needs none of the router's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from baton.config.engine_args import EngineArgs
+from baton.config.launch_checks import scheduler_config
+from baton_core.errors import InvalidConfigError
+from baton_core.sessions.worker_info import Role
+from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.checkpoint.weight_files import find_weight_files, is_safetensors
+from baton_engine.loading import EngineSettings
+from baton_engine.quantization import Quantization
+from baton_engine.sampling.token_logprobs import LogprobsMode
+from baton_engine.sizing import KVCacheSettings
+from baton_kv.transport import Transport
+from baton_service.tracing import read_tracing
+from baton_worker.kv_events.kv_events_config import read_kv_events_config
+from baton_worker.worker_process import WorkerSettings
+
+
+def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) -> WorkerSettings:
+    """The settings of one of `num_workers` workers on this machine; `others` are further fields.
+
+    Raises:
+        InvalidConfigError: a value cannot hold.
+    """
+    kv_cache = KVCacheSettings(
+        kv_cache_memory_bytes=args.kv_cache_memory_bytes,
+        memory_share=args.gpu_memory_utilization,
+        num_workers=num_workers,
+        max_model_len=args.max_model_len,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+    )
+    engine = EngineSettings(
+        model=args.model,
+        dtype=args.dtype,
+        quantization=Quantization(args.quantization) if args.quantization else None,
+        device=args.device,
+        block_size=args.block_size,
+        kv_cache=kv_cache,
+        max_num_seqs=args.max_num_seqs,
+        enforce_eager=args.enforce_eager,
+        batch_invariant=args.batch_invariant,
+        cpu_kernels=args.cpu_kernels,
+        async_scheduling=args.async_scheduling,
+        logits_processors=tuple(args.logits_processors),
+        logprobs_mode=LogprobsMode(args.logprobs_mode),
+    )
+    _check_load_format(args)
+    settings: dict[str, Any] = {"role": Role.MIXED, "routers": ("in-process",), **others}
+    return WorkerSettings(
+        engine=engine,
+        kv_transport=Transport(args.kv_transport),
+        scheduler=scheduler_config(args),
+        tokenizer=args.tokenizer,
+        structured_outputs_backend=args.structured_outputs_backend,
+        enable_prefix_caching=args.enable_prefix_caching,
+        model_name=args.model_names[0],
+        allow_functions=args.allow_functions,
+        kv_events=read_kv_events_config(args.kv_events_config),
+        tracing=read_tracing(args.otlp_traces_endpoint, args.otlp_traces_protocol),
+        profiler_folder=(args.profiler_config or {}).get("torch_profiler_dir", ""),
+        **settings,
+    )
+
+
+def _check_load_format(args: EngineArgs) -> None:
+    if args.load_format == "auto":
+        return
+    wants_safetensors = args.load_format == "safetensors"
+    for path in find_weight_files(resolve_model(args.model)):
+        if is_safetensors(path) is not wants_safetensors:
+            raise InvalidConfigError(f"load_format is {args.load_format!r}; allowed: auto, for {path}")

@@ -1,0 +1,106 @@
+"""Workers and router as processes of their own, for asynchronous callers: one gRPC call for each request."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from baton.config.engine_args import EngineArgs
+from baton.executors.executor import ExecutorLoad, Inbox
+from baton.executors.generation_events import decode_event
+from baton.executors.operator_client import ask_workers
+from baton.executors.request_encoder import encode_request
+from baton.executors.router_client import request_error
+from baton.executors.serving_process import ServingProcess
+from baton.executors.spawned_executor import read_load
+from baton_core.errors import ErrorCode, RequestError
+from baton_core.sessions.router_messages import RequestSpec
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_worker.controls.engine_operations import Control
+
+
+class AsyncSpawnedExecutor:
+    """An executor of spawned processes. Each call is read as it comes: a slow caller delays no other."""
+
+    def __init__(self, args: EngineArgs) -> None:
+        """Start it and wait until it is ready.
+
+        Raises:
+            InvalidConfigError: it refused a setting or the model; its own message is on stderr.
+            RequestError: it did not become ready.
+        """
+        self._process = ServingProcess(args)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.max_model_len = self._process.max_model_len
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_running
+
+    def submit(self, spec: RequestSpec, inbox: Inbox) -> None:
+        """Take a request; its events, or its error, come into the inbox.
+
+        Raises:
+            InvalidRequestError: a logits processor is a function of this process.
+            RequestError: UNAVAILABLE, the processes have ended.
+        """
+        if not self.is_running:
+            raise RequestError(ErrorCode.UNAVAILABLE, "the processes of the cluster have ended")
+        request = encode_request(spec, self.max_model_len)
+        task = asyncio.create_task(self._read(request, inbox))
+        self._tasks[spec.request_id] = task
+        task.add_done_callback(lambda done: self._forget(spec.request_id, done))
+
+    def abort(self, request_id: str) -> None:
+        """End a request without further events."""
+        if (task := self._tasks.get(request_id)) is not None:
+            task.cancel()
+
+    async def control(self, command: Control) -> list[Any]:
+        """Do what an operator asks of all workers.
+
+        Raises:
+            InvalidRequestError: it cannot be done now, or not in another process; the field is named.
+            RequestError: a worker could not do it.
+        """
+        has_open = any(not (task.done() or task.cancelling()) for task in self._tasks.values())
+        return await asyncio.to_thread(ask_workers, self._process, command, has_open_requests=has_open)
+
+    async def load(self) -> ExecutorLoad:
+        """Return the load that the workers reported last."""
+        return read_load(
+            await self._stub().GetModelInfo(pb.GetModelInfoRequest(), metadata=self._process.access.metadata)
+        )
+
+    def close(self) -> None:
+        """End the processes."""
+        for task in self._tasks.values():
+            task.cancel()
+        self._process.close()
+
+    async def _read(self, request: pb.GenerateRequest, inbox: Inbox) -> None:
+        call = self._stub().Generate(request, metadata=self._process.access.metadata)
+        try:
+            async for event in call:
+                inbox.put((decode_event(event),))
+        except grpc.RpcError as error:
+            inbox.put((request_error(error),))
+        finally:
+            call.cancel()
+
+    def _stub(self) -> BatonStub:
+        """A stub of the running loop; the channel of one that has ended went with it."""
+        loop = asyncio.get_running_loop()
+        if self._channel is None or self._loop is not loop:
+            self._loop = loop
+            self._channel = self._process.access.open_async_channel(self._process.address)
+        return BatonStub(self._channel)  # type: ignore[no-untyped-call]
+
+    def _forget(self, request_id: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(request_id) is task:
+            del self._tasks[request_id]

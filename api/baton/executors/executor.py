@@ -1,0 +1,135 @@
+"""The executors of the Python interface: everything in this process, or processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeAlias
+
+from baton_core.errors import BatonError
+from baton_core.sessions.router_messages import RequestSpec
+from baton_router.requests.generation import GenerationEvent
+from baton_worker.controls.engine_operations import Control
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorLoad:
+    """The current load of all workers together."""
+
+    num_running: int = 0
+    """Sequences."""
+    num_waiting: int = 0
+    kv_cache_usage: float = 0.0
+    """Share of the blocks that are in use: 0 to 1."""
+
+
+ExecutorEvent: TypeAlias = GenerationEvent | BatonError
+"""An event of one request; an error ends it as `Finished` does."""
+
+
+class Executor(Protocol):
+    """Used by one thread at a time."""
+
+    max_model_len: int
+
+    def submit(self, spec: RequestSpec) -> None:
+        """Take a request; its events come with the steps.
+
+        Raises:
+            RequestError: UNAVAILABLE, the engine sleeps.
+        """
+        ...
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests without further events; ended and unknown ones are ignored."""
+        ...
+
+    def step(self) -> list[tuple[str, ExecutorEvent]]:
+        """Run one step of the open requests; each event comes with its request's id."""
+        ...
+
+    def control(self, command: Control) -> list[Any]:
+        """Do what an operator asks; returns each worker's answer.
+
+        Raises:
+            InvalidRequestError: it cannot be done here; the message names the field.
+        """
+        ...
+
+    def load(self) -> ExecutorLoad: ...
+
+    def close(self) -> None: ...
+
+
+class AsyncExecutor(Protocol):
+    """Used on the caller's loop; nothing but `close` makes it wait."""
+
+    max_model_len: int
+
+    @property
+    def is_running(self) -> bool:
+        """True while the executor can take requests."""
+        ...
+
+    def submit(self, spec: RequestSpec, inbox: Inbox) -> None:
+        """Take a request; its events, or its error, come into the inbox.
+
+        Raises:
+            InvalidRequestError: it cannot be sent; the message names the field.
+            RequestError: UNAVAILABLE, nothing runs any more.
+        """
+        ...
+
+    def abort(self, request_id: str) -> None:
+        """End a request without further events; an ended or unknown one is ignored."""
+        ...
+
+    async def control(self, command: Control) -> list[Any]:
+        """Do what an operator asks; returns each worker's answer.
+
+        Raises:
+            InvalidRequestError: it cannot be done here; the message names the field.
+        """
+        ...
+
+    async def load(self) -> ExecutorLoad: ...
+
+    def close(self) -> None: ...
+
+
+ABORTED: Final = "aborted"
+"""Stands for the last event of a request that another caller has aborted."""
+InboxEvent = ExecutorEvent | str
+
+
+class Inbox:
+    """Pending events of one asynchronous caller's request, in order; no more than the request's own tokens.
+
+    Made and used on the loop of the caller.
+    """
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._events: list[InboxEvent] = []
+        self._has_events = asyncio.Event()
+        self._is_closed = asyncio.Event()
+
+    def put(self, events: Iterable[InboxEvent]) -> None:
+        """Add events; never waits."""
+        self._events += events
+        self._has_events.set()
+
+    async def take(self) -> list[InboxEvent]:
+        """Wait until there is something; returns all of it."""
+        await self._has_events.wait()
+        self._has_events.clear()
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        """Mark that the caller reads no more."""
+        self._is_closed.set()
+
+    async def wait_closed(self) -> None:
+        await self._is_closed.wait()

@@ -1,0 +1,201 @@
+"""Router and worker in the calling thread: the same cores as the services, without a network.
+
+Used where no workers of their own are asked for. Nothing here waits for anything but the engine: steps are
+planned and launched, and the tokens of the first one are taken.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+from baton.executors.core_pair import ClientEffect, CorePair
+from baton.executors.executor import ExecutorEvent, ExecutorLoad
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.requests.request_context import RequestContext
+from baton_core.sessions.router_messages import RequestSpec
+from baton_core.worker.step_plan import StepResult
+from baton_core.worker.worker_events import StepDone, StepFailed
+from baton_engine.steps.step_pipeline import StepPipeline
+from baton_kv.in_process import InProcessConnector
+from baton_router.core.router_events import (
+    ClientGone,
+    EmitPromptLogprobs,
+    EmitTokens,
+    FailRequest,
+    FinishRequest,
+    StopMatched,
+    Submit,
+)
+from baton_router.requests.generation import PromptDelta
+from baton_router.requests.request_text import RequestText
+from baton_router.streams.request_spans import RequestSpans
+from baton_router.text.tokenization import Tokenizer
+from baton_service.tracing_start import start_tracing
+from baton_worker.controls.engine_controls import EngineControls
+from baton_worker.controls.engine_operations import Control, ResetPrefixCache, Sleep
+from baton_worker.engine.resident_engine import ResidentEngine
+from baton_worker.worker_process import WorkerSettings, cache_followers, grammar_compiler, worker_config
+
+MAX_SUBMITTED = 512
+"""Requests that the cores know at a time; the rest wait here."""
+
+
+class InProcessExecutor:
+    """One mixed worker and its router."""
+
+    def __init__(self, settings: WorkerSettings, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._grammars = grammar_compiler(settings)
+        self._engine = ResidentEngine(settings.engine, self._grammars)
+        loaded, capabilities = self._engine.loaded, InProcessConnector.capabilities
+        epoch = time.time_ns()
+        self._config = worker_config(settings, loaded, capabilities, "local", epoch)
+        self._publishers = cache_followers(settings, epoch)
+        self._tracing = start_tracing(settings.tracing, service="baton", instance_id=f"local-{epoch:x}")
+        self._spans = RequestSpans(self._tracing, settings.model_name or settings.engine.model)
+        self._cores = self._new_cores()
+        self._steps = StepPipeline(self._engine.launch)
+        self._controls = EngineControls(self._engine)
+        self._waiting: dict[str, RequestText] = {}
+        self._running: dict[str, RequestText] = {}
+        self.max_model_len = self._config.max_model_len
+
+    @property
+    def is_sleeping(self) -> bool:
+        return self._engine.is_sleeping
+
+    def submit(self, spec: RequestSpec) -> None:
+        """Take a request; while level 0 of sleep pauses the engine, it waits.
+
+        Raises:
+            InvalidRequestError: an open request has its name.
+            RequestError: UNAVAILABLE, the engine sleeps without its weights or its KV cache.
+        """
+        request_id = spec.request_id
+        if request_id in self._waiting or request_id in self._running:
+            raise InvalidRequestError("request_id", request_id, "a name that no open request has")
+        _ = self._engine.loaded
+        self._waiting[request_id] = RequestText(self._spans.begin(spec, RequestContext()), self._tokenizer)
+
+    def abort(self, request_ids: Sequence[str]) -> None:
+        """End requests without further events; ended and unknown ones are ignored."""
+        for request_id in request_ids:
+            self._waiting.pop(request_id, None)
+            if (text := self._running.pop(request_id, None)) is not None:
+                self._cores.feed(ClientGone(request_id=request_id))
+                aborted = FailRequest(request_id=request_id, code=ErrorCode.CANCELLED, message="aborted")
+                self._note_ended(text, aborted)
+
+    def step(self) -> list[tuple[str, ExecutorEvent]]:
+        """Run one step if a request is open and the engine is awake; returns its events."""
+        if self.is_sleeping:
+            return []
+        while self._waiting and len(self._running) < MAX_SUBMITTED:
+            request_id, text = next(iter(self._waiting.items()))
+            self._running[request_id] = self._waiting.pop(request_id)
+            self._cores.feed(Submit(spec=text.spec, timeout_s=math.inf))
+        if self._running and not self._cores.effects:
+            self._compute()
+        events: list[tuple[str, ExecutorEvent]] = []
+        while self._cores.effects:
+            events += self._read(self._cores.effects.popleft())
+        while self._cores.is_step_in_flight and not self._running:
+            self._compute()
+        return events
+
+    def control(self, command: Control) -> list[Any]:
+        """Do what an operator asks of the one worker there is.
+
+        Raises:
+            InvalidRequestError: it cannot be done now, or names nothing that there is.
+            RequestError: UNAVAILABLE, the engine sleeps.
+        """
+        match command:
+            case ResetPrefixCache():
+                return [self._reset_prefix_cache()]
+            case Sleep(level=level) if level:
+                if self._running or self._waiting:
+                    raise InvalidRequestError("level", level, "0 while requests are open")
+                answer = self._controls.run(command)
+                self._forget_blocks()
+                return [answer]
+            case _:
+                return [self._controls.run(command)]
+
+    def load(self) -> ExecutorLoad:
+        """Return the current load of the worker."""
+        load = self._cores.load()
+        num_blocks = self._config.num_blocks
+        return ExecutorLoad(
+            num_running=load.num_running,
+            num_waiting=load.num_waiting + len(self._waiting),
+            kv_cache_usage=1.0 - load.num_available_blocks / num_blocks,
+        )
+
+    def close(self) -> None:
+        """End the threads that compile grammars, publish events or export traces."""
+        self._grammars.close()
+        for publisher in self._publishers:
+            publisher.close()
+        self._tracing.close()
+
+    def _new_cores(self) -> CorePair:
+        return CorePair(self._config, self._grammars, self._publishers, self._tracing)
+
+    def _note_ended(self, text: RequestText, end: FinishRequest | FailRequest) -> None:
+        self._spans.on_ended(time.monotonic(), text, end, self._cores.record(end.request_id))
+
+    def _read(self, effect: ClientEffect) -> list[tuple[str, ExecutorEvent]]:
+        match effect:
+            case EmitTokens(request_id=request_id, output=output):
+                if (text := self._running.get(request_id)) is None:
+                    return []
+                event, is_stopped = text.push(output)
+                if is_stopped:
+                    self._cores.feed(StopMatched(request_id=request_id, index=output.index))
+                return [] if event is None else [(request_id, event)]
+            case EmitPromptLogprobs(prompt_logprobs=part):
+                is_open = part.request_id in self._running
+                delta = PromptDelta(start=part.start, logprobs=part.entries)
+                return [(part.request_id, delta)] if is_open else []
+            case FinishRequest(request_id=request_id):
+                if (text := self._running.pop(request_id, None)) is None:
+                    return []
+                self._note_ended(text, effect)
+                return [(request_id, text.finish(effect))]
+            case FailRequest(request_id=request_id, code=code, message=message):
+                if (text := self._running.pop(request_id, None)) is None:
+                    return []
+                self._note_ended(text, effect)
+                return [(request_id, RequestError(code, message))]
+        assert_never(effect)
+
+    def _compute(self) -> None:
+        plans = self._cores.plan()
+        if not self._cores.is_step_in_flight:
+            raise RequestError(ErrorCode.INTERNAL, "requests are open, but there is nothing to compute")
+        outcome = self._steps.advance(*plans)
+        if isinstance(outcome, StepResult):
+            self._cores.finish_step(StepDone(result=outcome))
+            return
+        message = f"the engine failed: {type(outcome).__name__}: {outcome}"
+        self._cores.finish_step(StepFailed(message=message))
+        if not isinstance(outcome, Exception):
+            raise outcome
+
+    def _reset_prefix_cache(self) -> bool:
+        """New cores know no block; while requests are open, theirs cannot be taken from them."""
+        if self._running:
+            return False
+        self._forget_blocks()
+        return True
+
+    def _forget_blocks(self) -> None:
+        """Replace the cores: new ones know no block of the pool."""
+        self._steps.close()
+        self._cores = self._new_cores()
+        for publisher in self._publishers:
+            publisher.clear()

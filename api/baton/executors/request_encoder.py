@@ -1,0 +1,73 @@
+"""Requests as clients of a router send them."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_core.sessions.router_messages import RequestSpec
+from baton_proto.v1 import baton_pb2 as pb
+from baton_worker.controls.dotted_names import require_name
+
+PLAIN_FIELDS: Final = (
+    *("n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p", "top_k"),
+    *("min_p", "seed", "stop", "stop_token_ids", "ignore_eos", "max_tokens", "min_tokens", "logprobs"),
+    *("prompt_logprobs", "logprob_token_ids", "detokenize", "skip_special_tokens", "logit_bias"),
+    *("spaces_between_special_tokens", "include_stop_str_in_output", "allowed_token_ids", "bad_words"),
+    *("thinking_token_budget", "skip_reading_prefix_cache"),
+)
+"""Written as they are; those that are None are left out."""
+ENCODED_FIELDS: Final = ("structured_outputs", "repetition_detection", "logits_processors", "extra_args")
+LOCAL_FIELDS: Final = ("flat_logprobs", "output_kind")
+"""Fields about how outputs are shown, which stay in this process."""
+
+
+def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
+    """Write a request that is checked; where it sets no `max_tokens`, as many as `max_model_len` leaves.
+
+    Raises:
+        InvalidRequestError: a logits processor is a function of this process.
+    """
+    params = encode_params(spec.params)
+    if spec.params.max_tokens is None:
+        params.max_tokens = max_model_len - len(spec.prompt_token_ids)
+    return pb.GenerateRequest(
+        request_id=spec.request_id,
+        token_ids=pb.TokenIds(ids=spec.prompt_token_ids),
+        sampling_params=params,
+        cache_salt=spec.cache_salt,
+        priority=spec.priority,
+    )
+
+
+def encode_params(params: SamplingParams) -> pb.SamplingParams:
+    """Write every field that the router has to know; it takes its own default for one that is None.
+
+    Raises:
+        InvalidRequestError: a logits processor is a function of this process.
+    """
+    given = {name: getattr(params, name) for name in PLAIN_FIELDS if getattr(params, name) is not None}
+    message = pb.SamplingParams(
+        **given,
+        logits_processors=[require_name("logits_processors", one) for one in params.logits_processors],
+    )
+    if params.structured_outputs is not None:
+        message.structured_outputs.CopyFrom(_encode_form(params.structured_outputs))
+    if (detection := params.repetition_detection) is not None:
+        message.repetition_detection.max_pattern_size = detection.max_pattern_size
+        message.repetition_detection.min_pattern_size = detection.min_pattern_size
+        message.repetition_detection.min_count = detection.min_count
+    if params.extra_args is not None:
+        message.extra_args_json = json.dumps(params.extra_args)
+    return message
+
+
+def _encode_form(form: StructuredOutputsParams) -> pb.StructuredOutputs:
+    message = pb.StructuredOutputs(disable_any_whitespace=form.disable_any_whitespace)
+    if form.kind == "choice":
+        message.choice.choices.extend(form.choice)
+    else:
+        setattr(message, form.kind, getattr(form, form.kind))
+    return message

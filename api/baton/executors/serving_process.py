@@ -1,0 +1,135 @@
+"""`baton serve` as a child process that ends when this process does."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Final
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from baton.config.engine_arg_fields import Part, flags_of
+from baton.config.engine_args import EngineArgs
+from baton.processes.launcher import STOP_WITHIN_S
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, RequestError
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub
+from baton_service.process import API_KEY_VARIABLE, EXIT_BAD_CONFIG
+from baton_service.router_access import RouterAccess
+
+_SESSION_TIMEOUT_S: Final = 10.0
+"""A longer session timeout: these processes share this machine's cores, and no other waits for them."""
+_READY_WITHIN_S: Final = 300.0
+_WATCH_S: Final = 5.0
+"""Interval of the checks that the process still runs."""
+_STOPPED_WITHIN_S: Final = 3 * STOP_WITHIN_S
+"""The router, then workers; and some more."""
+
+
+class ServingProcess:
+    """A router and workers on this machine, ready when it is made, whose operator only this process can be.
+
+    Raises:
+        InvalidConfigError: it refused a setting or the model; its own message is on stderr.
+        RequestError: it did not become ready.
+    """
+
+    def __init__(self, args: EngineArgs) -> None:
+        read_fd, write_fd = os.pipe()
+        self._shutdown_timeout_s = args.shutdown_timeout or 0.0
+        workers = ("--prefill-workers", args.prefill_workers, "--decode-workers", args.decode_workers)
+        placing = ("--split", args.split, "--session-timeout", _SESSION_TIMEOUT_S)
+        ports = ("--port", 0, "--grpc-port", 0)
+        key = secrets.token_hex(16)
+        self.access = RouterAccess(key=key)
+        """Access with an operator's key."""
+        operator = ("--enable-operator-routes", "--allow-functions")
+        ends = ("--report-fd", write_fd, "--exit-with-stdin", "--log-level", "error")
+        command = [
+            sys.executable,
+            "-m",
+            "baton",
+            "serve",
+            *_flags(replace(args, shutdown_timeout=self._shutdown_timeout_s)),
+            *map(str, (*workers, *placing, *ports, *operator, *ends)),
+        ]
+        environment = {**os.environ, API_KEY_VARIABLE: key}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, pass_fds=(write_fd,), env=environment
+        )
+        os.close(write_fd)
+        with os.fdopen(read_fd) as pipe:
+            line = pipe.readline()
+        if not line:
+            raise self._ended()
+        self.address: str = json.loads(line)["address"]
+        """The router's gRPC address, `host:port`."""
+        try:
+            with self._connected() as channel:
+                self._wait_until_ready(channel)
+                info = BatonStub(channel).GetModelInfo(pb.GetModelInfoRequest())  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.close()
+            raise
+        self.max_model_len: int = info.max_model_len
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End the processes."""
+        self._end_input()
+        try:
+            self._process.wait(_STOPPED_WITHIN_S + 2 * self._shutdown_timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @contextmanager
+    def _connected(self) -> Iterator[grpc.Channel]:
+        with self.access.open_channel(self.address) as channel:
+            yield channel
+
+    def _wait_until_ready(self, channel: grpc.Channel) -> None:
+        """Follow the router's health until it serves; a watch ends with the router, which may come back."""
+        health = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest()
+        deadline = time.monotonic() + _READY_WITHIN_S
+        while self.is_running:
+            if time.monotonic() > deadline:
+                text = f"the cluster was not ready within {_READY_WITHIN_S:g} s"
+                raise RequestError(ErrorCode.UNAVAILABLE, text)
+            with suppress(grpc.RpcError):
+                for response in health.Watch(request, timeout=_WATCH_S, wait_for_ready=True):
+                    if response.status == health_pb2.HealthCheckResponse.SERVING:
+                        return
+        raise self._ended()
+
+    def _ended(self) -> BatonError:
+        """Return the error of a serving process that has ended, or is about to."""
+        code = self._process.wait(_STOPPED_WITHIN_S)
+        self._end_input()
+        if code == EXIT_BAD_CONFIG:
+            return InvalidConfigError("baton serve refused a setting or the model; its log has the reason")
+        return RequestError(ErrorCode.UNAVAILABLE, f"baton serve ended with exit code {code}")
+
+    def _end_input(self) -> None:
+        assert self._process.stdin is not None, "it was made with a pipe"
+        self._process.stdin.close()
+
+
+def _flags(args: EngineArgs) -> list[str]:
+    """Return the flags of all values but defaults; the model precedes names, which would absorb it."""
+    flags = flags_of(EngineArgs, Part.WORKER, Part.ROUTER, Part.BOTH)
+    values = [(flag, getattr(args, flag.field)) for flag in flags]
+    given = [text for flag, value in values if value != flag.default for text in flag.given(value)]
+    return [args.model, *given]

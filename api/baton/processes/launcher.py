@@ -1,0 +1,178 @@
+"""`baton serve`: router and workers as processes of this machine, in one process group.
+
+A process that ends is restarted while the others serve. The launcher ends by itself only before
+any worker has served: where the router or every worker refuses its settings, or every worker keeps ending.
+When the launcher ends, so do its children; when it is killed, the kernel ends them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from baton.processes.banner import Announcement, Place
+from baton.processes.restarts import is_start_hopeless
+from baton.processes.supervised_router import SupervisedRouter
+from baton.processes.supervised_worker import SupervisedWorker, WorkerReports
+from baton.processes.tasks import cancel, cancelled_at_end
+from baton_core.errors import InvalidConfigError
+from baton_service.process import report
+from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
+from baton_worker.kv_events.kv_events_config import KVEventsConfig
+
+STOP_WITHIN_S = 10.0
+"""After the shutdown timeout: of the router, and then of the workers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalCluster:
+    """The processes to start. The argument lists are those of the children's own commands."""
+
+    router_args: tuple[str, ...]
+    worker_args: tuple[str, ...]
+    num_prefill_workers: int
+    num_decode_workers: int
+    num_mixed_workers: int
+    cpu_shares: tuple[tuple[str, int], ...] = ()
+    """`--cpu-bind` and threads of each worker, in the order of `roles`; without, they decide themselves."""
+    metrics_port: int | None = None
+    """Port of the first worker's metrics, the next worker's is the next one; 0 is any, None is none."""
+    kv_events: KVEventsConfig = field(default_factory=KVEventsConfig)
+    """KV events of the first worker; the next worker's ports are the next ones."""
+    model_name: str = ""
+    """Its first name."""
+    is_encrypted: bool = False
+    """HTTP clients use TLS."""
+    report_fd: int | None = None
+    """File descriptor for the router's addresses, once they are bound."""
+    shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
+    """Time that the children have to finish their requests."""
+
+    def __post_init__(self) -> None:
+        if not (self.num_decode_workers or self.num_mixed_workers):
+            raise InvalidConfigError(
+                "--decode-workers and --mixed are 0; allowed: one decoding worker or more"
+            )
+        if not (self.num_prefill_workers or self.num_mixed_workers):
+            raise InvalidConfigError("--prefill-workers and --mixed are 0; allowed: one of them over 0")
+        if self.kv_events.is_published:
+            self.kv_events.for_worker(len(self.roles) - 1)
+
+    @property
+    def stop_within_s(self) -> float:
+        """Time that a child has from SIGTERM to its end."""
+        return self.shutdown_timeout_s + STOP_WITHIN_S
+
+    @property
+    def roles(self) -> list[str]:
+        """Command of each worker."""
+        return (
+            ["prefill-worker"] * self.num_prefill_workers
+            + ["decode-worker"] * self.num_decode_workers
+            + ["mixed-worker"] * self.num_mixed_workers
+        )
+
+
+async def serve(cluster: LocalCluster) -> int:
+    """Start everything and keep it running until cancelled.
+
+    Returns the exit code with which the router refused its first start, or the last worker ended its start.
+    """
+    reports, has_served = WorkerReports(), asyncio.Event()
+    workers: list[SupervisedWorker] = []
+
+    def is_hopeless() -> bool:
+        return is_start_hopeless((one.restarts for one in workers), has_served=has_served.is_set())
+
+    router = SupervisedRouter(
+        cluster.router_args,
+        stop_within_s=cluster.stop_within_s,
+        report_workers=lambda write_fd: reports.write(workers, write_fd),
+        announce=lambda addresses, began_s: _announcement(cluster, addresses, began_s, has_served.set),
+    )
+    async with cancelled_at_end(router.run()) as router_task:
+        started: list[asyncio.Future[Any]] = [router_task, router.bound]
+        await asyncio.wait(started, return_when=asyncio.FIRST_COMPLETED)
+        if router_task.done():
+            return router_task.result()
+        addresses = router.bound.result()
+        report(cluster.report_fd, address=addresses["address"], http_address=addresses["http_address"])
+        for number in range(len(cluster.roles)):
+            workers.append(
+                _supervised_worker(cluster, number, addresses["address"], reports.notify, is_hopeless)
+            )
+        reports.notify()
+        return await _supervise(router_task, workers)
+
+
+def _announcement(
+    cluster: LocalCluster, addresses: dict[str, str], began_s: float, on_registered: Callable[[], object]
+) -> Announcement:
+    place = Place(
+        http=addresses["http_address"],
+        grpc=addresses["address"],
+        scheme="https" if cluster.is_encrypted else "http",
+    )
+    return Announcement(
+        model_name=cluster.model_name,
+        num_workers=len(cluster.roles),
+        place=place,
+        began_s=began_s,
+        on_registered=on_registered,
+    )
+
+
+async def _supervise(router_task: asyncio.Task[int], workers: Sequence[SupervisedWorker]) -> int:
+    """Keep the workers running until they are given up; the router ends first."""
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
+    try:
+        done, _ = await asyncio.wait([router_task, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        return next(iter(done)).result()
+    finally:
+        await cancel([router_task])
+        await cancel(tasks)
+
+
+def _supervised_worker(
+    cluster: LocalCluster,
+    number: int,
+    address: str,
+    on_change: Callable[[], None],
+    gives_up: Callable[[], bool],
+) -> SupervisedWorker:
+    command = cluster.roles[number]
+    args = (
+        *cluster.worker_args,
+        "--router",
+        address,
+        *_cpu_args(cluster.cpu_shares, number),
+        *_metrics_args(cluster.metrics_port, number),
+        *_kv_events_args(cluster.kv_events, number),
+    )
+    return SupervisedWorker(
+        command,
+        f"{command.split('-')[0]}-{number}",
+        args,
+        stop_within_s=cluster.stop_within_s,
+        on_change=on_change,
+        gives_up=gives_up,
+    )
+
+
+def _cpu_args(shares: tuple[tuple[str, int], ...], number: int) -> tuple[str, ...]:
+    if not shares:
+        return ()
+    cpus, num_threads = shares[number]
+    return ("--cpu-bind", cpus, "--num-threads", str(num_threads))
+
+
+def _metrics_args(first_port: int | None, number: int) -> tuple[str, ...]:
+    if first_port is None:
+        return ()
+    return ("--metrics-port", str(first_port + number if first_port else 0))
+
+
+def _kv_events_args(config: KVEventsConfig, number: int) -> tuple[str, ...]:
+    return ("--kv-events-config", config.for_worker(number).as_json()) if config.is_published else ()

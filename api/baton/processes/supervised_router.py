@@ -1,0 +1,98 @@
+"""A supervised router process, which keeps the addresses of its first start."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+from baton.processes.banner import Announcement, announcing
+from baton.processes.child import Child, running
+from baton.processes.restarts import Restarts
+from baton.processes.tasks import cancelled_at_end
+from baton_core.errors import ErrorCode, RequestError
+
+_START_WITHIN_S: Final = 60.0
+_log = logging.getLogger(__name__)
+
+
+class SupervisedRouter:
+    """One router's process, started again whenever it ends after it was bound. Make it on its loop.
+
+    Args:
+        report_workers: writes the states of the workers' processes to a pipe, until cancelled.
+        announce: makes an announcement of the router's addresses and the time of its start.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str],
+        *,
+        stop_within_s: float,
+        report_workers: Callable[[int], Coroutine[Any, Any, None]],
+        announce: Callable[[dict[str, str], float], Announcement],
+    ) -> None:
+        self.bound: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        """Its `address`, which is that of gRPC, and its `http_address`, once it listens."""
+        self._args = tuple(args)
+        self._stop_within_s = stop_within_s
+        self._report_workers = report_workers
+        self._announce = announce
+        self._restarts = Restarts()
+
+    async def run(self) -> int:
+        """Keep it running until cancelled; returns its exit code if it ends before it listens at all.
+
+        Raises:
+            RequestError: its first start takes too long.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            began_s = loop.time()
+            code, reason = await self._run_once(began_s)
+            wait_s = self._restarts.on_end(loop.time() - began_s, code, reason)
+            if not self.bound.done():
+                return code
+            log = _log.warning if code else _log.info
+            log("the router %s; it is started again in %g s", self._restarts.end, wait_s)
+            await asyncio.sleep(wait_s)
+
+    async def _run_once(self, began_s: float) -> tuple[int, str]:
+        """Return its exit code, and the error that it ended with."""
+        try:
+            read_fd, write_fd = os.pipe()
+            args = (*self._args, "--workers-fd", str(read_fd))
+            async with (
+                cancelled_at_end(self._report_workers(write_fd)),
+                running("router", args, stop_within_s=self._stop_within_s, given_fds=(read_fd,)) as child,
+            ):
+                addresses = await self._first_report(child)
+                if addresses is None:
+                    return await child.wait(), ""
+                self._note_bound(addresses)
+                async with announcing(self._announce(addresses, began_s), child.reports):
+                    return await child.wait(), ""
+        except (OSError, RuntimeError) as error:
+            return 1, f"the router cannot be started: {error}"
+
+    def _note_bound(self, addresses: dict[str, str]) -> None:
+        """Keep the ports: workers and clients know them."""
+        if not self.bound.done():
+            ports = {name: value.rpartition(":")[2] for name, value in addresses.items()}
+            self._args += (f"--port={ports['http_address']}", f"--grpc-port={ports['address']}")
+            self.bound.set_result(addresses)
+
+    async def _first_report(self, child: Child) -> dict[str, Any] | None:
+        """Return its addresses once it listens; None if it ended instead."""
+        try:
+            async with asyncio.timeout(_START_WITHIN_S):
+                return await child.next_report()
+        except TimeoutError:
+            child.process.kill()
+            text = f"the router did not report its addresses within {_START_WITHIN_S:g} s"
+            if not self.bound.done():
+                raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+            _log.error("%s", text)
+            return None

@@ -1,0 +1,152 @@
+"""Reads a server's stream of a completion or a chat into an answer. Pure: the time is an argument."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from baton_bench.answers import Answer
+
+_DONE: Final = b"[DONE]"
+_MAX_ERROR_BYTES: Final = 64 * 2**10
+_MAX_SHOWN: Final = 300
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Any] | None = None
+
+
+class _Choice(msgspec.Struct):
+    text: str | None = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _Refusal(msgspec.Struct):
+    error: Any = None
+    detail: Any = None
+    message: Any = None
+
+
+_CHUNK: Final = msgspec.json.Decoder(_Chunk)
+
+
+class CompletionStream:
+    """One answer. An event counts as tokens if it brings text, or in a completion if it is not the end."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._events = EventParser()
+        self._body = b""
+        self._is_complete = False
+
+    def take(self, data: bytes, now_s: float) -> None:
+        """Read a piece of the body; mutates the answer.
+
+        Raises:
+            ValueError: it is no stream of such events, or reports an error.
+        """
+        if len(self._body) < _MAX_ERROR_BYTES and not self._answer.times_s:
+            self._body += data
+        for event in self._events.feed(data):
+            if event == _DONE:
+                self._is_complete = True
+                continue
+            try:
+                chunk = _CHUNK.decode(event)
+            except msgspec.DecodeError as error:
+                raise ValueError(f"an event is no chunk of an answer: {error}") from None
+            if chunk.error is not None:
+                raise ValueError(_message(chunk.error))
+            if chunk.usage is not None:
+                self._answer.reported_prompt_tokens = chunk.usage.prompt_tokens
+                self._answer.reported_tokens = chunk.usage.completion_tokens
+            for choice in chunk.choices:
+                self._take_choice(choice, now_s)
+
+    def end(self, status: int) -> None:
+        """The body has ended.
+
+        Raises:
+            ValueError: the server refused the request, or the answer is not whole.
+        """
+        if status != 200:
+            raise ValueError(f"HTTP {status}: {_refusal(self._body)}")
+        if not self._is_complete:
+            raise ValueError("the stream ended before the answer did")
+
+    def _take_choice(self, choice: _Choice, now_s: float) -> None:
+        if choice.finish_reason is not None:
+            self._is_complete = True
+        text = _text(choice)
+        is_completion = choice.delta is None
+        has_call = choice.delta is not None and bool(choice.delta.tool_calls)
+        if text or has_call or (is_completion and choice.finish_reason is None):
+            self._answer.times_s.append(now_s)
+            self._answer.texts.append(text)
+
+
+def _text(choice: _Choice) -> str:
+    delta = choice.delta
+    if delta is None:
+        return choice.text or ""
+    return (delta.reasoning_content or delta.reasoning or "") + (delta.content or "")
+
+
+def _refusal(body: bytes) -> str:
+    try:
+        refusal = msgspec.json.decode(body, type=_Refusal)
+    except msgspec.DecodeError:
+        return body.decode(errors="replace")[:_MAX_SHOWN].strip() or "without a message"
+    return _message(refusal.error or refusal.detail or refusal.message or body.decode(errors="replace"))
+
+
+def _message(error: Any) -> str:
+    text = error.get("message", error) if isinstance(error, dict) else error
+    return str(text)[:_MAX_SHOWN]
+
+
+MAX_EVENT_BYTES: Final = 4 * 2**20
+
+
+class EventParser:
+    """Parses the events of one stream."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Take bytes as they come; return the data of each event that they complete.
+
+        Raises:
+            ValueError: an event is longer than 4 MiB.
+        """
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise ValueError(f"an event is longer than {MAX_EVENT_BYTES} bytes")
+        events = []
+        for line in lines:
+            content = line.removesuffix(b"\r")
+            if content.startswith(b"data:"):
+                self._data.append(content[5:].removeprefix(b" "))
+            elif not content and self._data:
+                events.append(b"\n".join(self._data))
+                self._data.clear()
+        return events

@@ -1,0 +1,145 @@
+"""CPU time that a router spends on a request and on a token, over gRPC and HTTP.
+
+    python -m bench.router_cost --streams 1 64 512 --repeats 3
+
+A router process, a worker whose engine answers within a millisecond (`instant_engine`), and clients
+that only read. The cost of a request is the router's CPU time for answers of one token; that of a token is
+what each further token adds. The bare server of the same run sends as many events and does nothing else
+(`bare_server`). `--profile` shows where the time of the router's loop goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pstats
+import signal
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.command_line import make_parser
+from bench.router_cost import stream_clients
+from bench.router_cost.servers import (
+    CLIENTS,
+    MIN_REQUESTS,
+    NUM_TOKENS,
+    WITHIN_S,
+    Cost,
+    Server,
+    measure,
+    median_cost,
+    running_bare_server,
+    running_router,
+    wait_until_ready,
+)
+
+
+async def compare(streams: list[int], repeats: int) -> None:
+    columns = ("protocol", "streams", "µs/request", "bare", "ratio", "µs/token", "bare", "ratio")
+    print(("{:>11}" * 9).format(*columns, "tokens/s"))
+    with running_router() as router, running_bare_server() as bare:
+        await wait_until_ready(router)
+        for protocol in CLIENTS:
+            costs: dict[int, Cost] = {}
+            for num_streams in streams:
+                ours, floor = [], []
+                for _ in range(repeats):
+                    ours.append(await measure(router, protocol, num_streams))
+                    floor.append(await measure(bare, protocol, num_streams))
+                costs[num_streams] = median_cost(ours)
+                print(_row(protocol, num_streams, costs[num_streams], median_cost(floor)), flush=True)
+            print(_slope(costs), flush=True)
+
+
+def _row(protocol: str, num_streams: int, ours: Cost, bare: Cost) -> str:
+    request = f"{ours.request_us:11.0f}{bare.request_us:11.0f}{ours.request_us / bare.request_us:11.1f}"
+    token = f"{ours.token_us:11.1f}{bare.token_us:11.1f}{ours.token_us / bare.token_us:11.1f}"
+    return f"{protocol:>11}{num_streams:11}{request}{token}{ours.tokens_per_s:11.0f}"
+
+
+def _slope(costs: dict[int, Cost]) -> str:
+    """Return the cost that each further stream adds, between the fewest and the most."""
+    fewest, most = min(costs), max(costs)
+    num_more = max(1, most - fewest)
+    request_ns, token_ns = (
+        1e3 * (getattr(costs[most], name) - getattr(costs[fewest], name)) / num_more
+        for name in ("request_us", "token_us")
+    )
+    return f"{'':11}each further stream: {request_ns:+.0f} ns per request, {token_ns:+.1f} ns per token"
+
+
+async def show_profile(protocol: str, num_streams: int, num_lines: int) -> None:
+    num_requests = max(MIN_REQUESTS, 2 * num_streams)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "router.prof"
+        with running_router(profile=path) as router:
+            await wait_until_ready(router)
+            for num_tokens in (1, NUM_TOKENS):
+                with _profiled(router, path):
+                    await stream_clients.load(
+                        router.client(protocol),
+                        num_streams=num_streams,
+                        num_requests=num_requests,
+                        num_tokens=num_tokens,
+                    )
+                print(f"\n{num_requests} requests of {num_tokens} tokens, {protocol}, {num_streams} streams")
+                _print_own_times(path, num_requests, num_lines)
+                path.unlink()
+
+
+@contextmanager
+def _profiled(server: Server, path: Path) -> Iterator[None]:
+    os.kill(server.pid, signal.SIGUSR1)
+    yield
+    os.kill(server.pid, signal.SIGUSR2)
+    deadline = time.monotonic() + WITHIN_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no profile within {WITHIN_S:g} s")
+        time.sleep(0.05)
+
+
+def _print_own_times(path: Path, num_requests: int, num_lines: int) -> None:
+    """The functions whose own time on the loop is longest; waiting for events is left out."""
+    stats: dict[tuple[str, int, str], tuple[int, int, float, float, object]]
+    stats = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]  # undocumented, and stable since 1.5
+    own = {where: (row[2], row[1]) for where, row in stats.items() if "select.epoll" not in where[2]}
+    total_s = sum(own_s for own_s, _ in own.values())
+    parts: dict[str, float] = defaultdict(float)
+    for (file, _, _), (own_s, _) in own.items():
+        parts[_part(file)] += own_s
+    largest = sorted(parts.items(), key=lambda item: -item[1])[:8]
+    print(", ".join(f"{part} {own_s / total_s:.0%}" for part, own_s in largest))
+    print(f"{'share':>7}{'µs/request':>12}{'calls/request':>15}  function")
+    for where, (own_s, num_calls) in sorted(own.items(), key=lambda item: -item[1][0])[:num_lines]:
+        name = ":".join(part for part in (*Path(where[0]).parts[-2:], where[2]) if part != "~")
+        calls = num_calls / num_requests
+        print(f"{own_s / total_s:7.1%}{own_s / num_requests * 1e6:12.0f}{calls:15.1f}  {name}")
+
+
+def _part(file: str) -> str:
+    """The package that a file belongs to."""
+    folders = Path(file).parts[:-1]
+    ours = (folder for folder in folders if folder.startswith("baton_"))
+    return next(ours, folders[-1] if folders else "built-in functions")
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 512])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--profile", choices=tuple(CLIENTS), help="show the costs at the last of --streams")
+    parser.add_argument("--lines", type=int, default=15, help="functions that a profile shows")
+    args = parser.parse_args()
+    if args.profile:
+        asyncio.run(show_profile(args.profile, args.streams[-1], args.lines))
+    else:
+        asyncio.run(compare(args.streams, args.repeats))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Every error that a user can meet, and its status on each protocol.
+
+`ErrorCode` doubles as the metric label. Whoever raises names the field, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class ErrorCode(StrEnum):
+    INVALID_REQUEST = "invalid_request"
+    NOT_FOUND = "not_found"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    WORKER_LOST = "worker_lost"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    CANCELLED = "cancelled"
+    INCOMPATIBLE_WORKER = "incompatible_worker"
+    INVALID_MODEL = "invalid_model"
+    INVALID_CONFIG = "invalid_config"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A code as a client sees it: the gRPC status, the HTTP status, whether to try again."""
+
+    grpc: str
+    http: int
+    is_retryable: bool
+
+
+STATUS: Final[dict[ErrorCode, Status]] = {
+    ErrorCode.INVALID_REQUEST: Status("INVALID_ARGUMENT", 400, False),
+    ErrorCode.NOT_FOUND: Status("NOT_FOUND", 404, False),
+    ErrorCode.OVERLOADED: Status("RESOURCE_EXHAUSTED", 429, True),
+    ErrorCode.UNAVAILABLE: Status("UNAVAILABLE", 503, True),
+    ErrorCode.WORKER_LOST: Status("UNAVAILABLE", 502, True),
+    ErrorCode.DEADLINE_EXCEEDED: Status("DEADLINE_EXCEEDED", 504, True),
+    ErrorCode.CANCELLED: Status("CANCELLED", 499, False),
+    ErrorCode.INCOMPATIBLE_WORKER: Status("FAILED_PRECONDITION", 409, False),
+    ErrorCode.INVALID_MODEL: Status("FAILED_PRECONDITION", 500, False),
+    ErrorCode.INVALID_CONFIG: Status("INVALID_ARGUMENT", 500, False),
+    ErrorCode.INTERNAL: Status("INTERNAL", 500, False),
+}
+_MAX_SHOWN: Final = 80
+"""Characters of a value that an error shows."""
+_COME_AGAIN: Final = frozenset({429, 503})
+"""HTTP statuses that say when."""
+
+
+class BatonError(Exception):
+    """Base of all errors with a meaning for the user."""
+
+    code: ErrorCode = ErrorCode.INTERNAL
+    retry_after_s: float | None = None
+    """When it is worth to come again; None where that is not known."""
+
+
+class InvalidRequestError(BatonError, ValueError):
+    """A request that can never be served; the message names the field."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        shown = shown_briefly(value)
+        super().__init__(f"{field} is {shown}; allowed: {allowed}")
+        self.field = field
+        self.shown = shown
+        """The value, as the message has it."""
+        self.allowed = allowed
+
+
+def shown_briefly(value: object) -> str:
+    """Return the beginning of a value's `repr`, however large the value is."""
+    shown = ""
+    for piece in _shown_pieces(value):
+        shown += piece
+        if len(shown) > _MAX_SHOWN:
+            return shown[: _MAX_SHOWN - 3] + "..."
+    return shown
+
+
+def _shown_pieces(value: object) -> Iterator[str]:
+    match value:
+        case str() | bytes():
+            yield repr(value[: _MAX_SHOWN + 1])
+        case dict() if value:
+            for number, (key, item) in enumerate(value.items()):
+                yield ", " if number else "{"
+                yield from _shown_pieces(key)
+                yield ": "
+                yield from _shown_pieces(item)
+            yield "}"
+        case list() | tuple() if value:
+            begin, end = ("[", "]") if isinstance(value, list) else ("(", ")" if len(value) > 1 else ",)")
+            for number, item in enumerate(value):
+                yield ", " if number else begin
+                yield from _shown_pieces(item)
+            yield end
+        case _:
+            yield repr(value)
+
+
+class UnprocessableRequestError(InvalidRequestError):
+    """A request whose fields are all well-formed, but whose content cannot be processed."""
+
+
+class ContextLengthError(InvalidRequestError):
+    """A prompt that the model's context does not hold."""
+
+
+class OverloadedError(BatonError):
+    """A request that cannot be taken right now."""
+
+    code = ErrorCode.OVERLOADED
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class InvalidModelError(BatonError):
+    """A model folder that cannot be loaded."""
+
+    code = ErrorCode.INVALID_MODEL
+
+
+class InvalidConfigError(BatonError):
+    """A setting of a process that cannot hold."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class IncompatibleWorkerError(BatonError):
+    """A worker that cannot be paired with those already registered, or not be taken by a router at all."""
+
+    code = ErrorCode.INCOMPATIBLE_WORKER
+
+    def __init__(self, message: str, *, is_permanent: bool = False) -> None:
+        super().__init__(message)
+        self.is_permanent = is_permanent
+        """True if the router refuses it however long it waits: not because of workers, which may leave."""
+
+
+class RequestError(BatonError):
+    """The terminal error of an accepted request, as it reaches the caller."""
+
+    def __init__(self, code: ErrorCode, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+
+def retry_after(error: BatonError) -> int | None:
+    """Whole seconds, at least 1, that a client is told to wait; None where trying again is no use."""
+    if STATUS[error.code].http not in _COME_AGAIN:
+        return None
+    return max(1, math.ceil(error.retry_after_s or 0.0))

@@ -1,0 +1,181 @@
+"""A fair queue: the order in which waiting requests are dispatched.
+
+Tenants share by start-time fair queueing: each has a tag that grows by the tokens of its requests that were
+taken, and the smallest tag comes first. A tenant's own requests go by priority and age.
+
+Source: Goyal, Vin, Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+MAX_MISSES: Final = 8
+"""Number of requests without room after which a dispatch round ends."""
+MAX_PASSED: Final = 64
+"""Maximum number of requests that may pass one without room; then the round ends at that one."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Waiting:
+    request_id: str
+    tenant: str
+    num_tokens: int
+    place: tuple[float, float, int]
+    """Sort key among its tenant's requests."""
+    num_passed: int = 0
+    """Number of requests that were taken although this one came before them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tenant:
+    name: str
+    tag: int
+    number: int
+    """Order of arrival, which decides between equal tags."""
+    queue: list[_Waiting] = field(default_factory=list)
+
+
+class FairQueue:
+    """Holds requests by name. An empty queue forgets the earlier service of its tenants.
+
+    Args:
+        aging_s: wait that counts as one step of priority.
+    """
+
+    def __init__(self, aging_s: float) -> None:
+        self._aging_s = aging_s
+        self._waiting: dict[str, _Waiting] = {}
+        self._tenants: dict[str, _Tenant] = {}
+        self._virtual = 0
+        """Tag of the tenant that was served last."""
+        self._num_joined = 0
+        self._num_taken = 0
+        self.num_tokens = 0
+        """Tokens of all waiting requests."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._waiting
+
+    def join(
+        self, request_id: str, *, tenant: str, num_tokens: int, priority: int = 0, since_s: float
+    ) -> None:
+        """Add a request that waits since `since_s`; lower priorities come first."""
+        assert request_id not in self._waiting, f"{request_id} waits already"
+        self._num_joined += 1
+        urgency = priority * self._aging_s + since_s
+        entry = _Waiting(
+            request_id=request_id,
+            tenant=tenant,
+            num_tokens=num_tokens,
+            place=(urgency, since_s, self._num_joined),
+        )
+        owner = self._tenants.get(tenant)
+        if owner is None:
+            owner = _Tenant(name=tenant, tag=self._virtual, number=self._num_joined)
+            self._tenants[tenant] = owner
+        elif not owner.queue:
+            owner.tag, owner.number = max(owner.tag, self._virtual), self._num_joined
+        insort(owner.queue, entry, key=_place)
+        self._waiting[request_id] = entry
+        self.num_tokens += num_tokens
+
+    def take(self, request_id: str) -> int:
+        """Remove a request that has found room and charge its tenant; returns its tokens."""
+        owner = self._tenants[self._waiting[request_id].tenant]
+        self._virtual = max(self._virtual, owner.tag)
+        num_tokens = self._remove(request_id)
+        owner.tag += num_tokens
+        self._num_taken += 1
+        self._forget()
+        return num_tokens
+
+    def drop(self, request_id: str) -> None:
+        """Remove a request that has not found room."""
+        self._remove(request_id)
+        self._forget()
+
+    def dispatch(self) -> Iterator[str]:
+        """Yield the requests to place, in order.
+
+        Before the next one, the caller takes or drops the last one unless it has no room. A round ends
+        after `MAX_MISSES` without room, and at one that `MAX_PASSED` others have passed.
+        """
+        missed: list[_Waiting] = []
+        for entry in self._in_order():
+            num_taken = self._num_taken
+            yield entry.request_id
+            if entry.request_id not in self._waiting:
+                for other in missed:
+                    other.num_passed += self._num_taken - num_taken
+            elif len(missed) + 1 == MAX_MISSES or entry.num_passed >= MAX_PASSED:
+                return
+            else:
+                missed.append(entry)
+
+    def num_tokens_ahead(self, request_id: str) -> int:
+        """Return the tokens of requests before this one, if no other joins and all find room."""
+        total = 0
+        for entry in self._in_order():
+            if entry.request_id == request_id:
+                break
+            total += entry.num_tokens
+        return total
+
+    def last_of_longest(self) -> str | None:
+        """Return the last request of the tenant with the most requests; None if the queue is empty."""
+        owner = max(self._tenants.values(), key=lambda one: (len(one.queue), one.number), default=None)
+        return owner.queue[-1].request_id if owner and owner.queue else None
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError unless each request is in one place, in order."""
+        entries = [entry for owner in self._tenants.values() for entry in owner.queue]
+        assert {entry.request_id: entry for entry in entries} == self._waiting
+        assert len(entries) == len(self._waiting)
+        for owner in self._tenants.values():
+            assert all(entry.tenant == owner.name for entry in owner.queue)
+            places = [entry.place for entry in owner.queue]
+            assert places == sorted(places)
+            assert owner.queue or owner.tag > self._virtual, f"{owner.name} is kept without need"
+
+    def _in_order(self) -> Iterator[_Waiting]:
+        """Yield all requests in order; the last one may be removed before the next."""
+        heap = [(owner.tag, owner.number, 0) for owner in self._tenants.values() if owner.queue]
+        owners = {owner.number: owner for owner in self._tenants.values()}
+        heapq.heapify(heap)
+        while heap:
+            tag, number, index = heapq.heappop(heap)
+            queue = owners[number].queue
+            entry = queue[index]
+            yield entry
+            index += entry.request_id in self._waiting
+            if index < len(queue):
+                heapq.heappush(heap, (tag + entry.num_tokens, number, index))
+
+    def _remove(self, request_id: str) -> int:
+        entry = self._waiting.pop(request_id)
+        queue = self._tenants[entry.tenant].queue
+        del queue[bisect_left(queue, entry.place, key=_place)]
+        self.num_tokens -= entry.num_tokens
+        return entry.num_tokens
+
+    def _forget(self) -> None:
+        """Remove tenants whose state equals that of a new one."""
+        if not self._waiting:
+            self._tenants.clear()
+            self._virtual = 0
+            return
+        idle = [owner for owner in self._tenants.values() if not owner.queue and owner.tag <= self._virtual]
+        for owner in idle:
+            del self._tenants[owner.name]
+
+
+def _place(entry: _Waiting) -> tuple[float, float, int]:
+    return entry.place

@@ -1,0 +1,320 @@
+"""Sampling parameters: how a request's tokens are chosen and when it ends.
+
+Names, defaults and meanings are those of vLLM's documented `SamplingParams`. Values are checked when
+the object is made, so an invalid one exists nowhere.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from hashlib import blake2b
+from typing import Any, Final
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.repetition import RepetitionDetectionParams
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+
+GREEDY_BELOW: Final = 1e-5
+"""A temperature below this means greedy, as it does in vLLM."""
+
+MAX_N: Final = 64
+MAX_STOP_STRINGS: Final = 32
+MAX_STOP_CHARACTERS: Final = 1024
+"""Characters of one stop string, as much text as it may hold back."""
+MAX_STOP_TOKEN_IDS: Final = 1024
+MAX_LOGIT_BIASES: Final = 1024
+MAX_BAD_WORDS: Final = 256
+MAX_LOGPROB_TOKEN_IDS: Final = 1024
+MAX_LOGITS_PROCESSORS: Final = 16
+MAX_EXTRA_ARGS_BYTES: Final = 16_384
+TOKEN_ID_LIMIT: Final = 2**31
+
+_SEED_LIMIT: Final = 2**63
+_FLAGS: Final = (
+    "ignore_eos",
+    "flat_logprobs",
+    "detokenize",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+)
+_LISTS: Final = ("stop", "stop_token_ids", "bad_words", "logits_processors")
+
+
+class RequestOutputKind(IntEnum):
+    """Kinds of outputs that an iterator yields; names and numbers are vLLM's."""
+
+    CUMULATIVE = 0
+    """The output so far, each time."""
+    DELTA = 1
+    """The new part of the output, each time."""
+    FINAL_ONLY = 2
+    """The whole output, once, at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Parameters of one request.
+
+    Raises:
+        InvalidRequestError: a value is out of range; the message names field, value and what is allowed.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    """-2 to 2; taken from the logit of each token that the output has."""
+    frequency_penalty: float = 0.0
+    """-2 to 2; taken from it for every time the output has it."""
+    repetition_penalty: float = 1.0
+    """Over 0, to 2; divides the positive logits of tokens of prompt and output, multiplies the negative."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 or -1 means all tokens."""
+    min_p: float = 0.0
+    seed: int | None = None
+    """None, or -1, which becomes None, lets the router choose one."""
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    """None means as many as the model's context holds."""
+    min_tokens: int = 0
+    """Before so many tokens, neither end tokens are sampled nor stop strings looked for."""
+    logprobs: int | None = None
+    """Most likely tokens whose log-probabilities are returned for each output token; -1 is all tokens, 0 the
+    sampled token alone, None returns nothing."""
+    prompt_logprobs: int | None = None
+    """The same for each prompt token but the first."""
+    logprob_token_ids: tuple[int, ...] | None = None
+    """These tokens' log-probabilities instead of the most likely ones'."""
+    flat_logprobs: bool = False
+    """Return log-probabilities as one `FlatLogprobs` instead of a list of dictionaries."""
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    logit_bias: Mapping[int, float] | None = None
+    """Added to the logits of these tokens; each -100 to 100."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only tokens that may be sampled."""
+    bad_words: tuple[str, ...] = ()
+    """Words whose last token is not sampled where the output ends with those before it."""
+    structured_outputs: StructuredOutputsParams | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
+    thinking_token_budget: int | None = None
+    """Tokens of thought after which the model is made to end its thinking."""
+    logits_processors: tuple[str | Callable[..., Any], ...] = ()
+    """Functions that change logits, as dotted names (`package.module:function`) that the operator allows;
+    callables where everything runs in the caller's process."""
+    extra_args: Mapping[str, Any] | None = None
+    """For logits processors; what JSON can hold."""
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    skip_reading_prefix_cache: bool | None = None
+    """Compute the whole prompt; None does so where `prompt_logprobs` needs it."""
+
+    def __post_init__(self) -> None:
+        _check_params(self)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def has_penalties(self) -> bool:
+        return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1.0)
+
+    @property
+    def reads_prefix_cache(self) -> bool:
+        """True if cached blocks of the prompt may be used instead of computing them."""
+        if self.skip_reading_prefix_cache is None:
+            return self.prompt_logprobs is None
+        return not self.skip_reading_prefix_cache
+
+
+def derived_seed(seed: int, index: int) -> int:
+    """Seed with which a request for one sequence gets the tokens of sequence `index` of one for several.
+
+    Index 0 has `seed` itself; the others 0 to 2**63 - 1.
+    """
+    return _digest(seed, index) >> 1 if index else seed
+
+
+def sequence_seed(seed: int, index: int) -> int:
+    """Key of the noise of sequence `index` of a request: unsigned, 64 bits."""
+    return _digest(derived_seed(seed, index), 0)
+
+
+def _digest(seed: int, index: int) -> int:
+    key = seed.to_bytes(8, "little", signed=True) + index.to_bytes(4, "little")
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+
+
+def _check_params(params: SamplingParams) -> None:
+    """Check every field; mutates `params`, which is being made: lists become tuples, a seed of -1 None.
+
+    Raises:
+        InvalidRequestError: a value is out of range.
+    """
+    _check_numbers(params)
+    for name in _LISTS:
+        _set(params, name, _as_tuple(name, getattr(params, name)))
+    for name in ("allowed_token_ids", "logprob_token_ids"):
+        if getattr(params, name) is not None:
+            _set(params, name, _as_tuple(name, getattr(params, name)))
+    for name in _FLAGS:
+        _check_bool(name, getattr(params, name))
+    if params.skip_reading_prefix_cache is not None:
+        _check_bool("skip_reading_prefix_cache", params.skip_reading_prefix_cache)
+    _check_texts("stop", params.stop, MAX_STOP_STRINGS)
+    _check_texts("bad_words", params.bad_words, MAX_BAD_WORDS)
+    _check_ids("stop_token_ids", params.stop_token_ids, MAX_STOP_TOKEN_IDS)
+    _check_ids("allowed_token_ids", params.allowed_token_ids or (), TOKEN_ID_LIMIT)
+    _check_ids("logprob_token_ids", params.logprob_token_ids or (), MAX_LOGPROB_TOKEN_IDS)
+    _check_together(params)
+    _set(params, "logit_bias", _as_biases(params.logit_bias))
+    _check_kind(params, "structured_outputs", StructuredOutputsParams)
+    _check_kind(params, "repetition_detection", RepetitionDetectionParams)
+    _check_processors(params.logits_processors)
+    _check_extra_args(params.extra_args)
+
+
+def _check_numbers(params: SamplingParams) -> None:
+    _check_int("n", params.n, 1, MAX_N)
+    _check_float("presence_penalty", params.presence_penalty, -2.0, 2.0)
+    _check_float("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
+    _check_float("repetition_penalty", params.repetition_penalty, 0.0, 2.0, is_low_open=True)
+    _check_float("temperature", params.temperature, 0.0, math.inf)
+    _check_float("top_p", params.top_p, 0.0, 1.0, is_low_open=True)
+    _check_int("top_k", params.top_k, -1, TOKEN_ID_LIMIT)
+    _check_float("min_p", params.min_p, 0.0, 1.0)
+    if params.seed is not None:
+        _check_int("seed", params.seed, -_SEED_LIMIT, _SEED_LIMIT - 1)
+    if params.seed == -1:
+        _set(params, "seed", None)
+    if params.max_tokens is not None:
+        _check_int("max_tokens", params.max_tokens, 1, TOKEN_ID_LIMIT)
+    _check_int("min_tokens", params.min_tokens, 0, TOKEN_ID_LIMIT)
+    for name in ("logprobs", "prompt_logprobs"):
+        if getattr(params, name) is not None:
+            _check_int(name, getattr(params, name), -1, TOKEN_ID_LIMIT)
+    if params.thinking_token_budget is not None:
+        _check_int("thinking_token_budget", params.thinking_token_budget, 0, TOKEN_ID_LIMIT)
+
+
+def _check_together(params: SamplingParams) -> None:
+    if params.max_tokens is not None and params.min_tokens > params.max_tokens:
+        allowed = f"at most max_tokens, {params.max_tokens}"
+        raise InvalidRequestError("min_tokens", params.min_tokens, allowed)
+    if params.stop and not params.detokenize:
+        raise InvalidRequestError("stop", params.stop, "none where detokenize is false")
+    if params.prompt_logprobs is not None and params.skip_reading_prefix_cache is False:
+        raise InvalidRequestError("skip_reading_prefix_cache", False, "true or none beside prompt_logprobs")
+    if params.allowed_token_ids is not None and not params.allowed_token_ids:
+        raise InvalidRequestError("allowed_token_ids", [], "at least one token id")
+    if params.logprob_token_ids is not None and not params.logprob_token_ids:
+        raise InvalidRequestError("logprob_token_ids", [], "at least one token id")
+
+
+def _check_kind(params: SamplingParams, name: str, kind: type) -> None:
+    value = getattr(params, name)
+    if value is not None and not isinstance(value, kind):
+        raise InvalidRequestError(name, value, f"{kind.__name__} or None")
+
+
+def _set(params: SamplingParams, name: str, value: object) -> None:
+    object.__setattr__(params, name, value)
+
+
+def _as_tuple(field: str, value: object) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise InvalidRequestError(field, value, "a list")
+    return tuple(value)
+
+
+def _check_bool(field: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidRequestError(field, value, "true or false")
+
+
+def _check_int(field: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidRequestError(field, value, f"an integer from {low} to {high}")
+
+
+def _check_float(field: str, value: object, low: float, high: float, *, is_low_open: bool = False) -> None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        is_in_range = (low < value or (value == low and not is_low_open)) and value <= high
+        if is_in_range and abs(value) <= sys.float_info.max:
+            return
+    bound = f"{'over' if is_low_open else 'from'} {low:g}" + ("" if high == math.inf else f" to {high:g}")
+    raise InvalidRequestError(field, value, f"a finite number {bound}")
+
+
+def _check_texts(field: str, texts: tuple[Any, ...], limit: int) -> None:
+    if len(texts) > limit:
+        raise InvalidRequestError(field, f"{len(texts)} strings", f"at most {limit}")
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise InvalidRequestError(field, text, "non-empty strings")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise InvalidRequestError(field, text, "text that UTF-8 can hold")
+        if len(text) > MAX_STOP_CHARACTERS:
+            raise InvalidRequestError(field, text, f"at most {MAX_STOP_CHARACTERS} characters each")
+
+
+def _check_ids(field: str, token_ids: tuple[Any, ...], limit: int) -> None:
+    if len(token_ids) > limit:
+        raise InvalidRequestError(field, f"{len(token_ids)} ids", f"at most {limit}")
+    for token_id in token_ids:
+        _check_int(field, token_id, 0, TOKEN_ID_LIMIT - 1)
+
+
+def _as_biases(value: object) -> dict[int, float] | None:
+    """Keys may be integers in text, as JSON has them."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError("logit_bias", value, "an object of token ids and numbers")
+    if len(value) > MAX_LOGIT_BIASES:
+        raise InvalidRequestError("logit_bias", f"{len(value)} entries", f"at most {MAX_LOGIT_BIASES}")
+    biases: dict[int, float] = {}
+    for key, bias in value.items():
+        is_text = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 11
+        token_id = int(key) if is_text else key
+        _check_int("logit_bias", token_id, 0, TOKEN_ID_LIMIT - 1)
+        _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
+        biases[token_id] = float(bias)
+    return biases or None
+
+
+def _check_processors(processors: tuple[str | Callable[..., Any], ...]) -> None:
+    if len(processors) > MAX_LOGITS_PROCESSORS:
+        limit = f"at most {MAX_LOGITS_PROCESSORS}"
+        raise InvalidRequestError("logits_processors", f"{len(processors)} of them", limit)
+    for processor in processors:
+        if not (callable(processor) or (isinstance(processor, str) and ":" in processor)):
+            raise InvalidRequestError("logits_processors", processor, "names such as package.module:function")
+
+
+def _check_extra_args(value: object) -> None:
+    if value is None:
+        return
+    allowed = f"an object that JSON can hold, in at most {MAX_EXTRA_ARGS_BYTES} bytes"
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError("extra_args", value, allowed)
+    try:
+        size = len(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidRequestError("extra_args", value, allowed) from None
+    if size > MAX_EXTRA_ARGS_BYTES:
+        raise InvalidRequestError("extra_args", f"{size} bytes", allowed)

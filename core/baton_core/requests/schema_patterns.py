@@ -1,0 +1,73 @@
+"""Writes the patterns of a JSON schema so that they have one meaning: see `regex_syntax`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from baton_core.requests.expression_tree import Characters, Choice, Node, Repeat, Sequence, normal_ranges
+from baton_core.requests.expression_writers import rust_regex
+from baton_core.requests.regex_syntax import RegexError, parse_search
+
+_NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+"""Keywords whose value holds a schema under each name."""
+_SINGLE: Final = frozenset(
+    {
+        *("items", "additionalProperties", "additionalItems", "not", "contains", "if", "then", "else"),
+        *("propertyNames", "unevaluatedProperties", "unevaluatedItems"),
+    }
+)
+_SEVERAL: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+
+
+def with_plain_patterns(schema: Any) -> Any:
+    """Return the schema with each pattern as one that matches whole strings; values in it stay as they are.
+
+    Raises:
+        RegexError: a pattern is wrong, or two of an object mean the same.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    return {keyword: _plain(keyword, value) for keyword, value in schema.items()}
+
+
+def _plain(keyword: str, value: Any) -> Any:
+    if keyword == "pattern" and isinstance(value, str):
+        return _whole(value)
+    if keyword in _NAMED and isinstance(value, dict):
+        plain = {
+            _whole(name) if keyword == "patternProperties" else name: with_plain_patterns(inner)
+            for name, inner in value.items()
+        }
+        if len(plain) < len(value):
+            raise RegexError(f"two keys of {keyword!r} mean the same")
+        return plain
+    if keyword in _SEVERAL and isinstance(value, list):
+        return [with_plain_patterns(inner) for inner in value]
+    return with_plain_patterns(value) if keyword in _SINGLE else value
+
+
+def _whole(pattern: str) -> str:
+    try:
+        return f"^(?:{rust_regex(_without_nul(parse_search(pattern)))})$"
+    except RegexError as error:
+        raise RegexError(f"pattern {pattern!r}: {error}") from None
+
+
+def _without_nul(node: Node) -> Node:
+    """Leave U+0000 out of sets of characters.
+
+    llguidance (1.9) lets quotes and backslashes into a JSON string where a set has all of the control
+    characters. So no output has that character, which JSON has to write as an escape.
+    """
+    match node:
+        case Characters(ranges, properties, is_negated=True):
+            return Characters(normal_ranges(((0, 0), *ranges)), properties, is_negated=True)
+        case Characters(((0, high), *others), properties) if high > 0:
+            return Characters(((1, high), *others), properties)
+        case Sequence(parts):
+            return Sequence(tuple(map(_without_nul, parts)))
+        case Choice(options):
+            return Choice(tuple(map(_without_nul, options)))
+        case Repeat(part, low, high):
+            return Repeat(_without_nul(part), low, high)
+    return node

@@ -1,0 +1,50 @@
+"""Chooses the library that compiles a grammar, once, where a request is accepted.
+
+So a request that migrates is compiled by the same library at each worker, whatever their own settings.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from baton_core.errors import InvalidConfigError
+from baton_core.requests.expression_tree import has_nested_repetition
+from baton_core.requests.grammar_limits import is_lark
+from baton_core.requests.regex_syntax import parse_regex
+from baton_core.requests.schema_features import unsupported_part
+from baton_core.requests.structured_outputs import LIBRARIES, StructuredOutputsParams
+
+AUTO: Final = "auto"
+BACKENDS: Final = (AUTO, *LIBRARIES)
+
+
+def check_backend(name: str) -> None:
+    """Refuse a setting that is not in `BACKENDS`.
+
+    Raises:
+        InvalidConfigError: naming the setting.
+    """
+    if name not in BACKENDS:
+        allowed = ", ".join(BACKENDS)
+        raise InvalidConfigError(f"structured_outputs_backend is {name!r}; allowed: {allowed}")
+
+
+def with_backend(params: StructuredOutputsParams, setting: str) -> StructuredOutputsParams:
+    """Return the grammar with the library that compiles it.
+
+    A grammar has that of its notation: xgrammar for EBNF, llguidance for Lark's. Otherwise `auto` stands for
+    xgrammar where it enforces all of the grammar and matches it fast, else for llguidance.
+
+    Args:
+        params: within the bounds that `check_grammar_limits` checks.
+    """
+    if params.grammar is not None:
+        return replace(params, backend="guidance" if is_lark(params.grammar) else "xgrammar")
+    if setting != AUTO:
+        return replace(params, backend=setting)
+    # xgrammar follows every way in which nested repetitions can match, and the ways of a step multiply.
+    is_slow = params.regex is not None and has_nested_repetition(parse_regex(params.regex))
+    return replace(
+        params, backend="guidance" if is_slow or unsupported_part(params) is not None else "xgrammar"
+    )

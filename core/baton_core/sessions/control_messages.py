@@ -1,0 +1,70 @@
+"""The controls that an operator sends to a worker, and their results: names and JSON, no code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from baton_core.errors import ErrorCode
+from baton_core.sessions.worker_info import Role
+
+MAX_JSON_BYTES: Final = 65_536
+"""Maximum size of an argument, and of a result."""
+SLEEP_LEVELS: Final = (0, 1, 2)
+"""Pause; give up the KV cache; give up the KV cache and the weights."""
+
+
+class ControlAction(StrEnum):
+    SLEEP = "sleep"
+    WAKE_UP = "wake_up"
+    IS_SLEEPING = "is_sleeping"
+    RESET_PREFIX_CACHE = "reset_prefix_cache"
+    START_PROFILE = "start_profile"
+    STOP_PROFILE = "stop_profile"
+    APPLY_MODEL = "apply_model"
+    COLLECTIVE_RPC = "collective_rpc"
+    SET_ROLE = "set_role"
+    """Argument: role, is_fixed, force. Answered at once, as the next two, with what the worker has open."""
+    DRAIN = "drain"
+    """Take no new requests; those it has go on. Argument: force."""
+    UNDRAIN = "undrain"
+
+
+class EnginePart(StrEnum):
+    """Parts that an engine that sleeps may lack."""
+
+    WEIGHTS = "weights"
+    KV_CACHE = "kv_cache"
+    SCHEDULING = "scheduling"
+    """It has everything, but computes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Control:
+    """Router to worker. Answered by one `ControlResult`."""
+
+    control_id: int
+    """Id given by the router; no other control of its session has it."""
+    action: ControlAction
+    argument_json: str = "{}"
+    """An object: the action's fields."""
+    timeout_s: float
+    """Time that it may wait at the worker before it begins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlResult:
+    """Worker to router."""
+
+    control_id: int
+    result_json: str = "null"
+    code: ErrorCode | None = None
+    """Code of the error, if it could not be done."""
+    message: str = ""
+    is_asleep: bool = False
+    """As `WorkerLoad` has it, and the four that follow: how the worker stands from here on."""
+    role: Role | None = None
+    is_role_fixed: bool = False
+    is_draining: bool = False
+    is_paused: bool = False

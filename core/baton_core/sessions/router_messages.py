@@ -1,0 +1,224 @@
+"""The messages between a router and a worker over a session.
+
+Frozen values; `baton_service.wire.messages` maps each to its protobuf message. Every command but an
+operator's names a request, and where it matters its sequences; token ids travel, never text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from baton_core.errors import ErrorCode
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.requests.finish import FinishReason
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.phases import PhaseReport
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.sampling_rules import ThinkingBudget
+from baton_core.sessions.control_messages import Control, ControlResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSoFar:
+    """The whole output of a sequence that was generated elsewhere; at least one token."""
+
+    index: int
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestSpec:
+    """A request as workers see it: the prompt in tokens, and parameters with a seed."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    params: SamplingParams
+    cache_salt: str = ""
+    """Tenants with different salts share no cached block."""
+    priority: int = 0
+    """Lower values are scheduled first, under the scheduling policy `priority`."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """The bad words of the parameters, in tokens."""
+    thinking: ThinkingBudget | None = None
+    """The thinking budget of the parameters, in tokens."""
+    traceparent: str = ""
+    """W3C trace context under which workers report; empty where nobody traces it."""
+    resumed: tuple[OutputSoFar, ...] = ()
+    """The sequences that go on, where the request comes from another worker; the others are over."""
+    tenant: str = ""
+    """Whom it is counted for: tenants take turns where grammars are compiled; empty without keys."""
+
+    @property
+    def given_token_ids(self) -> tuple[int, ...]:
+        """The prompt, and what the first of the sequences that go on has generated."""
+        return self.prompt_token_ids + (self.resumed[0].token_ids if self.resumed else ())
+
+    @property
+    def num_sequences(self) -> int:
+        """Number of sequences that a worker has to run."""
+        return len(self.resumed) or self.params.n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVSource:
+    """The prefill worker that a decode worker pulls from."""
+
+    worker_id: str
+    epoch: int
+    peer_address: str
+    kv_description: bytes
+
+
+# --- router to worker ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generate:
+    """Prefill and decode here."""
+
+    spec: RequestSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    """Compute the prompt, draw the first token of each sequence, hold the blocks for a consumer."""
+
+    spec: RequestSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Take blocks for the prompt and pull from `source` those that are not here."""
+
+    spec: RequestSpec
+    source: KVSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstTokenOf:
+    index: int
+    token_id: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Decode the sequences named (those that their first token did not end)."""
+
+    request_id: str
+    first_tokens: tuple[FirstTokenOf, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Stop the sequences named, or the whole request; nothing more is sent for them."""
+
+    request_id: str
+    indices: tuple[int, ...] = ()
+    """Empty means all."""
+
+
+RequestCommand = Generate | Prefill | Reserve | Start | Cancel
+"""The commands about one request."""
+ToWorker = RequestCommand | Control
+
+
+# --- worker to router ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserved:
+    """The decode worker holds blocks for the request."""
+
+    request_id: str
+    num_cached_tokens: int
+    """Prompt tokens whose blocks were here already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The worker did not take the request; it keeps nothing of it."""
+
+    request_id: str
+    code: ErrorCode
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceOutput:
+    request_id: str
+    index: int
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    """The token of `stop_token_ids` that ended it."""
+    logprobs: tuple[PositionLogprobs, ...] = ()
+    """One entry for each token, where they are asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstToken:
+    """The prompt is computed: one token per sequence."""
+
+    request_id: str
+    outputs: tuple[SequenceOutput, ...]
+    num_cached_tokens: int
+    queue_s: float
+    """From the request's arrival at the worker to its first scheduled token."""
+    prefill_s: float
+    """From there to the first token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptLogprobs:
+    """Log-probabilities of a chunk of the prompt, as soon as it is computed; before the first token."""
+
+    request_id: str
+    start: int
+    """Position of the first token that they are of; 1 or more."""
+    entries: Sequence[PositionLogprobs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBatch:
+    """The new tokens of all sequences of one router in one step."""
+
+    outputs: tuple[SequenceOutput, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transferred:
+    """All blocks of a request are valid at the decode worker."""
+
+    request_id: str
+    num_blocks: int
+    num_bytes: int
+    transfer_s: float
+    """Time in which blocks were copied: the wait until they are computed does not count."""
+    num_recomputed_tokens: int = 0
+    """Prompt tokens whose blocks did not arrive and are computed here instead."""
+    is_cancel_the_cause: bool = False
+    """True if that is because another request, which was to bring the blocks, was cancelled. Stays here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The worker gave up a request it had taken; it keeps nothing of it."""
+
+    request_id: str
+    code: ErrorCode
+    message: str
+
+
+ToRouter = (
+    Reserved
+    | Refused
+    | PromptLogprobs
+    | FirstToken
+    | TokenBatch
+    | Transferred
+    | Failed
+    | CacheDelta
+    | ControlResult
+    | PhaseReport
+)

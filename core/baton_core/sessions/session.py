@@ -1,0 +1,327 @@
+"""One end of the session between a router and a worker: what to write, what to deliver, when it is over.
+
+Both ends use the same machine. Messages are numbered from 1; the receiver takes only the next number
+(go-back-N), so each is delivered once and in order over a transport that loses, repeats, delays or reorders
+frames, and over a stream that breaks and is resumed. Heartbeats carry what was written and received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Generic, TypeVar
+
+from baton_core.errors import InvalidConfigError
+from baton_core.sessions.session_outbox import Data, Outbox
+
+Sent = TypeVar("Sent")
+Received = TypeVar("Received")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    sent: int
+    """Number of the last message written, counted anew from the first that is written again."""
+    received: int
+    """Number of the last message received."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionTimings:
+    """Limits of a session; equal at both ends.
+
+    Raises:
+        InvalidConfigError: a value is out of range; the message names it.
+    """
+
+    heartbeat_s: float = 0.5
+    dead_after_s: float = 1.5
+    """Silence on a connected stream after which the session is over."""
+    resume_within_s: float = 1.0
+    """Time that a broken stream may take to come back."""
+    max_unacknowledged: int = 4096
+    """Messages that may wait for the peer, those not yet written included."""
+    max_unacknowledged_bytes: int = 2**30
+    """Bytes of these messages; one alone may be larger."""
+
+    def __post_init__(self) -> None:
+        _check("heartbeat_s", self.heartbeat_s, self.heartbeat_s > 0, "over 0")
+        is_patient = self.dead_after_s > self.heartbeat_s
+        _check("dead_after_s", self.dead_after_s, is_patient, f"over heartbeat_s ({self.heartbeat_s:g})")
+        _check("resume_within_s", self.resume_within_s, self.resume_within_s > 0, "over 0")
+        for name in ("max_unacknowledged", "max_unacknowledged_bytes"):
+            _check(name, getattr(self, name), getattr(self, name) > 0, "1 or more")
+
+
+def _check(field: str, value: float, is_allowed: bool, allowed: str) -> None:
+    if not is_allowed:
+        raise InvalidConfigError(f"{field} is {value!r}; allowed: {allowed}")
+
+
+DEFAULT_TIMINGS: Final = SessionTimings()
+
+
+class SessionState(StrEnum):
+    NEW = "new"
+    """No stream yet."""
+    CONNECTED = "connected"
+    BROKEN = "broken"
+    """The stream is gone; a new one may resume the session."""
+    OVER = "over"
+
+
+class SessionInput(StrEnum):
+    STREAM_UP = "stream_up"
+    STREAM_DOWN = "stream_down"
+    PEER_SILENT = "peer_silent"
+    NOT_RESUMED = "not_resumed"
+    PEER_RESTARTED = "peer_restarted"
+    PEER_DIVERGED = "peer_diverged"
+    """The peer's counts cannot be those of this session."""
+    OVERFLOW = "overflow"
+    CLOSE = "close"
+
+
+TERMINAL: Final = frozenset({SessionState.OVER})
+
+TRANSITIONS: Final[dict[tuple[SessionState, SessionInput], SessionState]] = {
+    (SessionState.NEW, SessionInput.STREAM_UP): SessionState.CONNECTED,
+    (SessionState.NEW, SessionInput.PEER_DIVERGED): SessionState.OVER,
+    (SessionState.NEW, SessionInput.OVERFLOW): SessionState.OVER,
+    (SessionState.NEW, SessionInput.CLOSE): SessionState.OVER,
+    (SessionState.CONNECTED, SessionInput.STREAM_UP): SessionState.CONNECTED,
+    (SessionState.CONNECTED, SessionInput.STREAM_DOWN): SessionState.BROKEN,
+    (SessionState.CONNECTED, SessionInput.PEER_SILENT): SessionState.OVER,
+    (SessionState.CONNECTED, SessionInput.PEER_RESTARTED): SessionState.OVER,
+    (SessionState.CONNECTED, SessionInput.PEER_DIVERGED): SessionState.OVER,
+    (SessionState.CONNECTED, SessionInput.OVERFLOW): SessionState.OVER,
+    (SessionState.CONNECTED, SessionInput.CLOSE): SessionState.OVER,
+    (SessionState.BROKEN, SessionInput.STREAM_UP): SessionState.CONNECTED,
+    (SessionState.BROKEN, SessionInput.NOT_RESUMED): SessionState.OVER,
+    (SessionState.BROKEN, SessionInput.PEER_RESTARTED): SessionState.OVER,
+    (SessionState.BROKEN, SessionInput.PEER_DIVERGED): SessionState.OVER,
+    (SessionState.BROKEN, SessionInput.OVERFLOW): SessionState.OVER,
+    (SessionState.BROKEN, SessionInput.CLOSE): SessionState.OVER,
+}
+
+
+def next_state(state: SessionState, cause: SessionInput) -> SessionState:
+    """Apply the table.
+
+    Raises:
+        RuntimeError: the pair is absent.
+    """
+    if (state, cause) not in TRANSITIONS:
+        raise RuntimeError(f"a session cannot take {cause} in state {state}")
+    return TRANSITIONS[state, cause]
+
+
+class SessionMachine(Generic[Sent, Received]):
+    """One end of one session. `now` is in seconds of one clock that never goes back.
+
+    Args:
+        peer: how `reason` names the other end, such as `worker w1`.
+        merge: joins two consecutive messages that were never written into one, or returns None.
+        size: bytes of a message; they are not limited without it.
+    """
+
+    def __init__(
+        self,
+        peer: str,
+        timings: SessionTimings = DEFAULT_TIMINGS,
+        merge: Callable[[Sent, Sent], Sent | None] = lambda earlier, later: None,
+        size: Callable[[Sent], int] = lambda message: 0,
+    ) -> None:
+        self._state = SessionState.NEW
+        self._reason = ""
+        self._peer = peer
+        self._timings = timings
+        self._merge = merge
+        self._peer_epoch: int | None = None
+        self._size = size
+        self._outbox = Outbox[Sent](size)
+        self._received = 0
+        self._shown = 0  # the `received` of the last heartbeat written
+        self._is_heartbeat_due = False
+        self._beat_at = 0.0
+        self._heard_at = 0.0
+        self._broken_at = 0.0
+        self._called_at = 0.0
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def reason(self) -> str:
+        """The reason why the session ended, naming what was waited for; empty until then."""
+        return self._reason
+
+    @property
+    def is_over(self) -> bool:
+        return self._state in TERMINAL
+
+    @property
+    def received(self) -> int:
+        """Number of the last message received: what a new stream tells the peer."""
+        return self._received
+
+    @property
+    def peer_epoch(self) -> int | None:
+        """None before the first stream."""
+        return self._peer_epoch
+
+    @property
+    def has_frames(self) -> bool:
+        """True if `take_frames` would return any without waiting for a deadline."""
+        is_connected = self._state is SessionState.CONNECTED
+        return is_connected and (self._is_heartbeat_due or self._outbox.has_unwritten)
+
+    def send(self, message: Sent) -> None:
+        """Queue `message`; the session is over when too many wait. Does nothing once it is over."""
+        if self.is_over:
+            return
+        if self._outbox.merge_last(message, self._merge):
+            return
+        limit, limit_bytes = self._timings.max_unacknowledged, self._timings.max_unacknowledged_bytes
+        if len(self._outbox) >= limit:
+            self._end(SessionInput.OVERFLOW, f"more than {limit} messages wait for {self._peer}")
+        elif self._outbox.num_bytes >= limit_bytes:
+            self._end(SessionInput.OVERFLOW, f"more than {limit_bytes} bytes wait for {self._peer}")
+        else:
+            self._outbox.append(message)
+
+    def take_frames(self, now: float, limit: int) -> tuple[Data[Sent] | Heartbeat, ...]:
+        """Hand over what to write now, at most `limit` (1 or more) frames; nothing without a stream."""
+        if self._state is not SessionState.CONNECTED:
+            return ()
+        self._note_time(now)
+        self._beat(now)
+        frames: list[Data[Sent] | Heartbeat] = []
+        if self._is_heartbeat_due:
+            self._is_heartbeat_due = False
+            self._shown = self._received
+            frames.append(Heartbeat(self._outbox.written, self._received))
+        while len(frames) < limit and (data := self._outbox.write_next()) is not None:
+            frames.append(data)
+        return tuple(frames)
+
+    def on_frame(self, now: float, frame: Data[Received] | Heartbeat) -> tuple[Received, ...]:
+        """Take a frame and return the messages it completes; a frame of a stream that is gone is dropped."""
+        if self._state is not SessionState.CONNECTED:
+            return ()
+        self._note_time(now)
+        self._heard_at = now
+        if isinstance(frame, Heartbeat):
+            self._on_heartbeat(now, frame)
+            return ()
+        if frame.number != self._received + 1:
+            if frame.number > self._received:
+                self._hasten_heartbeat(now)
+            return ()
+        self._received = frame.number
+        if self._received - self._shown >= max(1, self._timings.max_unacknowledged // 4):
+            self._is_heartbeat_due = True
+        return (frame.payload,)
+
+    def on_connected(self, now: float, peer_epoch: int, peer_received: int) -> None:
+        """Use a new stream, on which the peer said that it has `peer_received` messages.
+
+        The session is over instead if the peer restarted, comes too late, or counts otherwise.
+        """
+        if self._is_resume_late(now):
+            self._end_not_resumed()
+        elif self._peer_epoch not in (None, peer_epoch):
+            self._end(SessionInput.PEER_RESTARTED, f"{self._peer} restarted")
+        elif not self._outbox.can_resume_after(peer_received):
+            self._end_diverged(peer_received)
+        else:
+            self._apply(SessionInput.STREAM_UP)
+            self._peer_epoch = peer_epoch
+            self._outbox.resume_after(peer_received)
+            self._called_at = self._heard_at = now
+            self._beat_at = now + self._timings.heartbeat_s
+            self._is_heartbeat_due = True
+
+    def on_disconnected(self, now: float) -> None:
+        """The stream is gone."""
+        self._apply(SessionInput.STREAM_DOWN)
+        self._broken_at = now
+
+    def close(self, reason: str) -> None:
+        """End the session from this side, or because the peer said goodbye."""
+        self._end(SessionInput.CLOSE, reason)
+
+    def next_deadline(self) -> float | None:
+        """The time to call `on_deadline`; None while nothing is waited for."""
+        match self._state:
+            case SessionState.CONNECTED:
+                return min(self._beat_at, self._heard_at + self._timings.dead_after_s)
+            case SessionState.BROKEN:
+                return self._broken_at + self._timings.resume_within_s
+            case _:
+                return None
+
+    def on_deadline(self, now: float) -> None:
+        """Let time pass; too early a call changes nothing."""
+        if self._is_resume_late(now):
+            self._end_not_resumed()
+        elif self._state is SessionState.CONNECTED:
+            self._note_time(now)
+            if now >= self._heard_at + self._timings.dead_after_s:
+                silence = f"no frame from {self._peer} for {self._timings.dead_after_s:g} s"
+                self._end(SessionInput.PEER_SILENT, silence)
+            else:
+                self._beat(now)
+
+    def check_invariants(self) -> None:
+        assert self.is_over == bool(self._reason)
+        assert 0 <= self._shown <= self._received
+        assert (self._state is SessionState.NEW) <= (self._peer_epoch is None)
+        assert len(self._outbox) <= self._timings.max_unacknowledged
+        self._outbox.check_invariants()
+
+    def _on_heartbeat(self, now: float, heartbeat: Heartbeat) -> None:
+        if heartbeat.received > self._outbox.numbered:
+            self._end_diverged(heartbeat.received)
+            return
+        self._outbox.on_acknowledged(heartbeat.received)
+        if heartbeat.sent > self._received:
+            self._hasten_heartbeat(now)
+
+    def _beat(self, now: float) -> None:
+        if now >= self._beat_at:
+            self._is_heartbeat_due = True
+            self._beat_at = now + self._timings.heartbeat_s
+
+    def _hasten_heartbeat(self, now: float) -> None:
+        """Show the peer a gap soon; not at once, or two ends with gaps would answer each other forever."""
+        self._beat_at = min(self._beat_at, now + self._timings.heartbeat_s / 4)
+
+    def _note_time(self, now: float) -> None:
+        """Give the peer one more heartbeat after a pause of this end, which is not the peer's silence."""
+        timings = self._timings
+        if now - self._called_at > 2 * timings.heartbeat_s:
+            self._heard_at = max(self._heard_at, now - timings.dead_after_s + timings.heartbeat_s)
+        self._called_at = now
+
+    def _is_resume_late(self, now: float) -> bool:
+        return self._state is SessionState.BROKEN and now >= self._broken_at + self._timings.resume_within_s
+
+    def _end_not_resumed(self) -> None:
+        limit = f"{self._timings.resume_within_s:g} s"
+        self._end(SessionInput.NOT_RESUMED, f"{self._peer} did not resume its broken stream within {limit}")
+
+    def _end_diverged(self, peer_received: int) -> None:
+        allowed = f"{self._outbox.acknowledged} to {self._outbox.numbered}"
+        reason = f"{self._peer} says that it received message {peer_received}; allowed: {allowed}"
+        self._end(SessionInput.PEER_DIVERGED, reason)
+
+    def _end(self, cause: SessionInput, reason: str) -> None:
+        self._apply(cause)
+        self._reason = reason
+        self._outbox = Outbox(self._size)
+
+    def _apply(self, cause: SessionInput) -> None:
+        self._state = next_state(self._state, cause)

@@ -1,0 +1,103 @@
+"""The consumer's end of the peer channel: one DEALER socket to each producer.
+
+Used on the worker's loop. Messages may be lost; the transfer's renewals make up for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from baton_core.sessions.peer_messages import (
+    BlocksReady,
+    Confirmed,
+    LeaseGone,
+    ToConsumer,
+    ToProducer,
+    decode_peer,
+    encode_peer,
+)
+from baton_kv.curve import prepare_dial
+
+MAX_PRODUCERS: Final = 1024
+"""Sockets kept open; the one used longest ago is closed for a new one."""
+MAX_QUEUED_MESSAGES: Final = 10_000
+MAX_MESSAGE_BYTES: Final = 2**20
+_log = logging.getLogger(__name__)
+
+
+class ConsumerEndpoint:
+    """Speaks to producers as `name`, which must differ for every start of a worker."""
+
+    def __init__(
+        self, context: zmq.asyncio.Context, name: str, on_message: Callable[[ToConsumer], None]
+    ) -> None:
+        self._context = context
+        self._name = name.encode()
+        self._on_message = on_message
+        self._producers: OrderedDict[str, tuple[zmq.asyncio.Socket, asyncio.Task[None]]] = OrderedDict()
+
+    def send(self, address: str, message: ToProducer) -> None:
+        """Send without waiting to the producer that listens at `address`; without room it is lost.
+
+        Where the address carries a key, all is encrypted.
+        """
+        if address not in self._producers:
+            self._open(address)
+        self._producers.move_to_end(address)
+        socket, _ = self._producers[address]
+        sending = socket.send(encode_peer(message), flags=zmq.NOBLOCK)
+        asyncio.ensure_future(sending).add_done_callback(_drop_error)
+
+    async def close(self) -> None:
+        """Close every socket and wait for their readers."""
+        readers = [self._shut(address) for address in list(self._producers)]
+        await asyncio.gather(*readers, return_exceptions=True)
+
+    def _open(self, address: str) -> None:
+        if len(self._producers) >= MAX_PRODUCERS:
+            self._shut(next(iter(self._producers)))
+        socket = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.IDENTITY, self._name)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IPV6, address.startswith("tcp://["))
+        socket.setsockopt(zmq.SNDHWM, MAX_QUEUED_MESSAGES)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        socket.connect(prepare_dial(socket, address))
+        self._producers[address] = (socket, asyncio.create_task(self._receive(socket)))
+
+    def _shut(self, address: str) -> asyncio.Task[None]:
+        socket, reader = self._producers.pop(address)
+        reader.cancel()
+        socket.close()
+        return reader
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            message = _decode(await socket.recv())
+            if message is not None:
+                self._on_message(message)
+
+
+def _decode(frame: bytes) -> ToConsumer | None:
+    try:
+        message = decode_peer(frame)
+    except msgspec.MsgspecError as error:
+        _log.warning("dropped a malformed message on the peer channel: %.200r", error)
+        return None
+    if isinstance(message, BlocksReady | Confirmed | LeaseGone):
+        return message
+    _log.warning("dropped a %s on the peer channel: only a consumer sends it", type(message).__name__)
+    return None
+
+
+def _drop_error(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled() and isinstance(future.exception(), zmq.ZMQError):
+        _log.debug("lost a message to a producer: %s", future.exception())

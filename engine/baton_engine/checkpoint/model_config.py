@@ -1,0 +1,77 @@
+"""The configuration of a model for the engine, and the reading of fields that all model folders share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Protocol
+
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
+
+_DTYPES: Final = ("float32", "bfloat16", "float16")
+
+
+class ModelConfig(Protocol):
+    """The configuration of one model. Each family adds what its code needs."""
+
+    @property
+    def architecture(self) -> str:
+        """Name under `architectures` in config.json."""
+        ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Longest sequence in tokens."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of the checkpoint, by torch's name."""
+        ...
+
+    @property
+    def kv_variant(self) -> str:
+        """Tells apart caches that differ by more than model folder and KVSpec; empty where none do."""
+        ...
+
+    def kv_spec(self, block_size: int, dtype: str) -> KVSpec:
+        """Return the shape of this model's KV blocks; `dtype` is the cache's dtype by torch's name."""
+        ...
+
+
+def read_architecture(fields: ConfigFields) -> str:
+    """Return the one name under `architectures`.
+
+    Raises:
+        InvalidModelError: it is not one name.
+    """
+    value = fields.raw("architectures")
+    name = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if not isinstance(name, str):
+        raise fields.refuse("architectures", value, "a list of one name")
+    return name
+
+
+def read_eos_token_ids(folder: Path, fields: ConfigFields) -> tuple[int, ...]:
+    """Return the end tokens of config.json and generation_config.json, each once."""
+    path = folder / "generation_config.json"
+    generation = ConfigFields(str(path), read_json_object(path) if path.exists() else {})
+    return tuple(dict.fromkeys(fields.token_ids("eos_token_id") + generation.token_ids("eos_token_id")))
+
+
+def read_checkpoint_dtype(fields: ConfigFields) -> str:
+    """Return the dtype that config.json names, under the newer or the older key."""
+    key = "dtype" if fields.raw("dtype") is not None else "torch_dtype"
+    return fields.choice(key, _DTYPES, "float32")
+
+
+def refuse_quantized(fields: ConfigFields) -> None:
+    """Raise InvalidModelError for weights that are stored quantized."""
+    if fields.raw("quantization_config") is not None:
+        raise fields.refuse("quantization_config", fields.raw("quantization_config"), "unquantized weights")

@@ -1,0 +1,176 @@
+"""Reads weights from a model folder's files, one tensor at a time.
+
+Bytes go from the file straight into the tensor that the model keeps; only a change of dtype or device
+passes through a staging buffer of fixed size. Each byte is hashed as it is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+import torch
+import xxhash
+from torch import Tensor
+
+from baton_core.errors import InvalidModelError
+from baton_engine.checkpoint.torch_files import read_torch_entries
+from baton_engine.checkpoint.weight_files import TensorEntry, find_weight_files, is_safetensors, read_entries
+
+_TORCH_DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_STAGING_BYTES: Final = 16 << 20
+_LINE_EVERY_S: Final = 5.0
+"""While weights are read, the log says how far."""
+logger = logging.getLogger(__name__)
+
+
+class WeightReader:
+    """The tensors of one model folder by name, as `dtype` on `device`.
+
+    With `is_quantized`, linear layers are to be made of codes: then they are read in float32, so that codes
+    come from the values of the file.
+
+    Raises:
+        InvalidModelError: a weight file is missing, truncated or damaged.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        *,
+        is_quantized: bool = False,
+    ) -> None:
+        self.dtype = dtype
+        self.device = torch.device(device)
+        self.is_quantized = is_quantized
+        self.linear_dtype = torch.float32 if is_quantized else dtype
+        """In which weights and biases of linear layers are wanted."""
+        self.loaded_bytes = 0
+        """Size of all tensors handed out so far, as those who got them keep them."""
+        self._folder = folder
+        self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
+        self._entries: dict[str, TensorEntry] = {}
+        for path in find_weight_files(folder):
+            entries = read_entries(path) if is_safetensors(path) else read_torch_entries(path)
+            for name in entries.keys() & self._entries.keys():
+                raise InvalidModelError(
+                    f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
+                )
+            self._entries.update(entries)
+        self._digests: dict[str, bytes] = {}
+        """Hashes of the bytes of tensors that were read."""
+        self._num_read_bytes = 0
+        self._next_line_s = time.monotonic() + _LINE_EVERY_S
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def digest(self) -> str:
+        """Return a 32-digit hex hash of the folder's tensors: names, dtypes, shapes and all bytes.
+
+        Tensors that were handed out count as they were read; the others are read now. How tensors are divided
+        into files, and in which format, changes nothing.
+
+        Raises:
+            InvalidModelError: a file ends too early.
+        """
+        for name in self._entries.keys() - self._digests.keys():
+            self._digests[name] = self._hash_unread(self._entries[name])
+        whole = xxhash.xxh3_128()
+        for name, entry in sorted(self._entries.items()):
+            whole.update(repr((name, entry.dtype, entry.shape)).encode())
+            whole.update(self._digests[name])
+        return whole.hexdigest()
+
+    def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """Return the tensor `name`, newly allocated, as `dtype` or else the reader's.
+
+        Raises:
+            InvalidModelError: it is missing, or its shape or dtype is not what the model needs.
+        """
+        return self.load_stacked([name], [shape], dtype)
+
+    def load_stacked(
+        self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Return the tensors `names` concatenated along their first axis, newly allocated, as `load` does.
+
+        Raises:
+            InvalidModelError: as `load`.
+        """
+        entries = [self._find(name, tuple(shape)) for name, shape in zip(names, shapes, strict=True)]
+        num_rows = sum(entry.shape[0] for entry in entries)
+        shape = (num_rows, *entries[0].shape[1:])
+        stacked = torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
+        start = 0
+        for name, entry in zip(names, entries, strict=True):
+            self._digests[name] = self._read_into(entry, stacked[start : start + entry.shape[0]])
+            start += entry.shape[0]
+            self._note_read(entry)
+        self.loaded_bytes += stacked.nbytes
+        return stacked
+
+    def _note_read(self, entry: TensorEntry) -> None:
+        """Count a tensor and, now and then, say how far the files are read."""
+        self._num_read_bytes += entry.num_bytes
+        if time.monotonic() >= self._next_line_s:
+            self._next_line_s = time.monotonic() + _LINE_EVERY_S
+            total = sum(one.num_bytes for one in self._entries.values())
+            logger.info("%.1f of %.1f GiB of weights are read", self._num_read_bytes / 2**30, total / 2**30)
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> TensorEntry:
+        entry = self._entries.get(name)
+        if entry is None:
+            raise InvalidModelError(
+                f"{self._folder}: tensor {name} is missing; allowed: weights that hold it"
+            )
+        if entry.shape != shape:
+            raise InvalidModelError(
+                f"{entry.path}: tensor {name} has shape {list(entry.shape)}; allowed: {list(shape)}"
+            )
+        if entry.dtype not in _TORCH_DTYPES:
+            raise InvalidModelError(
+                f"{entry.path}: tensor {name} has dtype {entry.dtype}; allowed: {', '.join(_TORCH_DTYPES)}"
+            )
+        return entry
+
+    def _read_into(self, entry: TensorEntry, destination: Tensor) -> bytes:
+        """Fill a tensor from its file; returns the hash of the bytes as they lie there."""
+        stored_dtype = _TORCH_DTYPES[entry.dtype]
+        flat, content = destination.view(-1), xxhash.xxh3_128()
+        with entry.path.open("rb") as file:
+            file.seek(entry.offset)
+            if destination.dtype == stored_dtype and destination.device.type == "cpu":
+                _fill(flat, file, entry, content)
+                return content.digest()
+            staging = self._staging.view(stored_dtype)
+            for part in torch.split(flat, len(staging)):
+                _fill(staging[: len(part)], file, entry, content)
+                part.copy_(staging[: len(part)])
+        return content.digest()
+
+    def _hash_unread(self, entry: TensorEntry) -> bytes:
+        content, num_left = xxhash.xxh3_128(), entry.num_bytes
+        with entry.path.open("rb") as file:
+            file.seek(entry.offset)
+            while num_left:
+                part = self._staging[:num_left]
+                _fill(part, file, entry, content)
+                num_left -= len(part)
+        self._note_read(entry)
+        return content.digest()
+
+
+def _fill(flat: Tensor, file: BufferedReader, entry: TensorEntry, content: xxhash.xxh3_128) -> None:
+    """Read the file's next bytes into a contiguous tensor on the CPU, and hash them."""
+    buffer = flat.view(torch.uint8).numpy().data
+    num_read = file.readinto(buffer)
+    if num_read != len(buffer):
+        raise InvalidModelError(f"{entry.path} ends inside a tensor; allowed: a whole weight file")
+    content.update(buffer)

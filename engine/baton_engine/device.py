@@ -1,0 +1,48 @@
+"""The device that a worker computes on, and its free memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from typing import Final
+
+import torch
+
+from baton_core.errors import InvalidConfigError
+from baton_kv.host_memory import available_bytes
+
+ALLOWED: Final = ("auto", "cpu", "cuda")
+
+
+def resolve_device(requested: str) -> torch.device:
+    """Return the device for `requested`, one of ALLOWED; "auto" is the GPU where torch sees one.
+
+    Raises:
+        InvalidConfigError: `requested` is none of ALLOWED, or a GPU that torch cannot use.
+    """
+    if requested not in ALLOWED:
+        raise InvalidConfigError(f"device is {requested!r}; allowed: {', '.join(ALLOWED)}")
+    if requested == "cuda" and not torch.cuda.is_available():
+        why = "sees no GPU" if torch.version.cuda else "is built without CUDA"
+        raise InvalidConfigError(f"device is 'cuda'; allowed: auto, cpu (torch {torch.__version__} {why})")
+    if requested == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def free_device_bytes(device: torch.device) -> int:
+    """Return what this process may still allocate on the device, in bytes."""
+    if device.type == "cuda":
+        free_bytes, _ = torch.cuda.mem_get_info(device)
+        return free_bytes
+    return available_bytes()
+
+
+def free_unused(device: torch.device) -> None:
+    """Give memory that no object has back to the system."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)

@@ -1,0 +1,246 @@
+"""From a model's name to a runner with its weights and KV pool in memory."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from baton_core.errors import InvalidConfigError
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.model.model_description import ModelDescription, describe_model
+from baton_engine.checkpoint.config_fields import read_json_object
+from baton_engine.checkpoint.model_config import ModelConfig
+from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.device import free_device_bytes, free_unused, resolve_device
+from baton_engine.dtype import resolve_dtype
+from baton_engine.kernel_choice import choose_kernels
+from baton_engine.models.model import Model
+from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.quantization import Quantization, require_quantizable
+from baton_engine.sampling.logits_processors import LogitsProcessors
+from baton_engine.sampling.logits_rules import LogitsRules
+from baton_engine.sampling.sampler import Sampler
+from baton_engine.sampling.sampling_state import Grammars, SamplingStates
+from baton_engine.sampling.token_logprobs import LogprobsMode
+from baton_engine.sizing import KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
+from baton_engine.steps.runner import ModelRunner
+from baton_engine.warm_up import WarmUp, WarmUpLimits
+from baton_kernels.cpu.variants import AUTO
+from baton_kernels.interface.kernels import Kernels
+
+logger = logging.getLogger(__name__)
+
+AllocatePool = Callable[[KVSpec, int], Tensor]
+"""Returns a zeroed, contiguous pool of a number of blocks on the runner's device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Settings of the load of one worker's model."""
+
+    model: str
+    """A local folder or a Hugging Face id."""
+    dtype: str = "auto"
+    quantization: Quantization | None = None
+    """Quantization of the linear layers."""
+    device: str = "cpu"
+    """One of `device.ALLOWED`."""
+    block_size: int = 32
+    kv_cache: KVCacheSettings = field(default_factory=KVCacheSettings)
+    max_num_seqs: int = 128
+    """Sequences of the largest decode step that is captured."""
+    enforce_eager: bool = False
+    """Capture no decode steps; only GPUs do."""
+    logits_processors: tuple[str, ...] = ()
+    """Functions that requests may name, as `package.module:function`."""
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
+    batch_invariant: bool = False
+    """Compute each token alike whatever shares its steps; slower."""
+    cpu_kernels: str = AUTO
+    """The build of the C++ kernels on a CPU, one of `CPU_KERNELS`."""
+    async_scheduling: bool | None = None
+    """Plan a step while the one before it runs; None: on a GPU."""
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs"):
+            if getattr(self, name) < 1:
+                raise InvalidConfigError(
+                    f"{name} is {getattr(self, name)}; allowed: an integer of at least 1"
+                )
+
+    def plans_ahead(self, device: torch.device) -> bool:
+        """True if steps on this device are planned while others run."""
+        return device.type == "cuda" if self.async_scheduling is None else self.async_scheduling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadModel:
+    """The parts of a model's folder that decide its tokens."""
+
+    weights: str
+    """Hash of all bytes of the weights, by `WeightReader.digest`."""
+    description: ModelDescription
+    """The rest of the folder, without its tokenizer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedEngine:
+    """A runner that is ready for its first step, and what its worker has to know of it."""
+
+    runner: ModelRunner
+    config: ModelConfig
+    kv_spec: KVSpec
+    kv_cache: KVCachePlan
+    read: ReadModel
+    numerics: str = ""
+    """`Kernels.numerics`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """Weights and kernels in memory, and the plan of a KV pool that is not there yet."""
+
+    model: Model
+    kernels: Kernels
+    config: ModelConfig
+    kv_spec: KVSpec
+    kv_cache: KVCachePlan
+    settings: EngineSettings
+    processors: LogitsProcessors
+    read: ReadModel
+
+    def start(
+        self, allocate_pool: AllocatePool | None = None, grammars: Grammars | None = None
+    ) -> LoadedEngine:
+        """Allocate the KV pool and warm a runner up. Without `grammars` it refuses structured outputs.
+
+        Raises:
+            InvalidConfigError: there is too little memory for steps, or to capture decode steps.
+        """
+        spec, plan, settings = self.kv_spec, self.kv_cache, self.settings
+        if allocate_pool is not None:
+            kv_pool = allocate_pool(spec, plan.num_blocks)
+        else:
+            shape, dtype = (plan.num_blocks, *spec.block_shape), getattr(torch, spec.dtype)
+            kv_pool = torch.zeros(shape, dtype=dtype, device=self.model.device)
+        attention = self.kernels.attention
+        states = SamplingStates(self.processors, grammars)
+        sampler = Sampler(self.kernels.sampling, LogitsRules(states), settings.logprobs_mode)
+        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler)
+        logger.info("warming up")
+        limits = WarmUpLimits(
+            max_model_len=plan.max_model_len,
+            max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            has_grammars=grammars is not None,
+        )
+        warm_up = WarmUp(runner=runner, limits=limits)
+        with _explaining_full_memory(settings):
+            warm_up.run_prompts()
+            if attention.is_capturable(kv_pool) and not settings.enforce_eager:
+                _capture_decodes(runner, settings, plan)
+            warm_up.run_decodes()
+        states.clear()
+        return LoadedEngine(
+            runner=runner,
+            config=self.config,
+            kv_spec=spec,
+            kv_cache=plan,
+            read=self.read,
+            numerics=self.kernels.numerics,
+        )
+
+
+def load_runner(
+    settings: EngineSettings, allocate_pool: AllocatePool | None = None, grammars: Grammars | None = None
+) -> LoadedEngine:
+    """Load the weights, size and allocate the KV pool, and warm the runner up.
+
+    Peak memory is the weights and a small staging buffer, with `quantization` also the largest layer in
+    float32 and half of that again; then the weights and the pool.
+
+    Raises:
+        InvalidModelError: the model cannot be found or loaded.
+        InvalidConfigError: a setting cannot hold for this model and this machine.
+    """
+    return load_model(settings).start(allocate_pool, grammars)
+
+
+def load_model(settings: EngineSettings, plan: KVCachePlan | None = None) -> LoadedModel:
+    """Load the weights and size the KV pool, unless its `plan` is given.
+
+    Raises:
+        InvalidModelError: the model cannot be found or loaded.
+        InvalidConfigError: a setting cannot hold for this model and this machine.
+    """
+    device = resolve_device(settings.device)
+    processors = LogitsProcessors.load(settings.logits_processors)
+    folder = resolve_model(settings.model)
+    config = read_model_config(folder, settings.kv_cache.max_model_len)
+    dtype = resolve_dtype(settings.dtype, config.dtype, device)
+    require_quantizable(settings.quantization, config, device)
+    free_bytes = free_device_bytes(device)
+    began_s = time.monotonic()
+    weights = WeightReader(folder, dtype, device, is_quantized=settings.quantization is not None)
+    kernels = choose_kernels(
+        config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
+    )
+    model = build_model(config, weights, kernels.layers)
+    description = describe_model(
+        read_json_object(folder / "config.json"), config.eos_token_ids, config.vocab_size
+    )
+    read = ReadModel(weights=weights.digest(), description=description)
+    logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
+    free_unused(device)  # what lay between reading and packing the weights
+    memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
+    spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
+    spec = replace(spec, k_axes=kernels.attention.k_axes, v_axes=kernels.attention.v_axes)
+    if plan is None:
+        plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
+        logger.info("%s", memory_table(spec, plan, memory))
+    return LoadedModel(
+        model=model,
+        kernels=kernels,
+        config=config,
+        kv_spec=spec,
+        kv_cache=plan,
+        settings=settings,
+        processors=processors,
+        read=read,
+    )
+
+
+def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCachePlan) -> None:
+    """Capture the decode steps of a model that allows it; captured steps need memory besides the pool's."""
+    if not runner.model.is_capturable:
+        logger.info(
+            "decode steps run eagerly: on this device the model in %s may need the host within a step",
+            runner.model.dtype,
+        )
+        return
+    runner.capture_decodes(settings.max_num_seqs, plan.max_model_len)
+
+
+@contextmanager
+def _explaining_full_memory(settings: EngineSettings) -> Iterator[None]:
+    """Turn a device's lack of memory beside the KV pool into an error that names what gives it some."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        kv_bytes = settings.kv_cache.kv_cache_memory_bytes
+        name, value = (
+            ("memory_share", settings.kv_cache.memory_share)
+            if kv_bytes is None
+            else ("kv_cache_memory_bytes", kv_bytes)
+        )
+        raise InvalidConfigError(
+            f"{name} is {value} and leaves too little memory for steps ({error}); allowed: less, a smaller "
+            "max_num_seqs or max_num_batched_tokens, or enforce_eager True"
+        ) from error

@@ -1,0 +1,81 @@
+"""Self-attention of one decoder layer over the paged cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.models.decoder_config import AttentionConfig
+from baton_engine.models.linear import load_projection
+from baton_engine.models.norm import NormLoader, RMSNorm
+from baton_engine.models.step_attention import StepAttention
+from baton_kernels.interface.kernels import LayerKernels
+
+Rotation = tuple[Tensor, Tensor]
+"""Cosine and sine, `[num_tokens, 1, rotary_dim]` each."""
+
+
+class SelfAttention:
+    """Grouped-query attention, with one projection to Q, K and V.
+
+    Raises:
+        InvalidModelError: the weights do not fit the configuration.
+    """
+
+    def __init__(
+        self,
+        config: AttentionConfig,
+        weights: WeightReader,
+        norms: NormLoader,
+        kernels: LayerKernels,
+        *,
+        layer: int,
+        hidden_size: int,
+        prefix: str,
+    ) -> None:
+        self._config = config
+        self._layer = layer
+        self._sizes = [config.query_size, config.kv_size, config.kv_size]
+        self._qkv = load_projection(
+            weights,
+            prefix,
+            config.projections,
+            kernels,
+            in_size=hidden_size,
+            out_sizes=self._sizes,
+            has_bias=config.has_qkv_bias,
+        )
+        self._output = load_projection(
+            weights,
+            prefix,
+            ["o_proj"],
+            kernels,
+            in_size=config.query_size,
+            out_sizes=[hidden_size],
+            has_bias=config.has_output_bias,
+        )
+        self._qk_norms: tuple[RMSNorm, RMSNorm] | None = None
+        if config.has_qk_norm:
+            size = config.head_dim
+            self._qk_norms = norms.load(f"{prefix}.q_norm", size), norms.load(f"{prefix}.k_norm", size)
+
+    def forward(
+        self, hidden: Tensor, rotation: Rotation, attention: StepAttention, rows: Tensor | None = None
+    ) -> Tensor:
+        """Map `[num_tokens, hidden_size]` to a new `[num_rows, hidden_size]`, of `rows` or of all tokens.
+
+        Writes K and V of all tokens to the cache.
+        """
+        config = self._config
+        q, k, v = (
+            part.view(len(hidden), -1, config.head_dim)
+            for part in torch.split(self._qkv(hidden), self._sizes, dim=-1)
+        )
+        if self._qk_norms is not None:
+            q_norm, k_norm = self._qk_norms
+            q, k = q_norm(q), k_norm(k)
+        attended = attention.rotate_and_attention(
+            self._layer, q, k, v, rotation, scale=config.scale, softcap=config.softcap
+        )
+        return self._output((attended if rows is None else attended[rows]).flatten(-2))

@@ -1,0 +1,139 @@
+"""The decoder of Llama and the families built like it, as its DecoderConfig says.
+
+Called from the engine thread under inference mode.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.models.attention import Rotation, SelfAttention
+from baton_engine.models.decoder_config import DecoderConfig
+from baton_engine.models.feed_forward import FeedForward, GatedFeedForward
+from baton_engine.models.linear import load_head
+from baton_engine.models.mixture import MixtureFeedForward
+from baton_engine.models.norm import NormLoader, RMSNorm
+from baton_engine.models.rope import RotaryEmbedding
+from baton_engine.models.step_attention import StepAttention
+from baton_kernels.interface.kernels import Function, LayerKernels
+
+
+class Decoder:
+    """A loaded model: token ids to hidden states, hidden states to logits.
+
+    Raises:
+        InvalidModelError: the folder's weights do not fit the configuration.
+    """
+
+    def __init__(self, config: DecoderConfig, weights: WeightReader, kernels: LayerKernels) -> None:
+        self.config = config
+        self.dtype = weights.dtype
+        self.device = weights.device
+        vocab_shape = (config.vocab_size, config.hidden_size)
+        self._embedding = weights.load("model.embed_tokens.weight", vocab_shape)
+        # Rounded to the dtype, as the models were trained with it.
+        self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
+        ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
+        self._rotaries = [RotaryEmbedding(rope, weights.device, kernels) for rope in ropes]
+        self._rotary_of_layer = [ropes.index(layer.rope) for layer in config.layers]
+        norms = NormLoader(weights, kernels, config.norm.eps, is_offset=config.norm.is_offset)
+        self._layers = [
+            _DecoderLayer(config, weights, kernels, norms, layer) for layer in range(len(config.layers))
+        ]
+        self.is_capturable = all(layer.is_capturable for layer in self._layers)
+        self._norm = norms.load("model.norm", config.hidden_size)
+        tied = config.tie_word_embeddings
+        self._head = load_head(weights, "lm_head.weight", self._embedding, kernels, is_tied=tied)
+        self._kernels = kernels
+
+    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+        """Return the final hidden states `[num_rows, hidden_size]` of `token_ids` `[num_tokens] int64`.
+
+        `rows` `[num_rows] int64` are the tokens whose hidden states are wanted; None wants those of all.
+        Writes the K and V of every token to the cache behind `attention`.
+        """
+        rotations = [rotary.cos_sin(attention.positions, self.dtype) for rotary in self._rotaries]
+        change = self._embedding[token_ids] * self._embedding_scale
+        hidden = torch.zeros_like(change)
+        for layer, rotary in zip(self._layers, self._rotary_of_layer, strict=True):
+            wanted = rows if layer is self._layers[-1] else None
+            change, hidden = layer.forward(change, hidden, rotations[rotary], attention, wanted)
+        normed, _ = self._norm.add(change, hidden)
+        return normed
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`."""
+        logits = self._head(hidden)
+        cap = self.config.logit_softcap
+        return logits if cap is None else self._kernels.apply(Function.TANH, logits / cap) * cap
+
+
+class _DecoderLayer:
+    """Attention and feed-forward network with their norms and residual sums."""
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: WeightReader,
+        kernels: LayerKernels,
+        norms: NormLoader,
+        layer: int,
+    ) -> None:
+        prefix, size = f"model.layers.{layer}", config.hidden_size
+        self._attention = SelfAttention(
+            config.attention,
+            weights,
+            norms,
+            kernels,
+            layer=layer,
+            hidden_size=size,
+            prefix=f"{prefix}.self_attn",
+        )
+        self._feed_forward = _load_feed_forward(config, weights, kernels, layer)
+        self.is_capturable = self._feed_forward.is_capturable
+        self._before_attention = norms.load(f"{prefix}.input_layernorm", size)
+        self._after_attention: RMSNorm | None = None
+        self._after_feed_forward: RMSNorm | None = None
+        name = "post_attention_layernorm"
+        if config.norm.is_around:
+            self._after_attention = norms.load(f"{prefix}.post_attention_layernorm", size)
+            self._after_feed_forward = norms.load(f"{prefix}.post_feedforward_layernorm", size)
+            name = "pre_feedforward_layernorm"
+        self._before_feed_forward = norms.load(f"{prefix}.{name}", size)
+
+    def forward(
+        self,
+        change: Tensor,
+        hidden: Tensor,
+        rotation: Rotation,
+        attention: StepAttention,
+        rows: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the change that this layer makes last, and the hidden states before it, of `rows` alone.
+
+        `change` is what the layer before made last, not yet added to `hidden`: each norm adds it.
+        """
+        normed, hidden = self._before_attention.add(change, hidden)
+        change = self._attention.forward(normed, rotation, attention, rows)
+        if rows is not None:
+            hidden = hidden[rows]
+        if self._after_attention is not None:
+            change = self._after_attention(change)
+        normed, hidden = self._before_feed_forward.add(change, hidden)
+        change = self._feed_forward.forward(normed)
+        if self._after_feed_forward is not None:
+            change = self._after_feed_forward(change)
+        return change, hidden
+
+
+def _load_feed_forward(
+    config: DecoderConfig, weights: WeightReader, kernels: LayerKernels, layer: int
+) -> FeedForward:
+    prefix = f"model.layers.{layer}"
+    if config.mixture is not None and layer in config.mixture.layers:
+        return MixtureFeedForward(config.mixture, weights, kernels, prefix)
+    return GatedFeedForward(
+        config.feed_forward, weights, kernels, hidden_size=config.hidden_size, prefix=f"{prefix}.mlp"
+    )

@@ -1,0 +1,190 @@
+"""Reads the configuration of the models that `Decoder` runs from a folder's config.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, get_args
+
+from baton_engine.checkpoint.config_fields import MAX_HEAD_DIM, MAX_LAYERS, ConfigFields
+from baton_engine.checkpoint.model_config import (
+    read_architecture,
+    read_checkpoint_dtype,
+    read_eos_token_ids,
+    refuse_quantized,
+)
+from baton_engine.models.decoder_config import (
+    Activation,
+    AttentionConfig,
+    DecoderConfig,
+    FeedForwardConfig,
+    LayerConfig,
+    NormConfig,
+)
+from baton_engine.models.decoder_families import FAMILIES, DecoderFamily
+from baton_engine.models.mixture_config import read_mixture_config
+from baton_engine.models.rope_config import RopeConfig, RopeReader
+
+ARCHITECTURES: Final = tuple(FAMILIES)
+_ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
+_LAYER_TYPES: Final = ("full_attention", "sliding_attention")
+
+
+def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int | None) -> DecoderConfig:
+    """Read and check a model folder's configuration, for sequences of at most `max_model_len` tokens.
+
+    Raises:
+        InvalidModelError: a key is missing, or a value is of the wrong type, contradicts another or asks for
+            what the engine does not implement.
+    """
+    architecture = read_architecture(fields)
+    family = FAMILIES[architecture]
+    refuse_quantized(fields)
+    hidden_size = fields.integer("hidden_size")
+    attention = _read_attention(fields, family, hidden_size)
+    reader = RopeReader(
+        fields=fields,
+        head_dim=attention.head_dim,
+        max_model_len=max_model_len,
+        default_theta=family.default_theta,
+        is_partial_allowed=family.is_partial_rotary_allowed,
+    )
+    layers = _read_layers(fields, family, reader)
+    mixture = read_mixture_config(architecture, fields, len(layers))
+    return DecoderConfig(
+        architecture=architecture,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden_size,
+        layers=layers,
+        attention=attention,
+        feed_forward=_read_feed_forward(fields, family, mixture is not None),
+        mixture=mixture,
+        norm=NormConfig(
+            eps=fields.number("rms_norm_eps", family.default_eps),
+            is_offset=family.is_gemma,
+            is_around=family.is_gemma,
+        ),
+        embedding_scale=hidden_size**0.5 if family.is_gemma else 1.0,
+        logit_softcap=_read_softcap(
+            fields, "final_logit_softcapping", family.has_logit_softcap, family.default_logit_softcap
+        ),
+        tie_word_embeddings=fields.boolean("tie_word_embeddings", family.default_tie),
+        max_position_embeddings=reader.longest_len,
+        eos_token_ids=read_eos_token_ids(folder, fields),
+        dtype=read_checkpoint_dtype(fields),
+    )
+
+
+def _read_attention(fields: ConfigFields, family: DecoderFamily, hidden_size: int) -> AttentionConfig:
+    if fields.boolean("use_bidirectional_attention", False):
+        raise fields.refuse("use_bidirectional_attention", True, "false")
+    num_heads = fields.integer("num_attention_heads")
+    head_dim = _read_head_dim(fields, family, hidden_size, num_heads)
+    has_bias = family.default_qkv_bias
+    if family.qkv_bias_key is not None:
+        has_bias = fields.boolean(family.qkv_bias_key, has_bias)
+    query_scalar: float = head_dim
+    if family.default_query_scalar is not None:
+        query_scalar = fields.number("query_pre_attn_scalar", family.default_query_scalar)
+    return AttentionConfig(
+        num_heads=num_heads,
+        num_kv_heads=_read_num_kv_heads(fields, family, num_heads),
+        head_dim=head_dim,
+        scale=query_scalar**-0.5,
+        softcap=_read_softcap(
+            fields, "attn_logit_softcapping", family.has_attention_softcap, family.default_attention_softcap
+        ),
+        has_qkv_bias=has_bias,
+        has_output_bias=has_bias and family.is_output_biased_alike,
+        has_qk_norm=family.has_qk_norm,
+        projections=("qkv_proj",) if family.has_fused_projections else ("q_proj", "k_proj", "v_proj"),
+    )
+
+
+def _read_num_kv_heads(fields: ConfigFields, family: DecoderFamily, num_heads: int) -> int:
+    default = num_heads if family.default_num_kv_heads is None else family.default_num_kv_heads
+    value = fields.with_default("num_key_value_heads", default).integer("num_key_value_heads", num_heads)
+    if num_heads % value:
+        raise fields.refuse("num_key_value_heads", value, f"a divisor of num_attention_heads ({num_heads})")
+    return value
+
+
+def _read_head_dim(fields: ConfigFields, family: DecoderFamily, hidden_size: int, num_heads: int) -> int:
+    explicit = fields.optional_integer("head_dim", maximum=MAX_HEAD_DIM) or family.default_head_dim
+    if explicit is None and hidden_size % num_heads:
+        raise fields.refuse(
+            "hidden_size",
+            hidden_size,
+            f"a multiple of num_attention_heads ({num_heads}) where head_dim is absent",
+        )
+    head_dim = explicit or hidden_size // num_heads
+    if head_dim % 2 or head_dim > MAX_HEAD_DIM:
+        allowed = f"an even number, which rotary embeddings need, of at most {MAX_HEAD_DIM}"
+        raise fields.refuse("head_dim", head_dim, allowed)
+    return head_dim
+
+
+def _read_softcap(fields: ConfigFields, key: str, is_known: bool, default: float | None) -> float | None:
+    if not is_known:
+        if fields.raw(key) is not None:
+            raise fields.refuse(key, fields.raw(key), "null")
+        return None
+    return fields.with_default(key, default).optional_number(key)
+
+
+def _read_feed_forward(fields: ConfigFields, family: DecoderFamily, has_experts: bool) -> FeedForwardConfig:
+    allowed = ("silu",) if has_experts else _ACTIVATIONS
+    activation = fields.choice(family.activation_key, allowed, family.default_activation)
+    return FeedForwardConfig(
+        intermediate_size=fields.integer("intermediate_size"),
+        activation=next(name for name in _ACTIVATIONS if name == activation),
+        has_bias=family.has_mlp_bias_key and fields.boolean("mlp_bias", False),
+        projections=("gate_up_proj",) if family.has_fused_projections else ("gate_proj", "up_proj"),
+    )
+
+
+def _read_layers(fields: ConfigFields, family: DecoderFamily, reader: RopeReader) -> tuple[LayerConfig, ...]:
+    num_layers = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
+    window = _read_window(fields, family)
+    if window is not None and window >= reader.longest_len:
+        window = None
+    full, windowed = _read_ropes(fields, family, reader)
+    return tuple(
+        LayerConfig(window=window, rope=windowed) if is_windowed else LayerConfig(window=None, rope=full)
+        for is_windowed in _read_layer_types(fields, family, num_layers)
+    )
+
+
+def _read_window(fields: ConfigFields, family: DecoderFamily) -> int | None:
+    if family.window_pattern is None:
+        return None
+    if family.has_window_switch and not fields.boolean("use_sliding_window", False):
+        return None
+    return fields.with_default("sliding_window", family.default_window).optional_integer("sliding_window")
+
+
+def _read_layer_types(fields: ConfigFields, family: DecoderFamily, num_layers: int) -> list[bool]:
+    """Say for each layer whether it has a window."""
+    names: Any = fields.raw("layer_types") if family.has_layer_types else None
+    if names is None:
+        pattern = family.window_pattern
+        return [pattern is not None and pattern(fields, layer) for layer in range(num_layers)]
+    if not isinstance(names, list) or len(names) != num_layers or any(n not in _LAYER_TYPES for n in names):
+        raise fields.refuse("layer_types", names, f"{num_layers} names out of {', '.join(_LAYER_TYPES)}")
+    return [name == "sliding_attention" for name in names]
+
+
+def _read_ropes(
+    fields: ConfigFields, family: DecoderFamily, reader: RopeReader
+) -> tuple[RopeConfig, RopeConfig]:
+    """Return the rotary embeddings of layers without and with a window."""
+    if family.default_local_theta is None:
+        rope = reader.read()
+        return rope, rope
+    sections = fields.section("rope_parameters") or ConfigFields("", {})
+    full = sections.section("full_attention") or fields.section("rope_scaling")
+    theta = fields.number("rope_theta", family.default_theta)
+    local_theta = fields.number("rope_local_base_freq", family.default_local_theta)
+    return (
+        reader.read_section(full, theta),
+        reader.read_section(sections.section("sliding_attention"), local_theta),
+    )

@@ -1,0 +1,73 @@
+"""The dense feed-forward network of one decoder layer."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+
+from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.models.decoder_config import FeedForwardConfig
+from baton_engine.models.linear import load_projection
+from baton_kernels.interface.kernels import Function, LayerKernels
+
+_CPU_ROWS: Final = 512
+"""Tokens at a time on a CPU, so that gates that are written before they are multiplied stay in its caches."""
+
+
+class FeedForward(Protocol):
+    """The feed-forward network of a decoder layer."""
+
+    @property
+    def is_capturable(self) -> bool:
+        """As `Model.is_capturable`."""
+        ...
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map `[num_tokens, hidden_size]` to a new tensor of the same shape."""
+        ...
+
+
+class GatedFeedForward:
+    """`down(activation(gate(x)) * up(x))`, with one projection to gate and up.
+
+    Raises:
+        InvalidModelError: the weights do not fit the configuration.
+    """
+
+    def __init__(
+        self,
+        config: FeedForwardConfig,
+        weights: WeightReader,
+        kernels: LayerKernels,
+        *,
+        hidden_size: int,
+        prefix: str,
+    ) -> None:
+        inner, has_bias = config.intermediate_size, config.has_bias
+        self.is_capturable = True
+        self._gate_up = load_projection(
+            weights,
+            prefix,
+            config.projections,
+            kernels,
+            in_size=hidden_size,
+            out_sizes=[inner, inner],
+            has_bias=has_bias,
+        )
+        self._down = load_projection(
+            weights, prefix, ["down_proj"], kernels, in_size=inner, out_sizes=[hidden_size], has_bias=has_bias
+        )
+        self._activation = Function.SILU if config.activation == "silu" else Function.GELU_TANH
+        is_in_pieces = weights.device.type == "cpu" and not self._gate_up.gates(self._activation)
+        self._num_rows = _CPU_ROWS if is_in_pieces else None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self._num_rows is None or len(hidden) <= self._num_rows:
+            return self._map(hidden)
+        starts = range(0, len(hidden), self._num_rows)
+        return torch.cat([self._map(hidden[start : start + self._num_rows]) for start in starts])
+
+    def _map(self, hidden: Tensor) -> Tensor:
+        return self._down(self._gate_up.gated(self._activation, hidden))

@@ -1,0 +1,95 @@
+"""Fields of config.json for a mixture of experts: Mixtral, Qwen2-MoE and Qwen3-MoE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from baton_engine.checkpoint.config_fields import ConfigFields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureNames:
+    """Names of a mixture's tensors in a checkpoint."""
+
+    block: str
+    """Between a layer's prefix and the names of the experts."""
+    gate: str
+    up: str
+    down: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixtureConfig:
+    """The experts of a model; all sparse layers have the same."""
+
+    names: MixtureNames
+    layers: frozenset[int]
+    """The layers that have experts instead of one dense feed-forward network."""
+    hidden_size: int
+    intermediate_size: int
+    """Intermediate size of one expert."""
+    num_experts: int
+    num_experts_per_token: int
+    is_normalized: bool
+    """True if a token's weights add up to 1 over its own experts, instead of over all experts."""
+    shared_intermediate_size: int | None = None
+    """Intermediate size of the shared expert; None without one."""
+
+
+_MIXTRAL: Final = MixtureNames(block="block_sparse_moe", gate="w1", up="w3", down="w2")
+_QWEN: Final = MixtureNames(block="mlp", gate="gate_proj", up="up_proj", down="down_proj")
+MIXTURE_ARCHITECTURES: Final = ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM")
+
+
+def read_mixture_config(architecture: str, fields: ConfigFields, num_layers: int) -> MixtureConfig | None:
+    """Return the experts that config.json describes; None for an architecture without experts.
+
+    Raises:
+        InvalidModelError: a key is missing or wrong, or a token is to have more experts than there are.
+    """
+    if architecture not in MIXTURE_ARCHITECTURES:
+        return None
+    if architecture == "MixtralForCausalLM":
+        return MixtureConfig(
+            names=_MIXTRAL,
+            layers=frozenset(range(num_layers)),
+            hidden_size=fields.integer("hidden_size"),
+            intermediate_size=fields.integer("intermediate_size"),
+            num_experts=(num_experts := _read_num_experts(fields)),
+            num_experts_per_token=_read_num_experts_per_token(fields, num_experts),
+            is_normalized=True,
+        )
+    has_shared_expert = architecture == "Qwen2MoeForCausalLM"
+    return MixtureConfig(
+        names=_QWEN,
+        layers=_read_sparse_layers(fields, num_layers),
+        hidden_size=fields.integer("hidden_size"),
+        intermediate_size=fields.integer("moe_intermediate_size"),
+        num_experts=(num_experts := _read_num_experts(fields)),
+        num_experts_per_token=_read_num_experts_per_token(fields, num_experts),
+        is_normalized=fields.boolean("norm_topk_prob", False),
+        shared_intermediate_size=(
+            fields.integer("shared_expert_intermediate_size") if has_shared_expert else None
+        ),
+    )
+
+
+def _read_num_experts(fields: ConfigFields) -> int:
+    key = "num_local_experts" if fields.raw("num_local_experts") is not None else "num_experts"
+    return fields.integer(key)
+
+
+def _read_num_experts_per_token(fields: ConfigFields, num_experts: int) -> int:
+    value = fields.integer("num_experts_per_tok")
+    if value > num_experts:
+        raise fields.refuse("num_experts_per_tok", value, f"at most the number of experts ({num_experts})")
+    return value
+
+
+def _read_sparse_layers(fields: ConfigFields, num_layers: int) -> frozenset[int]:
+    dense: Any = fields.raw("mlp_only_layers") or []
+    if not isinstance(dense, list) or any(type(layer) is not int for layer in dense):
+        raise fields.refuse("mlp_only_layers", dense, "a list of layer numbers")
+    step = fields.integer("decoder_sparse_step", 1)
+    return frozenset(layer for layer in range(num_layers) if (layer + 1) % step == 0) - frozenset(dense)

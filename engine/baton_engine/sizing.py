@@ -1,0 +1,131 @@
+"""Decides at start how many KV blocks a worker gets and how long its sequences may become."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from baton_core.errors import InvalidConfigError
+from baton_core.kv_layout.kv_spec import KVSpec
+
+logger = logging.getLogger(__name__)
+
+GIB: Final = 1 << 30
+DEFAULT_CPU_KV_BYTES: Final = GIB
+"""Upper end of the default on a CPU, where the memory is everyone's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVCacheSettings:
+    """The operator's settings of the KV cache of one worker.
+
+    Raises:
+        InvalidConfigError: a value is outside its range.
+    """
+
+    kv_cache_memory_bytes: int | None = None
+    """Exact size; None takes a share of the free memory."""
+    memory_share: float = 0.9
+    """Share of the free memory for weights and KV cache of all workers on this machine together; the rest is
+    for what a step computes and for captured steps."""
+    num_workers: int = 1
+    """Workers that share this device's memory."""
+    max_model_len: int | None = None
+    """Longest sequence in tokens; None takes the model's, lowered to what fits."""
+    max_num_batched_tokens: int = 2048
+    """Token budget of a step: layers with a window keep a window and a chunk of a sequence."""
+
+    def __post_init__(self) -> None:
+        for name in ("kv_cache_memory_bytes", "num_workers", "max_model_len", "max_num_batched_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InvalidConfigError(f"{name} is {value}; allowed: an integer of at least 1")
+        if not 0 < self.memory_share <= 1:
+            raise InvalidConfigError(f"memory_share is {self.memory_share}; allowed: above 0 and at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryState:
+    """A device's memory, in bytes: free before the weights were loaded, and what the weights take."""
+
+    device_type: str
+    free_bytes: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVCachePlan:
+    """The KV cache of one worker."""
+
+    num_blocks: int
+    max_model_len: int
+
+
+def plan_kv_cache(
+    spec: KVSpec, max_position_embeddings: int, settings: KVCacheSettings, memory: MemoryState
+) -> KVCachePlan:
+    """Divide the memory into blocks.
+
+    Raises:
+        InvalidConfigError: not one block fits, or the sequence length that the operator asks for is beyond
+            the model or the cache.
+    """
+    kv_bytes = _kv_bytes(settings, memory)
+    num_blocks = kv_bytes // spec.block_bytes
+    limit = max(max_position_embeddings, num_blocks * spec.block_size)
+    capacity = spec.paging.max_tokens(num_blocks, settings.max_num_batched_tokens, limit)
+    if not capacity:
+        least = len(spec.groups) * spec.block_bytes
+        raise InvalidConfigError(
+            f"kv_cache_memory_bytes is {kv_bytes}; allowed: at least {least}, a block for each KV group"
+        )
+    max_model_len = _max_model_len(settings, max_position_embeddings, capacity)
+    return KVCachePlan(num_blocks=num_blocks, max_model_len=max_model_len)
+
+
+def _kv_bytes(settings: KVCacheSettings, memory: MemoryState) -> int:
+    left = max(0, memory.free_bytes - memory.weight_bytes)
+    if settings.kv_cache_memory_bytes is not None:
+        if settings.kv_cache_memory_bytes > left:
+            raise InvalidConfigError(
+                f"kv_cache_memory_bytes is {settings.kv_cache_memory_bytes}; "
+                f"allowed: at most {left}, which the weights leave free"
+            )
+        return settings.kv_cache_memory_bytes
+    share = int(memory.free_bytes * settings.memory_share) // settings.num_workers - memory.weight_bytes
+    if memory.device_type == "cpu":
+        share = min(share, DEFAULT_CPU_KV_BYTES)
+    return max(0, share)
+
+
+def _max_model_len(settings: KVCacheSettings, max_position_embeddings: int, capacity: int) -> int:
+    wanted = settings.max_model_len
+    if wanted is not None:
+        allowed = min(max_position_embeddings, capacity)
+        if wanted > allowed:
+            raise InvalidConfigError(
+                f"max_model_len is {wanted}; allowed: at most {allowed} "
+                f"(model {max_position_embeddings}, KV cache {capacity} tokens)"
+            )
+        return wanted
+    if capacity < max_position_embeddings:
+        logger.warning(
+            "max_model_len lowered from %d to %d tokens, which the KV cache holds",
+            max_position_embeddings,
+            capacity,
+        )
+    return min(max_position_embeddings, capacity)
+
+
+def memory_table(spec: KVSpec, plan: KVCachePlan, memory: MemoryState) -> str:
+    """Return the division of the memory as lines of text for the log."""
+    kv_bytes = plan.num_blocks * spec.block_bytes
+    num_tokens = plan.num_blocks // len(spec.groups) * spec.block_size
+    rows = [
+        ("weights", memory.weight_bytes, ""),
+        ("KV cache", kv_bytes, f"{plan.num_blocks} blocks of {spec.block_size} tokens, {num_tokens} tokens"),
+        ("left free", memory.free_bytes - memory.weight_bytes - kv_bytes, ""),
+    ]
+    lines = [f"{name:<10}{size / GIB:>9.3f} GiB  {note}".rstrip() for name, size, note in rows]
+    return "\n".join([f"memory of {memory.device_type}", *lines])

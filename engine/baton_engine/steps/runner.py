@@ -1,0 +1,175 @@
+"""Runs step plans on one device: copies blocks, computes one forward pass, samples tokens.
+
+It knows no phases: prompt chunks, decoded tokens and recomputed ones are slices of different lengths.
+Called from the engine thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
+from baton_engine.models.model import Model
+from baton_engine.models.step_attention import StepAttention
+from baton_engine.sampling.sampler import Sampler, SamplerOutput
+from baton_engine.steps.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
+from baton_engine.steps.decode_inputs import DecodeInputs
+from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
+from baton_engine.steps.prompt_logprobs import prompt_logprobs
+from baton_engine.steps.step_pipeline import Launched
+from baton_engine.steps.step_results import step_result
+from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
+from baton_kernels.interface.upload import upload
+
+
+class ModelRunner:
+    """A model with its kernels and its KV pool.
+
+    `kv_pool` is `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]` on the model's device.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        kernels: AttentionKernels,
+        kv_pool: Tensor,
+        spec: KVSpec,
+        sampler: Sampler | None = None,
+    ) -> None:
+        self.model = model
+        self.kv_pool = kv_pool
+        self._kernels = kernels
+        self._sampler = sampler or Sampler()
+        self.spec = spec
+        self._captured: DecodeGraphs | DecodeReplay | None = None
+        self._last: tuple[int, Tensor] | None = None
+        """Id of the previous step, and the tokens that it sampled, `[num_samples] int64` on the device."""
+
+    def capture_decodes(self, max_num_seqs: int, max_model_len: int) -> None:
+        """Capture the decode steps of up to `max_num_seqs` sequences; from now on they are replayed.
+
+        Raises:
+            InvalidConfigError: the model does something that cannot be captured.
+            torch.OutOfMemoryError: the device has no memory left for what a step computes.
+        """
+        is_cpu = self.model.device.type == "cpu"
+        max_num_seqs = min(max_num_seqs, MAX_GRAPH_SEQS if is_cpu else MAX_CAPTURED_SEQS)
+        inputs = DecodeInputs(self.spec, max_num_seqs, max_model_len, self.model.device)
+        capture = DecodeReplay if is_cpu else DecodeGraphs
+        self._captured = capture(self.model, self._kernels, self.kv_pool, self.spec, inputs)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step. Mutates `kv_pool` at the copied blocks and the slices' slots."""
+        return self.launch(plan)()
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Launched:
+        """Begin one step after those begun before; the returned callable waits for it.
+
+        A GPU computes it asynchronously, unless log-probabilities or rules need its tokens on the host.
+        """
+        if plan.block_copies:
+            self._kernels.copy_blocks(self.kv_pool, plan.block_copies)
+        if not plan.slices:
+            return lambda: StepResult(step_id=plan.step_id, sampled=())
+        hidden = self._forward(plan.slices, self._sampled_before(plan))
+        sampled = self._sample(hidden, plan.slices)
+        token_ids = begin_download(sampled.token_ids)
+        prompts = prompt_logprobs(self.model, hidden, plan.slices, self._sampler.mode)
+        self._last = plan.step_id, sampled.token_ids
+        return lambda: step_result(plan, sampled, token_ids(), prompts)
+
+    def _sampled_before(self, plan: StepPlan) -> Tensor | None:
+        """Return `[num_slices] int64`, the tokens that the previous step sampled for the slices, or None.
+
+        Raises:
+            RuntimeError: that step sampled none.
+        """
+        if plan.follows is None:
+            return None
+        if self._last is None or self._last[0] != plan.follows.step_id:
+            raise RuntimeError(f"step {plan.follows.step_id} failed, and step {plan.step_id} follows it")
+        token_ids, rows = self._last[1], plan.follows.rows
+        if len(rows) != len(token_ids):
+            (index,) = upload((np.array(rows, np.int64),), self.model.device)
+            token_ids = token_ids[index]
+        return token_ids.clamp_min(0)  # a Refusal ends its sequence, which this step still computes
+
+    def _forward(self, slices: tuple[SequenceSlice, ...], sampled: Tensor | None) -> Tensor:
+        """Return the final hidden states of the `_wanted_rows`, or of all tokens, valid until the next step.
+
+        `sampled` has the tokens of slices that do not know theirs.
+        """
+        if self._captured is not None and self._captured.takes(slices):
+            return self._captured.forward(slices, sampled)
+        attention = StepAttention(self._kernels, self.kv_pool, self.spec, self._batches(slices))
+        if sampled is None:
+            token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
+            (sampled,) = upload((token_ids,), self.model.device)
+        wanted = _wanted_rows(slices)
+        if wanted is None:
+            return self.model.forward(sampled, attention)
+        (rows,) = upload((np.array(wanted, np.int64),), self.model.device)
+        return self.model.forward(sampled, attention, rows)
+
+    def _batches(self, slices: tuple[SequenceSlice, ...]) -> list[AttentionBatch]:
+        """Return the positions of the slices, for each KV group."""
+        return AttentionBatch.build_groups(
+            query_lens=[piece.num_scheduled_tokens for piece in slices],
+            context_lens=[piece.start + piece.num_scheduled_tokens for piece in slices],
+            block_tables=list(zip(*(piece.block_tables for piece in slices), strict=True)),
+            windows=[group.window for group in self.spec.groups],
+            block_size=self.spec.block_size,
+            device=self.model.device,
+        )
+
+    def _sample(self, hidden: Tensor, slices: tuple[SequenceSlice, ...]) -> SamplerOutput:
+        """Sample every slice from the logits of its last token, computed once per slice."""
+        sampling = [piece for piece in slices if piece.samples]
+        if not sampling:
+            return SamplerOutput()
+        logits = self.model.logits(hidden if len(sampling) == len(hidden) else hidden[_last_rows(slices)])
+        specs = [spec for piece in sampling for spec in piece.samples]
+        if len(specs) > len(sampling):
+            logits = logits[[row for row, piece in enumerate(sampling) for _ in piece.samples]]
+        return self._sampler.sample(logits, specs)
+
+
+def _last_rows(slices: Sequence[SequenceSlice]) -> list[int]:
+    """Return the rows of the last tokens of slices with samples, among the tokens of the step."""
+    ends = accumulate(piece.num_scheduled_tokens for piece in slices)
+    return [end - 1 for end, piece in zip(ends, slices, strict=True) if piece.samples]
+
+
+def _wanted_rows(slices: Sequence[SequenceSlice]) -> list[int] | None:
+    """Return the tokens whose hidden states are needed, at least one; None if all are."""
+    num_tokens = sum(piece.num_scheduled_tokens for piece in slices)
+    rows = _last_rows(slices)
+    if len(rows) == num_tokens or any(piece.prompt_logprobs is not None for piece in slices):
+        return None
+    return rows or [num_tokens - 1]
+
+
+def begin_download(tokens: Tensor) -> Callable[[], list[int]]:
+    """Begin to copy `tokens` `[n] int64` to the host, in stream order; the callable waits for them.
+
+    It may be called on another thread. On the CPU they are there.
+    """
+    if tokens.device.type == "cpu":
+        return tokens.tolist
+    host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
+    host.copy_(tokens, non_blocking=True)
+    is_copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    is_copied.record()
+
+    def wait() -> list[int]:
+        is_copied.synchronize()
+        return host.tolist()
+
+    return wait

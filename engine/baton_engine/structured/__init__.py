@@ -1,0 +1,1 @@
+"""Structured outputs: grammars, compiled off the loop, that say which tokens may come next."""

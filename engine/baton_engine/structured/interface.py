@@ -1,0 +1,118 @@
+"""The interface of compiled grammars, whichever library compiles them.
+
+A grammar is shared by all sequences that must follow it; each sequence has a state of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+
+TokenMask: TypeAlias = NDArray[np.int32]
+"""`[ceil(vocab_size / 32)]`: bit `id % 32` of word `id // 32` is 1 where the token may come next."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndTokens:
+    """Tokens that end an output. They are no part of any grammar."""
+
+    token_ids: frozenset[int]
+    mask: TokenMask
+    """Mask of these tokens alone."""
+
+    @classmethod
+    def of(cls, token_ids: Collection[int], vocab_size: int) -> EndTokens:
+        """Make the end tokens of a model; ids that it has no logit for are left out."""
+        known = frozenset(token_id for token_id in token_ids if 0 <= token_id < vocab_size)
+        mask = np.zeros((vocab_size + 31) // 32, dtype=np.uint32)
+        for token_id in known:
+            mask[token_id // 32] |= np.uint32(1 << token_id % 32)
+        return cls(known, mask.view(np.int32))
+
+
+class GrammarState(ABC):
+    """One sequence's state in a grammar. Not safe to share between threads."""
+
+    def __init__(self, end: EndTokens) -> None:
+        self._end = end
+        self._is_terminated = False
+
+    @property
+    def is_terminated(self) -> bool:
+        """True once an end token was accepted: the output is over."""
+        return self._is_terminated
+
+    def accept(self, token_id: int) -> bool:
+        """Take the next token; where it does not fit, return False and change nothing."""
+        if token_id in self._end.token_ids:
+            self._is_terminated = self._is_terminated or self._may_end()
+            return self._is_terminated
+        return not self._is_terminated and self._advance(token_id)
+
+    @property
+    def end_mask(self) -> TokenMask:
+        """The end tokens alone; not to be changed."""
+        return self._end.mask
+
+    def fill_mask(self, row: TokenMask) -> None:
+        """Write which tokens fit next; `row` is contiguous.
+
+        The end tokens, where the output is over; none, where no token of the vocabulary continues the
+        grammar and it may not end.
+        """
+        if self._is_terminated:
+            row[:] = self._end.mask
+        else:
+            self._fill(row)
+
+    @property
+    def can_begin(self) -> bool:
+        """True if any token fits first: an end token, where the output may be empty."""
+        row = np.zeros_like(self._end.mask)
+        self._fill(row)
+        return bool(row.any())
+
+    def _may_end(self) -> bool:
+        row = np.zeros_like(self._end.mask)
+        self.fill_mask(row)
+        return bool((row & self._end.mask).any())
+
+    @abstractmethod
+    def _advance(self, token_id: int) -> bool:
+        """Take a token that ends nothing; where it does not fit, return False and change nothing."""
+
+    @abstractmethod
+    def _fill(self, row: TokenMask) -> None:
+        """Write which tokens fit next, the end tokens where the output may end."""
+
+
+class Grammar(ABC):
+    """A compiled grammar. Safe to share between threads."""
+
+    @property
+    @abstractmethod
+    def num_bytes(self) -> int:
+        """Memory that it holds, if its library says so."""
+
+    @abstractmethod
+    def new_state(self) -> GrammarState:
+        """Return the state of a sequence that has no token yet."""
+
+
+class Backend(ABC):
+    """A library that compiles grammars for one vocabulary. Safe to share between threads."""
+
+    @abstractmethod
+    def compile(self, params: StructuredOutputsParams) -> Grammar:
+        """Compile a grammar; may take seconds.
+
+        Raises:
+            InvalidRequestError: the grammar is wrong, or this library does not support it.
+        """

@@ -1,0 +1,271 @@
+"""Attention on the CPU in C++; torch's takes chunks with AMX, whose caches have V transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from baton_kernels.cpu.chunks import attention_chunk
+from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.memory import RESULTS
+from baton_kernels.cpu.structs import (
+    DecodeAttentionArgs,
+    KvLayer,
+    KvReadArgs,
+    KvWriteArgs,
+    RotateArgs,
+    VarlenAttentionArgs,
+)
+from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
+
+DTYPES: Final = (torch.float32, torch.bfloat16)
+"""Dtypes of the pool and of queries."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Decodes:
+    """The one-token slices of a batch."""
+
+    tokens: Tensor
+    """`[num_decodes] int32`, rows of the batch."""
+    seqs: Tensor
+    """`[num_decodes] int32`, their sequences."""
+
+    @classmethod
+    def of(cls, batch: AttentionBatch) -> _Decodes:
+        seqs = np.flatnonzero(np.array(batch.query_lens) == 1).astype(np.int32)
+        return cls(torch.from_numpy(batch.query_start.numpy()[seqs]), torch.from_numpy(seqs))
+
+
+class CpuAttention(AttentionKernels):
+    """Keeps which slices of a batch have one token as long as the batch lives: its layers share it.
+
+    With `is_v_transposed`, V lies as `[head_dim, block_size]` inside a block and the pool is bfloat16.
+    """
+
+    def __init__(self, library: CpuLibrary, *, is_v_transposed: bool = False) -> None:
+        self._library = library
+        self._is_v_transposed = is_v_transposed
+        self.v_axes = "HDT" if is_v_transposed else "HTD"
+        self._decodes: WeakKeyDictionary[AttentionBatch, _Decodes] = WeakKeyDictionary()
+
+    def write(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
+        k, v = (dense_rows(side.to(kv_pool.dtype)) for side in (k, v))
+        self._library.run(self._write_args(k, v, kv_pool, layer, batch))
+
+    def rotate_and_write(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+    ) -> tuple[Tensor, Tensor]:
+        if not q.dtype == k.dtype == v.dtype == cos.dtype == sin.dtype == kv_pool.dtype:
+            return super().rotate_and_write(q, k, v, cos, sin, kv_pool, layer, batch)
+        q, k, v = (dense_rows(side) for side in (q, k, v))
+        cos, sin = cos.contiguous(), sin.contiguous()
+        q_out, k_out = (RESULTS.empty(side.shape, side.dtype) for side in (q, k))
+        args = RotateArgs(
+            write=self._write_args(k_out, v, kv_pool, layer, batch),
+            q=q.data_ptr(),
+            k=k.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            q_out=q_out.data_ptr(),
+            k_out=k_out.data_ptr(),
+            q_stride=q.stride(0),
+            k_stride=k.stride(0),
+            angle_stride=cos.stride(0),
+            num_q_heads=q.shape[1],
+            rotary_dim=cos.shape[-1],
+        )
+        self._library.run(args)
+        return q_out, k_out
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scale: float,
+        softcap: float | None = None,
+    ) -> Tensor:
+        q = dense_rows(q)
+        out = RESULTS.empty(q.shape, q.dtype)
+        self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap)
+        if max(batch.query_lens, default=0) > 1:
+            if self._is_v_transposed:
+                self._attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap)
+            else:
+                self.attention_slices(out, q, kv_pool, layer, batch, scale, softcap, least_tokens=2)
+        return out
+
+    def attention_slices(
+        self,
+        out: Tensor,
+        q: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scale: float,
+        softcap: float | None,
+        *,
+        least_tokens: int,
+    ) -> None:
+        """Mutates the rows of `out` that belong to slices of `least_tokens` or more."""
+        args = VarlenAttentionArgs(
+            layer=self._layer(kv_pool, layer),
+            q=q.data_ptr(),
+            out=out.data_ptr(),
+            tables=batch.block_tables.data_ptr(),
+            lengths=batch.seq_lens.data_ptr(),
+            query_start=batch.query_start.data_ptr(),
+            q_stride=q.stride(0),
+            num_seqs=len(batch.query_lens),
+            table_stride=batch.block_tables.stride(0),
+            group_size=q.shape[1] // kv_pool.shape[3],
+            window=batch.window or 0,
+            least_tokens=least_tokens,
+            num_threads=torch.get_num_threads(),
+            is_q_bfloat16=q.dtype == torch.bfloat16,
+            scale=scale,
+            soft_cap=softcap or 0.0,
+        )
+        self._library.run(args)
+
+    def is_capturable(self, kv_pool: Tensor) -> bool:
+        return True
+
+    def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
+        if pairs:
+            sources, destinations = torch.tensor(pairs).unbind(1)
+            kv_pool.index_copy_(0, destinations, kv_pool.index_select(0, sources))
+
+    def _attend_chunks(
+        self,
+        out: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scale: float,
+        softcap: float | None,
+    ) -> None:
+        """With torch, from a pool with V transposed. Mutates the rows of `out` of longer slices."""
+        start = 0
+        for seq, query_len in enumerate(batch.query_lens):
+            tokens = slice(start, start + query_len)
+            if query_len > 1:
+                cached = self._read_prefix(kv_pool, layer, batch, seq, query_len)
+                out[tokens] = attention_chunk(
+                    q[tokens], k[tokens], v[tokens], cached, batch.window, scale, softcap
+                )
+            start += query_len
+
+    def _attend_decodes(
+        self,
+        out: Tensor,
+        q: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scale: float,
+        softcap: float | None,
+    ) -> None:
+        """Mutates the rows of `out` that belong to one-token slices."""
+        decodes = self._decodes.get(batch)
+        if decodes is None:
+            decodes = self._decodes[batch] = _Decodes.of(batch)
+        if not len(decodes.seqs):
+            return
+        args = DecodeAttentionArgs(
+            layer=self._layer(kv_pool, layer),
+            q=q.data_ptr(),
+            out=out.data_ptr(),
+            tables=batch.block_tables.data_ptr(),
+            lengths=batch.seq_lens.data_ptr(),
+            tokens=decodes.tokens.data_ptr(),
+            seqs=decodes.seqs.data_ptr(),
+            q_stride=q.stride(0),
+            num_decodes=len(decodes.seqs),
+            table_stride=batch.block_tables.stride(0),
+            group_size=q.shape[1] // kv_pool.shape[3],
+            window=batch.window or 0,
+            num_threads=torch.get_num_threads(),
+            is_q_bfloat16=q.dtype == torch.bfloat16,
+            scale=scale,
+            soft_cap=softcap or 0.0,
+        )
+        self._library.run(args)
+
+    def _read_prefix(
+        self, kv_pool: Tensor, layer: int, batch: AttentionBatch, seq: int, query_len: int
+    ) -> tuple[Tensor, Tensor]:
+        """K and V of what a chunk sees before itself, both `[num_kv_heads, num_keys, head_dim]`."""
+        _, _, _, num_kv_heads, _, head_dim = kv_pool.shape
+        chunk_start = batch.context_lens[seq] - query_len
+        first = 0 if batch.window is None else max(0, chunk_start - batch.window + 1)
+        k, v = torch.empty(2, num_kv_heads, chunk_start - first, head_dim, dtype=kv_pool.dtype)
+        args = KvReadArgs(
+            layer=self._layer(kv_pool, layer),
+            k=k.data_ptr(),
+            v=v.data_ptr(),
+            table=batch.block_tables[seq].data_ptr(),
+            first=first,
+            num_tokens=chunk_start - first,
+            num_threads=torch.get_num_threads(),
+        )
+        self._library.run(args)
+        return k, v
+
+    def _write_args(
+        self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch
+    ) -> KvWriteArgs:
+        """Return the write of `k` and `v`, dense rows in the dtype of the pool."""
+        return KvWriteArgs(
+            layer=self._layer(kv_pool, layer),
+            k=k.data_ptr(),
+            v=v.data_ptr(),
+            slots=batch.slot_mapping.data_ptr(),
+            k_stride=k.stride(0),
+            v_stride=v.stride(0),
+            num_tokens=len(k),
+            num_threads=torch.get_num_threads(),
+        )
+
+    def _layer(self, kv_pool: Tensor, layer: int) -> KvLayer:
+        if kv_pool.dtype not in DTYPES:
+            raise ValueError(f"dtype of the KV pool is {kv_pool.dtype}; allowed: float32, bfloat16")
+        _, _, _, num_kv_heads, block_size, head_dim = kv_pool.shape
+        k_offset = layer * kv_pool.stride(1) * kv_pool.element_size()
+        k = kv_pool.data_ptr() + k_offset
+        return KvLayer(
+            k=k,
+            v=k + kv_pool.stride(2) * kv_pool.element_size(),
+            block_stride=kv_pool.stride(0),
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            block_size=block_size,
+            element_bytes=kv_pool.element_size(),
+            is_v_transposed=self._is_v_transposed,
+        )
+
+
+def dense_rows(x: Tensor) -> Tensor:
+    """`x` `[num_tokens, num_heads, head_dim]` with each token's numbers back to back; copied if need be."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

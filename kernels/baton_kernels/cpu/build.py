@@ -1,0 +1,119 @@
+"""Builds the CPU kernels with the system's compiler and keeps them in a cache folder of the user.
+
+A build's name holds a hash of the sources, the structs, the flags and the compiler, so a change of any makes
+another build. Several processes may ask for the same one at once: the first builds, under a file lock.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from baton_kernels.cpu.structs import c_header
+from baton_kernels.cpu.variants import CpuVariant
+
+logger = logging.getLogger(__name__)
+SOURCES: Final = Path(__file__).parent / "sources"
+_COMPILERS: Final = ("c++", "g++", "clang++")
+_FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-Wno-psabi")
+_TIMEOUT_S: Final = 120
+_OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+class BuildError(Exception):
+    """The kernels cannot be built or used here; the message says why."""
+
+
+class BuildTimeoutError(BuildError):
+    """The compiler hangs, whatever it is asked to build."""
+
+
+def cache_folder() -> Path:
+    """Return the folder of builds: below `$XDG_CACHE_HOME`, else below the home directory's .cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "baton" / "cpu_kernels"
+
+
+def build(variant: CpuVariant, folder: Path | None = None, extra_flags: tuple[str, ...] = ()) -> Path:
+    """Return the variant's shared library in `folder`, built if it is not there yet.
+
+    Raises:
+        BuildError: there is no compiler, it fails, or the folder cannot be written or trusted.
+        BuildTimeoutError: the compiler does not end.
+    """
+    compiler = _find_compiler()
+    flags = (*_FLAGS, *variant.compiler_flags, *extra_flags)
+    try:
+        folder = _private_folder(folder or cache_folder())
+        library = folder / f"{variant.name}-{_digest(compiler, flags)}.so"
+        with (folder / f"{library.stem}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not library.exists():
+                _compile(compiler, flags, library)
+    except (OSError, RuntimeError) as error:
+        raise BuildError(f"the cache folder of CPU kernels cannot be used: {error}") from error
+    except subprocess.TimeoutExpired as error:
+        raise BuildTimeoutError(f"{compiler} took more than {_TIMEOUT_S} s for the CPU kernels") from error
+    return library
+
+
+def _find_compiler() -> str:
+    names = (os.environ.get("CXX", ""), *_COMPILERS)
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        raise BuildError(
+            f"no C++ compiler found; allowed: $CXX or one of {', '.join(_COMPILERS)} on the path"
+        )
+    return found
+
+
+def _digest(compiler: str, flags: tuple[str, ...]) -> str:
+    """Return a hash of everything that the machine code depends on, in 16 digits."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=_TIMEOUT_S).stdout
+    content = hashlib.sha256(version + repr((compiler, flags, platform.machine())).encode())
+    content.update(c_header().encode())
+    for source in sorted(SOURCES.iterdir()):
+        content.update(source.name.encode() + source.read_bytes())
+    return content.hexdigest()[:16]
+
+
+def _private_folder(folder: Path) -> Path:
+    """Make the folder. What lies in it is run, so nobody else may write there or put another in its place."""
+    for missing in [path for path in (folder, *folder.parents) if not path.exists()][::-1]:
+        missing.mkdir(mode=0o700, exist_ok=True)
+    folder = folder.resolve()
+    status = folder.stat()
+    if status.st_uid != os.geteuid() or status.st_mode & _OTHERS_MAY_WRITE:
+        raise PermissionError(f"{folder} is writable by others; allowed: a folder of this user alone")
+    for parent in folder.parents:
+        status = parent.stat()
+        is_open = status.st_mode & _OTHERS_MAY_WRITE and not status.st_mode & stat.S_ISVTX
+        if is_open or status.st_uid not in (0, os.geteuid()):
+            raise PermissionError(
+                f"{folder} lies in {parent}, where others may replace it; allowed: parents of this user or "
+                "of root that nobody else writes to, or that have the sticky bit"
+            )
+    return folder
+
+
+def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
+    """Compile in a temporary folder with the header of the structs, then rename the library into place."""
+    logger.info("building the C++ kernels for this CPU, once: %s", library.stem.rpartition("-")[0])
+    with tempfile.TemporaryDirectory(dir=library.parent, suffix=".unfinished") as folder:
+        unfinished = Path(folder, library.name)
+        Path(folder, "structs.h").write_text(c_header())
+        command = [compiler, *flags, f"-I{folder}", str(SOURCES / "kernels.cpp"), "-o", str(unfinished)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        if done.returncode:
+            reason = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[-200:])
+            raise BuildError(f"{compiler} cannot build {library.name}: {reason}")
+        unfinished.replace(library)

@@ -1,0 +1,96 @@
+"""Norms, activations and linear layers on a CPU, in C++: each row is read once, computed in float32 and, but
+for norm weights in the dtype of bfloat16 rows, rounded once.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from baton_kernels.cpu.int8 import PackedInt8Product, can_multiply_codes
+from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.memory import RESULTS
+from baton_kernels.cpu.packed import packed_product
+from baton_kernels.cpu.structs import ElementwiseArgs, NormArgs
+from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
+
+
+class CpuLayers(LayerKernels):
+    """Norms, gates and linear layers of float32 and bfloat16; a row's numbers do not depend on its batch."""
+
+    def __init__(self, library: CpuLibrary) -> None:
+        self._library = library
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return self.normalise(x, None, weight, None, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        residual = residual.contiguous()
+        return self.normalise(x, residual, weight, None, eps), residual
+
+    def apply_mul(self, function: Function, gate_up: Tensor) -> Tensor:
+        if function not in VECTORISED:
+            return super().apply_mul(function, gate_up)
+        gate, up = (gate_up if gate_up.stride(1) == 1 else gate_up.contiguous()).chunk(2, dim=-1)
+        return self.apply_rows(function, gate, up)
+
+    def product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
+        return packed_product(self._library, weight, bias)
+
+    def int8_product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
+        if not can_multiply_codes(self._library.variant):
+            return None
+        return PackedInt8Product(self._library, weight, bias)
+
+    def normalise(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        eps: float,
+        *,
+        is_centered: bool = False,
+    ) -> Tensor:
+        """Normalise the last axis of `x`, centered to mean 0 if asked for; mutates `residual` to the sum."""
+        size = x.shape[-1]
+        num_inner = x.shape[1] if x.dim() == 3 else 1
+        is_dense = x.dim() in (2, 3) and x.stride(-1) == 1 and (num_inner == 1 or x.stride(1) == size)
+        if not is_dense:
+            x, num_inner = x.contiguous(), 1
+        out = RESULTS.empty(x.shape, x.dtype)
+        args = NormArgs(
+            x=x.data_ptr(),
+            residual=None if residual is None else residual.data_ptr(),
+            weight=None if weight is None else weight.data_ptr(),
+            bias=None if bias is None else bias.data_ptr(),
+            out=out.data_ptr(),
+            stride=x.stride(0) if is_dense else size,
+            num_rows=x.numel() // size,
+            num_inner=num_inner,
+            size=size,
+            num_threads=torch.get_num_threads(),
+            is_bfloat16=x.dtype == torch.bfloat16,
+            is_weight_bfloat16=weight is not None and weight.dtype == torch.bfloat16,
+            is_centered=is_centered,
+            eps=eps,
+        )
+        self._library.run(args)
+        return out
+
+    def apply_rows(self, function: Function, x: Tensor, factor: Tensor | None) -> Tensor:
+        """Return `function(x) * factor`, both `[num_rows, size]` with rows at the same distances."""
+        out = RESULTS.empty(x.shape, x.dtype)
+        args = ElementwiseArgs(
+            x=x.data_ptr(),
+            factor=None if factor is None else factor.data_ptr(),
+            out=out.data_ptr(),
+            stride=x.stride(0),
+            num_rows=len(x),
+            size=x.shape[1],
+            num_threads=torch.get_num_threads(),
+            is_bfloat16=x.dtype == torch.bfloat16,
+            function=function,
+        )
+        self._library.run(args)
+        return out

@@ -1,0 +1,77 @@
+"""A loaded build of the CPU kernels. Calls return when their work is done, without the interpreter's lock."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int64
+from pathlib import Path
+
+import torch
+
+from baton_kernels.cpu.build import BuildError
+from baton_kernels.cpu.c_struct import layout
+from baton_kernels.cpu.graph_replay import NativeKernel
+from baton_kernels.cpu.structs import KERNELS, STRUCTS, Status
+from baton_kernels.cpu.variants import CpuVariant
+
+
+class CpuLibrary:
+    """A loaded build.
+
+    Raises:
+        BuildError: the file is damaged, its structs differ from those here, or this process may not use what
+            it needs.
+    """
+
+    def __init__(self, path: Path, variant: CpuVariant) -> None:
+        self.variant = variant
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            path.unlink(missing_ok=True)  # the next start builds it again
+            raise BuildError(f"{path} cannot be loaded: {error}") from error
+        _check_layout(self._library, path.name)
+        if self._library.baton_prepare() != 0:
+            raise BuildError(f"{path.name}: the kernel refuses the tile registers")
+        self.name = path.stem
+        """The variant, and a hash of the sources, the flags and the compiler."""
+        self._kernels = {struct: NativeKernel(self._library, name) for struct, name in KERNELS.items()}
+        self.packed_panel_width: int = self._library.baton_packed_panel_width()
+        """Outputs that lie side by side in packed weights."""
+
+    def packed_depth(self, dtype: torch.dtype) -> int:
+        """Return how many neighbours of the inner dimension lie side by side in packed weights of `dtype`."""
+        depth: int = self._library.baton_packed_depth(dtype == torch.bfloat16)
+        return depth
+
+    def run(self, args: ctypes.Structure) -> None:
+        """Run the kernel that takes this struct; mutates the arrays that the struct calls results.
+
+        Raises:
+            RuntimeError: this build does not read the layout of the KV pool.
+            MemoryError: there is no memory for intermediate results.
+            IndexError: a row is out of range; nothing is copied.
+        """
+        match self._kernels[type(args)](args):
+            case Status.UNSUPPORTED_LAYOUT:
+                raise RuntimeError("this build of the CPU kernels does not read the layout of the KV pool")
+            case Status.OUT_OF_MEMORY:
+                raise MemoryError(f"no memory for {KERNELS[type(args)]}")
+            case Status.ROW_OUT_OF_RANGE:
+                raise IndexError("a row is out of range")
+
+
+def _check_layout(library: ctypes.CDLL, name: str) -> None:
+    """Compare the layout of structs in a build with that of ctypes.
+
+    Raises:
+        BuildError: they differ.
+    """
+    library.baton_struct_layout.restype = ctypes.POINTER(c_int64)
+    found = library.baton_struct_layout()
+    expected = list(layout(STRUCTS))
+    if found[0] != len(expected):
+        raise BuildError(f"{name}: its structs have {found[0]} sizes and offsets; expected {len(expected)}")
+    for index, (what, _, value) in enumerate(expected, start=1):
+        if found[index] != value:
+            raise BuildError(f"{name}: {what} is {found[index]} bytes; expected {value}")

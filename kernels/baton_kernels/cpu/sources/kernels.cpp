@@ -1,0 +1,214 @@
+// The kernels that CpuLibrary calls, by the prototypes of structs.h. One build serves one instruction set; variants.py
+// defines its macros.
+#include <atomic>
+#include <new>
+#include <vector>
+
+#include "varlen_attention.h"
+#if BATON_BFLOAT16_DOT
+#include "attention_bfloat16_dot.h"
+#endif
+#include "attention_vectors.h"
+#if BATON_TILES
+#include "attention_amx.h"
+#endif
+#include "copy.h"
+#include "int8_linear.h"
+#include "sampling.h"
+#include "packed_linear.h"
+#include "thread_pool.h"
+#include "rotary_embedding.h"
+#include "norms_activations.h"
+#include "structs.h"
+
+namespace baton {
+namespace {
+
+using SplitAttention = void (*)(const Split&, const Split& next, PartialResult, float*);
+
+struct DecodeKernel {
+  SplitAttention attention = nullptr;
+  int64_t scratch_size = 0;
+};
+
+DecodeKernel choose_kernel(const DecodeAttentionArgs& args) {
+  if (args.layer.is_v_transposed) {
+#if BATON_TILES
+    if (args.layer.element_bytes == 2) return {attention_amx, TileScratch::size_of(args)};
+#endif
+    return {};
+  }
+  if (args.layer.element_bytes == 4) return {attention_vectors<float>, RowScratch::size_of(args)};
+#if BATON_BFLOAT16_DOT
+  if (args.is_q_bfloat16) return {attention_bfloat16_dot, PairScratch::size_of(args)};
+#endif
+  return {attention_vectors<Bfloat16>, RowScratch::size_of(args)};
+}
+
+// The splits of all rows, one after another.
+struct Plan {
+  std::vector<Row> rows;
+  std::vector<int64_t> first_split;   // first split of each row, and the number of splits
+  std::vector<int32_t> row_of_split;
+
+  explicit Plan(const DecodeAttentionArgs& args) {
+    for (int64_t decode = 0; decode < args.num_decodes; ++decode) {
+      for (int64_t head = 0; head < args.layer.num_kv_heads; ++head) {
+        const Row row{args, decode, head};
+        first_split.push_back(row_of_split.size());
+        row_of_split.insert(row_of_split.end(), row.num_splits(), rows.size());
+        if (!row.num_splits()) merge(row, nullptr, 0);
+        rows.push_back(row);
+      }
+    }
+    first_split.push_back(row_of_split.size());
+  }
+  int64_t num_splits() const { return row_of_split.size(); }
+  Split split(int64_t index) const {
+    const int64_t row = row_of_split[index];
+    return Split(rows[row], index - first_split[row]);
+  }
+};
+
+int64_t cache_line(int64_t num_floats) { return round_up(num_floats, 16); }
+
+// Return scratch memory of this thread, which grows and never shrinks.
+float* reserve(int64_t num_floats) {
+  static thread_local std::vector<float> memory;
+  if (memory.size() < size_t(num_floats) + 16) memory.resize(num_floats + 16);
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  return memory.data() + (64 - address % 64) % 64 / sizeof(float);
+}
+
+void decode_attention(const DecodeAttentionArgs& args, const DecodeKernel& kernel) {
+  const Plan plan(args);
+  const int64_t num_splits = plan.num_splits(), result_size = PartialResult::size_of(args);
+  const int64_t scratch_size = cache_line(kernel.scratch_size);
+  float* results = reserve(cache_line(num_splits * result_size) + args.num_threads * scratch_size);
+  float* scratch = results + cache_line(num_splits * result_size);
+  std::vector<std::atomic<int64_t>> left(plan.rows.size());
+  for (size_t row = 0; row < left.size(); ++row)
+    left[row] = plan.first_split[row + 1] - plan.first_split[row];
+  parallel_for(args.num_threads, num_splits, 1, [&](int64_t split, int64_t thread) noexcept {
+    const int64_t row = plan.row_of_split[split], first = plan.first_split[row];
+    kernel.attention(plan.split(split), plan.split(std::min(split + 1, num_splits - 1)),
+                  PartialResult(args, results + split * result_size), scratch + thread * scratch_size);
+    if (--left[row] == 0)
+      merge(plan.rows[row], results + first * result_size, plan.first_split[row + 1] - first);
+  });
+}
+
+void varlen_attention(const VarlenAttentionArgs& args) {
+  const std::vector<QueryTile> tiles = query_tiles(args);
+  const TileKernel kernel = tile_kernel(args);
+  const int64_t size = cache_line(kernel.size);
+  float* memory = reserve(args.num_threads * size);
+  parallel_for(args.num_threads, tiles.size(), 1, [&](int64_t tile, int64_t thread) noexcept {
+    kernel.attention(args, tiles[tile], memory + thread * size);
+  });
+}
+
+// Run a kernel that may lack memory.
+template <class Body>
+int run(const Body& body) {
+  try {
+    body();
+  } catch (const std::bad_alloc&) {
+    return kOutOfMemory;
+  }
+  return kOk;
+}
+
+}  // namespace
+}  // namespace baton
+
+using namespace baton;
+
+extern "C" {
+
+// Return 0 when this process may use the build.
+int baton_prepare() {
+#if BATON_TILES
+  return request_tiles() ? 0 : 1;
+#else
+  return 0;
+#endif
+}
+
+// Return the number of entries of the layout of structs.h, and the entries.
+const int64_t* baton_struct_layout() { return kStructLayout; }
+
+// Run kernels one after the other; return the first status that is not 0, or 0.
+int baton_run_all(const KernelCall* calls, int64_t num_calls) {
+  for (int64_t i = 0; i < num_calls; ++i) {
+    const auto kernel = reinterpret_cast<int (*)(const void*)>(const_cast<void*>(calls[i].kernel));
+    if (const int status = kernel(calls[i].args)) return status;
+  }
+  return kOk;
+}
+
+int baton_decode_attention(const DecodeAttentionArgs* args) {
+  const DecodeKernel kernel = choose_kernel(*args);
+  if (!kernel.attention) return kUnsupportedLayout;
+  return run([&] { decode_attention(*args, kernel); });
+}
+
+int baton_varlen_attention(const VarlenAttentionArgs* args) {
+  if (args->layer.is_v_transposed) return kUnsupportedLayout;
+  return run([&] { varlen_attention(*args); });
+}
+
+int baton_kv_write(const KvWriteArgs* args) {
+  if (args->layer.element_bytes == 2) write_rows<uint16_t>(*args);
+  else write_rows<uint32_t>(*args);
+  return kOk;
+}
+
+int baton_rotate(const RotateArgs* args) {
+  if (args->write.layer.element_bytes == 2) rotate_rows<Bfloat16>(*args);
+  else rotate_rows<float>(*args);
+  return kOk;
+}
+
+int baton_kv_read(const KvReadArgs* args) {
+  if (args->layer.element_bytes == 2) read_rows<uint16_t>(*args);
+  else read_rows<uint32_t>(*args);
+  return kOk;
+}
+
+int baton_copy(const CopyArgs* args) { return copy_rows(*args) ? kOk : kRowOutOfRange; }
+
+int baton_norm(const NormArgs* args) {
+  return run([&] { normalise_rows(*args, reserve(norm_scratch(*args))); });
+}
+
+int baton_elementwise(const ElementwiseArgs* args) {
+  apply_to_rows(*args);
+  return kOk;
+}
+
+int baton_sample(const SampleArgs* args) {
+  return run([&] { sample_rows(*args, reserve(args->num_threads * Scores::size_of(*args))); });
+}
+
+// Return how many outputs lie side by side in packed weights.
+int baton_packed_panel_width() { return kPackedPanelWidth; }
+
+// Return how many neighbours of the inner dimension lie side by side in packed weights.
+int baton_packed_depth(int32_t is_bfloat16) { return is_bfloat16 ? Packing<PackedBfloat16>::kDepth : 1; }
+
+int baton_packed_linear(const PackedLinearArgs* args) {
+  packed_linear(*args);
+  return kOk;
+}
+
+int baton_quantize(const QuantizeArgs* args) {
+  quantize_rows(*args);
+  return kOk;
+}
+
+int baton_int8_linear(const Int8LinearArgs* args) {
+  return run([&] { int8_linear(*args, reserve(QuantizedRows::size_of(*args))); });
+}
+
+}  // extern "C"

@@ -1,0 +1,48 @@
+"""Kernels of the batch-invariant mode on CUDA devices: a token depends on nothing else in its step.
+
+Every slice, of one token or of many, is attended to by the kernel for chunks: a row walks over its keys in
+tiles of fixed size, in order. No kernel here adds atomically, splits its sums by the size of a batch, or
+has tiles that were chosen by measuring.
+Imported only where Triton is wanted: `TRITON_INTERPRET` is read when a kernel is defined.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from baton_kernels.interface.kernels import AttentionBatch
+from baton_kernels.triton.attention import TritonAttention, require_readable
+from baton_kernels.triton.kernel_configs import DEFAULT_ARCH, kernel_config
+from baton_kernels.triton.kernel_variant import device_arch
+from baton_kernels.triton.layers import TritonLayers
+from baton_kernels.triton.prefill import prefill
+from baton_kernels.triton.product import TritonProduct
+
+
+class InvariantTritonAttention(TritonAttention):
+    """One way to attend for slices of any length, for heads of at most `MAX_HEAD_DIM`."""
+
+    def attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scale: float,
+        softcap: float | None = None,
+    ) -> Tensor:
+        require_readable(kv_pool.dtype, q.shape[-1], device_arch())
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        config = kernel_config("attention_chunks", q.dtype, q.shape[-1], DEFAULT_ARCH)
+        prefill(out, q, kv_pool, layer, batch, scale, softcap, min_queries=1, config=config)
+        return out
+
+
+class InvariantTritonLayers(TritonLayers):
+    """`TritonLayers`, whose rows are computed by themselves, with linear layers of one tile shape."""
+
+    def product(self, weight: Tensor, bias: Tensor | None) -> TritonProduct:
+        return TritonProduct(weight, bias)

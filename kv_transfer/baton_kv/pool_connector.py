@@ -1,0 +1,93 @@
+"""The part that every backend shares: one local pool, peers by name, and pulls that are checked and ended."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Generic, Protocol, TypeVar
+
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.worker.worker_events import Pull, PullDone
+from baton_kv.connector import InvalidBlocksError, KVConnector, ProducerUnreachableError
+from baton_kv.description import Offer, describe_pool
+from baton_kv.running_pull import RunningPull, require_sound
+
+
+class Peer(Protocol):
+    """A connected peer's pool."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def num_blocks(self) -> int: ...
+
+
+PeerT = TypeVar("PeerT", bound=Peer)
+
+
+class PoolConnector(KVConnector, Generic[PeerT]):
+    """Refuses unsound pulls and hands the others to the backend, which reports each end to `_on_end`."""
+
+    def __init__(self, spec: KVSpec, epoch: int) -> None:
+        self._spec = spec
+        self._epoch = epoch
+        self._peers: dict[str, PeerT] = {}
+        self._sources: dict[int, str] = {}
+        """The peer of each pull in flight."""
+        self._ended: list[PullDone] = []
+
+    @property
+    @abstractmethod
+    def offer(self) -> Offer:
+        """The entry for the local pool in a description."""
+
+    @property
+    @abstractmethod
+    def num_blocks(self) -> int:
+        """Blocks of the local pool; RuntimeError before it is allocated."""
+
+    @abstractmethod
+    def _begin(self, peer: PeerT, pull: Pull) -> None:
+        """Take a sound pull of at least one block.
+
+        Raises:
+            ProducerUnreachableError: the peer cannot be reached.
+        """
+
+    def describe(self) -> bytes:
+        return describe_pool(self._spec, self._epoch, self.num_blocks, self.offer).encode()
+
+    def pull(self, pull: Pull) -> None:
+        if pull.pull_id in self._sources:
+            raise ValueError(f"pull_id is {pull.pull_id}; allowed: one that is not in flight")
+        self._sources[pull.pull_id] = pull.source.worker_id
+        try:
+            peer = self._require_sound(pull)
+            if pull.blocks:
+                self._begin(peer, pull)
+                return
+            done = RunningPull(pull).end()
+        except (InvalidBlocksError, ProducerUnreachableError) as error:
+            done = RunningPull(pull).end(str(error))
+        self._on_end(done)
+
+    def _require_sound(self, pull: Pull) -> PeerT:
+        peer = self._peers.get(pull.source.worker_id)
+        if peer is None:
+            raise InvalidBlocksError("source", pull.source.worker_id, f"one of {sorted(self._peers)}")
+        require_sound(
+            pull, epoch=peer.epoch, num_remote_blocks=peer.num_blocks, num_local_blocks=self.num_blocks
+        )
+        return peer
+
+    def _on_end(self, done: PullDone) -> None:
+        del self._sources[done.pull_id]
+        self._ended.append(done)
+
+    def _take_ended(self) -> list[PullDone]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _drop_ended(self, pull_id: int) -> None:
+        """Forget the end of a pull that was not taken yet."""
+        self._ended = [done for done in self._ended if done.pull_id != pull_id]

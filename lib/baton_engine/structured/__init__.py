@@ -1,1 +1,0 @@
-"""Forms of outputs: grammars, compiled off the loop, that say which tokens may come next."""

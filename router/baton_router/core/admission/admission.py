@@ -1,0 +1,162 @@
+"""Admission control: which requests a router accepts, queues or refuses.
+
+Owned by the router's core. A request is examined on arrival, waits in the queue while no worker has room
+for it, and is accounted for when it is over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from baton_core.fair_queue import FairQueue
+from baton_core.requests.request_context import RequestContext, Slo
+from baton_core.sessions.router_messages import RequestSpec
+from baton_router.core.admission.admission_gate import AdmissionGate, DispatchLimit
+from baton_router.core.admission.admission_outcome import AdmissionOutcome, Refusal, retry_after
+from baton_router.core.admission.drain_rate import DrainRate
+from baton_router.core.admission.output_forecast import OutputForecast
+from baton_router.core.admission.rate_limits import Rate, RateLimit, RateLimits
+from baton_router.core.fleet.fleet import Fleet
+
+_RATES = {Rate.REQUESTS: AdmissionOutcome.REQUEST_RATE, Rate.TOKENS: AdmissionOutcome.TOKEN_RATE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionConfig:
+    slo: Slo = field(default_factory=Slo)
+    """Targets of requests without their own."""
+    rate_limit: RateLimit = field(default_factory=RateLimit)
+    max_queued_requests: int = 1024
+    """Maximum number of requests that wait for a worker."""
+    aging_s: float = 10.0
+    """Wait that counts as one step of priority."""
+    dispatch_limit: DispatchLimit = field(default_factory=DispatchLimit)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Request:
+    """A request that was accepted and is not over."""
+
+    spec: RequestSpec
+    context: RequestContext
+    accepted_s: float
+    gate: AdmissionGate
+    num_tokens: int
+    """Prompt and expected output."""
+    was_placed: bool = False
+
+
+class Admission:
+    """Knows requests by the client's name."""
+
+    def __init__(self, config: AdmissionConfig, fleet: Fleet) -> None:
+        self.queue = FairQueue(config.aging_s)
+        self.num_by_outcome: Counter[AdmissionOutcome] = Counter()
+        """Number of requests by outcome."""
+        self._config = config
+        self._fleet = fleet
+        self._limits = RateLimits(config.rate_limit)
+        self._forecast = OutputForecast()
+        self._drain = DrainRate()
+        self._requests: dict[str, _Request] = {}
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a worker."""
+        return len(self.queue)
+
+    def examine(self, now: float, spec: RequestSpec, tenant: str) -> Refusal | None:
+        """Refuse a request that exceeds the tenant's rate limits; None if it is accepted."""
+        shortage = self._limits.shortage(now, tenant, self._forecast.num_tokens(tenant, spec))
+        if shortage is None:
+            return None
+        name = f"{shortage.rate} per minute of this key"
+        text = f"{name} are at their limit of {shortage.limit:g}; there is room in {shortage.wait_s:.3g} s"
+        return self._refuse(_RATES[shortage.rate], text, shortage.wait_s)
+
+    def refuse_full(self, num_requests: int) -> Refusal:
+        """Refuse a request because the router has its maximum of requests."""
+        text = f"the router has {num_requests} requests, its maximum"
+        return self._refuse(AdmissionOutcome.ROUTER_FULL, text, None)
+
+    def take(self, now: float, spec: RequestSpec, context: RequestContext) -> AdmissionGate:
+        """Account for a request from here on; returns its admission gate."""
+        own, default = context.slo, self._config.slo
+        slo = Slo(
+            ttft_s=default.ttft_s if own.ttft_s is None else own.ttft_s,
+            tpot_s=default.tpot_s if own.tpot_s is None else own.tpot_s,
+        )
+        gate = AdmissionGate(
+            replace(context, slo=slo),
+            now if context.arrived_s is None else context.arrived_s,
+            dispatch_limit=self._config.dispatch_limit,
+            fleet=self._fleet,
+            counts=self.num_by_outcome,
+        )
+        num_tokens = self._forecast.num_tokens(context.tenant, spec)
+        self._limits.spend(now, context.tenant, num_requests=1, num_tokens=num_tokens)
+        self._requests[spec.request_id] = _Request(
+            spec=spec, context=context, accepted_s=now, gate=gate, num_tokens=num_tokens
+        )
+        return gate
+
+    def wait(self, now: float, request_id: str) -> None:
+        """Queue a request without workers, unless it waits already."""
+        if request_id in self.queue:
+            return
+        request = self._requests[request_id]
+        self.queue.join(
+            request_id,
+            tenant=request.context.tenant,
+            num_tokens=0 if request.was_placed else request.num_tokens,
+            priority=request.spec.priority,
+            since_s=request.accepted_s,
+        )
+        self._drain.note(now, is_busy=True)
+
+    def place(self, now: float, request_id: str) -> None:
+        """Take a placed request out of the queue."""
+        request = self._requests[request_id]
+        if request_id in self.queue:
+            self._drain.note(now, self.queue.take(request_id), is_busy=bool(self.queue))
+        if not request.was_placed:
+            request.was_placed = True
+            self.num_by_outcome[AdmissionOutcome.ADMITTED] += 1
+
+    def end(self, now: float, request_id: str, num_output_tokens: int, *, is_finished: bool) -> None:
+        """End a request: correct its rate limits and its forecast by the actual number of tokens."""
+        request = self._requests.pop(request_id)
+        if request_id in self.queue:
+            self.queue.drop(request_id)
+            self._drain.note(now, is_busy=bool(self.queue))
+        tenant, spec = request.context.tenant, request.spec
+        num_prompt_tokens = len(spec.prompt_token_ids) if request.was_placed else 0
+        self._limits.spend(now, tenant, num_tokens=num_prompt_tokens + num_output_tokens - request.num_tokens)
+        if is_finished:
+            self._forecast.learn(tenant, spec, num_output_tokens)
+
+    def check_wait(self, now: float, request_id: str) -> Refusal | None:
+        """Refuse a waiting request that will probably be dispatched too late."""
+        wait_s = self._drain.wait_s(self.queue.num_tokens_ahead(request_id))
+        return self._requests[request_id].gate.check_wait(now, wait_s or 0.0)
+
+    def overflow(self) -> tuple[str, Refusal] | None:
+        """Return a request that must leave a full queue, and its refusal; None while there is room."""
+        if len(self.queue) <= self._config.max_queued_requests:
+            return None
+        request_id = self.queue.last_of_longest()
+        assert request_id is not None, "the queue is not empty"
+        text = f"{len(self.queue) - 1} requests wait for a worker, the maximum"
+        wait_s = self._drain.wait_s(self.queue.num_tokens)
+        return request_id, self._refuse(AdmissionOutcome.QUEUE_FULL, text, wait_s)
+
+    def check_invariants(self, waiting: set[str]) -> None:
+        """Raise AssertionError unless the queue has exactly the waiting requests, in order."""
+        self.queue.check_invariants()
+        assert {request_id for request_id in self._requests if request_id in self.queue} == waiting
+        assert len(self.queue) == len(waiting) <= self._config.max_queued_requests
+
+    def _refuse(self, outcome: AdmissionOutcome, message: str, wait_s: float | None) -> Refusal:
+        self.num_by_outcome[outcome] += 1
+        return Refusal(outcome=outcome, message=message, retry_after_s=retry_after(wait_s))

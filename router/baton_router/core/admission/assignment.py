@@ -1,0 +1,155 @@
+"""The workers of one request, and the load reserved at them for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from baton_core.load_reservation import LoadReservation
+from baton_core.model.model_identity import ModelIdentity
+from baton_core.sessions.router_messages import RequestSpec
+from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.placement.eligibility import Unplaceable
+from baton_router.core.placement.placement import Placement, place, place_decoder
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.placement.placement_record import Decision
+from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerView
+
+MAX_DECISIONS: Final = 32
+"""Decisions remembered of a request; the oldest are forgotten first."""
+
+
+class Assignment:
+    """Places one request on a snapshot of the fleet, and reserves load; workers that refused are left out."""
+
+    def __init__(
+        self, spec: RequestSpec, config: PlacementConfig, fleet: Fleet, *, session_id: str = ""
+    ) -> None:
+        self.placement: Placement | None = None
+        self._spec = spec
+        self._config = _config_for(spec, config)
+        self._fleet = fleet
+        self._session_id = session_id
+        self.avoided: Mapping[str, str] = {}
+        """Workers that must not get the request now, each with the reason."""
+        self.decisions: list[Decision] = []
+        """Decisions in order; of several in a row that found no place, only the last."""
+        self._refused_by: frozenset[str] = frozenset()
+        self._reservations: list[LoadReservation] = []
+        self._hashed_for: ModelIdentity | None = None
+        self._hashes: list[bytes] = []
+
+    @property
+    def current(self) -> Placement:
+        """The placement; the request must have one."""
+        assert self.placement is not None, "the request was placed"
+        return self.placement
+
+    def resume(self, spec: RequestSpec) -> None:
+        """Place the request from here on with the tokens that it has generated."""
+        self._spec, self._hashed_for, self.avoided = spec, None, {}
+        self._config = _config_for(spec, self._config)
+
+    def choose(self, now: float) -> Placement | Unplaceable:
+        """Place the request and reserve load at its workers."""
+        request, views = self._snapshot(now)
+        outcome, decision = place(request, views, self._config, self._excluded)
+        self._remember(decision)
+        if isinstance(outcome, Unplaceable) and outcome.is_permanent:
+            outcome = replace(
+                outcome, reason="; ".join(filter(None, (outcome.reason, self._fleet.why_absent(now))))
+            )
+        if isinstance(outcome, Placement):
+            self.placement = outcome
+            self._fleet.count_placement()
+            self._reserve_prefill(decision)
+            self._reserve_decode(outcome)
+        return outcome
+
+    def withdraw(self, reason: str) -> None:
+        """Take back a placement before any worker knows of it."""
+        self.release()
+        self._remember(replace(self.decisions.pop(), chosen=None, reason=reason))
+
+    def reassign_decoder(self, now: float, *, is_computed: bool = False) -> bool:
+        """Choose another decode worker for the same prefill worker, as `place_decoder`, if one is left."""
+        request, views = self._snapshot(now)
+        prefill = self.current.prefill
+        decoder, decision = place_decoder(
+            request, views, prefill, self._config, self._excluded, is_computed=is_computed
+        )
+        self._remember(decision)
+        if decoder is None:
+            return False
+        self.placement = replace(self.current, decode=decoder, reason=decision.reason)
+        self._reserve_decode(self.placement)
+        return True
+
+    def refuse(self, worker_id: str) -> None:
+        """Leave a worker out from here on; it keeps nothing of the request."""
+        self._release(lambda reservation: reservation.worker_id == worker_id)
+        self._refused_by |= {worker_id}
+
+    def forget_refusals(self) -> None:
+        """Consider workers again that refused the request."""
+        self._refused_by = frozenset()
+
+    def end_prefill(self) -> None:
+        """Release the prompt's tokens: the prompt is computed."""
+        self._release(lambda reservation: reservation.num_tokens > 0)
+
+    def end_transfer(self) -> None:
+        """Release the prompt's blocks: they have arrived at the decode worker."""
+        self._release(lambda reservation: reservation.num_blocks > 0)
+
+    def release(self) -> tuple[str, ...]:
+        """Release all load; returns the workers that may have something of the request."""
+        self._release(lambda reservation: True)
+        placement, self.placement = self.placement, None
+        return tuple(dict.fromkeys((placement.decode, placement.prefill))) if placement else ()
+
+    @property
+    def _excluded(self) -> dict[str, str]:
+        return {**self.avoided, **dict.fromkeys(self._refused_by, "has refused it")}
+
+    def _snapshot(self, now: float) -> tuple[PlacementRequest, list[WorkerView]]:
+        """Return the request and the workers; the prompt is hashed once for each identity of the fleet."""
+        identity = self._fleet.identity
+        reads_prefixes = self._spec.params.reads_prefix_cache
+        if reads_prefixes and identity is not None and identity != self._hashed_for:
+            self._hashed_for, self._hashes = identity, self._fleet.prompt_hashes(self._spec)
+        views = self._fleet.views(len(self._spec.given_token_ids), self._hashes)
+        headroom = self._config.headroom_tokens
+        return self._fleet.request(now, self._spec, self._session_id, self._hashes, headroom), views
+
+    def _remember(self, decision: Decision) -> None:
+        is_again = bool(self.decisions) and decision.chosen is None and self.decisions[-1].chosen is None
+        if is_again or len(self.decisions) == MAX_DECISIONS:
+            del self.decisions[-1 if is_again else 0]
+        self.decisions.append(decision)
+
+    def _reserve_prefill(self, decision: Decision) -> None:
+        assert decision.chosen is not None, "it was placed"
+        num_uncached = max(1, len(self._spec.given_token_ids) - decision.chosen.num_cached_tokens)
+        self._reserve(LoadReservation(decision.chosen.prefill, num_tokens=num_uncached))
+
+    def _reserve_decode(self, placement: Placement) -> None:
+        self._reserve(LoadReservation(placement.decode, num_sequences=self._spec.num_sequences))
+        if placement.is_split:
+            num_blocks = self._fleet.num_blocks(len(self._spec.given_token_ids))
+            self._reserve(LoadReservation(placement.decode, num_blocks=num_blocks))
+
+    def _reserve(self, reservation: LoadReservation) -> None:
+        self._fleet.reserve(reservation)
+        self._reservations.append(reservation)
+
+    def _release(self, is_over: Callable[[LoadReservation], bool]) -> None:
+        for reservation in [reservation for reservation in self._reservations if is_over(reservation)]:
+            self._reservations.remove(reservation)
+            self._fleet.release(reservation)
+
+
+def _config_for(spec: RequestSpec, config: PlacementConfig) -> PlacementConfig:
+    """Return the placement settings: several resumed sequences must stay at one worker."""
+    return replace(config, split=SplitMode.NEVER) if len(spec.resumed) > 1 else config

@@ -1,0 +1,104 @@
+"""Rate limits per tenant and minute: a bucket of requests and a bucket of tokens for each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+MAX_TENANTS: Final = 4096
+"""Maximum number of tenants with buckets; the least recently active is forgotten first."""
+_WINDOW_S: Final = 60.0
+
+
+class Rate(StrEnum):
+    """The limited quantity."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimit:
+    """Limits of each tenant per minute; None is no limit."""
+
+    requests: float | None = None
+    tokens: float | None = None
+    """Tokens of prompts and outputs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """The limit for which a tenant has to wait, and the wait."""
+
+    rate: Rate
+    limit: float
+    wait_s: float
+
+
+class RateLimits:
+    """Token buckets that hold the amount of one minute; unused tokens above it are lost.
+
+    A request that is larger than its bucket passes when the bucket is full, and leaves it in debt.
+    """
+
+    def __init__(self, limit: RateLimit, max_tenants: int = MAX_TENANTS) -> None:
+        limits = {Rate.REQUESTS: limit.requests, Rate.TOKENS: limit.tokens}
+        self._limits = {rate: value for rate, value in limits.items() if value is not None}
+        self._max_tenants = max_tenants
+        self._buckets: OrderedDict[str, dict[Rate, _Bucket]] = OrderedDict()
+
+    @property
+    def num_tenants(self) -> int:
+        """Number of tenants with buckets."""
+        return len(self._buckets)
+
+    def shortage(self, now: float, tenant: str, num_tokens: float) -> Shortage | None:
+        """Return the shortage for one more request of this number of tokens; None if there is none."""
+        needs = {Rate.REQUESTS: 1.0, Rate.TOKENS: num_tokens}
+        waits = {
+            rate: bucket.wait_s(now, needs[rate]) for rate, bucket in self._buckets_of(now, tenant).items()
+        }
+        rate = max(waits, key=lambda rate: waits[rate], default=None)
+        if rate is None or waits[rate] <= 0:
+            return None
+        return Shortage(rate=rate, limit=self._limits[rate], wait_s=waits[rate])
+
+    def spend(self, now: float, tenant: str, *, num_requests: int = 0, num_tokens: float = 0.0) -> None:
+        """Take from the tenant's buckets; negative amounts are returned to them."""
+        amounts = {Rate.REQUESTS: float(num_requests), Rate.TOKENS: num_tokens}
+        for rate, bucket in self._buckets_of(now, tenant).items():
+            bucket.take(now, amounts[rate])
+
+    def _buckets_of(self, now: float, tenant: str) -> dict[Rate, _Bucket]:
+        if not self._limits:
+            return {}
+        if tenant not in self._buckets:
+            self._buckets[tenant] = {rate: _Bucket(limit, now) for rate, limit in self._limits.items()}
+            if len(self._buckets) > self._max_tenants:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(tenant)
+        return self._buckets[tenant]
+
+
+class _Bucket:
+    """Starts full and fills evenly."""
+
+    def __init__(self, capacity: float, now: float) -> None:
+        self._capacity = capacity
+        self._level = capacity
+        self._filled_s = now
+
+    def wait_s(self, now: float, amount: float) -> float:
+        self._fill(now)
+        return (min(amount, self._capacity) - self._level) * _WINDOW_S / self._capacity
+
+    def take(self, now: float, amount: float) -> None:
+        self._fill(now)
+        self._level = min(self._capacity, self._level - amount)
+
+    def _fill(self, now: float) -> None:
+        gained = max(0.0, now - self._filled_s) * self._capacity / _WINDOW_S
+        self._level = min(self._capacity, self._level + gained)
+        self._filled_s = max(now, self._filled_s)

@@ -1,0 +1,314 @@
+"""The workers that a router knows: their status, their cached prefixes and the load reserved at them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from baton_core.blocks.block_hash import block_hashes, root_hash
+from baton_core.errors import IncompatibleWorkerError
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.load_reservation import LoadReservation
+from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity
+from baton_core.sessions.control_messages import ControlResult
+from baton_core.sessions.router_messages import KVSource, RequestSpec
+from baton_core.sessions.served_model import ServedModel
+from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad, WorkerRates
+from baton_router.core.fleet.member import Member
+from baton_router.core.fleet.prefix_index import NUM_SHARDS, PrefixIndex
+from baton_router.core.placement.placement_snapshot import (
+    EXPECTED_OUTPUT_TOKENS,
+    PlacementRequest,
+    WorkerView,
+    speed_of,
+    typical_rates,
+)
+from baton_router.core.placement.rate_aging import Report, aged_rates
+from baton_router.core.worker_processes import AbsentWorker, WorkerProcesses
+
+SWEEP_ENTRIES: Final = 512
+"""Index entries swept between two events, in well under a millisecond."""
+AGE_EVERY_S: Final = 0.25
+"""Shortest time between two computations of the aged rates, unless a rate has just become known.
+
+Heartbeats of a large fleet come all the time, and each would change the rates of all workers."""
+
+
+class Fleet:
+    """The workers of one model, and the load that routers have reserved at them."""
+
+    def __init__(self, index_shards: int = NUM_SHARDS) -> None:
+        self._members: dict[str, Member] = {}
+        self._index = PrefixIndex(index_shards)
+        self._peer_loads: dict[str, dict[str, LoadReservation]] = {}
+        """The load that other routers have reserved, by router and worker."""
+        self._rates: Mapping[str, WorkerRates] | None = None
+        """Aged rates by worker; None where they have to be computed again."""
+        self._aged_s = -math.inf
+        self._has_new_rates = False
+        """True if reports have changed the rates since then."""
+        self._num_placed = 0
+        self._model: ServedModel | None = None
+        self.processes = WorkerProcesses()
+        """The workers' processes, where a launcher reports them."""
+
+    @property
+    def identity(self) -> ModelIdentity | None:
+        """The model identity that all members share; None while there is no member."""
+        first = next(iter(self._members.values()), None)
+        return first.info.identity if first else None
+
+    @property
+    def is_ready(self) -> bool:
+        """True if a serving worker can decode and a serving worker can prefill."""
+        roles = [member.role for member in self._members.values() if member.load.is_serving]
+        return any(role.can_decode for role in roles) and any(role.can_prefill for role in roles)
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence of any member, in tokens, of those that decode if any; 0 without one."""
+        members = self._members.values()
+        decoders = [member for member in members if member.role.can_decode]
+        return max((member.max_model_len for member in decoders or members), default=0)
+
+    @property
+    def has_no_reservations(self) -> bool:
+        members = self._members.values()
+        return not any(
+            m.num_reserved_tokens or m.num_reserved_sequences or m.num_reserved_blocks for m in members
+        )
+
+    def workers(self) -> list[tuple[WorkerInfo, WorkerLoad]]:
+        return [(member.info, member.load) for member in self._members.values()]
+
+    def absent(self, now: float) -> list[AbsentWorker]:
+        """Return the workers that are loading or wait for a restart."""
+        return self.processes.absent(now, self._members.keys())
+
+    def why_absent(self, now: float) -> str:
+        """Return how many workers are registered and what the others do; empty where none is absent."""
+        return self.processes.explain(now, self._members.keys())
+
+    def saturated(self, sequences_per_seat: float) -> frozenset[str]:
+        """Return the workers that have reached their dispatch limit of sequences per seat."""
+        return frozenset(
+            worker_id
+            for worker_id, member in self._members.items()
+            if member.num_sequences >= sequences_per_seat * member.info.max_num_seqs
+        )
+
+    def serve(self, model: ServedModel) -> None:
+        """Accept only workers of this model from now on."""
+        self._model = model
+
+    def check(self, info: WorkerInfo) -> None:
+        """Refuse a worker of another model, or one that cannot exchange blocks with the members.
+
+        A member of the same name is not compared: it may be the same worker before a restart.
+
+        Raises:
+            IncompatibleWorkerError: names the field, its value and what is allowed.
+        """
+        if (version := info.identity.protocol_version) != PROTOCOL_VERSION:
+            text = f"protocol_version is {version}; allowed: {PROTOCOL_VERSION}, that of this router"
+            raise IncompatibleWorkerError(text, is_permanent=True)
+        if self._model is not None:
+            self._model.require_same(info)
+        for worker_id, member in self._members.items():
+            if worker_id != info.worker_id:
+                member.info.identity.require_compatible(info.identity)
+
+    def join(self, info: WorkerInfo) -> None:
+        """Add a worker.
+
+        Raises:
+            IncompatibleWorkerError: as `check`, or a member has its name.
+        """
+        self.check(info)
+        if info.worker_id in self._members:
+            raise IncompatibleWorkerError(
+                f"worker_id is {info.worker_id!r}; allowed: a name that no registered worker has"
+            )
+        load = WorkerLoad(num_available_blocks=info.num_blocks)
+        self._members[info.worker_id] = Member(info=info, load=load)
+        self._rates = None
+        self._index.begin_epoch(info.worker_id, info.epoch)
+        self._update_peer_load(info.worker_id)
+
+    def leave(self, worker_id: str) -> None:
+        self._members.pop(worker_id, None)
+        for name in self._members:
+            self.mark_pair(worker_id, name, is_broken=False)
+        self._rates = None
+        self._index.drop(worker_id)
+
+    def set_peer_load(self, router_id: str, reservations: Sequence[LoadReservation]) -> None:
+        """Replace the load that another router has reserved."""
+        before = self._peer_loads.pop(router_id, {})
+        if reservations:
+            self._peer_loads[router_id] = {reservation.worker_id: reservation for reservation in reservations}
+        for worker_id in {**before, **self._peer_loads.get(router_id, {})}:
+            self._update_peer_load(worker_id)
+
+    def report(self, now: float, worker_id: str, load: WorkerLoad) -> None:
+        if (member := self._members.get(worker_id)) is not None:
+            is_urgent = load.role != member.load.role or load.rates.known != member.load.rates.known
+            self._has_new_rates = self._has_new_rates or load.rates != member.load.rates
+            if is_urgent or (self._has_new_rates and now >= self._aged_s + AGE_EVERY_S):
+                self._rates, self._aged_s, self._has_new_rates = None, now, False
+            member.report(now, load)
+
+    def rates(self) -> Mapping[str, WorkerRates]:
+        """Return the rates assumed of each worker, aged where others have newer ones."""
+        if self._rates is None:
+            members = self._members.items()
+            self._rates = aged_rates(
+                Report(name, member.role, member.load.rates, member.learned_at) for name, member in members
+            )
+            typical = typical_rates(self._rates.values())
+            for name, member in members:
+                member.set_speed(speed_of(self._rates[name], typical))
+        return self._rates
+
+    def mark_pair(self, prefill: str, decode: str, *, is_broken: bool) -> None:
+        """Record whether blocks of one worker arrive at another."""
+        if (member := self._members.get(decode)) is not None:
+            member.mark_source(prefill, is_broken=is_broken)
+
+    @property
+    def num_broken_pairs(self) -> int:
+        """Number of pairs of members between which transfers fail."""
+        return sum(len(member.broken_sources) for member in self._members.values())
+
+    def update_status(self, worker_id: str, result: ControlResult) -> None:
+        """Apply the status from a control result, before the worker's next report."""
+        if (member := self._members.get(worker_id)) is not None:
+            load = replace(
+                member.load,
+                is_asleep=result.is_asleep,
+                is_paused=result.is_paused,
+                role=result.role or member.load.role,
+                is_role_fixed=result.is_role_fixed,
+                is_draining=result.is_draining,
+            )
+            member.set_load(load)
+            self._rates = None
+
+    def apply_delta(self, worker_id: str, delta: CacheDelta, epoch: int | None = None) -> bool:
+        """Apply a worker's cache update; False when an earlier update was missed.
+
+        Without an epoch it comes from a member's session; with one it may come before the worker has joined.
+        """
+        if epoch is None:
+            member = self._members.get(worker_id)
+            return member is None or self._index.apply(worker_id, delta, member.info.epoch)
+        return self._index.apply(worker_id, delta, epoch)
+
+    @property
+    def needs_sweep(self) -> bool:
+        """True while the index has entries of workers that are gone."""
+        return self._index.needs_sweep
+
+    def sweep(self) -> None:
+        """Remove some entries of workers that are gone; called often, each time for a small part."""
+        self._index.sweep(SWEEP_ENTRIES)
+
+    def reserve(self, reservation: LoadReservation) -> None:
+        """Count load that this router places at a worker."""
+        if (member := self._members.get(reservation.worker_id)) is not None:
+            member.add_load(reservation, 1)
+
+    def release(self, reservation: LoadReservation) -> None:
+        """Take a reservation back."""
+        if (member := self._members.get(reservation.worker_id)) is not None:
+            member.add_load(reservation, -1)
+
+    def reservations(self) -> tuple[LoadReservation, ...]:
+        """Return the load that this router has reserved, by worker; workers without any are left out."""
+        reserved = (
+            LoadReservation(
+                worker_id,
+                member.num_reserved_tokens,
+                member.num_reserved_sequences,
+                member.num_reserved_blocks,
+            )
+            for worker_id, member in self._members.items()
+        )
+        return tuple(reservation for reservation in reserved if any(reservation[1:]))
+
+    def source(self, worker_id: str) -> KVSource:
+        """Return the KV source for a decode worker that pulls from this worker."""
+        info = self._members[worker_id].info
+        return KVSource(
+            worker_id=worker_id,
+            epoch=info.epoch,
+            peer_address=info.peer_address,
+            kv_description=info.kv_description,
+        )
+
+    def num_blocks(self, num_prompt_tokens: int) -> int:
+        """Return the number of blocks that a computed prompt takes."""
+        assert self.identity is not None, "only workers have blocks"
+        return self.identity.paging.num_blocks(num_prompt_tokens)
+
+    def prompt_hashes(self, spec: RequestSpec) -> list[bytes]:
+        """Return the hashes of the full blocks of the request's known tokens, as the members compute them."""
+        assert self.identity is not None, "hashes depend on the model"
+        root = root_hash(self.identity, spec.cache_salt)
+        return block_hashes(root, spec.given_token_ids, self.identity.block_size)
+
+    def views(self, num_prompt_tokens: int, hashes: Sequence[bytes]) -> list[WorkerView]:
+        """Return each worker as placement sees it, for a prompt whose blocks have these hashes."""
+        if self.identity is None:
+            return []
+        self.rates()
+        num_blocks = self.num_blocks(num_prompt_tokens)
+        num_cached, block_size = self._index.num_cached_blocks(hashes), self.identity.block_size
+        return [
+            member.view(num_cached.get(worker_id, 0) * block_size, num_blocks)
+            for worker_id, member in self._members.items()
+        ]
+
+    def request(
+        self, now: float, spec: RequestSpec, session_id: str, hashes: Sequence[bytes], headroom_tokens: int
+    ) -> PlacementRequest:
+        """Return the request as placement sees it; `hashes` are those of its prompt.
+
+        A worker must hold the known tokens and the headroom, or all possible output if that is less.
+        """
+        num_tokens, params = len(spec.given_token_ids), spec.params
+        info = next((member.info for member in self._members.values()), None)
+        return PlacementRequest(
+            request_id=spec.request_id,
+            at_s=now,
+            num_prompt_tokens=num_tokens,
+            num_blocks=self.num_blocks(num_tokens) if info else 0,
+            block_size=info.identity.block_size if info else 1,
+            block_bytes=info.block_bytes if info else 1,
+            num_sequences=spec.num_sequences,
+            num_output_tokens=min(params.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS),
+            num_needed_tokens=_num_needed_tokens(spec, headroom_tokens),
+            priority=spec.priority,
+            session_id=session_id,
+            prompt_key=hashes[0].hex() if hashes else "",
+            turn=self._num_placed,
+        )
+
+    def count_placement(self) -> None:
+        """Count a placed request; round-robin continues with the next worker."""
+        self._num_placed += 1
+
+    def _update_peer_load(self, worker_id: str) -> None:
+        if (member := self._members.get(worker_id)) is not None:
+            loads = self._peer_loads.values()
+            member.set_peer_load([load[worker_id] for load in loads if worker_id in load])
+
+
+def _num_needed_tokens(spec: RequestSpec, headroom_tokens: int) -> int:
+    """Return the known tokens of the longest sequence, plus the output tokens it is expected to get."""
+    num_prompt_tokens, max_tokens = len(spec.prompt_token_ids), spec.params.max_tokens
+    num_tokens = num_prompt_tokens + max((len(one.token_ids) for one in spec.resumed), default=0)
+    most = num_tokens + 1 if max_tokens is None else num_prompt_tokens + max_tokens
+    return min(most, num_tokens + headroom_tokens)

@@ -1,0 +1,128 @@
+"""One worker of a fleet: its own reports, and the load that routers have reserved at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from baton_core.load_reservation import NO_LOAD, LoadReservation, total
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
+from baton_router.core.fleet.token_queue import TokenQueue
+from baton_router.core.placement.placement_snapshot import PRIOR_SPEED, WorkerSpeed, WorkerView
+from baton_router.core.placement.rate_aging import NEVER_LEARNED, LearnedAt
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A worker's status, its reserved load, and its cached view for placement."""
+
+    info: WorkerInfo
+    load: WorkerLoad
+    num_reserved_tokens: int = 0
+    num_reserved_sequences: int = 0
+    num_reserved_blocks: int = 0
+    """Blocks of prompts that are on their way to it."""
+    peer_load: LoadReservation = NO_LOAD
+    """Load reserved by all other routers together."""
+    queue: TokenQueue = field(default_factory=TokenQueue)
+    broken_sources: frozenset[str] = frozenset()
+    """Workers whose blocks do not arrive here."""
+    learned_at: LearnedAt = NEVER_LEARNED
+    """The times at which it learned its rates."""
+    max_model_len: int = field(init=False)
+    """Longest sequence that it holds, in tokens: the reported value, or less if its pool is smaller."""
+    _speed: WorkerSpeed = PRIOR_SPEED
+    _num_reservable: int = 0
+    _last_view: WorkerView | None = None
+    """The view of the last request; None where something has changed since."""
+
+    def __post_init__(self) -> None:
+        paging, info = self.info.identity.paging, self.info
+        self.max_model_len = paging.max_tokens(info.num_blocks, 1, info.max_model_len)
+
+    @property
+    def role(self) -> Role:
+        """The role that it prefers now."""
+        return self.load.role or self.info.role
+
+    @property
+    def num_sequences(self) -> int:
+        """Sequences reserved by all routers."""
+        return self.num_reserved_sequences + self.peer_load.num_sequences
+
+    def report(self, now: float, load: WorkerLoad) -> None:
+        self.learned_at = self.learned_at.after(now, self.load.rates, load.rates)
+        self.set_load(load)
+        self.queue.report(load.num_queued_tokens)
+
+    def set_load(self, load: WorkerLoad) -> None:
+        """Replace the load, without its queue: only a report of the worker changes that."""
+        self.load, self._last_view = load, None
+
+    def mark_source(self, worker_id: str, *, is_broken: bool) -> None:
+        """Record whether blocks of another worker arrive here."""
+        others = self.broken_sources - {worker_id}
+        self.broken_sources, self._last_view = others | {worker_id} if is_broken else others, None
+
+    def add_load(self, reservation: LoadReservation, sign: int) -> None:
+        """Add this router's reservation, or take it back where `sign` is -1."""
+        self.num_reserved_tokens += sign * reservation.num_tokens
+        self.num_reserved_sequences += sign * reservation.num_sequences
+        self.num_reserved_blocks += sign * reservation.num_blocks
+        self.queue.change(sign * reservation.num_tokens)
+        self._last_view = None
+
+    def set_peer_load(self, reservations: Iterable[LoadReservation]) -> None:
+        """Replace the load of the other routers."""
+        before, self.peer_load = self.peer_load, total(self.info.worker_id, reservations)
+        self.queue.change(self.peer_load.num_tokens - before.num_tokens)
+        self._last_view = None
+
+    @property
+    def num_reservable_blocks(self) -> int:
+        """Blocks that one more reservation may take: half of the pool, or all of it for a single one."""
+        num_available = self.load.num_available_blocks
+        num_reserved = self.num_reserved_blocks + self.peer_load.num_blocks
+        return min(num_available, self.info.num_blocks // 2 - num_reserved) if num_reserved else num_available
+
+    def set_speed(self, speed: WorkerSpeed) -> None:
+        """Set the speed that placement assumes."""
+        if speed != self._speed:
+            self._speed, self._last_view = speed, None
+
+    def view(self, num_cached_tokens: int, num_blocks: int) -> WorkerView:
+        """Return the worker as seen by a request with this cached prefix and this need of blocks.
+
+        The last view is reused where it still holds: every request needs a view of every worker.
+        """
+        view = self._last_view
+        if view is None:
+            view = self._last_view = self._base_view()
+        can_reserve = num_blocks <= self._num_reservable
+        if view.num_cached_tokens != num_cached_tokens or view.can_reserve is not can_reserve:
+            view = self._last_view = view._replace(
+                num_cached_tokens=num_cached_tokens, can_reserve=can_reserve
+            )
+        return view
+
+    def _base_view(self) -> WorkerView:
+        """Return the worker as seen by a request without a cached prefix."""
+        load, info = self.load, self.info
+        self._num_reservable = self.num_reservable_blocks
+        return WorkerView(
+            worker_id=info.worker_id,
+            role=self.role,
+            num_cached_tokens=0,
+            num_queued_tokens=self.queue.num_tokens,
+            num_sequences=self.num_sequences,
+            can_reserve=True,
+            is_asleep=load.is_asleep,
+            is_paused=load.is_paused,
+            is_draining=load.is_draining,
+            is_faulty=bool(load.fault),
+            num_free_blocks=load.num_available_blocks,
+            max_num_seqs=info.max_num_seqs,
+            speed=self._speed,
+            broken_sources=self.broken_sources,
+            max_model_len=self.max_model_len,
+        )

@@ -1,0 +1,41 @@
+"""The reason for which a fleet is not ready."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_router.core.worker_processes import AbsentWorker
+
+MAX_NAMED: Final = 8
+"""Maximum number of workers in a reason."""
+
+
+def why_not_ready(
+    workers: Iterable[tuple[WorkerInfo, WorkerLoad]], absent: Sequence[AbsentWorker] = ()
+) -> str:
+    """Return the half of a request that no worker serves, with reasons; empty if both are served.
+
+    `absent` are workers that have no session, but a process, or will have one again.
+    """
+    known = sorted(workers, key=lambda one: one[0].worker_id)
+    prefillers = [one for one in known if (one[1].role or one[0].role).can_prefill]
+    decoders = [one for one in known if (one[1].role or one[0].role).can_decode]
+    absent_prefillers = [one for one in absent if one.role.can_prefill]
+    absent_decoders = [one for one in absent if one.role.can_decode]
+    for part, able, awaited in (
+        ("prefills", prefillers, absent_prefillers),
+        ("decodes", decoders, absent_decoders),
+    ):
+        if not any(load.is_serving for _, load in able):
+            why = [f"{info.worker_id} {_why_not_serving(load)}" for info, load in able]
+            why = [*why, *map(str, awaited)][:MAX_NAMED]
+            return f"no worker {part}: {', '.join(why) or 'none is registered'}"
+    return ""
+
+
+def _why_not_serving(load: WorkerLoad) -> str:
+    if load.fault:
+        return f"is faulty ({load.fault})"
+    return "sleeps" if load.is_asleep else "drains" if load.is_draining else "is paused"

@@ -1,0 +1,188 @@
+"""The workers that may take each part of a request, and the reasons where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from baton_core.sessions.worker_info import Role
+from baton_router.core.placement.filters import available, reason_against
+from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
+from baton_router.core.placement.placement_record import MAX_CANDIDATES
+from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerView
+
+_PREFILL, _DECODE, _MIXED = Role
+"""Members as variables: access through the enumeration takes longer than the comparison."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unplaceable:
+    """No worker can take the request; `is_permanent` until another worker joins or wakes up."""
+
+    reason: str
+    is_permanent: bool
+    is_full: bool = False
+    """True if there are workers for it, but none has room."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eligible:
+    """The workers that may take each part of a request, after the filters."""
+
+    decoders: Sequence[WorkerView]
+    prefillers: Sequence[WorkerView]
+    alone: Sequence[WorkerView]
+    """Workers that may take the whole request."""
+    splitters: Sequence[WorkerView]
+    """Decode workers for which a prefill worker exists and enough of the prompt is missing."""
+    receivers: Sequence[WorkerView]
+    """Splitters with room for the prompt's blocks."""
+
+    @property
+    def num_pairs(self) -> int:
+        """Number of pairs of a prefill worker and another worker that receives its blocks."""
+        names = {one.worker_id for one in self.receivers}
+        num_both = sum(one.worker_id in names for one in self.prefillers)
+        return len(self.prefillers) * len(names) - num_both
+
+
+def can_transfer(prefill: WorkerView, decode: WorkerView) -> bool:
+    """Return True unless blocks of one worker are known not to arrive at the other."""
+    return prefill.worker_id not in decode.broken_sources
+
+
+def find_eligible(
+    request: PlacementRequest,
+    workers: Sequence[WorkerView],
+    config: PlacementConfig,
+    excluded: Mapping[str, str],
+) -> Eligible:
+    """Filter the workers and divide them by role, split mode and room.
+
+    A full worker that prefers to decode computes no prompt that a prefill worker could compute.
+    """
+    free = available(request, workers, excluded)
+    decoders = [one for one in free if one.role is not _PREFILL]
+    prefillers = [one for one in free if one.role is not _DECODE]
+    is_never, is_always = config.split is SplitMode.NEVER, config.split is SplitMode.ALWAYS
+    most_cached = request.num_prompt_tokens - (2 if is_always else max(2, config.min_split_tokens))
+    alone: list[WorkerView] = []
+    splitters: list[WorkerView] = []
+    for one in decoders:
+        is_long = one.num_cached_tokens <= most_cached
+        has_partner = len(prefillers) > (one.role is _MIXED)
+        if one.broken_sources and has_partner:
+            has_partner = any(p is not one and can_transfer(p, one) for p in prefillers)
+        can_split = is_long and has_partner and not is_never
+        if can_split:
+            splitters.append(one)
+        must_split = is_long and is_always
+        keeps_to_decoding = can_split and not one.can_reserve and one.role is _DECODE
+        if not (must_split or keeps_to_decoding):
+            alone.append(one)
+    receivers = [one for one in splitters if one.can_reserve]
+    return Eligible(
+        decoders=decoders, prefillers=prefillers, alone=alone, splitters=splitters, receivers=receivers
+    )
+
+
+def find_decoders(
+    request: PlacementRequest,
+    workers: Sequence[WorkerView],
+    prefill: str,
+    excluded: Mapping[str, str],
+    *,
+    is_computed: bool,
+) -> Eligible:
+    """Return the workers that may decode a prompt of the worker `prefill`; that one only as the last."""
+    holders = [one for one in workers if one.worker_id == prefill]
+    others = [one for one in workers if one.worker_id != prefill]
+    able = [one for one in available(request, others, excluded) if one.role.can_decode and one.can_reserve]
+    receivers = [one for one in able if prefill not in one.broken_sources]
+    is_last = is_computed and not any(one.role.can_decode for one in available(request, others))
+    alone = [one for one in available(request, holders, excluded) if is_last and one.role.can_decode]
+    return Eligible(
+        decoders=receivers or alone,
+        prefillers=holders,
+        alone=alone,
+        splitters=receivers,
+        receivers=receivers,
+    )
+
+
+def why_unplaceable(
+    request: PlacementRequest, workers: Sequence[WorkerView], config: PlacementConfig, eligible: Eligible
+) -> Unplaceable:
+    """Return the reason for which a request has no candidates."""
+    return _absence(request, workers, config) or _shortage(request, workers, config, eligible)
+
+
+def _absence(
+    request: PlacementRequest, workers: Sequence[WorkerView], config: PlacementConfig
+) -> Unplaceable | None:
+    """Return the reason if no worker could take it even with room.
+
+    A draining worker counts as absent. A faulty one does not: most faults pass.
+    """
+    decoders = [one for one in workers if one.role.can_decode]
+    if not decoders:
+        return Unplaceable(reason="no decode worker is registered", is_permanent=True)
+    largest, num_tokens = max(one.max_model_len for one in decoders), request.num_needed_tokens
+    if num_tokens > largest:
+        most = f"the largest max_model_len of a decode worker is {largest}"
+        return Unplaceable(reason=f"the request needs {num_tokens} tokens; {most}", is_permanent=True)
+    fitting = [one for one in workers if num_tokens <= one.max_model_len]
+    able = f"that holds {num_tokens} tokens " if len(fitting) < len(workers) else ""
+    present = [one for one in fitting if not (one.is_asleep or one.is_draining)]
+    if not any(one.role.can_decode for one in present):
+        is_asleep = all(one.is_asleep for one in fitting if one.role.can_decode)
+        does = "sleeps" if is_asleep else "sleeps or drains"
+        return Unplaceable(reason=f"every decode worker {able}{does}", is_permanent=True)
+    if config.split is SplitMode.ALWAYS and not _has_pair(present):
+        return Unplaceable(reason=f"no prefill worker {able}is registered and awake", is_permanent=True)
+    if all(one.is_paused for one in present if one.role.can_decode):
+        return Unplaceable(reason=f"every decode worker {able}is paused", is_permanent=False)
+    return None
+
+
+def _shortage(
+    request: PlacementRequest, workers: Sequence[WorkerView], config: PlacementConfig, eligible: Eligible
+) -> Unplaceable:
+    """Return the reason for which present workers cannot take it now."""
+    well = available(request, workers)
+    if not any(one.role.can_decode for one in well):
+        return Unplaceable(reason="every decode worker is faulty", is_permanent=False)
+    if config.split is SplitMode.ALWAYS and not _has_pair(well):
+        return Unplaceable(reason="every prefill worker is faulty", is_permanent=False)
+    if not eligible.decoders:
+        why = "every decode worker is full"
+    else:
+        has_splitters = bool(eligible.splitters)
+        why = "no decode worker has room for the prompt" if has_splitters else "every prefill worker is full"
+    return Unplaceable(reason=why, is_permanent=False, is_full=True)
+
+
+def _has_pair(views: Sequence[WorkerView]) -> bool:
+    """Return True if one worker may prefill for another, given that one decodes."""
+    return any(one.role.can_prefill for one in views) and len(views) > 1
+
+
+def left_out(
+    request: PlacementRequest, workers: Sequence[WorkerView], eligible: Eligible, excluded: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """Return the first workers that were no candidates, each with the reason."""
+    receivers = eligible.receivers
+    taken = {one.worker_id for one in (*eligible.alone, *receivers)}
+    if receivers:
+        taken |= {one.worker_id for one in eligible.prefillers}
+    out = [one for one in workers if one.worker_id not in taken] if len(taken) < len(workers) else []
+    return tuple(
+        (one.worker_id, reason_against(request, one, excluded) or _role_reason(one))
+        for one in out[:MAX_CANDIDATES]
+    )
+
+
+def _role_reason(view: WorkerView) -> str:
+    if view.role.can_decode and not view.can_reserve:
+        return "has no room for the prompt"
+    return f"is not needed in its role, {view.role}"

@@ -1,0 +1,196 @@
+"""Messages of gRPC clients, between protobuf and plain values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any, Final, assert_never
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.repetition import RepetitionDetectionParams
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_proto.v1 import baton_pb2 as pb
+from baton_router.requests.generation import (
+    Delta,
+    Finished,
+    GenerationEvent,
+    GenerationRequest,
+    PromptDelta,
+    ReceivedSequence,
+    Resumption,
+)
+from baton_router.requests.resumption import read_resumption
+from baton_router.text.chat_template import Conversation
+from baton_router.text.prompts import Prompt
+
+MAX_MESSAGES: Final = 4096
+ROLES: Final = ("system", "user", "assistant")
+_PLAIN_FIELDS: Final = (
+    *("n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "max_tokens", "min_tokens"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "logprobs", "prompt_logprobs"),
+    *("include_stop_str_in_output", "skip_special_tokens", "spaces_between_special_tokens", "detokenize"),
+    *("thinking_token_budget", "skip_reading_prefix_cache"),
+)
+_LIST_FIELDS: Final = (
+    *("stop", "stop_token_ids", "logprob_token_ids", "allowed_token_ids", "bad_words", "logits_processors"),
+)
+
+
+def read_request(request: pb.GenerateRequest) -> GenerationRequest:
+    """Read a client's request; ranges of its fields are checked later.
+
+    Raises:
+        InvalidRequestError: the prompt is missing or no conversation, a structured output is wrong, or
+            tokens were received without a resume token.
+    """
+    has_special = request.HasField("add_special_tokens")
+    has_limit = request.HasField("truncate_prompt_tokens")
+    return GenerationRequest(
+        prompt=_read_prompt(request),
+        prompt_field="token_ids" if request.WhichOneof("prompt") == "token_ids" else "prompt",
+        sampling=_read_sampling(request.sampling_params),
+        model=request.model,
+        request_id=request.request_id,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        add_special_tokens=request.add_special_tokens if has_special else None,
+        truncate_prompt_tokens=request.truncate_prompt_tokens if has_limit else None,
+        is_streamed=True,
+        resumption=_read_resumption(request),
+    )
+
+
+def _read_resumption(request: pb.GenerateRequest) -> Resumption | None:
+    received = tuple(
+        ReceivedSequence(token_ids=tuple(one.ids), is_finished=one.is_finished)
+        for one in request.received_token_ids
+    )
+    return read_resumption(request.resume_token, request.num_received_tokens, received)
+
+
+def _read_prompt(request: pb.GenerateRequest) -> Prompt:
+    match request.WhichOneof("prompt"):
+        case "text":
+            return _read_text(request.text)
+        case "token_ids":
+            if not request.token_ids.ids:
+                raise InvalidRequestError("token_ids", [], "at least one token id")
+            return tuple(request.token_ids.ids)
+        case "chat":
+            return _read_conversation(request.chat)
+        case _:
+            raise InvalidRequestError("prompt", None, "one of text, token_ids and chat")
+
+
+def read_tokenize_prompt(request: pb.TokenizeRequest) -> Prompt:
+    """Read what is to be tokenized.
+
+    Raises:
+        InvalidRequestError: it is missing, or a field does not go with it.
+    """
+    ends_prompted = not request.HasField("add_generation_prompt") or request.add_generation_prompt
+    match request.WhichOneof("prompt"):
+        case "text":
+            if request.HasField("add_generation_prompt"):
+                raise InvalidRequestError("add_generation_prompt", ends_prompted, "only beside chat")
+            return _read_text(request.text)
+        case "chat":
+            return _read_conversation(request.chat, add_generation_prompt=ends_prompted)
+        case _:
+            raise InvalidRequestError("prompt", None, "one of text and chat")
+
+
+def _read_text(text: str) -> str:
+    if not text:
+        raise InvalidRequestError("text", text, "at least one character")
+    return text
+
+
+def _read_conversation(chat: pb.Chat, *, add_generation_prompt: bool = True) -> Conversation:
+    if not chat.messages:
+        raise InvalidRequestError("chat", [], "at least one message")
+    if len(chat.messages) > MAX_MESSAGES:
+        raise InvalidRequestError("chat", f"{len(chat.messages)} messages", f"at most {MAX_MESSAGES}")
+    for message in chat.messages:
+        if message.role not in ROLES:
+            raise InvalidRequestError("role", message.role, ", ".join(ROLES))
+    messages = tuple({"role": message.role, "content": message.content} for message in chat.messages)
+    return Conversation(messages=messages, add_generation_prompt=add_generation_prompt)
+
+
+def _read_sampling(message: pb.SamplingParams) -> dict[str, Any]:
+    sampling: dict[str, Any] = {
+        name: getattr(message, name) for name in _PLAIN_FIELDS if message.HasField(name)
+    }
+    sampling |= {name: tuple(getattr(message, name)) for name in _LIST_FIELDS if getattr(message, name)}
+    if message.logit_bias:
+        sampling["logit_bias"] = dict(message.logit_bias)
+    if message.HasField("structured_outputs"):
+        sampling["structured_outputs"] = _read_structured_outputs(message.structured_outputs)
+    if message.HasField("repetition_detection"):
+        rule = message.repetition_detection
+        sampling["repetition_detection"] = RepetitionDetectionParams(
+            max_pattern_size=rule.max_pattern_size,
+            min_pattern_size=rule.min_pattern_size,
+            min_count=rule.min_count,
+        )
+    if message.HasField("extra_args_json"):
+        try:
+            sampling["extra_args"] = json.loads(message.extra_args_json)
+        except (ValueError, RecursionError):
+            raise InvalidRequestError("extra_args_json", message.extra_args_json, "a JSON object") from None
+    return sampling
+
+
+def _read_structured_outputs(message: pb.StructuredOutputs) -> StructuredOutputsParams:
+    which = message.WhichOneof("form")
+    if which is None:
+        raise InvalidRequestError("structured_outputs", None, "one of its forms")
+    value = tuple(message.choice.choices) if which == "choice" else getattr(message, which)
+    fields = {which: value, "disable_any_whitespace": message.disable_any_whitespace}
+    return StructuredOutputsParams.from_mapping(fields)
+
+
+def encode_event(event: GenerationEvent) -> pb.GenerateEvent:
+    """Write an event."""
+    match event:
+        case Delta():
+            return pb.GenerateEvent(tokens=_encode_delta(event))
+        case PromptDelta(start=start, logprobs=logprobs):
+            entries = [_encode_logprobs(entry) for entry in logprobs]
+            return pb.GenerateEvent(prompt_logprobs=pb.PromptLogprobsEvent(start=start, entries=entries))
+        case Finished():
+            return pb.GenerateEvent(finished=_encode_finished(event))
+    assert_never(event)
+
+
+def _encode_delta(delta: Delta) -> pb.TokensEvent:
+    event = pb.TokensEvent(index=delta.index, text=delta.text, token_ids=delta.token_ids)
+    if delta.logprobs:
+        event.logprobs.extend(_encode_logprobs(entry) for entry in delta.logprobs)
+    if delta.finish_reason is not None:
+        event.finish_reason = delta.finish_reason
+    match delta.stop_reason:
+        case str() as text:
+            event.stop_text = text
+        case int() as token_id:
+            event.stop_token_id = token_id
+    return event
+
+
+def _encode_logprobs(entry: PositionLogprobs) -> pb.PositionLogprobs:
+    return pb.PositionLogprobs(token_ids=entry.token_ids, logprobs=entry.logprobs, ranks=entry.ranks)
+
+
+def _encode_finished(finished: Finished) -> pb.FinishedEvent:
+    return pb.FinishedEvent(
+        usage=pb.Usage(
+            prompt_tokens=finished.num_prompt_tokens,
+            completion_tokens=finished.num_output_tokens,
+            cached_tokens=finished.num_cached_tokens,
+        ),
+        timings=pb.Timings(**asdict(finished.timings)),
+        seed=finished.seed,
+        request_id=finished.request_id,
+    )

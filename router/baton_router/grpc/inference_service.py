@@ -1,0 +1,164 @@
+"""The gRPC service that clients call: protobuf to the generation service and back. One coroutine per call."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.request_context import RequestContext, Slo
+from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1 import baton_pb2_grpc
+from baton_router.grpc.client_messages import encode_event, read_request, read_tokenize_prompt
+from baton_router.process.generation_service import GenerationService, PreparedRequest
+from baton_router.requests.generation import Finished
+from baton_router.requests.validation import TRACEPARENT, checked_session_id, read_traceparent
+from baton_router.streams.body_memory import BodyReservation
+from baton_router.streams.client_stream import ClientStream
+from baton_service.keys import AUTHORIZATION, Keys
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+def read_context(request: pb.GenerateRequest, call: _Context, keys: Keys) -> RequestContext:
+    """Read the fields and metadata of a call that has been let in.
+
+    Raises:
+        InvalidRequestError: a value is too long, or out of range; the message names the field.
+    """
+    metadata = {str(key): str(value) for key, value in call.invocation_metadata() or ()}
+    return RequestContext(
+        tenant=keys.tenant(metadata.get(AUTHORIZATION, "")) or "",
+        session_id=checked_session_id("session_id", request.session_id),
+        slo=Slo(ttft_s=_seconds(request, "slo_ttft_s"), tpot_s=_seconds(request, "slo_tpot_s")),
+        traceparent=read_traceparent(metadata.get(TRACEPARENT, "")),
+        arrived_s=asyncio.get_running_loop().time(),
+    )
+
+
+def _seconds(request: pb.GenerateRequest, field: str) -> float | None:
+    if not request.HasField(field):
+        return None
+    value: float = getattr(request, field)
+    if not (0 < value < math.inf):
+        raise InvalidRequestError(field, value, "seconds, over 0")
+    return value
+
+
+MessageT = TypeVar("MessageT", bound=Message)
+T = TypeVar("T")
+
+
+class BatonService(baton_pb2_grpc.BatonServicer):
+    """Serves one model; a client's deadline is its request's deadline."""
+
+    def __init__(self, service: GenerationService, keys: Keys) -> None:
+        self._service = service
+        self._keys = keys
+
+    async def Generate(  # noqa: N802 (name of the protocol)
+        self, request: pb.GenerateRequest, context: _Context
+    ) -> None:
+        service = self._service
+        its_context = read_context(request, context, self._keys)
+        with service.bodies.body() as room:
+            generation = replace(await self._read(room, read_request, request), context=its_context)
+            prepared = await service.prepare(generation, context.time_remaining())
+            del generation
+        try:
+            with service.reserve_logprobs((prepared,)):
+                await self._answer(prepared, context)
+        except grpc.aio.BaseError as error:
+            # The client is gone, and gRPC is about to cancel this call; no status can be sent.
+            raise asyncio.CancelledError from error
+
+    async def _answer(self, prepared: PreparedRequest, context: _Context) -> None:
+        async with self._service.run(prepared) as stream:
+            if traceparent := stream.spec.traceparent:
+                await context.send_initial_metadata(((TRACEPARENT, traceparent),))
+            async for event in _events_of(stream):
+                await context.write(event)
+
+    async def _read(self, room: BodyReservation, read: Callable[[MessageT], T], request: MessageT) -> T:
+        """Read a request: a large one beside the loop, when its turn has come."""
+        room.add(request.ByteSize())
+        if not room.is_large:
+            return read(request)
+        await room.wait_to_decode()
+        return await self._service.run_in_thread(read, request)
+
+    async def Tokenize(  # noqa: N802 (name of the protocol)
+        self, request: pb.TokenizeRequest, context: _Context
+    ) -> pb.TokenizeResponse:
+        adds_special = request.add_special_tokens if request.HasField("add_special_tokens") else None
+        with self._service.bodies.body() as room:
+            ids = await self._service.tokenize(
+                await self._read(room, read_tokenize_prompt, request),
+                model=request.model,
+                add_special_tokens=adds_special,
+                timeout_s=context.time_remaining(),
+            )
+        limit = self._service.max_model_len
+        return pb.TokenizeResponse(token_ids=ids, count=len(ids), max_model_len=limit)
+
+    async def Detokenize(  # noqa: N802 (name of the protocol)
+        self, request: pb.DetokenizeRequest, context: _Context
+    ) -> pb.DetokenizeResponse:
+        text = await self._service.detokenize(
+            request.token_ids,
+            model=request.model,
+            skip_special_tokens=request.skip_special_tokens,
+            timeout_s=context.time_remaining(),
+        )
+        return pb.DetokenizeResponse(text=text, count=len(request.token_ids))
+
+    async def GetModelInfo(  # noqa: N802 (name of the protocol)
+        self, request: pb.GetModelInfoRequest, context: _Context
+    ) -> pb.ModelInfo:
+        service = self._service
+        return pb.ModelInfo(
+            model=service.model_names[0],
+            model_names=service.model_names,
+            max_model_len=service.max_model_len,
+            vocab_size=service.model.vocab_size,
+            has_chat_template=service.tokenizer.has_chat_template,
+            is_ready=service.router.is_ready,
+            workers=[_describe(info, load) for info, load in service.router.fleet.workers()],
+        )
+
+
+async def _events_of(stream: ClientStream) -> AsyncIterator[pb.GenerateEvent]:
+    """Yield the events that are new to the client; the first one has the resume token."""
+    token = stream.resume_token
+    while (event := await stream.next_event()) is not None:
+        if not isinstance(event, Finished) and event.is_received:
+            continue
+        message = encode_event(event)
+        message.resume_token, token = token, ""
+        yield message
+
+
+def _describe(info: WorkerInfo, load: WorkerLoad) -> pb.ModelInfo.Worker:
+    return pb.ModelInfo.Worker(
+        worker_id=info.worker_id,
+        role=load.role or info.role,
+        num_blocks=info.num_blocks,
+        num_available_blocks=load.num_available_blocks,
+        num_running=load.num_running,
+        num_waiting=load.num_waiting,
+        is_draining=load.is_draining,
+        is_asleep=load.is_asleep,
+        is_paused=load.is_paused,
+        is_role_fixed=load.is_role_fixed,
+        num_queued_tokens=load.num_queued_tokens,
+        prefill_tokens_per_s=load.rates.prefill_tokens_per_s,
+        decode_step_s=load.rates.decode_step_s,
+        pull_bytes_per_s=load.rates.pull_bytes_per_s,
+    )

@@ -1,0 +1,55 @@
+"""The gRPC service for operators, where it is enabled: protobuf to the workers and back."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import grpc
+
+from baton_core.errors import InvalidRequestError
+from baton_core.sessions.control_messages import ControlAction
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1 import baton_pb2_grpc
+from baton_router.operations.operations import DEFAULT_TIMEOUT_S, checked_timeout
+from baton_router.process.generation_service import GenerationService
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+class OperatorService(baton_pb2_grpc.OperatorServicer):
+    """Serves every caller that the server lets in."""
+
+    def __init__(self, service: GenerationService) -> None:
+        self._service = service
+
+    async def Control(  # noqa: N802 (name of the protocol)
+        self, request: pb.ControlRequest, context: _Context
+    ) -> pb.ControlResponse:
+        if request.action not in tuple(ControlAction):
+            raise InvalidRequestError("action", request.action, ", ".join(ControlAction))
+        with self._service.open_call():
+            results = await self._service.router.operations.control(
+                ControlAction(request.action),
+                request.argument_json or "{}",
+                _read_timeout(request),
+                tuple(request.worker_ids),
+            )
+        return pb.ControlResponse(
+            results=[
+                pb.ControlResponse.WorkerResult(
+                    worker_id=worker_id,
+                    result_json=result.result_json,
+                    error_code=result.code or "",
+                    message=result.message,
+                )
+                for worker_id, result in results.items()
+            ]
+        )
+
+
+def _read_timeout(request: pb.ControlRequest) -> float:
+    return (
+        checked_timeout("timeout_s", request.timeout_s)
+        if request.HasField("timeout_s")
+        else DEFAULT_TIMEOUT_S
+    )

@@ -1,0 +1,32 @@
+"""The state that all calls of the HTTP server share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+from baton_router.metrics.router_metrics import RouterMetrics
+from baton_router.process.generation_service import GenerationService
+from baton_router.process.http_settings import HttpSettings
+from baton_router.streams.loop_share import LoopShare
+from baton_service.keys import Keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppState:
+    """The state of one router's HTTP server, made once."""
+
+    service: GenerationService
+    settings: HttpSettings
+    keys: Keys
+    metrics: RouterMetrics
+    started_at: int = field(default_factory=lambda: int(time.time()))
+    """In seconds since 1970."""
+    fingerprint: str = field(default_factory=lambda: f"baton-{version('baton')}")
+    """`system_fingerprint` of replies: changes with the code that computes them."""
+
+    @property
+    def share(self) -> LoopShare:
+        """Turns of the loop for long work."""
+        return self.service.share

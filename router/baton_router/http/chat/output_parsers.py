@@ -1,0 +1,94 @@
+"""Output parsers of one request: tool calls and reasoning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from baton_core.errors import InvalidConfigError
+from baton_router.output_parsing.output_parser import OutputParser, PlainParser, ReasoningDelta
+from baton_router.output_parsing.reasoning import ReasoningParser
+from baton_router.output_parsing.registry import find_reasoning_parser, load_plugin, tool_parser_names
+from baton_router.process.http_settings import HttpSettings
+from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
+from baton_router.requests.thinking import Thinking, find_thinking
+from baton_router.text.prompts import TokenIds
+from baton_router.text.tokenization import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningUse:
+    """The reasoning of one request's outputs."""
+
+    parser: type[ReasoningParser]
+    template_arguments: Mapping[str, Any]
+    thinking: Thinking
+
+    def make_parser(self, content: OutputParser) -> OutputParser:
+        """Return the parser of one sequence; `content` parses what follows the reasoning."""
+        if self.thinking is Thinking.OVER:
+            return content
+        is_inside = self.thinking is Thinking.INSIDE
+        return self.parser(content, starts_inside=is_inside, template_kwargs=self.template_arguments)
+
+    def make_counter(self, tokenizer: Tokenizer) -> ReasoningCounter | None:
+        """Return the counter of one sequence's reasoning tokens; None where no single tokens mark them."""
+        texts = (self.parser.start_text, self.parser.end_text)
+        start, end = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        if len(start) != 1 or len(end) != 1:
+            return None
+        return ReasoningCounter(start[0], end[0], is_inside=self.thinking is Thinking.INSIDE)
+
+
+def find_reasoning(
+    name: str, template_arguments: Mapping[str, Any], prompt_token_ids: TokenIds, tokenizer: Tokenizer
+) -> ReasoningUse | None:
+    """Return the reasoning of a prompt's outputs; None without a parser's `name`."""
+    if not name:
+        return None
+    parser = find_reasoning_parser(name)
+    thinking = find_thinking(prompt_token_ids, tokenizer, markers_of(parser))
+    return ReasoningUse(parser=parser, template_arguments=template_arguments, thinking=thinking)
+
+
+def markers_of(parser: type[ReasoningParser]) -> ReasoningMarkers:
+    """Return the parser's markers; a start is implied where it takes any text for reasoning."""
+    deltas = parser(PlainParser()).push(".")
+    is_implied = any(isinstance(delta, ReasoningDelta) for delta in deltas)
+    return ReasoningMarkers(start=parser.start_text, end=parser.end_text, is_implied=is_implied)
+
+
+class ReasoningCounter:
+    """Counts the tokens of one sequence that stand between the markers."""
+
+    def __init__(self, start_token_id: int, end_token_id: int, *, is_inside: bool) -> None:
+        """`is_inside`: the sequence begins within the reasoning."""
+        self.num_tokens = 0
+        self._start = start_token_id
+        self._end = end_token_id
+        self._is_inside = is_inside
+
+    def add(self, token_ids: Iterable[int]) -> None:
+        """Take the next tokens."""
+        for token_id in token_ids:
+            if token_id in (self._start, self._end):
+                self._is_inside = token_id == self._start
+            else:
+                self.num_tokens += self._is_inside
+
+
+def read_parsers(settings: HttpSettings, limits: RequestLimits) -> RequestLimits:
+    """Load the plug-in and check the names; returns `limits` with the markers of the reasoning parser.
+
+    Raises:
+        InvalidConfigError: no parser has a name, or the plug-in fails.
+    """
+    if settings.tool_parser_plugin:
+        load_plugin(settings.tool_parser_plugin)
+    if settings.tool_call_parser and settings.tool_call_parser not in tool_parser_names():
+        allowed = ", ".join(tool_parser_names())
+        raise InvalidConfigError(f"--tool-call-parser is {settings.tool_call_parser!r}; allowed: {allowed}")
+    if not settings.reasoning_parser:
+        return limits
+    return replace(limits, reasoning=markers_of(find_reasoning_parser(settings.reasoning_parser)))

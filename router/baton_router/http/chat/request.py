@@ -1,0 +1,200 @@
+"""Reads chat requests: the conversation, the sampling parameters, and the tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_router.http.chat.schemas import MAX_MESSAGES, ROLES, ChatMessage, ChatRequest, ChatTool
+from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
+from baton_router.http.sampling_fields import check_request, read_sampling
+from baton_router.process.http_settings import HttpSettings
+from baton_router.text.chat_template import Conversation
+
+_REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
+    "functions": ((), "nothing: tools has what the model may call"),
+    "function_call": ((), "nothing: tool_choice says what is called"),
+    "audio": ((), "nothing: answers are text"),
+    "modalities": ((["text"],), "['text']: answers are text"),
+    "prediction": ((), "nothing: answers are not predicted"),
+    "web_search_options": ((), "nothing: the model searches nowhere"),
+    "service_tier": (("auto", "default"), "auto or default: there is one tier"),
+}
+"""Fields that others know: values that ask for nothing, and what is allowed."""
+_SHORT: Final = SamplingParams().max_tokens
+"""A chat's reply may be as long as the context holds, where the model's own defaults set no limit."""
+
+
+class ConversationFields(Protocol):
+    """The fields of a request that make its conversation."""
+
+    @property
+    def messages(self) -> Sequence[ChatMessage] | None: ...
+    @property
+    def tools(self) -> Sequence[ChatTool] | None: ...
+    @property
+    def documents(self) -> Sequence[Mapping[str, Any]] | None: ...
+    @property
+    def add_generation_prompt(self) -> bool | None: ...
+    @property
+    def continue_final_message(self) -> bool | None: ...
+    @property
+    def chat_template(self) -> str | None: ...
+    @property
+    def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
+    @property
+    def reasoning_effort(self) -> str | None: ...
+
+
+def read_conversation(fields: ConversationFields) -> Conversation:
+    """Return the conversation as the template gets it; contents are checked there.
+
+    Raises:
+        InvalidRequestError: a message is not one of its role; the error names it.
+    """
+    messages = fields.messages or ()
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidRequestError("messages", f"{len(messages)} messages", f"at most {MAX_MESSAGES}")
+    continues = bool(fields.continue_final_message)
+    prompted = fields.add_generation_prompt
+    return Conversation(
+        messages=tuple(
+            _read_message(f"messages[{index}]", message) for index, message in enumerate(messages)
+        ),
+        tools=tuple(_write_tool(tool) for tool in fields.tools or ()),
+        documents=tuple(fields.documents or ()),
+        add_generation_prompt=not continues if prompted is None else prompted,
+        continue_final_message=continues,
+        template=fields.chat_template,
+        template_arguments=_template_arguments(fields),
+    )
+
+
+def release_conversation(body: ChatRequest) -> None:
+    """Release the fields that the conversation was read from."""
+    body.messages = []
+    body.tools = body.documents = body.chat_template_kwargs = None
+
+
+def _template_arguments(fields: ConversationFields) -> Mapping[str, Any]:
+    """Return the further variables of the template; those of the client's own come first."""
+    own = fields.chat_template_kwargs or {}
+    if fields.reasoning_effort is None:
+        return own
+    is_thinking = fields.reasoning_effort != "none"
+    return {"enable_thinking": is_thinking, **own, "reasoning_effort": fields.reasoning_effort}
+
+
+def _read_message(name: str, message: ChatMessage) -> dict[str, Any]:
+    role = message.role
+    if role not in ROLES:
+        raise InvalidRequestError(f"{name}.role", role, ", ".join(ROLES))
+    if message.content is None and role != "assistant":
+        raise InvalidRequestError(f"{name}.content", None, "text, or a list of parts of type text")
+    for field, owner in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
+        if getattr(message, field) is not None and role != owner:
+            raise InvalidRequestError(f"{name}.{field}", "given", f"in messages of role {owner} alone")
+    read: dict[str, Any] = msgspec.to_builtins(message)
+    read.pop("annotations", None)
+    read["content"] = "" if message.content is None else message.content
+    if message.tool_calls:
+        read["tool_calls"] = [
+            {"type": "function", **{key: value for key, value in call.items() if key != "index"}}
+            for call in read["tool_calls"]
+        ]
+    else:
+        read.pop("tool_calls", None)
+    return read
+
+
+def _write_tool(tool: ChatTool) -> dict[str, Any]:
+    return {"type": "function", "function": msgspec.to_builtins(tool.function)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPlan:
+    """A parsed chat request."""
+
+    conversation: Conversation
+    sampling: Mapping[str, Any]
+    """Sampling parameters."""
+    tool_use: ToolUse
+
+
+def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParams) -> ChatPlan:
+    """Read a request; `defaults` are the model's.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+    """
+    check_request(body)
+    for name, (neutral, allowed) in _REFUSED.items():
+        value = getattr(body, name)
+        if value is not None and value not in neutral:
+            raise InvalidRequestError(name, value, allowed)
+    conversation = read_conversation(body)
+    tool_use = read_tool_use(
+        body, parser_name=settings.tool_call_parser, is_auto_enabled=settings.enable_auto_tool_choice
+    )
+    sampling = _read_sampling(body, tool_use)
+    if settings.reasoning_parser or tool_use.choice is Choice.AUTO:
+        sampling.setdefault("skip_special_tokens", False)
+    if sampling["max_tokens"] is None and defaults.max_tokens != _SHORT:
+        sampling["max_tokens"] = defaults.max_tokens
+    return ChatPlan(conversation=conversation, sampling=sampling, tool_use=tool_use)
+
+
+@contextmanager
+def chat_names(body: ChatRequest) -> Iterator[None]:
+    """Name fields in errors as chat requests do, where the sampling parameters have other names.
+
+    Raises:
+        InvalidRequestError: one that the block raises.
+    """
+    names = {"prompt": "messages", "chat": "messages", "logprobs": "top_logprobs"}
+    if body.max_completion_tokens is not None:
+        names["max_tokens"] = "max_completion_tokens"
+    if body.tool_choice not in (None, "none", "auto"):
+        names["structured_outputs.json"] = "tools"
+    elif body.response_format is not None and body.structured_outputs is None:
+        names["structured_outputs.json"] = "response_format.json_schema.schema"
+        names["structured_outputs.structural_tag"] = "response_format"
+    try:
+        yield
+    except InvalidRequestError as error:
+        if (name := names.get(error.field)) is not None:
+            error.args = (str(error).replace(error.field, name, 1),)
+            error.field = name
+        raise
+
+
+def _read_sampling(body: ChatRequest, tool_use: ToolUse) -> dict[str, Any]:
+    sampling = read_sampling(body)
+    limit = body.max_completion_tokens
+    sampling["max_tokens"] = body.max_tokens if limit is None else limit
+    sampling |= _read_logprobs(body)
+    if (schema := tool_use.schema) is not None:
+        if body.structured_outputs is not None:
+            raise InvalidRequestError(
+                "structured_outputs", "given", "nothing: tool_choice sets the structured output"
+            )
+        sampling["structured_outputs"] = StructuredOutputsParams(json=schema)  # type: ignore[arg-type]  # made text
+    return sampling
+
+
+def _read_logprobs(body: ChatRequest) -> dict[str, Any]:
+    if not body.logprobs:
+        for name in ("top_logprobs", "logprob_token_ids"):
+            if getattr(body, name):
+                raise InvalidRequestError(name, getattr(body, name), "nothing, unless logprobs is true")
+        return {}
+    top = body.top_logprobs or 0
+    wants_prompt = body.echo and body.prompt_logprobs is None
+    return {"logprobs": top, **({"prompt_logprobs": top} if wants_prompt else {})}

@@ -1,0 +1,114 @@
+"""Tools of a chat request, and how the model calls them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from baton_core.errors import InvalidRequestError
+from baton_router.http.chat.schemas import ChatRequest, NamedTool
+from baton_router.output_parsing.delta_writer import random_call_id, random_mistral_call_id
+from baton_router.output_parsing.output_parser import OutputParser, PlainParser, Tool
+from baton_router.output_parsing.registry import make_tool_parser
+from baton_router.output_parsing.tools_forced import (
+    NamedToolParser,
+    RequiredToolsParser,
+    named_tool_schema,
+    required_tools_schema,
+)
+
+
+class Choice(StrEnum):
+    """The party that decides whether a tool is called."""
+
+    NONE = "none"
+    AUTO = "auto"
+    """The model, in the format it was trained on, which a tool parser reads."""
+    REQUIRED = "required"
+    """The request: structured output forces one or more calls."""
+    NAMED = "named"
+    """The request: structured output forces the arguments of one call."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolUse:
+    """The tools of a request and their use."""
+
+    choice: Choice = Choice.NONE
+    tools: tuple[Tool, ...] = ()
+    """The offered tools; with a named choice that tool alone."""
+    is_parallel: bool = True
+    """True if a message may have several calls."""
+    parser_name: str = ""
+    """The value of `--tool-call-parser`."""
+
+    @property
+    def schema(self) -> dict[str, Any] | None:
+        """The JSON schema that replies follow; None where the model decides.
+
+        Raises:
+            InvalidRequestError: two tools define one name differently.
+        """
+        match self.choice:
+            case Choice.REQUIRED:
+                schema = required_tools_schema(self.tools)
+                return schema if self.is_parallel else {**schema, "maxItems": 1}
+            case Choice.NAMED:
+                return named_tool_schema(self.tools[0])
+            case _:
+                return None
+
+    def make_parser(self) -> OutputParser:
+        """Return the parser of one sequence."""
+        choose_id = random_mistral_call_id if self.parser_name == "mistral" else random_call_id
+        match self.choice:
+            case Choice.REQUIRED:
+                return RequiredToolsParser(choose_id=choose_id)
+            case Choice.NAMED:
+                return NamedToolParser(self.tools[0].name, choose_id=choose_id)
+            case Choice.AUTO:
+                return make_tool_parser(self.parser_name, self.tools)
+            case _:
+                return PlainParser()
+
+    def finish_reason(self, reason: str, *, has_calls: bool) -> str:
+        """Return OpenAI's finish reason: `tool_calls` instead of `stop`, except for a named tool.
+
+        Source: OpenAI's API reference, the chat completion object.
+        """
+        is_called = has_calls and reason == "stop" and self.choice is not Choice.NAMED
+        return "tool_calls" if is_called else reason
+
+
+def read_tool_use(request: ChatRequest, *, parser_name: str, is_auto_enabled: bool) -> ToolUse:
+    """Read a request's tools; with tools and no choice the model decides.
+
+    Raises:
+        InvalidRequestError: the choice does not go with the tools, or with the operator's flags.
+    """
+    tools = tuple(
+        Tool(name=tool.function.name, parameters=tool.function.parameters) for tool in request.tools or ()
+    )
+    wanted = request.tool_choice
+    if wanted is None:
+        wanted = "auto" if tools else "none"
+    is_parallel = request.parallel_tool_calls is not False
+    if wanted == "none":
+        return ToolUse(tools=tools, parser_name=parser_name)
+    if not tools:
+        raise InvalidRequestError("tool_choice", _shown(wanted), "none: the request has no tools")
+    if isinstance(wanted, NamedTool):
+        named = tuple(tool for tool in tools if tool.name == wanted.function.name)[:1]
+        if not named:
+            names = ", ".join(tool.name for tool in tools)
+            raise InvalidRequestError("tool_choice.function.name", wanted.function.name, names)
+        return ToolUse(choice=Choice.NAMED, tools=named, parser_name=parser_name)
+    if wanted == "auto" and not (is_auto_enabled and parser_name):
+        allowed = "none, required, or a function by its name: auto needs --enable-auto-tool-choice and "
+        raise InvalidRequestError("tool_choice", "auto", f"{allowed}--tool-call-parser to be set")
+    return ToolUse(choice=Choice(wanted), tools=tools, is_parallel=is_parallel, parser_name=parser_name)
+
+
+def _shown(choice: str | NamedTool) -> str:
+    return choice.function.name if isinstance(choice, NamedTool) else choice

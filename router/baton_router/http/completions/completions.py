@@ -1,0 +1,177 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from baton_core.errors import InvalidRequestError
+from baton_router.http.calls import Call
+from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, ShownPrompt
+from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
+from baton_router.http.generation import Generation, collect, generating
+from baton_router.http.json_pieces import elements_of, lazily
+from baton_router.http.sampling_fields import check_request, generation_requests, read_sampling
+from baton_router.http.usage import Usage, usage_of, usage_so_far
+from baton_router.requests.generation import Delta, Finished, PromptDelta
+from baton_router.text.prompts import Prompt
+
+MAX_PROMPTS: Final = 1024
+MAX_SEQUENCES: Final = 4096
+"""Sequences of one call: prompts times `n`."""
+
+
+async def complete(call: Call[CompletionRequest]) -> None:
+    """Handle a completion, whole or as a stream.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+        RequestError: as `generating`.
+    """
+    body = call.body
+    check_request(body)
+    if body.suffix is not None:
+        raise InvalidRequestError("suffix", body.suffix, "nothing: text can only be continued at its end")
+    prompts = await call.read(_read_prompts, body.prompt)
+    body.prompt = ""
+    if len(prompts) * (body.n or 1) > MAX_SEQUENCES:
+        allowed = f"at most {MAX_SEQUENCES} sequences of all prompts together"
+        raise InvalidRequestError("n", f"{body.n} for {len(prompts)} prompts", allowed)
+    sampling = _read_sampling(body)
+    async with generating(call, generation_requests(call, body, prompts, sampling)) as generation:
+        reply = _CompletionReply(call, prompts, generation)
+        await reply.prepare()
+        if body.stream:
+            await call.stream(reply.chunks())
+        else:
+            await call.reply(await reply.whole())
+
+
+def _read_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
+    if isinstance(prompt, str):
+        return [prompt]
+    if not len(prompt) >= 1:
+        raise InvalidRequestError("prompt", prompt, "at least one text or token id")
+    kinds = {type(part) for part in prompt}
+    if kinds == {int}:
+        return [tuple(prompt)]  # type: ignore[arg-type]  # all of them are
+    if len(kinds) > 1:
+        raise InvalidRequestError("prompt", "a mixed list", "texts, token ids, or lists of token ids")
+    if len(prompt) > MAX_PROMPTS:
+        raise InvalidRequestError("prompt", f"{len(prompt)} prompts", f"at most {MAX_PROMPTS}")
+    return [tuple(part) if isinstance(part, list) else part for part in prompt]  # type: ignore[misc]
+
+
+def _read_sampling(body: CompletionRequest) -> dict[str, Any]:
+    sampling = read_sampling(body)
+    only_echoes = body.echo and body.max_tokens == 0
+    sampling["max_tokens"] = 1 if only_echoes else body.max_tokens
+    if body.logprobs is not None:
+        sampling["logprobs"] = body.logprobs
+        if body.echo:
+            sampling.setdefault("prompt_logprobs", body.logprobs)
+    return sampling
+
+
+class _CompletionReply:
+    """The reply to one call: one choice for each sequence of each prompt."""
+
+    def __init__(self, call: Call[CompletionRequest], prompts: list[Prompt], generation: Generation) -> None:
+        body = call.body
+        self._call = call
+        self._generation = generation
+        self._share = call.state.share
+        self._given = prompts
+        self._prompts = [ShownPrompt(spec=spec, echo=None) for spec in generation.specs]
+        self._options = options = ChoiceOptions(
+            has_logprobs=body.logprobs is not None,
+            has_prompt_logprobs=body.prompt_logprobs is not None,
+            has_token_ids=bool(body.return_token_ids),
+            names_ids=bool(body.return_tokens_as_token_ids),
+            shows_output=body.max_tokens != 0,
+        )
+        self._num_prompt_tokens = sum(len(spec.prompt_token_ids) for spec in generation.specs)
+        n = self._n = generation.specs[0].params.n
+        self._writers = [
+            ChoiceWriter(number * n + index, options, prompt, call.state.service.tokenizer)
+            for number, prompt in enumerate(self._prompts)
+            for index in range(n)
+        ]
+        self._message = partial(
+            Completion,
+            id=f"cmpl-{call.request_id}",
+            created=int(time.time()),
+            model=body.model or call.state.service.model_names[0],
+            system_fingerprint=call.state.fingerprint,
+        )
+
+    async def prepare(self) -> None:
+        """Find the texts of the prompts, where they are echoed."""
+        body = self._call.body
+        if not body.echo:
+            return
+        for prompt, given in zip(self._prompts, self._given, strict=True):
+            if isinstance(given, str) and body.truncate_prompt_tokens is None:
+                prompt.echo = given
+            else:
+                params = prompt.spec.params
+                prompt.echo = await self._call.state.service.detokenize(
+                    prompt.spec.prompt_token_ids, skip_special_tokens=params.skip_special_tokens
+                )
+
+    async def whole(self) -> Completion:
+        """Return the whole reply."""
+        collected = await collect(self._generation, self._share)
+        for shown, prompt in zip(self._prompts, collected, strict=True):
+            shown.logprobs = prompt.prompt_logprobs
+        sequences = [sequence for prompt in collected for sequence in prompt.sequences]
+        choices = lazily(
+            writer.write(sequence.as_delta())
+            for writer, sequence in zip(self._writers, sequences, strict=True)
+        )
+        usage = usage_of(prompt.finished for prompt in collected)
+        return self._message(choices=choices, usage=self._billed(usage))
+
+    async def chunks(self) -> AsyncGenerator[Completion, None]:
+        """Yield the reply in chunks, then its usage if that is requested."""
+        options = self._call.body.stream_options
+        is_continuous = options is not None and bool(options.continuous_usage_stats)
+        ends_with_usage = options is not None and bool(options.include_usage)
+        resume_tokens = dict(enumerate(self._generation.resume_tokens))
+        num_output_tokens = 0
+        ends: list[Finished] = []
+        async for number, event in self._generation.events:
+            match event:
+                case Delta():
+                    writer = self._writers[number * self._n + event.index]
+                    num_output_tokens += len(event.token_ids)
+                    choice = writer.write(event)
+                    if event.is_received:
+                        await self._skip(choice)
+                        continue
+                    chunk = self._message(choices=[choice], resume_token=resume_tokens.pop(number, UNSET))
+                    if is_continuous:
+                        chunk.usage = self._billed(usage_so_far(self._num_prompt_tokens, num_output_tokens))
+                    elif ends_with_usage:
+                        chunk.usage = None
+                    yield chunk
+                case PromptDelta():
+                    self._prompts[number].logprobs.extend(event.logprobs)
+                case Finished():
+                    ends.append(event)
+        if ends_with_usage:
+            yield self._message(choices=[], usage=self._billed(usage_of(ends)))
+
+    async def _skip(self, choice: CompletionChoice) -> None:
+        """Skip a choice that the client has: only its text offsets count on."""
+        if choice.logprobs is not None:
+            for _ in elements_of(choice.logprobs.text_offset):
+                await self._share.turn()
+
+    def _billed(self, usage: Usage) -> Usage:
+        """Return the usage to bill: only the prompt's tokens where only the prompt is shown."""
+        return usage if self._options.shows_output else usage_so_far(usage.prompt_tokens, 0)

@@ -1,0 +1,138 @@
+"""The HTTP server of a router: uvicorn on the router's loop; signals stay with the process's own shell."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from contextlib import ExitStack
+from functools import partial
+from typing import Final, cast
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from baton_core.errors import InvalidConfigError
+from baton_router.http.connections.acceptor import Acceptor
+from baton_router.http.connections.bounded_protocol import BoundedProtocol
+from baton_router.http.connections.open_connections import OpenConnections
+from baton_router.process.http_settings import ConnectionLimits
+from baton_service.tcp import listen_at
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Listen at every address of `host`, all with one port; port 0 chooses it.
+
+    Raises:
+        InvalidConfigError: an address cannot be bound; the message names the flags and what is allowed.
+    """
+    with ExitStack() as opened:
+        listeners: list[socket.socket] = []
+        try:
+            for address in _addresses(host, port):
+                listener = listen_at(address, listeners[0].getsockname()[1] if listeners else port)
+                opened.enter_context(listener)
+                listeners.append(listener)
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "that is not a host name"
+            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise InvalidConfigError(
+                f"address of --host and --port is {shown!r}, which cannot be bound ({reason}); "
+                "allowed: host:port with an address of this machine and a port that is not in use"
+            ) from None
+        opened.pop_all()
+        return listeners
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+_TICK_S: Final = 1.0
+"""Interval at which uvicorn renews the `date` header."""
+
+
+class HttpServer:
+    """Bind it, start it, stop it: once each, on one loop."""
+
+    def __init__(self) -> None:
+        self._listeners: list[socket.socket] = []
+        self._server: uvicorn.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self.port = 0
+        """The bound port."""
+
+    def bind(self, host: str, port: int) -> None:
+        """Take the port; who connects waits until `start`.
+
+        Raises:
+            InvalidConfigError: it cannot be taken.
+        """
+        self._listeners = listen(host, port)
+        self.port = self._listeners[0].getsockname()[1]
+
+    async def start(
+        self, app: ASGIApp, *, root_path: str, limits: ConnectionLimits, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Serve `app`, without `tls` in plain text."""
+        config = uvicorn.Config(
+            app,
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            root_path=root_path,
+            timeout_keep_alive=cast(int, limits.idle_timeout_s),
+        )
+        config.load()
+        self._server = uvicorn.Server(config)
+        connections = OpenConnections(limits.max_connections)
+        make_protocol = partial(
+            BoundedProtocol,
+            limits,
+            connections,
+            config=config,
+            server_state=self._server.server_state,
+            app_state={},
+        )
+        await self._server.on_tick(0)  # it makes the headers that all responses have
+        self._acceptor = Acceptor(
+            self._listeners,
+            make_protocol,
+            connections,
+            tls=tls,
+            handshake_timeout_s=limits.header_timeout_s,
+        )
+        self._ticking = asyncio.create_task(_tick(self._server))
+
+    async def stop(self, within_s: float) -> None:
+        """Close idle connections, give running calls `within_s` to end, then cut them off."""
+        if self._server is None or self._acceptor is None:
+            for listener in self._listeners:
+                listener.close()
+            return
+        self._ticking.cancel()
+        self._acceptor.close()
+        state = self._server.server_state
+        for connection in list(state.connections):
+            connection.shutdown()
+        if state.tasks:
+            await asyncio.wait(state.tasks, timeout=within_s)
+        calls = list(state.tasks)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        for connection in list(state.connections):
+            connection.transport.abort()
+        await asyncio.sleep(0)  # so that the transports are closed when this returns
+
+
+async def _tick(server: uvicorn.Server) -> None:
+    while True:
+        await server.on_tick(0)
+        await asyncio.sleep(_TICK_S)

@@ -1,0 +1,214 @@
+"""The state of the cluster as one router sees it: what the dashboard draws."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from importlib.metadata import version
+
+import msgspec
+
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_router.http.calls import Call
+from baton_router.metrics.fleet_metrics import state_of
+
+
+class WorkerState(msgspec.Struct, kw_only=True):
+    """A worker as its registration and its last heartbeat describe it."""
+
+    worker_id: str
+    role: Role
+    """The role that it prefers now."""
+    is_role_fixed: bool
+    """True if an operator set the role."""
+    state: str
+    """`ready`, `draining`, `paused`, `asleep` or `faulty`."""
+    num_running: int
+    num_waiting: int
+    max_num_seqs: int
+    num_queued_tokens: int
+    """Prompt tokens that are not computed yet."""
+    num_blocks: int
+    num_available_blocks: int
+    """Free and cached."""
+    block_size: int
+    """In tokens."""
+    block_bytes: int
+    step_age_s: float
+    rates: WorkerRates
+    """0 is not known yet."""
+    metrics_address: str
+    """Address of its own metrics; empty without."""
+
+
+class AbsentWorkerState(msgspec.Struct, kw_only=True):
+    """A worker of this router's launcher that is not there now."""
+
+    worker_id: str
+    role: Role
+    """The role that it is started in."""
+    state: str
+    """`loading`, or `restarting` while it waits for its next start."""
+    retry_in_s: float | None
+    """Time until its next start; null while it loads."""
+    num_restarts: int
+    """Starts after the first one."""
+    end: str
+    """The end of its last process; empty before that."""
+    reason: str
+    """The error that its last process ended with; empty where it reported none."""
+
+
+class Totals(msgspec.Struct, kw_only=True):
+    """Totals since the router's start."""
+
+    num_finished: int
+    """Sequences that ended by themselves."""
+    num_failed: int
+    """Requests that ended with an error, or whose client left."""
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    """Prompt tokens found in the prefix cache where the prompt was computed."""
+    num_generated_tokens: int
+    num_computed: int
+    """Prompt tokens by source, of all workers: of a split request both count theirs."""
+    num_local_cache: int
+    num_remote: int
+    num_recomputed: int
+    num_transfers: int
+    transfer_bytes: int
+    transfer_s: float
+
+
+class Placements(msgspec.Struct, kw_only=True):
+    """Decisions of one policy with one outcome."""
+
+    policy: str
+    kind: str
+    """`split`, `local` or `refused`."""
+    count: int
+
+
+class Admissions(msgspec.Struct, kw_only=True):
+    """Requests with one outcome of admission."""
+
+    outcome: str
+    count: int
+
+
+class Shift(msgspec.Struct, kw_only=True):
+    """A change of role that the router requested."""
+
+    worker_id: str
+    before: Role
+    after: Role
+    reason: str
+    age_s: float
+
+
+class ClusterState(msgspec.Struct, kw_only=True):
+    """The state of the whole cluster."""
+
+    models: list[str]
+    version: str
+    uptime_s: float
+    is_ready: bool
+    num_open_calls: int
+    num_open_requests: int
+    num_waiting: int
+    """Requests that wait at the router for a worker."""
+    totals: Totals
+    workers: list[WorkerState]
+    absent_workers: list[AbsentWorkerState]
+    """Workers that `baton serve` is loading or will restart."""
+    placements: list[Placements]
+    admissions: list[Admissions]
+    has_operator_routes: bool
+    """The router has `/drain`, `/undrain` and `/set_role`."""
+    shifts: list[Shift]
+    """The latest ones, the last one first."""
+
+
+async def show_cluster(call: Call[None]) -> None:
+    state = call.state
+    core, requests = state.service.router.core, state.metrics.requests
+    now = asyncio.get_running_loop().time()
+    await call.reply(
+        ClusterState(
+            models=list(state.service.model_names),
+            version=version("baton"),
+            uptime_s=time.time() - state.started_at,
+            is_ready=state.service.is_ready,
+            num_open_calls=state.service.num_calls,
+            num_open_requests=core.num_requests,
+            num_waiting=core.admission.num_waiting,
+            has_operator_routes=state.settings.enable_operator_routes,
+            totals=_totals(call),
+            workers=[_worker(info, load) for info, load in sorted(core.fleet.workers(), key=_name)],
+            absent_workers=[
+                msgspec.convert(worker, AbsentWorkerState, from_attributes=True)
+                for worker in state.service.router.absent
+            ],
+            placements=[
+                Placements(policy=policy, kind=kind, count=count)
+                for (policy, kind), count in sorted(requests.placements.counts.items())
+            ],
+            admissions=[
+                Admissions(outcome=outcome, count=count)
+                for outcome, count in sorted(core.admission.num_by_outcome.items())
+            ],
+            shifts=[
+                Shift(
+                    worker_id=shift.worker_id,
+                    before=shift.before,
+                    after=shift.after,
+                    reason=shift.reason,
+                    age_s=now - shift.at_s,
+                )
+                for shift in reversed(core.roles.shifts)
+            ],
+        )
+    )
+
+
+def _totals(call: Call[None]) -> Totals:
+    requests = call.state.metrics.requests
+    work, ended = requests.work, requests.ended()
+    return Totals(
+        num_finished=ended.num_finished,
+        num_failed=ended.num_failed,
+        num_prompt_tokens=ended.num_prompt_tokens,
+        num_cached_tokens=ended.num_cached_tokens,
+        num_generated_tokens=ended.num_generated_tokens,
+        num_computed=work.num_computed,
+        num_local_cache=work.num_local_cache,
+        num_remote=work.num_remote,
+        num_recomputed=work.num_recomputed,
+        num_transfers=work.num_transfers,
+        transfer_bytes=work.transfer_bytes,
+        transfer_s=work.transfer_s,
+    )
+
+
+def _worker(info: WorkerInfo, load: WorkerLoad) -> WorkerState:
+    return WorkerState(
+        worker_id=info.worker_id,
+        role=load.role or info.role,
+        is_role_fixed=load.is_role_fixed,
+        state=state_of(load),
+        num_running=load.num_running,
+        num_waiting=load.num_waiting,
+        max_num_seqs=info.max_num_seqs,
+        num_queued_tokens=load.num_queued_tokens,
+        num_blocks=info.num_blocks,
+        num_available_blocks=load.num_available_blocks,
+        block_size=info.identity.block_size,
+        block_bytes=info.block_bytes,
+        step_age_s=load.step_age_s,
+        rates=load.rates,
+        metrics_address=info.metrics_address,
+    )
+
+
+def _name(worker: tuple[WorkerInfo, WorkerLoad]) -> str:
+    return worker[0].worker_id

@@ -1,0 +1,161 @@
+"""Recent requests: timings, placement decisions and the sources of their prompt tokens.
+
+Who asks sees the requests of its own key; with `--enable-operator-routes` those of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Set
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.phases import Phase, PhaseName
+from baton_router.core.flow.request_record import RequestRecord, WorkerPart
+from baton_router.http.app_state import AppState
+from baton_router.http.calls import Call
+from baton_router.http.debug.schemas import ROUTER, Hop, RequestDetails, RequestList, RequestSummary, Span
+from baton_router.http.errors import HttpError
+from baton_router.http.operator_routes import Query, read_query
+from baton_router.metrics.outliers import outliers_of
+
+MAX_LISTED: Final = 256
+_ID_PREFIXES: Final = ("chatcmpl-", "cmpl-")
+"""Prefixes that ids in replies put before the request's name."""
+
+
+class ListQuery(Query, kw_only=True):
+    limit: int = 32
+    """Requests to list, 1 to 256."""
+
+
+async def list_requests(call: Call[None]) -> None:
+    """Raises InvalidRequestError: a limit is out of range."""
+    limit = read_query(call, ListQuery).limit
+    if not 1 <= limit <= MAX_LISTED:
+        raise InvalidRequestError("limit", limit, f"an integer from 1 to {MAX_LISTED}")
+    now = asyncio.get_running_loop().time()
+    log = call.state.service.router.core.log
+    may_see = _rule(call)
+    seen = (record for record in log.recent() if may_see(record))
+    await call.reply(
+        RequestList(requests=[_summary(now, record, call.state) for record in islice(seen, limit)])
+    )
+
+
+async def show_request(call: Call[None]) -> None:
+    """Raises HttpError: 404, it is not known, or not this key's."""
+    name = call.request.path_params["request_id"]
+    record = _find(call, name)
+    if record is None:
+        text = f"request_id is {name!r}; allowed: the id of one of this key's latest requests at this router"
+        raise HttpError(404, "request_not_found", text, param="request_id")
+    await call.reply(_details(asyncio.get_running_loop().time(), record))
+
+
+def _find(call: Call[None], name: str) -> RequestRecord | None:
+    log, may_see = call.state.service.router.core.log, _rule(call)
+    names = [name, *(name.removeprefix(prefix) for prefix in _ID_PREFIXES if name.startswith(prefix))]
+    records = (log.get(each) for each in names)
+    return next((record for record in records if record is not None and may_see(record)), None)
+
+
+def _rule(call: Call[None]) -> Callable[[RequestRecord], bool]:
+    """Return a predicate for the requests that the caller may see."""
+    if call.state.settings.enable_operator_routes:
+        return lambda record: True
+    tenant = call.tenant
+    return lambda record: record.context.tenant == tenant
+
+
+def _details(now: float, record: RequestRecord) -> RequestDetails:
+    start_s = record.started_s
+    return RequestDetails(
+        request_id=record.request_id,
+        state=_state(record),
+        code=record.code,
+        message=record.message,
+        age_s=now - start_s,
+        duration_s=_end_s(now, record) - start_s,
+        first_token_s=_since(start_s, record.first_token_s),
+        num_prompt_tokens=record.num_prompt_tokens,
+        num_cached_tokens=record.num_cached_tokens,
+        num_output_tokens=record.num_output_tokens,
+        session_id=record.context.session_id,
+        traceparent=record.context.traceparent,
+        hops=list(_hops(record)),
+        decisions=[replace(decision, at_s=decision.at_s - start_s) for decision in record.decisions],
+    )
+
+
+def _summary(now: float, record: RequestRecord, state: AppState) -> RequestSummary:
+    start_s = record.started_s
+    return RequestSummary(
+        request_id=record.request_id,
+        state=_state(record),
+        code=record.code,
+        age_s=now - start_s,
+        duration_s=_end_s(now, record) - start_s,
+        first_token_s=_since(start_s, record.first_token_s),
+        num_prompt_tokens=record.num_prompt_tokens,
+        num_cached_tokens=record.num_cached_tokens,
+        num_output_tokens=record.num_output_tokens,
+        per_token_s=record.per_token_s,
+        outliers=outliers_of(
+            record, now, state.metrics.requests.latencies.slo, state.metrics.sampler.latencies
+        ),
+        spans=[span for hop in _hops(record) for span in _spans(hop)],
+    )
+
+
+def _hops(record: RequestRecord) -> Iterator[Hop]:
+    """The router's own, then those of each attempt: of the prefill worker, then of the decode worker."""
+    chosen = [decision.chosen for decision in record.decisions if decision.chosen is not None]
+    prefillers = {candidate.prefill for candidate in chosen}
+    yield Hop(process=ROUTER, phases=_shifted(record.phases, record.started_s))
+    for part in sorted(record.parts, key=lambda part: _place_in_order(part, prefillers)):
+        yield Hop(
+            process=part.worker_id,
+            attempt_id=part.attempt_id,
+            phases=_shifted(part.phases, record.started_s),
+            num_left_out=part.num_left_out,
+            sources=part.sources,
+        )
+
+
+def _place_in_order(part: WorkerPart, prefillers: Set[str]) -> tuple[int, str, bool]:
+    """Times do not decide: they are off by as long as reports take. Later attempts have longer names."""
+    return len(part.attempt_id), part.attempt_id, part.worker_id not in prefillers
+
+
+def _spans(hop: Hop) -> list[Span]:
+    spans: dict[PhaseName, Span] = {}
+    for phase in hop.phases:
+        if (span := spans.get(phase.name)) is None:
+            spans[phase.name] = Span(
+                process=hop.process, name=phase.name, start_s=phase.start_s, end_s=phase.end_s
+            )
+        else:
+            span.end_s = max(span.end_s, phase.end_s)
+    return list(spans.values())
+
+
+def _shifted(phases: Iterable[Phase], start_s: float) -> list[Phase]:
+    moved = (replace(phase, start_s=phase.start_s - start_s, end_s=phase.end_s - start_s) for phase in phases)
+    return sorted(moved, key=lambda phase: (phase.start_s, phase.end_s))
+
+
+def _state(record: RequestRecord) -> str:
+    if record.ended_s is None:
+        return "running"
+    return "finished" if record.code is None else "failed"
+
+
+def _end_s(now: float, record: RequestRecord) -> float:
+    return now if record.ended_s is None else record.ended_s
+
+
+def _since(start_s: float, at_s: float | None) -> float | None:
+    return None if at_s is None else at_s - start_s

@@ -1,0 +1,56 @@
+"""Log-probabilities in replies: names of tokens, and those of a prompt in vLLM's format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_router.http.json_pieces import lazily
+from baton_router.text.tokenization import Tokenizer
+
+LEAST: Final = -9999.0
+"""Log-probability of a probability of 0: JSON has no infinity."""
+
+
+def token_name(tokenizer: Tokenizer, token_id: int, *, as_id: bool = False) -> str:
+    """Return the token's text, or OpenAI's `bytes:\\xe2\\x80` where that is no whole character.
+
+    With `as_id` it is `token_id:17`.
+    """
+    if as_id:
+        return f"token_id:{token_id}"
+    content = tokenizer.token_bytes(token_id)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content)
+
+
+class Logprob(msgspec.Struct, kw_only=True):
+    """Log-probability of one token at one position."""
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, Logprob] | None]
+"""One entry for each token by the ids of the tokens; none for the first, which nothing comes before."""
+
+
+def prompt_logprobs_of(entries: Iterable[PositionLogprobs], tokenizer: Tokenizer) -> PromptLogprobs:
+    """Return the entries of a whole prompt, to be written; `entries` begin with its second token."""
+    return lazily(chain((None,), (_by_token(entry, tokenizer) for entry in entries)))
+
+
+def _by_token(entry: PositionLogprobs, tokenizer: Tokenizer) -> dict[str, Logprob]:
+    return {
+        str(token_id): Logprob(
+            logprob=max(logprob, LEAST), rank=rank, decoded_token=tokenizer.token_text(token_id)
+        )
+        for token_id, logprob, rank in zip(entry.token_ids, entry.logprobs, entry.ranks, strict=True)
+    }

@@ -1,0 +1,100 @@
+"""Routes of the server itself: models, health, version, load, metrics."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from baton_core.errors import ErrorCode, RequestError
+from baton_router.http.calls import Call
+from baton_router.requests.validation import check_model
+from baton_service.exposition import CONTENT_TYPE
+
+RETRY_AFTER_S: Final = 1
+
+
+class Model(msgspec.Struct, kw_only=True):
+    """One name of the model."""
+
+    id: str
+    object: str = "model"
+    created: int
+    """Start of the router, in seconds since 1970."""
+    owned_by: str = "baton"
+    root: str
+    """The first of its names."""
+    parent: str | None = None
+    max_model_len: int
+    permission: list[dict[str, Any]] = []
+
+
+class ModelList(msgspec.Struct, kw_only=True):
+    """The list of the model's names."""
+
+    object: str = "list"
+    data: list[Model]
+
+
+async def list_models(call: Call[None]) -> None:
+    await call.reply(ModelList(data=[_describe(call, name) for name in call.state.service.model_names]))
+
+
+async def show_model(call: Call[None]) -> None:
+    """Raises RequestError: NOT_FOUND."""
+    name = call.request.path_params["model"]
+    if not name:
+        raise RequestError(ErrorCode.NOT_FOUND, "model is ''; allowed: a served name")
+    check_model(name, call.state.service.model_names)
+    await call.reply(_describe(call, name))
+
+
+def _describe(call: Call[None], name: str) -> Model:
+    service = call.state.service
+    return Model(
+        id=name,
+        created=call.state.started_at,
+        root=service.model_names[0],
+        max_model_len=service.max_model_len,
+    )
+
+
+class Version(msgspec.Struct, kw_only=True):
+    """Version of Baton."""
+
+    version: str
+
+
+class Load(msgspec.Struct, kw_only=True):
+    """Load of the router."""
+
+    server_load: int
+    """Calls that are open now, over HTTP and gRPC."""
+
+
+async def health(call: Call[None]) -> None:
+    """Reply with 200 when a prompt can be served now, else with 503 and the reason.
+
+    Broken pairs of workers and workers that will restart are listed too.
+    """
+    service = call.state.service
+    why_not = service.why_not_ready
+    lines = [line for line in (why_not, *service.restarting_workers, *service.broken_pairs) if line]
+    text = "".join(f"{line}\n" for line in lines)
+    headers = {"retry-after": str(RETRY_AFTER_S)} if why_not else None
+    status = 503 if why_not else 200
+    await call.respond(Response(text, status, headers, "text/plain") if text else Response())
+
+
+async def show_version(call: Call[None]) -> None:
+    await call.reply(Version(version=version("baton")))
+
+
+async def load(call: Call[None]) -> None:
+    await call.reply(Load(server_load=call.state.service.num_calls))
+
+
+async def metrics(call: Call[None]) -> None:
+    await call.respond(Response(call.state.metrics.exposition().text(), media_type=CONTENT_TYPE))

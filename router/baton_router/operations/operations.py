@@ -1,0 +1,186 @@
+"""Sends an operator's controls to workers and waits for their results."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
+from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_router.core.fleet.role_guard import require_served
+from baton_router.operations.fleet_sleep import SLEEP_ACTIONS, FleetSleep
+
+DEFAULT_TIMEOUT_S: Final = 120.0
+MAX_TIMEOUT_S: Final = 86_400.0
+_GRACE_S: Final = 1.0
+"""After the deadline, within which a worker's own, more precise error comes first."""
+_CHANGES_OF_ROLES: Final = (ControlAction.SET_ROLE, ControlAction.DRAIN, ControlAction.UNDRAIN)
+
+
+Workers: TypeAlias = Sequence[tuple[WorkerInfo, WorkerLoad]]
+
+
+class _PendingControl:
+    """One control and its results."""
+
+    def __init__(self, worker_ids: Iterable[str]) -> None:
+        self.results: dict[str, ControlResult | None] = dict.fromkeys(sorted(worker_ids))
+        self.is_answered = asyncio.Event()
+
+    def put(self, worker_id: str, result: ControlResult) -> None:
+        """Take a worker's result; a second one is ignored."""
+        if worker_id in self.results and self.results[worker_id] is None:
+            self.results[worker_id] = result
+        if None not in self.results.values():
+            self.is_answered.set()
+
+
+class Operations:
+    """The operator's controls of one router, on its loop.
+
+    Args:
+        workers: gives those that are registered now.
+        send: hands a worker a message.
+        num_requests: counts those that are open at this router.
+        must_split: whether every request needs two workers.
+    """
+
+    def __init__(
+        self,
+        workers: Callable[[], Workers],
+        send: Callable[[str, Control], None],
+        num_requests: Callable[[], int] = lambda: 0,
+        *,
+        must_split: bool = False,
+    ) -> None:
+        self._workers = workers
+        self._send = send
+        self._must_split = must_split
+        self._changing = asyncio.Lock()
+        """Held while roles change: each change is checked against what the one before it has left."""
+        self._sleep = FleetSleep(self._control, workers, num_requests)
+        self._numbers = count(1)
+        self._open: dict[int, _PendingControl] = {}
+
+    async def control(
+        self,
+        action: ControlAction,
+        argument_json: str = "{}",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        worker_ids: Sequence[str] = (),
+    ) -> dict[str, ControlResult]:
+        """Send a control to each worker named, or to all; returns each result or error by worker.
+
+        A worker that leaves meanwhile, or does not answer in time, gets an error. The caller may go away:
+        the workers still do it. If one does not sleep, those that do are woken again.
+
+        Raises:
+            InvalidRequestError: the argument is no JSON object, or too long; or it is one of a change after
+                which no worker would be left that prefills, or decodes.
+            RequestError: NOT_FOUND, no worker has that name; UNAVAILABLE, none is registered;
+                DEADLINE_EXCEEDED, an earlier change of roles has not ended.
+        """
+        _require_object(argument_json)
+        if action in SLEEP_ACTIONS:
+            return await self._sleep.change(action, argument_json, timeout_s, worker_ids)
+        if action not in _CHANGES_OF_ROLES:
+            return await self._control(action, argument_json, timeout_s, worker_ids)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changing.acquire()
+        except TimeoutError:
+            text = f"{action} waited {timeout_s:g} s for an earlier change of roles to end"
+            raise RequestError(ErrorCode.DEADLINE_EXCEEDED, text) from None
+        try:
+            return await self._control(action, argument_json, timeout_s, worker_ids)
+        finally:
+            self._changing.release()
+
+    def on_result(self, worker_id: str, result: ControlResult) -> None:
+        """Take a result; one without a waiting control is dropped."""
+        if (pending := self._open.get(result.control_id)) is not None:
+            pending.put(worker_id, result)
+
+    def on_left(self, worker_id: str, reason: str) -> None:
+        """Fail the results of a worker whose session is over."""
+        for control_id, pending in self._open.items():
+            pending.put(
+                worker_id, _failed(control_id, ErrorCode.WORKER_LOST, f"the worker was lost: {reason}")
+            )
+
+    async def _control(
+        self, action: ControlAction, argument_json: str, timeout_s: float, worker_ids: Sequence[str]
+    ) -> dict[str, ControlResult]:
+        workers = self._workers()
+        pending = _PendingControl(_chosen(worker_ids, [info.worker_id for info, _ in workers]))
+        if not pending.results:
+            raise RequestError(ErrorCode.UNAVAILABLE, f"{action} reaches no worker: none is registered")
+        require_served(action, argument_json, pending.results, workers, must_split=self._must_split)
+        control_id = next(self._numbers)
+        self._open[control_id] = pending
+        control = Control(
+            control_id=control_id, action=action, argument_json=argument_json, timeout_s=timeout_s
+        )
+        try:
+            for worker_id in pending.results:
+                self._send(worker_id, control)
+            async with asyncio.timeout(timeout_s + _GRACE_S):
+                await pending.is_answered.wait()
+        except TimeoutError:
+            text = f"no answer to {action} within {timeout_s:g} s"
+            self._fail_all(control_id, pending, ErrorCode.DEADLINE_EXCEEDED, text)
+        finally:
+            del self._open[control_id]
+        return {worker_id: result for worker_id, result in pending.results.items() if result is not None}
+
+    def _fail_all(self, control_id: int, pending: _PendingControl, code: ErrorCode, text: str) -> None:
+        for worker_id in pending.results:
+            pending.put(worker_id, _failed(control_id, code, text))
+
+
+def read_results(results: Mapping[str, ControlResult]) -> list[Any]:
+    """Return the workers' results, in the order of their names.
+
+    Raises:
+        RequestError: the error of the first that could not do it; the message names the worker.
+    """
+    for worker_id, result in results.items():
+        if result.code is not None:
+            raise RequestError(result.code, f"worker {worker_id}: {result.message}")
+    return [json.loads(result.result_json) for result in results.values()]
+
+
+def checked_timeout(field: str, timeout_s: float) -> float:
+    """Refuse a timeout that is not positive, or too long.
+
+    Raises:
+        InvalidRequestError: names the field.
+    """
+    if not 0 < timeout_s <= MAX_TIMEOUT_S:
+        raise InvalidRequestError(field, timeout_s, f"seconds, over 0 and up to {MAX_TIMEOUT_S:g}")
+    return timeout_s
+
+
+def _chosen(worker_ids: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    for worker_id in worker_ids:
+        if worker_id not in known:
+            allowed = ", ".join(sorted(known)) or "none, as no worker is registered"
+            raise RequestError(ErrorCode.NOT_FOUND, f"worker_ids has {worker_id!r}; allowed: {allowed}")
+    return worker_ids or known
+
+
+def _failed(control_id: int, code: ErrorCode, message: str) -> ControlResult:
+    return ControlResult(control_id=control_id, code=code, message=message)
+
+
+def _require_object(argument_json: str) -> None:
+    try:
+        is_object = isinstance(json.loads(argument_json), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise InvalidRequestError("argument", argument_json, "a JSON object")

@@ -1,0 +1,61 @@
+"""Settings of admission: rate limits, queue and SLO."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from baton_core.errors import InvalidConfigError
+from baton_core.requests.request_context import Slo
+from baton_router.core.admission.admission import AdmissionConfig
+from baton_router.core.admission.admission_gate import DispatchLimit
+from baton_router.core.admission.rate_limits import RateLimit
+
+FAIR: Final = DispatchLimit(sequences_per_seat=2.0, queue_s=1.0)
+"""Enough to keep a worker busy until it is given the next; the rest waits where it is shared fairly."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionSettings:
+    """Settings of admission.
+
+    Raises:
+        InvalidConfigError: a value is out of range; the message names flag, value and what is allowed.
+    """
+
+    slo: Slo = field(default_factory=Slo)
+    """SLO of requests that name none."""
+    rate_limit: RateLimit = field(default_factory=RateLimit)
+    """Rate limit of each key."""
+    max_queued_requests: int = 1024
+    """Requests that wait at the router for a worker."""
+    queue_timeout_s: float = 30.0
+    """Longest wait of a request in the queue."""
+    priority_aging_s: float = 10.0
+    """Waiting so long counts as one step of priority."""
+
+    def __post_init__(self) -> None:
+        for flag, value in (("--slo", self.slo.ttft_s), ("--slo", self.slo.tpot_s)):
+            _check(flag, value, value is None or value > 0, "seconds, over 0")
+        for rate in (self.rate_limit.requests, self.rate_limit.tokens):
+            _check("--rate-limit", rate, rate is None or rate > 0, "numbers over 0")
+        is_bound = self.max_queued_requests >= 0
+        _check("--max-queued-requests", self.max_queued_requests, is_bound, "an integer from 0")
+        _check("--queue-timeout", self.queue_timeout_s, self.queue_timeout_s > 0, "seconds, over 0")
+        _check("--priority-aging", self.priority_aging_s, self.priority_aging_s > 0, "seconds, over 0")
+
+    def config(self, api_keys: Sequence[str]) -> AdmissionConfig:
+        """Return the core's configuration; with several keys it is fair between them."""
+        return AdmissionConfig(
+            slo=self.slo,
+            rate_limit=self.rate_limit,
+            max_queued_requests=self.max_queued_requests,
+            aging_s=self.priority_aging_s,
+            dispatch_limit=FAIR if len(api_keys) > 1 else DispatchLimit(),
+        )
+
+
+def _check(flag: str, value: object, is_allowed: bool, allowed: str) -> None:
+    if not is_allowed:
+        raise InvalidConfigError(f"{flag} is {value!r}; allowed: {allowed}")

@@ -1,0 +1,329 @@
+"""Takes requests for the served model and follows them to their end, for every protocol.
+
+One object per router, on its loop. Counts what is open, so that a router that shuts down can wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, ParamSpec, TypeVar
+
+from baton_core.errors import ErrorCode, RequestError
+from baton_core.requests.phases import Phase, PhaseName
+from baton_core.requests.request_context import RequestContext
+from baton_core.sessions.router_messages import RequestSpec
+from baton_router.process.router import Router
+from baton_router.process.text_converter import TextConverter
+from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.prompt_reader import PromptReader
+from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
+from baton_router.requests.resume_tokens import ResumeTokens
+from baton_router.requests.resumption import AcceptedRequest, RequestReader
+from baton_router.requests.validation import check_model, tenant_salt
+from baton_router.streams.body_memory import BodyMemory
+from baton_router.streams.client_stream import ClientStream
+from baton_router.streams.logprobs_memory import LogprobsMemory
+from baton_router.streams.loop_share import LoopShare
+from baton_router.streams.request_spans import RequestSpans
+from baton_router.text.chat_template import Conversation
+from baton_router.text.model_folder import ModelFolder
+from baton_router.text.prompts import Prompt, TokenIds
+from baton_router.text.tokenization import Tokenizer
+from baton_router.text.tokenizing_threads import TokenizingThreads
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SHUTS_DOWN: Final = "the router shuts down"
+MAX_CALLS: Final = 8192
+"""Calls open at a time, including those whose request is over and whose client does not read."""
+_GRACE_S: Final = 1.0
+"""After a call's deadline, within which the core's own, more precise error comes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedRequest:
+    """A request that is checked and tokenized but not submitted."""
+
+    accepted: AcceptedRequest
+    context: RequestContext
+    is_chat: bool
+    is_streamed: bool
+    timeout_s: float
+    """Timeout from `began_s` on, on the loop's clock."""
+    began_s: float
+    tokenized_s: float
+
+
+class GenerationService:
+    """Serves one model through `router`.
+
+    Args:
+        timeout_s: for calls without a deadline of their own.
+        shares_prefixes: whether tenants may use each other's cached prefixes.
+        resume_tokens: as every router of the fleet writes them.
+    """
+
+    def __init__(
+        self,
+        model_names: Sequence[str],
+        model: ModelFolder,
+        tokenizer: Tokenizer,
+        *,
+        threads: TokenizingThreads,
+        router: Router,
+        timeout_s: float,
+        limits: RequestLimits = DEFAULT_LIMITS,
+        spans: RequestSpans | None = None,
+        shares_prefixes: bool = False,
+        resume_tokens: ResumeTokens | None = None,
+    ) -> None:
+        self.model_names = tuple(model_names)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.router = router
+        self.timeout_s = timeout_s
+        self.share = LoopShare()
+        """Turns of the loop for long work."""
+        self.bodies = BodyMemory()
+        """Memory for request bodies."""
+        self._answers = LogprobsMemory(limits.max_answer_bytes)
+        self._threads = threads
+        self._spans = spans or RequestSpans()
+        self._shares_prefixes = shares_prefixes
+        self.resume_tokens = resume_tokens or ResumeTokens()
+        self._prompts = PromptReader(model_names, model, tokenizer, limits)
+        self._requests = RequestReader(self._prompts, self.resume_tokens, model.vocab_size)
+        self._texts = TextConverter(model, tokenizer, limits)
+        self._num_calls = 0
+        self._is_draining = False
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+
+    @property
+    def num_calls(self) -> int:
+        """Open calls."""
+        return self._num_calls
+
+    @property
+    def is_ready(self) -> bool:
+        """True if a prompt can be served now."""
+        return self.router.is_ready and not self._is_draining
+
+    @property
+    def why_not_ready(self) -> str:
+        """The reason why no prompt can be served; empty while ready."""
+        if self._is_draining:
+            return SHUTS_DOWN
+        return self.router.why_not_ready
+
+    @property
+    def broken_pairs(self) -> list[str]:
+        """A line for each pair of workers that share no request because blocks do not arrive."""
+        return [
+            f"blocks of {pair.prefill} do not arrive at {pair.decode}: {why}"
+            for pair, why in self.router.transfers.broken.items()
+        ]
+
+    @property
+    def restarting_workers(self) -> list[str]:
+        """A line for each worker whose process has ended and that will restart."""
+        return [str(worker) for worker in self.router.absent if worker.retry_in_s is not None]
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that the largest worker holds of a sequence; without workers those of the model."""
+        return self.router.fleet.max_model_len or self.model.max_position_embeddings
+
+    async def prepare(self, request: GenerationRequest, timeout_s: float | None = None) -> PreparedRequest:
+        """Check a request and tokenize its prompt.
+
+        Raises:
+            InvalidRequestError: a field is out of range; the message names it.
+            RequestError: NOT_FOUND, OVERLOADED, UNAVAILABLE, or DEADLINE_EXCEEDED.
+        """
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        now = asyncio.get_running_loop().time
+        with self.open_call():
+            began_s = now()
+            async with ends_within(timeout_s):
+                accepted = await self._threads.run(
+                    self._requests.read,
+                    request,
+                    max_model_len=self.max_model_len,
+                    identity=self.router.fleet.identity,
+                    now_s=time.time(),
+                )
+            return PreparedRequest(
+                accepted=accepted,
+                context=request.context,
+                is_chat=isinstance(request.prompt, Conversation),
+                is_streamed=request.is_streamed,
+                timeout_s=timeout_s,
+                began_s=began_s,
+                tokenized_s=now(),
+            )
+
+    def reserve_logprobs(self, prepared: Sequence[PreparedRequest]) -> AbstractContextManager[None]:
+        """Reserve memory for the log-probabilities of one call's reply.
+
+        Raises:
+            InvalidRequestError: it could be too large; the message names the field.
+            RequestError: OVERLOADED, other replies leave no room.
+        """
+        specs = [one.accepted.spec for one in prepared]
+        is_streamed = all(one.is_streamed for one in prepared)
+        return self._answers.hold(specs, max_model_len=self.max_model_len, is_streamed=is_streamed)
+
+    @asynccontextmanager
+    async def run(self, prepared: PreparedRequest) -> AsyncIterator[ClientStream]:
+        """Start a request; leaving the block cancels what is not over.
+
+        Raises:
+            InvalidRequestError: a running request has its name, or its client's resumption does not fit.
+            RequestError: UNAVAILABLE, OVERLOADED, or DEADLINE_EXCEEDED.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = prepared.began_s + prepared.timeout_s
+        with self.open_call():
+            async with ends_within(prepared.timeout_s, deadline + _GRACE_S):
+                stream = await self._open_stream(prepared)
+                phases = _phases(prepared.context.arrived_s, prepared.began_s, prepared.tokenized_s)
+                self.router.submit(stream, max(0.0, deadline - now()), phases)
+                try:
+                    yield stream
+                finally:
+                    self.router.abandon(stream)
+
+    async def run_in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a long function in a tokenizing thread.
+
+        Raises:
+            RequestError: OVERLOADED, or what `function` raises.
+        """
+        async with ends_within(self.timeout_s):
+            return await self._threads.run(function, *args, **kwargs)
+
+    async def tokenize(
+        self,
+        prompt: Prompt,
+        *,
+        model: str = "",
+        add_special_tokens: bool | None = None,
+        timeout_s: float | None = None,
+    ) -> TokenIds:
+        """Return the ids that `generate` would make of a text or a conversation. Needs no worker.
+
+        Raises:
+            InvalidRequestError: a field is out of range; the message names it.
+            RequestError: NOT_FOUND, OVERLOADED, UNAVAILABLE, or DEADLINE_EXCEEDED.
+        """
+        check_model(model, self.model_names)
+        with self.open_call():
+            async with ends_within(self.timeout_s if timeout_s is None else timeout_s):
+                return await self._threads.run(
+                    self._texts.tokenize, prompt, add_special_tokens=add_special_tokens
+                )
+
+    async def detokenize(
+        self,
+        token_ids: Sequence[int],
+        *,
+        model: str = "",
+        skip_special_tokens: bool = False,
+        timeout_s: float | None = None,
+    ) -> str:
+        """Return the text of token ids. Needs no worker.
+
+        Raises:
+            InvalidRequestError: a field is out of range; the message names it.
+            RequestError: NOT_FOUND, OVERLOADED, UNAVAILABLE, or DEADLINE_EXCEEDED.
+        """
+        check_model(model, self.model_names)
+        with self.open_call():
+            async with ends_within(self.timeout_s if timeout_s is None else timeout_s):
+                return await self._threads.run(
+                    self._texts.detokenize, token_ids, skip_special_tokens=skip_special_tokens
+                )
+
+    async def _open_stream(self, prepared: PreparedRequest) -> ClientStream:
+        accepted, context = prepared.accepted, prepared.context
+        stream = ClientStream(
+            self._spans.begin(self._owned(accepted.spec, context), context),
+            self.tokenizer,
+            context=context,
+            is_chat=prepared.is_chat,
+            resume_token=accepted.resume_token,
+            num_received=accepted.num_received,
+            is_resumed=accepted.is_resumed,
+        )
+        if accepted.received:
+            await self._threads.run(stream.skip, accepted.received)
+        return stream
+
+    def _owned(self, spec: RequestSpec, context: RequestContext) -> RequestSpec:
+        """Return the request with its tenant, which salts its cached prefixes unless all are shared."""
+        spec = replace(spec, tenant=context.tenant)
+        if self._shares_prefixes:
+            return spec
+        return replace(spec, cache_salt=tenant_salt(context.tenant, spec.cache_salt))
+
+    async def drain(self, within_s: float) -> None:
+        """Refuse new requests and wait until the last call is over, at most `within_s`."""
+        self._is_draining = True
+        try:
+            async with asyncio.timeout(within_s):
+                await self._is_idle.wait()
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        """End the processes that work on clients' texts."""
+        self.tokenizer.close()
+        self._prompts.close()
+
+    @contextmanager
+    def open_call(self) -> Iterator[None]:
+        """Count a call, which `drain` waits for.
+
+        Raises:
+            RequestError: UNAVAILABLE, the router shuts down; OVERLOADED, too many calls are open.
+        """
+        if self._is_draining:
+            raise RequestError(ErrorCode.UNAVAILABLE, SHUTS_DOWN)
+        if self._num_calls >= MAX_CALLS:
+            text = f"{self._num_calls} calls are open; allowed: {MAX_CALLS}"
+            raise RequestError(ErrorCode.OVERLOADED, text)
+        self._num_calls += 1
+        self._is_idle.clear()
+        try:
+            yield
+        finally:
+            self._num_calls -= 1
+            if not self._num_calls:
+                self._is_idle.set()
+
+
+def _phases(arrived_s: float | None, began_s: float, tokenized_s: float) -> tuple[Phase, ...]:
+    """Return the phases before a request was submitted."""
+    tokenize = Phase(name=PhaseName.TOKENIZE, start_s=began_s, end_s=tokenized_s)
+    if arrived_s is None:
+        return (tokenize,)
+    return (Phase(name=PhaseName.RECEIVE, start_s=arrived_s, end_s=began_s), tokenize)
+
+
+@asynccontextmanager
+async def ends_within(timeout_s: float, at: float | None = None) -> AsyncIterator[None]:
+    """End a block that takes longer than `timeout_s`, at the loop's time `at` if that is given.
+
+    Raises:
+        RequestError: DEADLINE_EXCEEDED.
+    """
+    try:
+        async with asyncio.timeout(timeout_s) if at is None else asyncio.timeout_at(at):
+            yield
+    except TimeoutError:
+        raise RequestError(ErrorCode.DEADLINE_EXCEEDED, f"not finished within {timeout_s:.3g} s") from None

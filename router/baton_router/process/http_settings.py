@@ -1,0 +1,91 @@
+"""Settings of the HTTP server."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final
+
+from baton_core.errors import InvalidConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Settings of one router.
+
+    Raises:
+        InvalidConfigError: a value is out of range; the message names flag, value and what is allowed.
+    """
+
+    max_connections: int = 8192
+    """One more ends one that is silent or idle."""
+    max_header_bytes: int = 64 * 2**10
+    """Size of a request's line and headers together."""
+    header_timeout_s: float = 20.0
+    """Time from the first byte of a request, or the start of its connection, to the end of its headers."""
+    idle_timeout_s: float = 75.0
+    """Time between two requests. It is longer than clients keep idle connections, so they close first."""
+    stall_timeout_s: float = 60.0
+    """Time that a client may take nothing of a response that waits for it."""
+
+    def __post_init__(self) -> None:
+        _check("--max-connections", self.max_connections, self.max_connections >= 1, "1 or more")
+        _check("--max-header-bytes", self.max_header_bytes, self.max_header_bytes >= 1024, "1024 or more")
+        for flag, seconds in (
+            ("--header-timeout", self.header_timeout_s),
+            ("--idle-timeout", self.idle_timeout_s),
+            ("--stall-timeout", self.stall_timeout_s),
+        ):
+            _check(flag, seconds, math.isfinite(seconds) and seconds > 0, "seconds, over 0")
+
+
+_TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """Settings of the HTTP server.
+
+    Raises:
+        InvalidConfigError: a value is out of range; the message names flag and what is allowed.
+    """
+
+    api_keys: tuple[str, ...] = ()
+    """One of them is needed on every route but those of health; none: everybody may ask."""
+    open_metrics: bool = False
+    """Serves /metrics without a key."""
+    shared_prefix_cache: bool = False
+    """Lets requests of different keys share cached prefixes."""
+    max_body_bytes: int = 4 * 2**20
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    root_path: str = ""
+    """Prefix that a proxy in front strips from paths."""
+    enable_operator_routes: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    """Pages of these origins may call from a browser; `*` is all. Without any there are no CORS headers."""
+    allow_credentials: bool = False
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    enable_auto_tool_choice: bool = False
+    """Lets the model decide to call a tool."""
+    tool_call_parser: str = ""
+    """Parser of the model's tool calls; empty: none."""
+    reasoning_parser: str = ""
+    """Parser of the model's reasoning; empty: none."""
+    tool_parser_plugin: str = ""
+    """A Python file that registers further parsers."""
+
+    def __post_init__(self) -> None:
+        for key in self.api_keys:
+            if not key or not _TOKEN_CHARACTERS.issuperset(key):
+                raise InvalidConfigError("--api-key is of other characters; allowed: visible ASCII")
+        _check("--max-body-bytes", self.max_body_bytes, self.max_body_bytes >= 1, "1 or more")
+        is_root = not self.root_path or (self.root_path.startswith("/") and not self.root_path.endswith("/"))
+        _check("--root-path", self.root_path, is_root, "a path such as /baton, without a slash at its end")
+        if self.enable_auto_tool_choice and not self.tool_call_parser:
+            raise InvalidConfigError("--enable-auto-tool-choice is given; allowed: beside --tool-call-parser")
+
+
+def _check(flag: str, value: object, is_allowed: bool, allowed: str) -> None:
+    if not is_allowed:
+        raise InvalidConfigError(f"{flag} is {value!r}; allowed: {allowed}")

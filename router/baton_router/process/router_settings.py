@@ -1,0 +1,134 @@
+"""Settings of one router process, checked before anything starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from baton_core.errors import InvalidConfigError
+from baton_core.sessions.session import DEFAULT_TIMINGS
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.placement.routing_policies import RoutingPolicy
+from baton_router.process.admission_settings import AdmissionSettings
+from baton_router.process.http_settings import HttpSettings
+from baton_router.requests.request_limits import RequestLimits
+from baton_router.text.generation_defaults import MODELS_OWN
+from baton_service.logs import FORMATS, LEVELS
+from baton_service.redis.redis_settings import RedisSettings
+from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
+from baton_service.tls import ServerTls
+from baton_service.tracing import TracingSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterSettings:
+    """Settings of one router process.
+
+    Raises:
+        InvalidConfigError: a value is out of range; the message names flag, value and what is allowed.
+    """
+
+    model: str
+    """A model folder, or a Hugging Face Hub id."""
+    tokenizer: str | None = None
+    """The same of the tokenizer; None is the model's own."""
+    served_model_names: tuple[str, ...] = ()
+    """Names that clients use, the first one first; none means `model` as it is written."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    """HTTP port; 0 lets the system choose."""
+    grpc_port: int = 8100
+    """For gRPC clients and workers; 0 lets the system choose."""
+    redis: RedisSettings = field(default_factory=RedisSettings)
+    """Redis that the routers share, with the prefixes that workers have cached."""
+    advertise_host: str = ""
+    """Host under which workers reach this router; found out when empty."""
+    routing_policy: RoutingPolicy = RoutingPolicy.COST
+    split: SplitMode = SplitMode.AUTO
+    min_split_tokens: int = 32
+    """Uncached prompt tokens from which `auto` splits."""
+    adaptive_roles: bool = False
+    """Changes the roles of workers where prefill or decode lacks them."""
+    check_transfers: bool = False
+    """Probes the transfer between each pair of workers when they join."""
+    request_timeout_s: float = 600.0
+    """For calls without a deadline of their own."""
+    move_timeout_s: float = 15.0
+    session_timeout_s: float = DEFAULT_TIMINGS.dead_after_s
+    """Silence after which a session with a worker ends."""
+    shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
+    """Time for running requests to end at shutdown."""
+    chat_template: str = ""
+    """A file of Jinja source, or the source, to use instead of the model's own."""
+    generation_config: str = MODELS_OWN
+    """Source of the sampling defaults, as `with_generation_config` reads it."""
+    override_generation_config: Mapping[str, Any] = field(default_factory=dict)
+    resume_secret: str = ""
+    """Secret that signs resume tokens, the same at every router of a fleet; empty: none."""
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    admission: AdmissionSettings = field(default_factory=AdmissionSettings)
+    http: HttpSettings = field(default_factory=HttpSettings)
+    tls: ServerTls = field(default_factory=ServerTls)
+    """TLS of both ports."""
+    tracing: TracingSettings = field(default_factory=TracingSettings)
+    log_format: str = "text"
+    log_level: str = "info"
+
+    def __post_init__(self) -> None:
+        _check("--model", self.model, bool(self.model), "a model folder or a Hugging Face Hub id")
+        names = self.served_model_names
+        are_names = all(name and name.isprintable() for name in names) and len(set(names)) == len(names)
+        _check("--served-model-name", names, are_names, "printable names, each once")
+        is_host = bool(self.host) and not any(character.isspace() for character in self.host)
+        _check("--host", self.host, is_host, "an address of this machine, such as 127.0.0.1 or 0.0.0.0")
+        for flag, port in (("--port", self.port), ("--grpc-port", self.grpc_port)):
+            _check(flag, port, _is_int(port, 0, 65_535), "an integer from 0 to 65535")
+        is_twice = self.port == self.grpc_port != 0
+        _check("--grpc-port", self.grpc_port, not is_twice, "another one than --port")
+        policies = list(RoutingPolicy)
+        _check("--routing-policy", self.routing_policy, self.routing_policy in policies, ", ".join(policies))
+        object.__setattr__(self, "routing_policy", RoutingPolicy(self.routing_policy))
+        _check("--split", self.split, self.split in list(SplitMode), ", ".join(SplitMode))
+        object.__setattr__(self, "split", SplitMode(self.split))
+        is_idle = self.adaptive_roles and self.split is SplitMode.NEVER
+        _check("--adaptive-roles", self.adaptive_roles, not is_idle, "with --split auto or always")
+        is_count = _is_int(self.min_split_tokens, 1, 2**31 - 1)
+        _check("--min-split-tokens", self.min_split_tokens, is_count, "an integer from 1")
+        is_timeout = _is_seconds(self.request_timeout_s) and self.request_timeout_s > 0
+        _check("--request-timeout", self.request_timeout_s, is_timeout, "seconds, over 0")
+        _check("--move-timeout", self.move_timeout_s, _is_seconds(self.move_timeout_s), "seconds")
+        _check("--shutdown-timeout", self.shutdown_timeout_s, _is_seconds(self.shutdown_timeout_s), "seconds")
+        _check("--log-format", self.log_format, self.log_format in FORMATS, ", ".join(FORMATS))
+        _check("--log-level", self.log_level, self.log_level in LEVELS, ", ".join(LEVELS))
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names under which the model is served."""
+        return self.served_model_names or (self.model,)
+
+    @property
+    def grpc_address(self) -> str:
+        """`host:port`, an IPv6 host in brackets."""
+        return f"{self.shown_host}:{self.grpc_port}"
+
+    @property
+    def shown_host(self) -> str:
+        """The host as addresses have it: IPv6 in brackets."""
+        return f"[{self.host}]" if ":" in self.host else self.host
+
+
+def _check(flag: str, value: object, is_allowed: bool, allowed: str) -> None:
+    if not is_allowed:
+        raise InvalidConfigError(f"{flag} is {value!r}; allowed: {allowed}")
+
+
+def _is_int(value: object, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _is_seconds(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return math.isfinite(value) and value >= 0

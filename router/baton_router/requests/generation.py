@@ -1,0 +1,102 @@
+"""Requests of clients and the events that they get, whichever protocol they speak."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.request_context import RequestContext
+from baton_router.core.router_events import RequestTimings
+from baton_router.text.prompts import Prompt, TokenIds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedSequence:
+    """The tokens that a client has of a sequence."""
+
+    token_ids: TokenIds
+    is_finished: bool = False
+    """True if the last of them ended it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """The part of a broken stream that its client has, not checked yet."""
+
+    token: str
+    num_received_tokens: tuple[int, ...] = ()
+    """Tokens received of each sequence; empty means none of any."""
+    received: tuple[ReceivedSequence, ...] = ()
+    """The tokens of each sequence, where the client sends them instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One prompt and its parameters, not checked yet."""
+
+    prompt: Prompt
+    prompt_field: str = "prompt"
+    """The client's name for the prompt, which errors use."""
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `SamplingParams` that the client gave; the others take the model's defaults."""
+    model: str = ""
+    request_id: str = ""
+    cache_salt: str = ""
+    priority: int = 0
+    add_special_tokens: bool | None = None
+    """Adds the tokenizer's special tokens; None: to a text, not to a conversation."""
+    truncate_prompt_tokens: int | None = None
+    """Keep only the last so many tokens; -1 is as many as the context holds."""
+    context: RequestContext = field(default_factory=RequestContext)
+    is_streamed: bool = False
+    """True if events go out as they come."""
+    resumption: Resumption | None = None
+    """None: the request is new."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """New tokens of one sequence."""
+
+    index: int
+    text: str
+    """May be empty: half a character, or what could become a stop string, is held back."""
+    token_ids: TokenIds
+    logprobs: Collection[PositionLogprobs] = ()
+    """One for each token, if they are wanted."""
+    finish_reason: str | None = None
+    """`stop`, `length` or `repetition`, with the sequence's last delta."""
+    stop_reason: str | int | None = None
+    """The stop string or stop token that ended it; None for the model's own end token."""
+    is_received: bool = False
+    """True if the client has it from an earlier call: it is parsed but not sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptDelta:
+    """Log-probabilities of the next tokens of the prompt; all come before the first `Delta`."""
+
+    start: int
+    """Position of the first of them: 1 or more."""
+    logprobs: Collection[PositionLogprobs]
+    is_received: bool = False
+    """The same as in `Delta`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The end of a request, after the last delta of each sequence."""
+
+    request_id: str
+    num_prompt_tokens: int
+    num_output_tokens: int
+    """Tokens of all sequences that were shown."""
+    num_cached_tokens: int
+    seed: int
+    """In force, given or chosen."""
+    timings: RequestTimings
+
+
+GenerationEvent: TypeAlias = Delta | PromptDelta | Finished

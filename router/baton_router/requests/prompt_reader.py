@@ -1,0 +1,162 @@
+"""Turns a client's request into the one that workers get, in the tokenizing threads."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.grammar_limits import check_grammar_limits
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.structured_backends import with_backend
+from baton_core.sessions.router_messages import RequestSpec
+from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
+from baton_router.requests.thinking import read_thinking
+from baton_router.requests.validation import (
+    check_model,
+    check_name,
+    check_params,
+    check_prompt,
+    check_room,
+    check_template_trust,
+    check_token_ids,
+    read_priority,
+)
+from baton_router.structured_outputs.bounded_checks import BoundedGrammarChecks
+from baton_router.text.model_folder import ModelFolder
+from baton_router.text.prompts import TokenIds
+from baton_router.text.tokenization import Tokenizer
+
+MAX_REQUEST_ID_CHARACTERS: Final = 128
+MAX_CACHE_SALT_CHARACTERS: Final = 128
+_SEED_BITS: Final = 63
+
+
+def truncate_prompt(token_ids: TokenIds, limit: int, max_tokens: int | None, max_model_len: int) -> TokenIds:
+    """Return the last `limit` tokens.
+
+    -1 keeps as many as leave room for `max_tokens` in the context, at least one; without `max_tokens`, as
+    many as leave room for one.
+
+    Raises:
+        InvalidRequestError: the limit is 0, below -1, or more than the context holds.
+    """
+    is_int = isinstance(limit, int) and not isinstance(limit, bool)
+    if not is_int or not (limit == -1 or 1 <= limit < max_model_len):
+        raise InvalidRequestError("truncate_prompt_tokens", limit, f"-1, or 1 to {max_model_len - 1}")
+    if limit == -1:
+        limit = max(max_model_len - (max_tokens or 1), 1)
+    return token_ids[-limit:]
+
+
+class PromptReader:
+    """Validates and tokenizes for one served model; changes nothing of its own."""
+
+    def __init__(
+        self,
+        model_names: Sequence[str],
+        model: ModelFolder,
+        tokenizer: Tokenizer,
+        limits: RequestLimits = DEFAULT_LIMITS,
+    ) -> None:
+        self._model_names = model_names
+        self._model = model
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._grammar_checks = BoundedGrammarChecks()
+
+    def close(self) -> None:
+        """End the processes that check grammars."""
+        self._grammar_checks.close()
+
+    def read(self, request: GenerationRequest, *, max_model_len: int) -> RequestSpec:
+        """Check a request, tokenize its prompt, and set a missing name and seed.
+
+        Raises:
+            InvalidRequestError: a field is out of range; the message names it.
+            RequestError: NOT_FOUND, another model is requested.
+        """
+        check_model(request.model, self._model_names)
+        check_name("request_id", request.request_id, MAX_REQUEST_ID_CHARACTERS)
+        check_name("cache_salt", request.cache_salt, MAX_CACHE_SALT_CHARACTERS)
+        check_template_trust(request.prompt, self._limits)
+        priority = read_priority(request.priority)
+        params = self._read_params(request)
+        token_ids = self._read_prompt(request, params, max_model_len)
+        return RequestSpec(
+            request_id=request.request_id or f"req-{secrets.token_hex(8)}",
+            prompt_token_ids=token_ids,
+            params=params,
+            cache_salt=request.cache_salt,
+            priority=priority,
+            bad_words=encode_bad_words(params.bad_words, self._tokenizer, self._model.vocab_size),
+            thinking=read_thinking(params, token_ids, self._tokenizer, self._limits.reasoning),
+        )
+
+    def _read_params(self, request: GenerationRequest) -> SamplingParams:
+        params = replace(self._model.sampling_defaults, **request.sampling)
+        check_params(params, self._limits, self._model.vocab_size)
+        if (structured := params.structured_outputs) is not None:
+            check_grammar_limits(structured)  # the process below skips what takes too long to check
+            self._grammar_checks.check(structured)
+            structured = with_backend(structured, self._limits.structured_outputs_backend)
+            params = replace(params, structured_outputs=structured)
+        return params if params.seed is not None else replace(params, seed=_choose_seed())
+
+    def _read_prompt(
+        self, request: GenerationRequest, params: SamplingParams, max_model_len: int
+    ) -> TokenIds:
+        token_ids = self._tokenizer.encode_prompt(
+            request.prompt, add_special_tokens=request.add_special_tokens
+        )
+        if request.truncate_prompt_tokens is not None:
+            limit = request.truncate_prompt_tokens
+            token_ids = truncate_prompt(token_ids, limit, params.max_tokens, max_model_len)
+        check_prompt(
+            token_ids,
+            max_model_len=max_model_len,
+            vocab_size=self._model.vocab_size,
+            field=request.prompt_field,
+        )
+        check_room(params, len(token_ids), max_model_len)
+        return token_ids
+
+
+def bounded(spec: RequestSpec, max_model_len: int) -> RequestSpec:
+    """Return the request with its `max_tokens` set: at most as many as fit beside the prompt.
+
+    Its workers may hold more or less, so the limit is set here.
+    """
+    room = max_model_len - len(spec.prompt_token_ids)
+    if spec.params.max_tokens is not None and spec.params.max_tokens <= room:
+        return spec
+    return replace(spec, params=replace(spec.params, max_tokens=room))
+
+
+def encode_bad_words(words: Sequence[str], tokenizer: Tokenizer, vocab_size: int) -> tuple[TokenIds, ...]:
+    """Return the tokens of each word, as it stands at the beginning of a text and after a space.
+
+    The second only where its first token differs: some tokenizers write both alike.
+
+    Raises:
+        InvalidRequestError: a word is blank, or has a token that the model lacks.
+    """
+    encoded: list[TokenIds] = []
+    for word in words:
+        bare = tokenizer.encode(word.lstrip(), add_special_tokens=False)
+        spaced = tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
+        if not word.strip() or not bare:
+            raise InvalidRequestError("bad_words", word, "words with at least one character that is no space")
+        for token_ids in (bare, spaced):
+            check_token_ids("bad_words", token_ids, vocab_size)
+        encoded.append(bare)
+        if spaced[0] != bare[0]:
+            encoded.append(spaced)
+    return tuple(encoded)
+
+
+def _choose_seed() -> int:
+    return secrets.randbits(_SEED_BITS)

@@ -1,0 +1,70 @@
+"""A request's tokens as its client sees them: text, ends, and what is billed."""
+
+from __future__ import annotations
+
+from baton_core.requests.finish import FinishReason
+from baton_core.sessions.router_messages import RequestSpec, SequenceOutput
+from baton_router.core.router_events import FinishRequest
+from baton_router.requests.generation import Delta, Finished
+from baton_router.text.detokenizer import DetokenizedDelta, IncrementalDetokenizer
+from baton_router.text.tokenization import Tokenizer
+
+
+class RequestText:
+    """Turns the outputs of all sequences of one request into events. `num_tokens` counts what they show."""
+
+    def __init__(self, spec: RequestSpec, tokenizer: Tokenizer) -> None:
+        self.spec = spec
+        self.num_tokens = 0
+        self.num_cut_tokens = 0
+        """Tokens that came together with a stop string, after it."""
+        self.finish_reasons: list[str] = []
+        """Finish reasons of the ended sequences, in the order of their ends."""
+        n = spec.params.n
+        self._texts = [
+            IncrementalDetokenizer(tokenizer, spec.prompt_token_ids, spec.params) for _ in range(n)
+        ]
+        self._alive = set(range(n))
+
+    def push(self, output: SequenceOutput) -> tuple[Delta | None, bool]:
+        """Take new tokens: their event, and whether a stop string ends a sequence whose worker continues.
+
+        No event for tokens that come after their sequence's end.
+        """
+        if output.index not in self._alive:
+            return None, False
+        reason = output.finish_reason
+        text = self._texts[output.index].append(
+            output.token_ids, reason is not None, is_stop_token=reason is FinishReason.STOP
+        )
+        delta = _delta(output, text)
+        if delta.finish_reason:
+            self._alive.discard(output.index)
+            self.finish_reasons.append(delta.finish_reason)
+        self.num_tokens += len(delta.token_ids)
+        if text.stop_text is not None:
+            self.num_cut_tokens += len(output.token_ids) - len(delta.token_ids)
+        return delta, text.stop_text is not None and reason is None
+
+    def finish(self, finished: FinishRequest) -> Finished:
+        """Return the last event."""
+        return Finished(
+            request_id=self.spec.request_id,
+            num_prompt_tokens=finished.num_prompt_tokens,
+            num_output_tokens=self.num_tokens,
+            num_cached_tokens=finished.num_cached_tokens,
+            seed=self.spec.params.seed or 0,
+            timings=finished.timings,
+        )
+
+
+def _delta(output: SequenceOutput, text: DetokenizedDelta) -> Delta:
+    is_stopped = text.stop_text is not None
+    return Delta(
+        index=output.index,
+        text=text.text,
+        token_ids=output.token_ids[: text.num_kept_tokens],
+        logprobs=output.logprobs[: text.num_kept_tokens],
+        finish_reason=FinishReason.STOP if is_stopped else output.finish_reason,
+        stop_reason=text.stop_text if is_stopped else output.stop_token_id,
+    )

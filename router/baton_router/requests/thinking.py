@@ -1,0 +1,82 @@
+"""Finds the state of a model's reasoning at the end of a prompt, and the budget of thinking tokens."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.sampling_params import TOKEN_ID_LIMIT, SamplingParams
+from baton_core.requests.sampling_rules import ThinkingBudget
+from baton_router.requests.request_limits import ReasoningMarkers
+from baton_router.text.prompts import TokenIds
+from baton_router.text.tokenization import Tokenizer
+
+UNLIMITED: Final = TOKEN_ID_LIMIT - 1
+"""A budget of thought that no context holds."""
+_MAX_TURN_TOKENS: Final = 4096
+"""Tokens at the end of a prompt in which the reasoning may have begun."""
+
+
+class Thinking(StrEnum):
+    """State of the reasoning when the output begins."""
+
+    BEFORE = "before"
+    """The model may begin it."""
+    INSIDE = "inside"
+    """The prompt has begun it, or the model does without a marker."""
+    OVER = "over"
+    """The prompt has ended it."""
+
+
+def find_thinking(prompt_token_ids: TokenIds, tokenizer: Tokenizer, markers: ReasoningMarkers) -> Thinking:
+    """Return the state of the reasoning after the prompt, by the markers in its last turn.
+
+    A turn begins after a special token, so markers that users write do not count.
+    """
+    turn = _last_turn(prompt_token_ids, tokenizer, markers)
+    start, end = turn.rfind(markers.start), turn.rfind(markers.end)
+    if start > end:
+        return Thinking.INSIDE
+    if end >= 0:
+        return Thinking.OVER
+    return Thinking.INSIDE if markers.is_implied else Thinking.BEFORE
+
+
+def _last_turn(prompt_token_ids: TokenIds, tokenizer: Tokenizer, markers: ReasoningMarkers) -> str:
+    own = (markers.start, markers.end)
+    tail = prompt_token_ids[-_MAX_TURN_TOKENS:]
+    for at in range(len(tail), 0, -1):
+        is_special = not tokenizer.is_decoded(tail[at - 1], skip_special_tokens=True)
+        if is_special and tokenizer.added_text(tail[at - 1]) not in own:
+            return tokenizer.decode(tail[at:], skip_special_tokens=False)
+    return tokenizer.decode(tail, skip_special_tokens=False)
+
+
+def read_thinking(
+    params: SamplingParams, prompt_token_ids: TokenIds, tokenizer: Tokenizer, markers: ReasoningMarkers | None
+) -> ThinkingBudget | None:
+    """Return the budget of thought in tokens, None where workers need not follow the thinking.
+
+    They follow it for a budget, and for structured output, which begins after it. Where the prompt has ended
+    the thinking, structured output begins at once.
+
+    Raises:
+        InvalidRequestError: the markers of this model's reasoning are not known.
+    """
+    budget = params.thinking_token_budget
+    if markers is None:
+        if budget is None:
+            return None
+        allowed = "none: this router runs without --reasoning-parser"
+        raise InvalidRequestError("thinking_token_budget", budget, allowed)
+    if budget is None and params.structured_outputs is None:
+        return None
+    thinking = find_thinking(prompt_token_ids, tokenizer, markers)
+    if thinking is Thinking.OVER and params.structured_outputs is not None:
+        return None
+    is_inside = thinking is Thinking.INSIDE
+    start = () if is_inside else tokenizer.encode(markers.start, add_special_tokens=False)
+    end = tokenizer.encode(markers.end, add_special_tokens=False)
+    num_tokens = UNLIMITED if budget is None else budget
+    return ThinkingBudget(num_tokens=num_tokens, start_token_ids=start, end_token_ids=end)

@@ -1,0 +1,170 @@
+"""Checks of what clients send, whichever protocol they speak, before any work is done for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Final
+
+from baton_core.errors import ContextLengthError, ErrorCode, InvalidRequestError, RequestError
+from baton_core.requests.sampling_params import SamplingParams
+from baton_router.requests.request_limits import RequestLimits
+from baton_router.text.chat_template import Conversation
+from baton_router.text.prompts import Prompt
+
+MAX_SESSION_ID_CHARACTERS: Final = 128
+TRACEPARENT: Final = "traceparent"
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]{0,64})?")
+_MARK: Final = "\0"
+"""Marks salts of tenants: no client's own salt may contain it."""
+
+
+def check_model(name: str, model_names: Sequence[str]) -> None:
+    """Refuse a name that is none of the served ones; empty means the model there is.
+
+    Raises:
+        RequestError: NOT_FOUND.
+    """
+    if name and name not in model_names:
+        error = InvalidRequestError("model", name, ", ".join(map(repr, model_names)))
+        raise RequestError(ErrorCode.NOT_FOUND, str(error))
+
+
+def check_name(field: str, text: str, max_characters: int) -> None:
+    """Refuse a name that is too long or cannot be printed.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    if not isinstance(text, str) or len(text) > max_characters or not text.isprintable():
+        raise InvalidRequestError(field, text, f"at most {max_characters} characters, all printable")
+
+
+def read_priority(value: object) -> int:
+    """Return a priority.
+
+    Raises:
+        InvalidRequestError: it is no integer of 32 bits.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**31) <= value < 2**31:
+        raise InvalidRequestError("priority", value, f"an integer from {-(2**31)} to {2**31 - 1}")
+    return value
+
+
+def check_template_trust(prompt: Prompt, limits: RequestLimits) -> None:
+    """Refuse a conversation that brings its own template where the operator does not trust such.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    is_own = isinstance(prompt, Conversation) and prompt.template is not None
+    if is_own and not limits.trust_request_chat_template:
+        allowed = "none: this router runs without --trust-request-chat-template"
+        raise InvalidRequestError("chat_template", "a template", allowed)
+
+
+def check_prompt(
+    token_ids: Sequence[int], *, max_model_len: int, vocab_size: int, field: str = "prompt"
+) -> None:
+    """Check a prompt's tokens, however they came about, against what the workers can hold.
+
+    A `max_tokens` that does not fit beside the prompt is no error: the sequence ends at `max_model_len`.
+
+    Raises:
+        ContextLengthError: the prompt leaves no room for a token.
+        InvalidRequestError: it is empty, or has a token that the model lacks.
+    """
+    if not 1 <= len(token_ids) < max_model_len:
+        kind = ContextLengthError if token_ids else InvalidRequestError
+        raise kind(field, f"{len(token_ids)} tokens", f"1 to {max_model_len - 1} tokens")
+    check_token_ids(field, token_ids, vocab_size)
+
+
+def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
+    """Refuse ids that the model has no token for.
+
+    Raises:
+        InvalidRequestError: naming one such id.
+    """
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < vocab_size:
+            raise InvalidRequestError(field, token_id, f"token ids from 0 to {vocab_size - 1}")
+
+
+def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> None:
+    """Refuse a `min_tokens` that does not fit beside the prompt.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    room = max_model_len - num_prompt_tokens
+    if params.min_tokens > room:
+        allowed = f"at most {room}, the room that the prompt leaves of {max_model_len} tokens"
+        raise InvalidRequestError("min_tokens", params.min_tokens, allowed)
+
+
+def check_params(params: SamplingParams, limits: RequestLimits, vocab_size: int) -> None:
+    """Check what depends on the model and on the operator; ranges are checked already.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
+    check_token_ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
+    check_token_ids("logprob_token_ids", params.logprob_token_ids or (), vocab_size)
+    check_token_ids("logit_bias", tuple(params.logit_bias or ()), vocab_size)
+    _check_logprobs("logprobs", params.logprobs, limits, vocab_size)
+    _check_logprobs("prompt_logprobs", params.prompt_logprobs, limits, vocab_size)
+    _check_processors(params, limits)
+
+
+def _check_logprobs(field: str, value: int | None, limits: RequestLimits, vocab_size: int) -> None:
+    most = limits.most_logprobs(vocab_size)
+    wanted = vocab_size if value == -1 else value or 0
+    if wanted > most:
+        lowest = -1 if most == vocab_size else 0
+        raise InvalidRequestError(field, value, f"{lowest} to {most}, of which --max-logprobs decides")
+
+
+def _check_processors(params: SamplingParams, limits: RequestLimits) -> None:
+    if limits.is_in_process:
+        return
+    for processor in params.logits_processors:
+        if not isinstance(processor, str):
+            allowed = "names; functions can be called in process alone"
+            raise InvalidRequestError("logits_processors", processor, allowed)
+        if processor not in limits.logits_processors:
+            allowed = ", ".join(limits.logits_processors) or "none: --logits-processors names them"
+            raise InvalidRequestError("logits_processors", processor, allowed)
+
+
+def checked_session_id(field: str, session_id: str) -> str:
+    """Return a session's name.
+
+    Raises:
+        InvalidRequestError: it is too long; the message names `field`.
+    """
+    if len(session_id) > MAX_SESSION_ID_CHARACTERS:
+        raise InvalidRequestError(field, session_id, f"at most {MAX_SESSION_ID_CHARACTERS} characters")
+    return session_id
+
+
+def read_traceparent(text: str) -> str:
+    """Return a header's value, or an empty text where it is malformed: a trace is no reason to refuse.
+
+    Source: https://www.w3.org/TR/trace-context/#traceparent-header
+    """
+    text = text.strip()
+    return text if _TRACEPARENT.fullmatch(text) else ""
+
+
+def tenant_salt(tenant: str, cache_salt: str) -> str:
+    """Return the salt of a request of `tenant` that brings `cache_salt`; without a tenant its own is all.
+
+    It is made of these two alone, so every router makes the same.
+    """
+    if not tenant:
+        return cache_salt
+    framed = f"{len(tenant)}:{tenant}{cache_salt}".encode()
+    return _MARK + blake2b(framed, digest_size=16, person=b"baton cache salt").hexdigest()

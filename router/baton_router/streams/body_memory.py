@@ -1,0 +1,108 @@
+"""Memory for request bodies: those that are being read, and large ones that have been decoded.
+
+A decoded body takes ten times its bytes and more. So only a few large ones are decoded at a time, each until
+its prompts are read; that depends on the router alone, so the others' turns come. The time to read a body
+depends on its client, so no call waits for that: a body without room is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from baton_core.errors import ErrorCode, RequestError
+
+LARGE_BYTES: Final = 2**16
+"""A body of more is large. Smaller ones are not counted: there can be no more of them than connections."""
+MAX_READ_BYTES: Final = 2**28
+"""Bytes of all large bodies that are being read or wait to be decoded."""
+MAX_DECODED: Final = 2
+"""Large bodies that are decoded at a time: there are as many threads that tokenize them."""
+WAIT_S: Final = 30.0
+"""Longest wait for a turn to decode."""
+
+
+class BodyMemory:
+    """Memory for the bodies of all calls."""
+
+    def __init__(
+        self, *, max_read_bytes: int = MAX_READ_BYTES, max_decoded: int = MAX_DECODED, wait_s: float = WAIT_S
+    ) -> None:
+        self._max_read_bytes = max_read_bytes
+        self._wait_s = wait_s
+        self._num_read_bytes = 0
+        self._turns = asyncio.Semaphore(max_decoded)
+
+    @contextmanager
+    def body(self) -> Iterator[BodyReservation]:
+        """Reserve memory for one body, released when the block is left, or earlier."""
+        room = BodyReservation(self)
+        try:
+            yield room
+        finally:
+            room.release()
+
+    def _reserve(self, num_bytes: int) -> None:
+        if self._num_read_bytes + num_bytes > self._max_read_bytes:
+            text = f"bodies of {self._num_read_bytes} bytes are being read; allowed: {self._max_read_bytes}"
+            raise RequestError(ErrorCode.UNAVAILABLE, text)
+        self._num_read_bytes += num_bytes
+
+    def _release(self, num_bytes: int) -> None:
+        self._num_read_bytes -= num_bytes
+
+    async def _acquire_turn(self) -> None:
+        try:
+            async with asyncio.timeout(self._wait_s):
+                await self._turns.acquire()
+        except TimeoutError:
+            text = f"large bodies of others have taken over {self._wait_s:g} s"
+            raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+
+    def _release_turn(self) -> None:
+        self._turns.release()
+
+
+class BodyReservation:
+    """The memory of one body."""
+
+    def __init__(self, memory: BodyMemory) -> None:
+        self._memory = memory
+        self._num_bytes = 0
+        self._num_counted_bytes = 0
+        self._has_turn = False
+
+    @property
+    def is_large(self) -> bool:
+        return self._num_bytes > LARGE_BYTES
+
+    def add(self, num_bytes: int) -> None:
+        """Count bytes that have arrived.
+
+        Raises:
+            RequestError: UNAVAILABLE, the bodies of others leave no room.
+        """
+        self._num_bytes += num_bytes
+        to_count = max(0, self._num_bytes - LARGE_BYTES) - self._num_counted_bytes
+        self._memory._reserve(to_count)
+        self._num_counted_bytes += to_count
+
+    async def wait_to_decode(self) -> None:
+        """Wait for the turn of a large body.
+
+        Raises:
+            RequestError: UNAVAILABLE, the turn does not come in time.
+        """
+        if self.is_large and not self._has_turn:
+            await self._memory._acquire_turn()
+            self._has_turn = True
+
+    def release(self) -> None:
+        """Release the memory of the body."""
+        self._memory._release(self._num_counted_bytes)
+        self._num_counted_bytes = 0
+        if self._has_turn:
+            self._has_turn = False
+            self._memory._release_turn()

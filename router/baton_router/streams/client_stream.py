@@ -1,0 +1,193 @@
+"""Buffers a request's events for its client: text made of its tokens, then one end.
+
+The router fills it, the client's call empties it; both on the router's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from baton_core.errors import ErrorCode, RequestError
+from baton_core.requests.packed_logprobs import PackedLogprobs
+from baton_core.requests.request_context import RequestContext
+from baton_core.sessions.router_messages import PromptLogprobs, RequestSpec, SequenceOutput
+from baton_router.core.router_events import FinishRequest
+from baton_router.requests.generation import GenerationEvent, PromptDelta, ReceivedSequence
+from baton_router.requests.request_text import RequestText
+from baton_router.requests.resumption import ReceivedTokens, already_finished
+from baton_router.text.tokenization import Tokenizer
+
+NO_CONTEXT: Final = RequestContext()
+MAX_WAITING_EVENTS: Final = 1024
+"""Events per sequence that may wait for a client."""
+
+
+class ClientStream:
+    """A bounded buffer of one request's events.
+
+    Args:
+        resume_token: resumes the stream at any router.
+        num_received: tokens of each sequence that the client already has; empty means none.
+        is_resumed: whether the client came with that token.
+    """
+
+    def __init__(
+        self,
+        spec: RequestSpec,
+        tokenizer: Tokenizer,
+        *,
+        context: RequestContext = NO_CONTEXT,
+        is_chat: bool = False,
+        resume_token: str = "",
+        num_received: tuple[int, ...] = (),
+        is_resumed: bool = False,
+        max_waiting_events: int = MAX_WAITING_EVENTS,
+    ) -> None:
+        self.context = context
+        self.is_chat = is_chat
+        """True if the prompt is a conversation."""
+        self.resume_token = resume_token
+        self.is_resumed = is_resumed
+        self.text = RequestText(spec, tokenizer)
+        """The text that was sent, to be read only."""
+        self._received = ReceivedTokens(num_received or (0,) * spec.params.n)
+        self._max_waiting = max_waiting_events * spec.params.n
+        self._events: deque[GenerationEvent] = deque()
+        self._error: RequestError | None = None
+        self._is_complete = False
+        self.num_counted_tokens = 0
+        """Sent tokens that metrics have counted."""
+        self.last_token_s: dict[int, float] = {}
+        """Time of the last tokens of each sequence."""
+        self._wake = asyncio.Event()
+        self.on_news: Callable[[], None] = self._wake.set
+        """Called whenever `poll` may have something new; readers of several streams set it."""
+
+    @property
+    def spec(self) -> RequestSpec:
+        return self.text.spec
+
+    @property
+    def request_id(self) -> str:
+        return self.text.spec.request_id
+
+    @property
+    def finish_reasons(self) -> list[str]:
+        """Finish reasons of the ended sequences, in the order of their ends."""
+        return self.text.finish_reasons
+
+    @property
+    def has_begun_before(self) -> bool:
+        """True if the client already has the beginning of the output."""
+        return any(self._received.counts)
+
+    @property
+    def num_sent_tokens(self) -> int:
+        """Tokens in all events there ever were."""
+        return self.text.num_tokens
+
+    @property
+    def num_cut_tokens(self) -> int:
+        """Tokens that came together with a stop string, after it."""
+        return self.text.num_cut_tokens
+
+    def continues(self, other: ClientStream) -> bool:
+        """Return whether this stream's client came with the resume token of the other."""
+        return self.is_resumed and self.resume_token == other.resume_token
+
+    def skip(self, received: Sequence[ReceivedSequence]) -> None:
+        """Process the tokens that the client has of each sequence, before any others.
+
+        Raises:
+            InvalidRequestError: a sequence that is to continue ends in these tokens.
+        """
+        for index, one in enumerate(received):
+            output = SequenceOutput(request_id=self.request_id, index=index, token_ids=one.token_ids)
+            event, _ = self.text.push(output)
+            assert event is not None, "nothing has ended before it began"
+            if event.finish_reason is not None and not one.is_finished:
+                raise already_finished(len(one.token_ids))
+            self._received.note(event)
+        self.num_counted_tokens = self.num_sent_tokens
+
+    def push(self, output: SequenceOutput) -> bool:
+        """Queue new tokens; True if a stop string ends the sequence here while its worker continues.
+
+        Raises:
+            RequestError: OVERLOADED, the client leaves too many events unread; they are dropped.
+            InvalidRequestError: the client claims to have more tokens than there are.
+        """
+        is_stopped = False
+        for part, is_received in self._received.split(output):
+            event, is_stopped_here = self.text.push(part)
+            is_stopped |= is_stopped_here
+            if event is not None:
+                self._received.note(event)
+                self._queue(replace(event, is_received=True) if is_received else event)
+        return is_stopped
+
+    def push_prompt(self, prompt_logprobs: PromptLogprobs) -> None:
+        """Queue log-probabilities of the next prompt tokens.
+
+        Raises:
+            RequestError: OVERLOADED, as `push`.
+        """
+        event = PromptDelta(
+            start=prompt_logprobs.start,
+            logprobs=PackedLogprobs(prompt_logprobs.entries),
+            is_received=self.has_begun_before,
+        )
+        self._queue(event)
+
+    def finish(self, finished: FinishRequest) -> None:
+        """Queue the last event."""
+        self._append(self.text.finish(finished))
+        self._is_complete = True
+
+    def fail(self, error: RequestError) -> None:
+        """End with `error`, after what waits already."""
+        self._error = error
+        self.on_news()
+
+    async def next_event(self) -> GenerationEvent | None:
+        """Wait for the next event; None after the last.
+
+        Raises:
+            RequestError: the request failed.
+        """
+        while (event := self.poll()) is None and not self.is_over:
+            self._wake.clear()
+            await self._wake.wait()
+        return event
+
+    def poll(self) -> GenerationEvent | None:
+        """Return the next event that is there; None while there is none.
+
+        Raises:
+            RequestError: the request failed.
+        """
+        if self._events:
+            return self._events.popleft()
+        if self._error is not None:
+            raise self._error
+        return None
+
+    @property
+    def is_over(self) -> bool:
+        """True once the last event has been read."""
+        return self._is_complete and not self._events
+
+    def _queue(self, event: GenerationEvent) -> None:
+        if len(self._events) >= self._max_waiting:
+            self._events.clear()
+            text = f"the client reads too slowly: {self._max_waiting} events wait for it, the maximum"
+            raise RequestError(ErrorCode.OVERLOADED, text)
+        self._append(event)
+
+    def _append(self, event: GenerationEvent) -> None:
+        self._events.append(event)
+        self.on_news()

@@ -1,0 +1,136 @@
+"""Makes of a client's messages what a chat template reads.
+
+OpenAI's clients send contents as text or as a list of parts, and arguments of tool calls as JSON text.
+Templates know one form or the other of a content, and arguments as objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from jinja2 import nodes
+
+from baton_core.errors import InvalidRequestError
+
+_TEXT_PARTS: Final = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Types of parts, and the key of each that has its text."""
+_REASONING_KEYS: Final = ("reasoning_content", "thinking", "reasoning")
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentFormats:
+    """Formats of a message's content that a template takes."""
+
+    takes_text: bool
+    takes_parts: bool
+
+    @classmethod
+    def of(cls, template: nodes.Template) -> Self:
+        """Read off a parsed template: one that loops over a content takes parts.
+
+        One that also tests whether a content is a string takes both.
+        """
+        names = {
+            node.target.name
+            for node in template.find_all(nodes.Assign)
+            if isinstance(node.target, nodes.Name) and _is_content(node.node, frozenset())
+        }
+        contents = frozenset(names)
+        takes_parts = any(_is_content(loop.iter, contents) for loop in template.find_all(nodes.For))
+        tests_text = any(
+            test.name == "string" and _is_content(test.node, contents)
+            for test in template.find_all(nodes.Test)
+        )
+        return cls(takes_text=tests_text or not takes_parts, takes_parts=takes_parts)
+
+
+def read_messages(messages: Sequence[Mapping[str, Any]], formats: ContentFormats) -> list[Message]:
+    """Return copies of the messages, in formats that the template takes.
+
+    Parts are joined by line feeds for a template that takes only text.
+
+    Raises:
+        InvalidRequestError: a part is none of text, or a message is out of form; the message names it.
+    """
+    return [_read_message(f"messages[{index}]", message, formats) for index, message in enumerate(messages)]
+
+
+def _read_message(name: str, message: Mapping[str, Any], formats: ContentFormats) -> Message:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise InvalidRequestError(name, message, "objects with a role")
+    read: Message = {key: value for key, value in message.items() if value is not None}
+    match message.get("content"):
+        case None:  # templates expect no content then, rather than none
+            pass
+        case str() as text:
+            read["content"] = text if formats.takes_text else [{"type": "text", "text": text}]
+        case list() | tuple() as parts:
+            texts = [_text_of(f"{name}.content[{index}]", part) for index, part in enumerate(parts)]
+            as_parts = [{"type": "text", "text": text} for text in texts]
+            read["content"] = as_parts if formats.takes_parts else "\n".join(texts)
+        case content:
+            raise InvalidRequestError(f"{name}.content", content, "text, a list of parts, or null")
+    if message.get("tool_calls") is not None:
+        read["tool_calls"] = _read_calls(f"{name}.tool_calls", message["tool_calls"])
+    reasoning = next((message[key] for key in _REASONING_KEYS if message.get(key) is not None), None)
+    if reasoning is not None:
+        read = {"thinking": reasoning, **read, "reasoning_content": reasoning}
+    return read
+
+
+def _text_of(name: str, part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise InvalidRequestError(name, part, "an object with type and text")
+    kind = part.get("type")
+    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
+        raise InvalidRequestError(f"{name}.type", kind, "text: this router serves models of text")
+    text = part.get(_TEXT_PARTS[kind])
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"{name}.{_TEXT_PARTS[kind]}", text, "a string")
+    return text
+
+
+def _read_calls(name: str, calls: object) -> list[Message]:
+    if not isinstance(calls, list | tuple):
+        raise InvalidRequestError(name, calls, "a list of tool calls")
+    read = []
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping):
+            raise InvalidRequestError(f"{name}[{index}]", call, "an object with a function")
+        arguments = _read_arguments(f"{name}[{index}].function.arguments", function.get("arguments"))
+        read.append({**call, "function": {**function, "arguments": arguments}})
+    return read
+
+
+def _read_arguments(name: str, arguments: object) -> Mapping[str, Any]:
+    value = arguments or {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            raise InvalidRequestError(name, arguments, "a JSON object") from None
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError(name, arguments, "a JSON object")
+    return value
+
+
+def _is_content(node: nodes.Node, names: frozenset[str]) -> bool:
+    """Return whether an expression is a message's content, perhaps filtered, or a variable of `names`."""
+    match node:
+        case nodes.Filter(node=inner) if inner is not None:
+            return _is_content(inner, names)
+        case nodes.Getitem(node=inner, arg=nodes.Slice()):
+            return _is_content(inner, names)
+        case nodes.Getitem(arg=nodes.Const(value="content")) | nodes.Getattr(attr="content"):
+            return True
+        case nodes.Name(name=name):
+            return name in names
+        case _:
+            return False

@@ -1,0 +1,11 @@
+"""The kinds of prompts: a text, a conversation, token ids."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from baton_router.text.chat_template import Conversation
+
+TokenIds: TypeAlias = tuple[int, ...]
+
+Prompt: TypeAlias = str | TokenIds | Conversation

@@ -1,0 +1,143 @@
+"""Text to token ids and back, with the results of Transformers' tokenizer but without it.
+
+Safe to share between the tokenizing threads and the loop: beside caches nothing changes after construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_router.text.chat_rendering import ChatRendering
+from baton_router.text.chat_template import ChatTemplate, Conversation
+from baton_router.text.large_texts import LARGE, LargeTexts
+from baton_router.text.model_folder import ModelFolder
+from baton_router.text.prompts import Prompt, TokenIds
+from baton_router.text.token_decoding import TokenDecoder
+from baton_router.text.tokenizer_loading import load_backend
+
+
+class Tokenizer:
+    """The tokenizer and the chat templates of one model."""
+
+    def __init__(self, model: ModelFolder, chat_template: str | None = None) -> None:
+        """Load the model's tokenizer; `chat_template` is Jinja source to use instead of the model's own.
+
+        Raises:
+            InvalidModelError: its files or the chat template are broken.
+        """
+        self._backend = load_backend(model)
+        self._decoder = TokenDecoder(self._backend)
+        self._large_texts = LargeTexts(model)
+        bos_token = model.special_tokens.get("bos_token")
+        bos_id = None if bos_token is None else self._backend.token_to_id(bos_token)
+        self._added_bos_id = bos_id if self._backend.encode("").ids[:1] == [bos_id] else None
+        self._rendering = ChatRendering(model.special_tokens)
+        self._template = chat_template or model.chat_template
+        self._tool_template = chat_template or model.tool_chat_template or self._template
+        for source in {self._template, self._tool_template} - {None}:
+            ChatTemplate(source or "", {})  # seen to be one before the first request comes
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> TokenIds:
+        """Return the ids of `text`.
+
+        Transformers' ids but for one case: a text that begins with the BOS token gets no second one.
+
+        Raises:
+            InvalidRequestError: the text has half a surrogate pair.
+            RequestError: INTERNAL, the tokenizer cannot cope with the text; for large texts also
+                DEADLINE_EXCEEDED, the machine is busy, and UNAVAILABLE, it shuts down.
+        """
+        if len(text) >= LARGE:
+            return self._without_second_bos(
+                self._large_texts.encode(text, add_special_tokens=add_special_tokens), add_special_tokens
+            )
+        try:  # in a batch, because that alone leaves the interpreter to other threads meanwhile
+            (encoded,) = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        except TypeError:  # what the library raises for it
+            raise InvalidRequestError("prompt", text, "text that UTF-8 can hold") from None
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # of the library, over a damaged file; no Exception
+                raise
+            raise RequestError(
+                ErrorCode.INTERNAL, f"the model's tokenizer fails on a text: {error}"
+            ) from None
+        return self._without_second_bos(tuple(encoded.ids), add_special_tokens)
+
+    def _without_second_bos(self, ids: TokenIds, has_special_tokens: bool) -> TokenIds:
+        bos_id = self._added_bos_id
+        has_two = has_special_tokens and bos_id is not None and ids[:2] == (bos_id, bos_id)
+        return ids[1:] if has_two else ids
+
+    def render_chat(self, conversation: Conversation) -> str:
+        """Return the text of a conversation.
+
+        Its own template comes first, then the model's for tools if it brings such, then the model's.
+
+        Raises:
+            InvalidRequestError: there is no chat template, or the template refuses the messages.
+        """
+        template = self._tool_template if conversation.tools else self._template
+        if conversation.template is not None:
+            template = conversation.template
+        if template is None:
+            raise InvalidRequestError("prompt", "a chat", "text or token_ids: the model has no chat template")
+        return self._rendering.render(template, conversation)
+
+    def close(self) -> None:
+        """End the processes that render chat templates and that tokenize large texts."""
+        self._rendering.close()
+        self._large_texts.close()
+
+    def encode_prompt(self, prompt: Prompt, *, add_special_tokens: bool | None = None) -> TokenIds:
+        """Return the ids of a prompt of any kind.
+
+        Special tokens are added around a text, and not around a conversation, whose template writes them.
+
+        Raises:
+            InvalidRequestError: there is no chat template, or the template refuses the messages.
+        """
+        match prompt:
+            case str():
+                return self.encode(prompt, add_special_tokens=add_special_tokens is not False)
+            case Conversation():
+                return self.encode(self.render_chat(prompt), add_special_tokens=bool(add_special_tokens))
+            case _:
+                return prompt
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of `token_ids`; ids without a token have none, broken UTF-8 is U+FFFD.
+
+        Raises:
+            RequestError: as `encode`, for so many ids that their text is large.
+        """
+        if len(token_ids) >= LARGE:
+            return self._large_texts.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return self._decoder.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def is_decoded(self, token_id: int, *, skip_special_tokens: bool) -> bool:
+        """Return whether `decode` reads this token at all."""
+        return self._decoder.is_decoded(token_id, skip_special_tokens=skip_special_tokens)
+
+    def added_text(self, token_id: int) -> str | None:
+        """The text of a token that stands beside the model's vocabulary, such as `<|im_end|>`; else None."""
+        return self._decoder.added_text(token_id)
+
+    def bytes_after(self, last: int | None, token_id: int) -> bytes:
+        """Return the bytes that a token adds to a text after the token `last`; None: it begins the text."""
+        return self._decoder.bytes_after(last, token_id)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes of a token that does not begin a text, perhaps a part of a character.
+
+        Special tokens are spelled out; an id without a token has b"".
+        """
+        return self._decoder.bytes_of(token_id)
+
+    def token_text(self, token_id: int) -> str:
+        """The same as text; parts of characters are U+FFFD."""
+        return self._decoder.bytes_of(token_id).decode(errors="replace")

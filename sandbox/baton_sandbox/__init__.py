@@ -1,0 +1,1 @@
+"""Work on untrusted text, in processes that can be ended."""

@@ -1,0 +1,102 @@
+"""Log lines of a process: time, level, role, and the request they are about.
+
+A request is named by `extra={"request_id": ...}` or, for everything that runs on its behalf, by
+`current_request_id`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Final
+
+from baton_core.errors import InvalidConfigError
+from baton_service.log_writer import LogWriter
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+FORMATS: Final = ("text", "json")
+STDERR: Final = 2
+
+current_request_id: ContextVar[str] = ContextVar("request_id", default="")
+
+
+def configure_logging(
+    role: str,
+    format: str = "text",  # noqa: A002 (the setting's name)
+    level: str = "info",
+    file_descriptor: int | None = None,
+) -> None:
+    """Send all of the process's log lines to a file (stderr when None); replaces what was configured.
+
+    A thread writes them, so logging never waits for a reader; the end of the process waits for it briefly.
+
+    Raises:
+        InvalidConfigError: `format` or `level` is unknown.
+    """
+    if format not in FORMATS:
+        raise InvalidConfigError(f"log format is {format!r}; allowed: {', '.join(FORMATS)}")
+    if level not in LEVELS:
+        raise InvalidConfigError(f"log level is {level!r}; allowed: {', '.join(LEVELS)}")
+    if file_descriptor is None and sys.stderr is not None:
+        file_descriptor = STDERR
+    handler = logging.NullHandler() if file_descriptor is None else LogWriter(file_descriptor)
+    handler.setFormatter(_JsonFormatter(role) if format == "json" else _TextFormatter(role))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def num_lines_lost() -> dict[str, int]:
+    """Log lines that this process has not written: `unread` ones, and `repeated` ones over their rate."""
+    writers = [handler for handler in logging.getLogger().handlers if isinstance(handler, LogWriter)]
+    return {
+        "unread": sum(writer.num_dropped for writer in writers),
+        "repeated": sum(writer.rate_limit.num_suppressed for writer in writers),
+    }
+
+
+class _TextFormatter(logging.Formatter):
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        request_id = _request_id(record)
+        subject = f" [{request_id}]" if request_id else ""
+        line = f"{_time(record)} {record.levelname:<7} {self._role}{subject} {record.getMessage()}"
+        trace = _trace(self, record)
+        return f"{line}\n{trace}" if trace else line
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object on one line; `request_id` and `exception` only where there is one."""
+
+    def __init__(self, role: str) -> None:
+        super().__init__()
+        self._role = role
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "role": self._role,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        optional = {"request_id": _request_id(record), "exception": _trace(self, record)}
+        return json.dumps(entry | {name: value for name, value in optional.items() if value})
+
+
+def _time(record: logging.LogRecord) -> str:
+    return (
+        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    )
+
+
+def _request_id(record: logging.LogRecord) -> str:
+    return str(getattr(record, "request_id", "") or current_request_id.get())
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    return formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else ""

@@ -1,0 +1,177 @@
+"""Process-wide settings of every Baton process: its name, its end, and its reports to its starter."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TypeVar
+
+from setproctitle import setproctitle
+
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError
+from baton_service.logs import STDERR
+from baton_service.stop_signals import on_first_signal
+
+T = TypeVar("T")
+EXIT_BAD_CONFIG: Final = 2
+"""Exit code of an error that a restart would not fix: a setting, the model or the pairing is wrong."""
+API_KEY_VARIABLE: Final = "BATON_API_KEY"
+"""Environment variable with the key of a router's clients, for want of `--api-key`."""
+_PR_SET_PDEATHSIG: Final = 1
+_READ_WITHIN_MS: Final = 2000
+
+
+def name_process(role: str) -> None:
+    """Show this process as `baton ROLE` in process listings."""
+    setproctitle(f"baton {role}")
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel end this process when `parent_pid`, which started it, is gone.
+
+    Ctrl-C, which reaches both, is left to the parent.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def exit_without_reader() -> Iterator[None]:
+    """End silently with exit code 1 once standard output has no reader any more.
+
+    Source: the note on SIGPIPE in the documentation of Python's `signal`.
+    """
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout:  # None where it was closed before the start
+                sys.stdout.flush()
+    except BrokenPipeError:
+        file = sys.stdout.fileno()
+        if _has_reader(file):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file)  # the interpreter flushes once more
+        raise SystemExit(1) from None
+
+
+def _has_reader(file: int) -> bool:
+    poll = select.poll()
+    poll.register(file, 0)  # a pipe without a reader always reports an error
+    return not poll.poll(0)
+
+
+def print_error(text: str) -> None:
+    """Write a line to standard error, unless its reader is stuck."""
+    if sys.stderr is None:
+        return
+    poll = select.poll()
+    poll.register(STDERR, select.POLLOUT)
+    if poll.poll(_READ_WITHIN_MS):
+        sys.stderr.write(f"{text}\n")
+
+
+def report(file_descriptor: int | None, *, is_last: bool = True, **facts: object) -> None:
+    """Write one JSON line to the process that started this one; the last line closes the descriptor.
+
+    Raises:
+        InvalidConfigError: it is not open, or not read.
+    """
+    if file_descriptor is None:
+        return
+    try:
+        with os.fdopen(file_descriptor, "w", closefd=is_last) as pipe:
+            pipe.write(json.dumps(facts) + "\n")
+    except OSError as error:
+        raise InvalidConfigError(
+            f"--report-fd is {file_descriptor}, which cannot be written ({error.strerror}); "
+            "allowed: a pipe that is open and read"
+        ) from error
+
+
+def report_update(file_descriptor: int | None, **facts: object) -> None:
+    """Write a further line, unless it has no reader any more; never wait for a reader."""
+    if file_descriptor is not None:
+        with suppress(OSError):
+            os.set_blocking(file_descriptor, False)
+            os.write(file_descriptor, f"{json.dumps(facts)}\n".encode())
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold back Ctrl-C, also from processes started meanwhile, until they `die_with_parent`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import without garbage collection, which takes a tenth of torch's import time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def run_until_signal(work: Coroutine[Any, Any, T], *, ends_with_stdin: bool = False) -> T | None:
+    """Run `work` to its result, or until SIGTERM or SIGINT cancels it (None); what it raises is raised.
+
+    A second signal ends the process at once. With `ends_with_stdin` the end of standard input, whose other
+    end the parent holds, cancels `work` too.
+
+    Raises:
+        InvalidConfigError: standard input is a file, which has no other end.
+    """
+    gc.freeze()  # What is loaded by now stays: searching torch's modules stops a loop for 0.2 s, each time.
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    if ends_with_stdin:
+        _watch_stdin(task)
+    try:
+        with on_first_signal(task.cancel):
+            return await task
+    except asyncio.CancelledError:
+        return None
+    finally:
+        if ends_with_stdin:
+            loop.remove_reader(sys.stdin.fileno())
+
+
+def _watch_stdin(task: asyncio.Future[Any]) -> None:
+    """Cancel `task` once when standard input ends; what can be read before is dropped."""
+    loop = asyncio.get_running_loop()
+    file = sys.stdin.fileno()
+
+    def on_readable() -> None:
+        if not os.read(file, 4096):
+            loop.remove_reader(file)  # an end stays readable, and a second cancellation would cut the stop
+            task.cancel()
+
+    try:
+        loop.add_reader(file, on_readable)
+    except PermissionError:
+        task.cancel()
+        raise InvalidConfigError(
+            "--exit-with-stdin is given, but standard input is a file; allowed: a pipe or a terminal"
+        ) from None
+
+
+def exit_code(error: BatonError) -> int:
+    """Return the exit code of a process that ends with `error`."""
+    hopeless = (ErrorCode.INVALID_CONFIG, ErrorCode.INVALID_MODEL, ErrorCode.INCOMPATIBLE_WORKER)
+    return EXIT_BAD_CONFIG if error.code in hopeless else 1

@@ -1,0 +1,72 @@
+"""Finds the host under which the cluster's other processes reach this one."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from baton_core.errors import InvalidConfigError
+
+_TCP: Final = "tcp://"
+_WILDCARDS: Final = {"0.0.0.0": socket.AF_INET, "[::]": socket.AF_UNSPEC}  # noqa: S104 (not bound)
+"""Wildcard addresses, and the family of the addresses that reach a socket bound to them."""
+
+
+def bound_host(address: str) -> str:
+    """Host of a bound address; an address that is not TCP's is this machine's."""
+    return address.removeprefix(_TCP).rpartition(":")[0] if address.startswith(_TCP) else "127.0.0.1"
+
+
+def reachable_host(address: str, advertised: str, towards: str) -> str:
+    """Return the address of `advertised`, or else the host of the bound `address`.
+
+    For one that is bound to all interfaces: that of the interface through which this machine reaches
+    `towards` (`host:port`). A name is looked up here, once, so that no peer ever waits for it.
+
+    Raises:
+        InvalidConfigError: `advertised` does not resolve, or there is no way to `towards`.
+    """
+    bound = bound_host(address)
+    host = _resolve(advertised, bound) if advertised else bound
+    return _host_towards(towards, _WILDCARDS[host]) if host in _WILDCARDS else host
+
+
+def with_host(address: str, host: str) -> str:
+    """Put another host into a TCP address; other addresses stay as they are."""
+    return f"{_TCP}{host}:{address.rpartition(':')[2]}" if address.startswith(_TCP) else address
+
+
+def _resolve(advertised: str, bound: str) -> str:
+    """An address of `advertised`, of the same family as the one that is bound if there is one."""
+    try:
+        found = socket.getaddrinfo(advertised.strip("[]"), None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise InvalidConfigError(
+            f"--advertise-host is {advertised!r}, which does not resolve ({_reason(error)}); "
+            "allowed: a name or an address under which other machines reach this one"
+        ) from None
+    addresses = [_in_url(family, str(where[0])) for family, _, _, _, where in found]
+    return next((one for one in addresses if one.startswith("[") == bound.startswith("[")), addresses[0])
+
+
+def _host_towards(goal: str, family: socket.AddressFamily) -> str:
+    host, _, port = goal.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_DGRAM)
+        chosen, kind, _, _, where = found[0]
+        with socket.socket(chosen, kind) as probe:
+            probe.connect(where)  # sends nothing
+            return _in_url(chosen, probe.getsockname()[0])
+    except (OSError, UnicodeError) as error:
+        raise InvalidConfigError(
+            f"--advertise-host is not given, and no interface leads to {goal!r} ({_reason(error)}); "
+            "allowed: a host under which other machines reach this one"
+        ) from None
+
+
+def _in_url(family: int, address: str) -> str:
+    return f"[{address}]" if family == socket.AF_INET6 else address
+
+
+def _reason(error: OSError | UnicodeError) -> str | None:
+    return error.strerror if isinstance(error, OSError) else "not a host name"

@@ -1,0 +1,136 @@
+"""A process's connection to Redis: every command has a deadline, every task continues when Redis comes back.
+
+No request waits for it. Tasks run on the process's loop and catch up when Redis is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+import msgspec
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from baton_service.redis.key_names import Keys
+from baton_service.redis.redis_settings import RedisSettings, refused_url
+from baton_service.redis.shared_state import SharedState
+
+LEASE_S: Final = 3.0
+"""Lifetime of a registration in Redis without renewal."""
+RENEW_S: Final = LEASE_S / 3
+COMMAND_WITHIN_S: Final = 1.0
+_MIN_BACKOFF_S: Final = 0.05
+_MAX_BACKOFF_S: Final = 0.4
+_OURS: Final[dict[str, Any]] = {"protocol": 2, "decode_responses": False}
+"""Options that a URL must not set: replies are read in this form."""
+_FAULTS: Final = (RedisError, OSError, msgspec.MsgspecError)
+"""Redis is away, refuses, or holds what this version cannot read."""
+_log = logging.getLogger(__name__)
+
+Argument = str | bytes | int
+Script = Callable[[Sequence[str], Sequence[Argument]], Awaitable[Any]]
+
+
+class RedisLink:
+    """Owns the client. Make it on the loop that uses it.
+
+    Raises:
+        InvalidConfigError: the URL has a parameter that redis-py does not know.
+    """
+
+    def __init__(self, settings: RedisSettings) -> None:
+        self.keys = Keys(settings.namespace)
+        self._shown_url = settings.shown_url
+        self.state = SharedState()
+        self._loop = asyncio.get_running_loop()
+        self._failing: set[str] = set()
+        self._client = _client(settings.url)
+
+    def script(self, source: str) -> Script:
+        """Return a function that runs a script, and sends its source where Redis lacks it."""
+        registered = self._client.register_script(source)
+
+        async def run(keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+            return await registered(keys=keys, args=arguments)
+
+        return run
+
+    async def command(self, *words: Argument) -> Any:
+        """Run one command."""
+        return await self._client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+    async def keep_doing(self, name: str, step: Callable[[], Awaitable[None]]) -> NoReturn:
+        """Repeat `step`, which waits for its work itself; after a failure with a short delay.
+
+        `name` is the name of the work in the log.
+        """
+        task = asyncio.current_task()
+        assert task is not None, "steps run in a task"
+        backoff_s = _MIN_BACKOFF_S
+        while not task.cancelling():  # `wait_for` of Python 3.11, which redis-py uses, may swallow that
+            try:
+                await step()
+            except Exception as error:
+                self._note_failure(name, error)
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, _MAX_BACKOFF_S)
+            else:
+                self._note_success(name)
+                backoff_s = _MIN_BACKOFF_S
+        raise asyncio.CancelledError
+
+    async def close(self, farewell: Callable[[], Awaitable[Any]]) -> None:
+        """Call `farewell`, if Redis can be reached, and close the connections."""
+        with suppress(*_FAULTS):
+            if self.state.is_up:
+                await farewell()
+        with suppress(*_FAULTS):
+            await self._client.aclose()
+
+    def _note_failure(self, name: str, error: Exception) -> None:
+        if not isinstance(error, _FAULTS):
+            _log.error("%s cannot go on with Redis", name, exc_info=error)
+        elif not self._failing:
+            _log.warning("Redis at %s fails, going on without it: %s", self._shown_url, error)
+        self._failing.add(name)
+        self.state.is_up = False
+
+    def _note_success(self, name: str) -> None:
+        if name in self._failing:
+            self._failing.remove(name)
+            if not self._failing:
+                _log.info("Redis at %s is back", self._shown_url)
+        self.state.is_up = not self._failing
+        self.state.synced_at_s = self._loop.time()
+
+
+async def wait_for(event: asyncio.Event, within_s: float) -> None:
+    """Return when `event` is set, which clears it, or when the time is over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    event.clear()
+
+
+def _client(url: str) -> Redis:
+    try:
+        client = Redis.from_url(
+            url,
+            retry=Retry(NoBackoff(), 0),
+            socket_timeout=COMMAND_WITHIN_S,
+            socket_connect_timeout=COMMAND_WITHIN_S,
+            **_OURS,
+        )
+        options = client.connection_pool.connection_kwargs
+        client.connection_pool.connection_class(**options)
+    except (ValueError, TypeError, RedisError) as error:
+        raise refused_url(f"redis-py cannot use ({error})") from None
+    if any(options[name] != value for name, value in _OURS.items()):
+        raise refused_url(f"sets one of {', '.join(_OURS)}")
+    return client

@@ -1,0 +1,42 @@
+"""Prometheus metrics of the sharing through Redis; without Redis there are no samples."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from baton_service.exposition import Exposition, Family, Kind
+from baton_service.redis.shared_state import SharedState
+
+_PROCESS: Final = ("process",)
+"""Label values are `router` and the names of workers."""
+UP: Final = Family(
+    name="baton_redis_up", kind=Kind.GAUGE, text="1 while everything last tried succeeded", labels=_PROCESS
+)
+BEHIND: Final = Family(
+    name="baton_redis_changes_behind",
+    kind=Kind.GAUGE,
+    text="Changes in the stream that had not been read at the last look",
+    labels=_PROCESS,
+)
+RESYNCS: Final = Family(
+    name="baton_redis_resyncs",
+    kind=Kind.COUNTER,
+    text="Sets of workers read anew: at a start, after a gap",
+    labels=_PROCESS,
+)
+REPUBLISHED: Final = Family(
+    name="baton_redis_republished",
+    kind=Kind.COUNTER,
+    text="Whole sets written: at a start, and when Redis had lost them",
+    labels=_PROCESS,
+)
+FAMILIES: Final = (UP, BEHIND, RESYNCS, REPUBLISHED)
+
+
+def report_shared_state(page: Exposition, process: str, state: SharedState | None) -> None:
+    """Add the counts of one process; None is a process without Redis."""
+    if state is not None:
+        page.add(UP, state.is_up, process)
+        page.add(BEHIND, state.num_changes_behind, process)
+        page.add(RESYNCS, state.num_resyncs, process)
+        page.add(REPUBLISHED, state.num_republished, process)

@@ -1,0 +1,122 @@
+"""Access to routers: TLS, read once, and the key that calls name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from http.client import HTTPConnection, HTTPSConnection
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from baton_service.grpc_options import Options, client_options
+from baton_service.keys import AUTHORIZATION, bearer
+from baton_service.tls import ClientTls
+
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
+
+
+class RouterAccess:
+    """Opens channels to routers.
+
+    Raises:
+        InvalidConfigError: a file cannot be read.
+    """
+
+    def __init__(self, tls: ClientTls | None = None, key: str = "") -> None:
+        self._tls = tls = tls or ClientTls()
+        self.metadata: Final[Metadata] = ((AUTHORIZATION, bearer(key)),) if key else ()
+        """Metadata that names the key in a call."""
+        self._credentials = tls.grpc_credentials()
+        self._names = (("grpc.ssl_target_name_override", tls.router_name),) if tls.router_name else ()
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self._credentials is not None
+
+    def open_channel(self, address: str) -> grpc.Channel:
+        """A channel to the router at `address` whose calls name the key."""
+        options = (*client_options(), *self._names)
+        if self._credentials is None:
+            channel = grpc.insecure_channel(address, options=options)
+        else:
+            channel = grpc.secure_channel(address, self._credentials, options=options)
+        return grpc.intercept_channel(channel, _KeyOfEachCall(self.metadata)) if self.metadata else channel
+
+    def open_async_channel(self, address: str, options: Options = ()) -> grpc.aio.Channel:
+        """The same on the running loop, with `options` or a client's; its calls have to give `metadata`."""
+        options = options or client_options()
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(address, options=options)
+        return grpc.aio.secure_channel(address, self._credentials, options=(*options, *self._names))
+
+    def open_http(self, address: str, timeout_s: float) -> HTTPConnection:
+        """An HTTP connection to the router at `address`; its requests have to give `metadata`."""
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        if not self._tls.is_on:
+            return HTTPConnection(host, int(port), timeout=timeout_s)
+        return _NamedHttps(host, int(port), self._tls, timeout_s)
+
+    def advice(self, code: grpc.StatusCode | None, details: str) -> str:
+        """Return advice for a call that ended like this; empty where there is none."""
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            return "; it wants a key, by --api-key or BATON_API_KEY"
+        if code is not grpc.StatusCode.UNAVAILABLE or "Connection refused" in details:
+            return ""
+        if "WRONG_VERSION_NUMBER" in details:
+            return "; it speaks plain text, here is --ssl-ca-certs"
+        if self._credentials is None:
+            return "; if it speaks TLS, it wants --ssl-ca-certs"
+        if "CERTIFICATE_VERIFY_FAILED" in details:
+            return "; its certificate is not of the authority in --ssl-ca-certs, or of another name"
+        return "" if self._tls.certfile else "; if it demands a certificate, it wants --ssl-certfile"
+
+
+class _NamedHttps(HTTPSConnection):
+    """Expects the configured name in the router's certificate."""
+
+    def __init__(self, host: str, port: int, tls: ClientTls, timeout_s: float) -> None:
+        self._tls_context = tls.client_context()
+        self._router_name = tls.router_name or host
+        super().__init__(host, port, timeout=timeout_s, context=self._tls_context)
+
+    def connect(self) -> None:
+        HTTPConnection.connect(self)
+        self.sock = self._tls_context.wrap_socket(self.sock, server_hostname=self._router_name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call(grpc.ClientCallDetails):  # type: ignore[misc]
+    """A call as the interceptor passes it on."""
+
+    method: str
+    _: KW_ONLY
+    timeout: float | None
+    metadata: Metadata
+    credentials: grpc.CallCredentials | None
+    wait_for_ready: bool | None
+    compression: grpc.Compression | None
+
+
+class _KeyOfEachCall(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[misc]
+    """Adds metadata to calls with one request."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def intercept_unary_unary(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._with_key(details), request)
+
+    def intercept_unary_stream(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
+        return continuation(self._with_key(details), request)
+
+    def _with_key(self, details: Any) -> _Call:
+        return _Call(
+            details.method,
+            timeout=details.timeout,
+            metadata=(*(details.metadata or ()), *self._metadata),
+            credentials=details.credentials,
+            wait_for_ready=details.wait_for_ready,
+            compression=details.compression,
+        )

@@ -1,0 +1,38 @@
+"""SIGTERM and SIGINT of a process that ends in good order: the first asks, the second ends it at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+DEFAULT_SHUTDOWN_TIMEOUT_S: Final = 30.0
+"""Time that a stopping process gives requests to end or to migrate."""
+
+
+@contextmanager
+def on_first_signal(call: Callable[[], object]) -> Iterator[None]:
+    """Have the running loop call `call` at the first signal; from then on signals kill this process.
+
+    A signal that is ignored stays ignored: Ctrl-C reaches a launcher's children too, which leave it to it.
+    Of two such blocks, one in the other, the inner one counts, and none once it is left.
+    """
+    loop = asyncio.get_running_loop()
+    taken = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+
+    def on_signal() -> None:
+        for number in taken:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        call()
+
+    for number in taken:
+        loop.add_signal_handler(number, on_signal)
+    try:
+        yield
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)

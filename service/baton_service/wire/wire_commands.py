@@ -1,0 +1,195 @@
+"""Commands of a router to a worker, as protobuf."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.sampling_rules import ThinkingBudget
+from baton_core.sessions.control_messages import Control
+from baton_core.sessions.router_messages import (
+    Cancel,
+    FirstTokenOf,
+    Generate,
+    KVSource,
+    OutputSoFar,
+    Prefill,
+    RequestSpec,
+    Reserve,
+    Start,
+    ToWorker,
+)
+from baton_proto.v1 import session_pb2 as pb
+from baton_service.wire.wire_checks import (
+    MAX_COMMAND_BYTES,
+    checked_count,
+    checked_index,
+    checked_name,
+    checked_token_ids,
+    chosen,
+    require_set,
+    within_limit,
+)
+from baton_service.wire.wire_controls import decode_control, encode_control
+from baton_service.wire.wire_sampling import decode_sampling, encode_sampling
+
+
+def encode_command(message: ToWorker) -> pb.RouterData:
+    """Write a command; the session gives it its number.
+
+    Raises:
+        InvalidRequestError: it is over 1 MiB, its request has no seed, or it would call a function.
+    """
+    match message:
+        case Generate():
+            data = pb.RouterData(generate=pb.Generate(spec=_encode_spec(message.spec)))
+        case Prefill():
+            data = pb.RouterData(prefill=pb.Prefill(spec=_encode_spec(message.spec)))
+        case Reserve():
+            reserve = pb.Reserve(spec=_encode_spec(message.spec), source=_encode_source(message.source))
+            data = pb.RouterData(reserve=reserve)
+        case Start():
+            data = pb.RouterData(start=_encode_start(message))
+        case Cancel():
+            data = pb.RouterData(cancel=pb.Cancel(request_id=message.request_id, indices=message.indices))
+        case Control():
+            data = pb.RouterData(control=encode_control(message))
+        case _:
+            assert_never(message)
+    return within_limit(data, MAX_COMMAND_BYTES)
+
+
+def decode_command(data: pb.RouterData) -> ToWorker:
+    """Read a command.
+
+    Raises:
+        InvalidRequestError: a field is missing or out of range; the message names it.
+    """
+    match chosen(data, "message"):
+        case "generate":
+            return Generate(spec=_decode_spec(data.generate))
+        case "prefill":
+            return Prefill(spec=_decode_spec(data.prefill))
+        case "reserve":
+            return Reserve(spec=_decode_spec(data.reserve), source=_decode_source(data.reserve))
+        case "start":
+            return _decode_start(data.start)
+        case "control":
+            return decode_control(data.control)
+        case _:
+            return Cancel(
+                request_id=checked_name("request_id", data.cancel.request_id),
+                indices=tuple(checked_index("indices", index) for index in data.cancel.indices),
+            )
+
+
+def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
+    return pb.RequestSpec(
+        request_id=spec.request_id,
+        prompt_token_ids=spec.prompt_token_ids,
+        sampling=encode_sampling(spec.params),
+        cache_salt=spec.cache_salt,
+        priority=spec.priority,
+        bad_words=[pb.Tokens(ids=word) for word in spec.bad_words],
+        thinking=_encode_thinking(spec.thinking),
+        traceparent=spec.traceparent,
+        resumed=[pb.OutputSoFar(index=one.index, token_ids=one.token_ids) for one in spec.resumed],
+        tenant=spec.tenant,
+    )
+
+
+def _decode_spec(message: pb.Generate | pb.Prefill | pb.Reserve) -> RequestSpec:
+    require_set(message, "spec")
+    spec = message.spec
+    require_set(spec, "sampling")
+    params = decode_sampling(spec.sampling)
+    return RequestSpec(
+        request_id=checked_name("request_id", spec.request_id),
+        prompt_token_ids=_checked_some("prompt_token_ids", spec.prompt_token_ids),
+        params=params,
+        cache_salt=spec.cache_salt,
+        priority=spec.priority,
+        bad_words=tuple(_checked_some("bad_words", word.ids) for word in spec.bad_words),
+        thinking=_decode_thinking(spec.thinking) if spec.HasField("thinking") else None,
+        traceparent=spec.traceparent,
+        resumed=_decode_resumed(spec.resumed, params.n),
+        tenant=spec.tenant,
+    )
+
+
+def _decode_resumed(resumed: Iterable[pb.OutputSoFar], n: int) -> tuple[OutputSoFar, ...]:
+    indices: list[int] = []
+    outputs = []
+    for one in resumed:
+        if one.index >= n or one.index in indices:
+            raise InvalidRequestError("resumed.index", one.index, f"each of 0 to {n - 1} once")
+        indices.append(one.index)
+        outputs.append(
+            OutputSoFar(index=one.index, token_ids=_checked_some("resumed.token_ids", one.token_ids))
+        )
+    return tuple(outputs)
+
+
+def _encode_thinking(thinking: ThinkingBudget | None) -> pb.Thinking | None:
+    if thinking is None:
+        return None
+    return pb.Thinking(
+        num_tokens=thinking.num_tokens,
+        start_token_ids=thinking.start_token_ids,
+        end_token_ids=thinking.end_token_ids,
+    )
+
+
+def _decode_thinking(thinking: pb.Thinking) -> ThinkingBudget:
+    return ThinkingBudget(
+        num_tokens=thinking.num_tokens,
+        start_token_ids=checked_token_ids("thinking.start_token_ids", thinking.start_token_ids),
+        end_token_ids=_checked_some("thinking.end_token_ids", thinking.end_token_ids),
+    )
+
+
+def _checked_some(field: str, values: Iterable[int]) -> tuple[int, ...]:
+    """Refuse none, too."""
+    token_ids = checked_token_ids(field, values)
+    if not token_ids:
+        raise InvalidRequestError(field, [], "at least one token")
+    return token_ids
+
+
+def _encode_source(source: KVSource) -> pb.KVSource:
+    return pb.KVSource(
+        worker_id=source.worker_id,
+        epoch=source.epoch,
+        peer_address=source.peer_address,
+        kv_description=source.kv_description,
+    )
+
+
+def _decode_source(reserve: pb.Reserve) -> KVSource:
+    require_set(reserve, "source")
+    source = reserve.source
+    return KVSource(
+        worker_id=checked_name("source.worker_id", source.worker_id),
+        epoch=checked_count("source.epoch", source.epoch),
+        peer_address=source.peer_address,
+        kv_description=source.kv_description,
+    )
+
+
+def _encode_start(start: Start) -> pb.Start:
+    first_tokens = [
+        pb.Start.SequenceToken(index=first.index, token_id=first.token_id) for first in start.first_tokens
+    ]
+    return pb.Start(request_id=start.request_id, first_tokens=first_tokens)
+
+
+def _decode_start(start: pb.Start) -> Start:
+    token_ids = checked_token_ids("token_id", (first.token_id for first in start.first_tokens))
+    return Start(
+        request_id=checked_name("request_id", start.request_id),
+        first_tokens=tuple(
+            FirstTokenOf(index=checked_index("index", first.index), token_id=token_id)
+            for first, token_id in zip(start.first_tokens, token_ids, strict=True)
+        ),
+    )

@@ -1,0 +1,178 @@
+"""A worker's registration and its load, as protobuf."""
+
+from __future__ import annotations
+
+from baton_core.errors import InvalidRequestError
+from baton_core.model.model_description import (
+    MAX_CONFIG_CHARACTERS,
+    MAX_CONFIG_VALUES,
+    ModelDescription,
+)
+from baton_core.model.model_identity import ModelIdentity
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_proto.v1 import session_pb2 as pb
+from baton_service.wire.wire_checks import (
+    checked_code,
+    checked_count,
+    checked_name,
+    checked_number,
+    require_set,
+)
+
+
+def encode_hello(info: WorkerInfo, *, router_epoch: int = 0, received: int = 0) -> pb.Hello:
+    """Make a stream's first frame; `router_epoch` and `received` ask to resume that session."""
+    identity = info.identity
+    return pb.Hello(
+        worker_id=info.worker_id,
+        epoch=info.epoch,
+        role=info.role,
+        identity=pb.Identity(
+            weights=identity.weights,
+            dtype=identity.dtype,
+            kv_layout=identity.kv_layout,
+            block_size=identity.block_size,
+            transport=identity.transport,
+            kv_windows=[window or 0 for window in identity.kv_windows],
+            protocol_version=identity.protocol_version,
+            numerics=identity.numerics,
+            description=pb.ModelDescription(
+                config=dict(identity.description.config),
+                tokenizer=identity.description.tokenizer,
+                eos_token_ids=identity.description.eos_token_ids,
+            ),
+            kv_variant=identity.kv_variant,
+            quantization=identity.quantization,
+            structured_outputs_backend=identity.structured_outputs_backend,
+            logits_processors=identity.logits_processors,
+            logprobs_mode=identity.logprobs_mode,
+        ),
+        max_model_len=info.max_model_len,
+        vocab_size=info.vocab_size,
+        num_blocks=info.num_blocks,
+        max_num_seqs=info.max_num_seqs,
+        peer_address=info.peer_address,
+        kv_description=info.kv_description,
+        router_epoch=router_epoch,
+        received=received,
+        block_bytes=info.block_bytes,
+        metrics_address=info.metrics_address,
+    )
+
+
+def decode_hello(hello: pb.Hello) -> WorkerInfo:
+    """Read who registers.
+
+    Raises:
+        InvalidRequestError: a field is missing or out of range.
+    """
+    require_set(hello, "identity")
+    return WorkerInfo(
+        worker_id=checked_name("worker_id", hello.worker_id),
+        epoch=checked_count("epoch", hello.epoch),
+        role=checked_code("role", hello.role, Role),
+        identity=_decode_identity(hello.identity),
+        max_model_len=checked_count("max_model_len", hello.max_model_len),
+        vocab_size=checked_count("vocab_size", hello.vocab_size),
+        num_blocks=checked_count("num_blocks", hello.num_blocks),
+        max_num_seqs=checked_count("max_num_seqs", hello.max_num_seqs),
+        peer_address=hello.peer_address,
+        kv_description=hello.kv_description,
+        block_bytes=checked_count("block_bytes", hello.block_bytes),
+        metrics_address=hello.metrics_address and checked_name("metrics_address", hello.metrics_address),
+    )
+
+
+def _decode_identity(identity: pb.Identity) -> ModelIdentity:
+    require_set(identity, "description")
+    return ModelIdentity(
+        weights=checked_name("identity.weights", identity.weights),
+        dtype=checked_name("identity.dtype", identity.dtype),
+        kv_layout=checked_name("identity.kv_layout", identity.kv_layout),
+        block_size=checked_count("identity.block_size", identity.block_size),
+        transport=checked_name("identity.transport", identity.transport),
+        kv_windows=_decode_windows(identity),
+        protocol_version=checked_count("identity.protocol_version", identity.protocol_version),
+        numerics=identity.numerics,
+        description=_decode_description(identity.description),
+        kv_variant=identity.kv_variant,
+        quantization=identity.quantization,
+        structured_outputs_backend=identity.structured_outputs_backend,
+        logits_processors=tuple(identity.logits_processors),
+        logprobs_mode=identity.logprobs_mode,
+    )
+
+
+def _decode_description(description: pb.ModelDescription) -> ModelDescription:
+    config, field = dict(description.config), "identity.description.config"
+    if len(config) > MAX_CONFIG_VALUES:
+        raise InvalidRequestError(field, f"{len(config)} values", f"at most {MAX_CONFIG_VALUES}")
+    for text in (text for pair in config.items() for text in pair):
+        if len(text) > MAX_CONFIG_CHARACTERS:
+            raise InvalidRequestError(field, text, f"at most {MAX_CONFIG_CHARACTERS} characters")
+    return ModelDescription(
+        config=tuple(sorted(config.items())),
+        tokenizer=description.tokenizer,
+        eos_token_ids=tuple(description.eos_token_ids),
+    )
+
+
+def _decode_windows(identity: pb.Identity) -> tuple[int | None, ...]:
+    if not identity.kv_windows:
+        raise InvalidRequestError("identity.kv_windows", [], "one window for each KV group")
+    return tuple(window or None for window in identity.kv_windows)
+
+
+def encode_load(load: WorkerLoad) -> pb.Load:
+    return pb.Load(
+        num_running=load.num_running,
+        num_waiting=load.num_waiting,
+        num_deferred=load.num_deferred,
+        num_queued_tokens=load.num_queued_tokens,
+        num_available_blocks=load.num_available_blocks,
+        step_age_s=load.step_age_s,
+        is_asleep=load.is_asleep,
+        is_paused=load.is_paused,
+        role=load.role or "",
+        is_draining=load.is_draining,
+        is_role_fixed=load.is_role_fixed,
+        fault=load.fault,
+        rates=pb.Rates(
+            prefill_tokens_per_s=load.rates.prefill_tokens_per_s,
+            decode_step_s=load.rates.decode_step_s,
+            pull_bytes_per_s=load.rates.pull_bytes_per_s,
+            num_prefill_steps=load.rates.num_prefill_steps,
+            num_decode_steps=load.rates.num_decode_steps,
+            num_pulls=load.rates.num_pulls,
+        ),
+    )
+
+
+def decode_load(load: pb.Load) -> WorkerLoad:
+    """Read a heartbeat's load.
+
+    Raises:
+        InvalidRequestError: `step_age_s` is no duration, a rate no finite number from 0, or the role unknown.
+    """
+    return WorkerLoad(
+        num_running=load.num_running,
+        num_waiting=load.num_waiting,
+        num_deferred=load.num_deferred,
+        num_queued_tokens=load.num_queued_tokens,
+        num_available_blocks=load.num_available_blocks,
+        step_age_s=checked_number("step_age_s", load.step_age_s),
+        is_asleep=load.is_asleep,
+        is_paused=load.is_paused,
+        role=checked_code("role", load.role, Role) if load.role else None,
+        is_draining=load.is_draining,
+        is_role_fixed=load.is_role_fixed,
+        fault=load.fault,
+        rates=WorkerRates(
+            prefill_tokens_per_s=checked_number("prefill_tokens_per_s", load.rates.prefill_tokens_per_s),
+            decode_step_s=checked_number("decode_step_s", load.rates.decode_step_s),
+            pull_bytes_per_s=checked_number("pull_bytes_per_s", load.rates.pull_bytes_per_s),
+            num_prefill_steps=load.rates.num_prefill_steps,
+            num_decode_steps=load.rates.num_decode_steps,
+            num_pulls=load.rates.num_pulls,
+        ),
+    )

@@ -1,0 +1,112 @@
+"""The router under virtual time: the production core, whose decisions take no time, and what clients see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from baton_core.requests.request_context import RequestContext, Slo
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.sessions.router_messages import RequestSpec, ToWorker
+from baton_router.core.flow.router_core import RouterConfig, RouterCore
+from baton_router.core.router_events import (
+    EmitTokens,
+    FailRequest,
+    FinishRequest,
+    RouterEffect,
+    RouterEvent,
+    SendToWorker,
+    Submit,
+)
+from baton_simulator.capacity.request_result import RequestResult
+from baton_simulator.capacity.workload import Ask
+from baton_simulator.clock import Clock
+
+TIMEOUT_S: Final = 600.0
+"""Default timeout of a request, as a router has it."""
+Send = Callable[[str, ToWorker], None]
+
+
+class SimulatedRouter:
+    """Owns the requests of all clients.
+
+    Args:
+        send: takes what is for a worker.
+        message_s: from the router to a client.
+        slo: what requests ask of it.
+        tokens_per_step: that every token after the first stands for.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        config: RouterConfig,
+        send: Send,
+        *,
+        message_s: float,
+        slo: Slo,
+        tokens_per_step: int,
+    ) -> None:
+        self.core = RouterCore(config)
+        self.results: dict[str, RequestResult] = {}
+        """By the request's name, in the order of arrival."""
+        self.num_ended = 0
+        self._clock = clock
+        self._send = send
+        self._message_s = message_s
+        self._slo = slo
+        self._tokens_per_step = tokens_per_step
+        self._wake_at: float | None = None
+
+    def submit(self, ask: Ask) -> None:
+        self.results[ask.name] = RequestResult(ask=ask)
+        max_tokens = 1 + -(-(ask.num_tokens - 1) // self._tokens_per_step)
+        params = SamplingParams(seed=0, temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        spec = RequestSpec(request_id=ask.name, prompt_token_ids=ask.prompt_token_ids(), params=params)
+        context = RequestContext(session_id=ask.session_id, slo=self._slo, arrived_s=self._clock.now)
+        self.on_event(Submit(spec=spec, timeout_s=TIMEOUT_S, context=context))
+
+    def on_event(self, event: RouterEvent) -> None:
+        self._execute(self.core.on_event(self._clock.now, event))
+        self._arm()
+
+    def _arm(self) -> None:
+        due_s = self.core.next_deadline()
+        if due_s is not None and (self._wake_at is None or due_s < self._wake_at):
+            self._wake_at = due_s
+            self._clock.after(max(0.0, due_s - self._clock.now), partial(self._wake, due_s))
+
+    def _wake(self, due_s: float) -> None:
+        if self._wake_at == due_s:
+            self._wake_at = None
+            self._execute(self.core.on_deadline(max(due_s, self._clock.now)))
+            self._arm()
+
+    def _execute(self, effects: list[RouterEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendToWorker(worker_id=worker_id, message=message):
+                    self._send(worker_id, message)
+                case EmitTokens(request_id=request_id):
+                    result = self.results[request_id]
+                    if result.first_token_s is None:
+                        result.first_token_s = self._clock.now + self._message_s
+                case FinishRequest():
+                    self._finish(effect)
+                case FailRequest(request_id=request_id, message=text):
+                    self._end(self.results[request_id], error=text)
+                case _:
+                    raise AssertionError(f"nobody asked this router for {effect}")
+
+    def _finish(self, finished: FinishRequest) -> None:
+        result, timings = self.results[finished.request_id], finished.timings
+        result.num_cached_tokens = finished.num_cached_tokens
+        result.is_split = timings.decode_worker not in ("", timings.prefill_worker)
+        self._end(result)
+
+    def _end(self, result: RequestResult, error: str = "") -> None:
+        assert result.ended_s is None, f"{result.ask.name} ended twice"
+        result.ended_s = self._clock.now + self._message_s
+        result.error = error
+        self.num_ended += 1

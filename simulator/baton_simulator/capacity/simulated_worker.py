@@ -1,0 +1,170 @@
+"""A worker under virtual time: the production core; a step and a copy only take their time.
+
+Copies follow one another at each end of a link, and a copy runs at the pace of the slower end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from baton_core.sessions.peer_messages import ToConsumer, ToProducer
+from baton_core.sessions.router_messages import ToRouter
+from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_core.worker.step_plan import StepPlan, StepResult
+from baton_core.worker.worker_events import (
+    AbortPull,
+    ChecksumsComputed,
+    ComputeChecksums,
+    FromConsumer,
+    FromProducer,
+    Pull,
+    PullAborted,
+    PullDone,
+    SendToConsumer,
+    SendToProducer,
+    SendToRouter,
+    StepDone,
+    WorkerEffect,
+    WorkerEvent,
+)
+from baton_simulator.clock import Clock
+from baton_simulator.costs import StepCost
+from baton_worker.core.worker_config import WorkerConfig
+from baton_worker.core.worker_core import WorkerCore
+
+HEARTBEAT_S: Final = 0.5
+"""Between two reports to the router; deadlines of leases and transfers are looked at as often."""
+GENERATED: Final = 2**31 - 1
+"""The one token that is ever generated; prompts do not contain it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Link:
+    """The link of one worker: its speed, and the time until which each direction is taken."""
+
+    bytes_per_s: float
+    sends_until_s: float = 0.0
+    receives_until_s: float = 0.0
+
+    def receive(self, now: float, source: Link, num_bytes: int) -> float:
+        """Copy from another worker; returns when it ends."""
+        start_s = max(now, source.sends_until_s, self.receives_until_s)
+        end_s = start_s + num_bytes / min(self.bytes_per_s, source.bytes_per_s)
+        source.sends_until_s = self.receives_until_s = end_s
+        return end_s
+
+
+class Wires(Protocol):
+    """The network that a worker is connected to."""
+
+    clock: Clock
+
+    def to_router(self, worker_id: str, message: ToRouter) -> None: ...
+
+    def report(self, worker_id: str, load: WorkerLoad) -> None: ...
+
+    def to_worker(self, worker_id: str, event: WorkerEvent) -> None: ...
+
+    def link_of(self, worker_id: str) -> Link | None:
+        """None of a worker that is gone."""
+        ...
+
+
+class SimulatedWorker:
+    """Computes nothing: a token is a token, and blocks have no content."""
+
+    def __init__(
+        self, wires: Wires, info: WorkerInfo, config: WorkerConfig, cost: StepCost, link: Link
+    ) -> None:
+        self.info = info
+        self.core = WorkerCore(config)
+        self.link = link
+        self.is_alive = True
+        self.busy_s = 0.0
+        """In steps that are over."""
+        self.num_steps = 0
+        self._wires = wires
+        self._cost = cost
+        self._block_bytes = config.kv_spec.block_bytes
+        self._pulls: set[int] = set()
+        self._reported: WorkerLoad | None = None
+
+    def on_event(self, event: WorkerEvent) -> None:
+        if self.is_alive:
+            self._execute(self.core.on_event(self._wires.clock.now, event))
+            self._step()
+
+    def tick(self) -> None:
+        """Act on what is due, and tell the router how things stand, if they changed."""
+        if not self.is_alive:
+            return
+        clock = self._wires.clock
+        due_s = self.core.next_deadline()
+        if due_s is not None and due_s <= clock.now:
+            self._execute(self.core.on_deadline(clock.now))
+            self._step()
+        load = self.core.load(clock.now)
+        if load != self._reported:
+            self._reported = load
+            self._wires.report(self.info.worker_id, load)
+        clock.after(HEARTBEAT_S, self.tick)
+
+    def _step(self) -> None:
+        plan = self.core.schedule(self._wires.clock.now)
+        if plan is not None:
+            seconds = self._cost.step_s(plan)
+            self._wires.clock.after(seconds, partial(self._end_step, plan, seconds))
+
+    def _end_step(self, plan: StepPlan, seconds: float) -> None:
+        if not self.is_alive:
+            return
+        self.busy_s += seconds
+        self.num_steps += 1
+        sampled = tuple((GENERATED,) * len(piece.samples) for piece in plan.slices)
+        self.on_event(StepDone(result=StepResult(step_id=plan.step_id, sampled=sampled)))
+
+    def _execute(self, effects: list[WorkerEffect]) -> None:
+        name, wires = self.info.worker_id, self._wires
+        for effect in effects:
+            match effect:
+                case SendToRouter(message=message):
+                    wires.to_router(name, message)
+                case SendToConsumer(peer_id=peer_id, message=message):
+                    wires.to_worker(peer_id.decode(), _from_producer(message))
+                case SendToProducer(source=source, message=message):
+                    wires.to_worker(source.worker_id, _from_consumer(name, message))
+                case ComputeChecksums():
+                    computed = ChecksumsComputed(request=effect, checksums=(0,) * len(effect.indices))
+                    wires.clock.after(0.0, partial(self.on_event, computed))
+                case Pull():
+                    self._pull(effect)
+                case AbortPull(pull_id=pull_id):
+                    self._pulls.discard(pull_id)
+                    aborted = PullAborted(pull_id=pull_id, is_fenced=True)
+                    wires.clock.after(0.0, partial(self.on_event, aborted))
+                case _:
+                    raise AssertionError(f"nobody asked this worker for {effect}")
+
+    def _pull(self, pull: Pull) -> None:
+        source, now = self._wires.link_of(pull.source.worker_id), self._wires.clock.now
+        error = "" if source else "the source is gone"
+        num_bytes = len(pull.blocks) * self._block_bytes
+        end_s = self.link.receive(now, source, num_bytes) if source else now + HEARTBEAT_S
+        self._pulls.add(pull.pull_id)
+        done = PullDone(pull_id=pull.pull_id, error=error)
+        self._wires.clock.after(end_s - now, partial(self._end_pull, done))
+
+    def _end_pull(self, done: PullDone) -> None:
+        if done.pull_id in self._pulls:
+            self._pulls.discard(done.pull_id)
+            self.on_event(done)
+
+
+def _from_producer(message: ToConsumer) -> WorkerEvent:
+    return FromProducer(message=message)
+
+
+def _from_consumer(name: str, message: ToProducer) -> WorkerEvent:
+    return FromConsumer(peer_id=name.encode(), message=message)

@@ -1,0 +1,200 @@
+"""A simulated worker: the production core, its sessions and peer channel, and an engine in virtual time."""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import Final
+
+from baton_core.blocks.block_pool import BlockState
+from baton_core.kv_layout.paging import NO_BLOCK
+from baton_core.sessions.peer_messages import PeerMessage, ToConsumer, ToProducer
+from baton_core.sessions.worker_info import WorkerInfo
+from baton_core.worker.step_plan import StepPlan
+from baton_core.worker.worker_events import (
+    AbortPull,
+    ChecksumsComputed,
+    CompileGrammar,
+    ComputeChecksums,
+    FromConsumer,
+    FromProducer,
+    GrammarCompiled,
+    Pull,
+    SendToConsumer,
+    SendToProducer,
+    SendToRouter,
+    StepDone,
+    WorkerEffect,
+    WorkerEvent,
+)
+from baton_simulator.clock import NodeClock
+from baton_simulator.copies import Copies
+from baton_simulator.costs import StepCost
+from baton_simulator.interfaces import Engine, Surroundings
+from baton_simulator.lease_watch import LeaseWatch
+from baton_simulator.node import Node
+from baton_simulator.router_link import RouterLink
+from baton_worker.core.worker_config import WorkerConfig
+from baton_worker.core.worker_core import WorkerCore
+
+BAD_GRAMMAR: Final = "structured_outputs.regex is '('; allowed: an expression"
+_MAX_CHECKSUM_S: Final = 0.005
+_MAX_HOP_S: Final = 0.005
+"""Longest time of a result's way to the core, while the engine computes the next step."""
+
+
+class SimWorker(Node):
+    """Dials every router of the cluster."""
+
+    def __init__(
+        self,
+        cluster: Surroundings,
+        info: WorkerInfo,
+        config: WorkerConfig,
+        engine: Engine,
+        clock: NodeClock,
+        cost: StepCost,
+    ) -> None:
+        super().__init__(cluster, info.worker_id, clock)
+        self.info = info
+        self.core = WorkerCore(config)
+        self.engine = engine
+        self._cost = cost
+        self.rng = Random(f"{cluster.seed}/{info.worker_id}/{info.epoch}")
+        self.links = [RouterLink(self, name) for name in cluster.routers]
+        self._plans: deque[StepPlan] = deque()
+        """Plans that are not computed yet, in order."""
+        self._results: deque[StepDone] = deque()
+        """Results that the core does not have yet."""
+        self._copies = Copies(self)
+        self._watch = LeaseWatch(self)
+
+    def deadlines(self) -> list[float | None]:
+        return [self.core.next_deadline(), *(link.next_deadline() for link in self.links)]
+
+    def on_wake(self) -> None:
+        for link in self.links:
+            link.on_deadline()
+        deadline = self.core.next_deadline()
+        if deadline is not None and deadline <= self.now:
+            self._execute(self.core.on_deadline(self.now))
+            self.core.check_invariants()
+        self.settle()
+
+    def crash(self) -> None:
+        self.is_alive = False
+        for link in self.links:
+            link.crash()
+
+    def on_event(self, event: WorkerEvent) -> None:
+        """Feed the core and do what it says; `settle` has to follow."""
+        num_open = (self.core.leases.num_open, self.core.leases.num_early)
+        effects = self.core.on_event(self.now, event)
+        if isinstance(event, FromConsumer):
+            self._watch.on_asked(event.message, effects, num_open)
+        self._execute(effects)
+        self.core.check_invariants()
+
+    def handle(self, event: WorkerEvent) -> None:
+        """Take what happens outside of the sessions."""
+        self.on_event(event)
+        self.settle()
+
+    def settle(self) -> None:
+        """Keep the engine busy, write what is to be written, keep the timer."""
+        while (plan := self.core.schedule(self.now)) is not None:
+            self._plans.append(plan)
+            if len(self._plans) == 1:
+                self._begin_step(plan)
+            else:
+                self.cluster.coverage.add("steps planned ahead")
+            self.core.check_invariants()
+        for link in self.links:
+            link.settle()
+        self.arm()
+
+    # --- steps ---
+
+    def _begin_step(self, plan: StepPlan) -> None:
+        """Compute somewhere within the step: its blocks stay what they were when it was planned."""
+        step_s = self._cost.step_s(plan) * self.rng.uniform(0.5, 1.5)
+        computed_s = step_s * self.rng.random()
+        self.after(computed_s, lambda: self._compute(plan, step_s - computed_s))
+
+    def _compute(self, plan: StepPlan, rest_s: float) -> None:
+        pool = self.core.pool
+        for piece in plan.slices:
+            for table in piece.block_tables:
+                for block_id in table:
+                    assert block_id == NO_BLOCK or pool.state(block_id) is BlockState.ACTIVE, (
+                        f"{self.name}: a step of {piece.seq_id} uses block {block_id}, "
+                        f"which is {pool.state(block_id)}"
+                    )
+        done = StepDone(result=self.engine.execute(plan))
+        self.after(rest_s, lambda: self._end_step(done))
+
+    def _end_step(self, done: StepDone) -> None:
+        """Tell the core, or let it be told while the next step computes."""
+        self._plans.popleft()
+        self._results.append(done)
+        if self._plans:
+            self._begin_step(self._plans[0])
+            self.after(self.rng.uniform(0, _MAX_HOP_S), self._tell_result)
+        else:
+            self._tell_result()
+
+    def _tell_result(self) -> None:
+        self.handle(self._results.popleft())
+
+    # --- effects ---
+
+    def _execute(self, effects: list[WorkerEffect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendToRouter(router_id=router_id, message=message):
+                    for link in self.links:
+                        link.send(router_id, message)
+                case SendToConsumer(peer_id=peer_id, message=message):
+                    self._watch.on_answer(message)
+                    self._answer(peer_id.decode(), message)
+                case SendToProducer(source=source, message=message):
+                    self._ask(source.worker_id, message)
+                case ComputeChecksums():
+                    self._compute_checksums(effect)
+                case CompileGrammar(compilation_id=compilation_id):
+                    self._prepare(compilation_id)
+                case Pull():
+                    self.cluster.log.add(self.name, "begins pull", effect)
+                    self._copies.begin(effect)
+                case AbortPull(pull_id=pull_id):
+                    self.cluster.log.add(self.name, "aborts pull", pull_id)
+                    self._copies.abort(effect)
+
+    def _compute_checksums(self, request: ComputeChecksums) -> None:
+        checksums = tuple(self.engine.checksum(block_id) for block_id in request.block_ids)
+        computed = ChecksumsComputed(request=request, checksums=checksums)
+        self.after(self.rng.uniform(0, _MAX_CHECKSUM_S), lambda: self.handle(computed))
+
+    def _prepare(self, compilation_id: int) -> None:
+        faults = self.cluster.conditions.faults
+        error = BAD_GRAMMAR if self.rng.random() < faults.grammar_failure else ""
+        prepared = GrammarCompiled(compilation_id=compilation_id, error=error)
+        self.after(self.rng.uniform(0, faults.max_prepare_s), lambda: self.handle(prepared))
+
+    def _ask(self, producer: str, message: ToProducer) -> None:
+        event = FromConsumer(peer_id=self.name.encode(), message=message)
+        self._post(producer, message, event)
+
+    def _answer(self, consumer: str, message: ToConsumer) -> None:
+        self._post(consumer, message, FromProducer(message=message))
+
+    def _post(self, to: str, message: PeerMessage, event: WorkerEvent) -> None:
+        """Whoever has the name when the message arrives gets it."""
+        cluster = self.cluster
+        cluster.log.add(self.name, f"writes to {to}", message)
+
+        def deliver() -> None:
+            receiver = cluster.workers[to]
+            receiver.take(lambda: receiver.handle(event))
+
+        cluster.network.send(self.name, to, deliver)

@@ -1,0 +1,403 @@
+"""No request within the limits holds up a router's event loop: the heaviest ones of every kind, one by one.
+
+What counts is the CPU time of the loop's thread between two waits for events, which other processes leave
+alone. The router runs in a process of its own and tells it by its metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import grpc
+import httpx
+import pytest
+
+from baton_proto.v1 import baton_pb2 as pb
+from baton_proto.v1.baton_pb2_grpc import BatonStub
+from tests.integration.heavy_worker import PATIENT, HeavyWorker
+from tests.integration.router_cluster import MODEL
+
+MOST_S: Final = 0.1
+WITHIN_S: Final = 240.0
+IDS: Final = [300 + 7 * place % 3600 for place in range(2000)]
+CHAT: Final = [{"role": "user", "content": "Hello"}]
+PARTS: Final = [{"type": "text", "text": "a"}] * 40_000
+CALLS: Final = [{"function": {"name": "f"}}] * 1024
+USAGE: Final = {"include_usage": True, "continuous_usage_stats": True}
+_BUCKET: Final = re.compile(r'baton_event_loop_turn_cpu_seconds_bucket\{le="([^"]+)"\} (\S+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A router's process."""
+
+    grpc_address: str
+    http_address: str
+
+
+@pytest.fixture(scope="module")
+def router() -> Iterator[Router]:
+    read_fd, write_fd = os.pipe()
+    command = (sys.executable, "-m", "baton", "router", str(MODEL), "--port", "0", "--grpc-port", "0")
+    flags = ("--session-timeout", str(PATIENT.dead_after_s), "--report-fd", str(write_fd))
+    process = subprocess.Popen((*command, *flags), pass_fds=(write_fd,))
+    try:
+        os.close(write_fd)
+        with os.fdopen(read_fd) as pipe:
+            said = json.loads(pipe.readline())
+            yield Router(said["address"], said["http_address"])
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@asynccontextmanager
+async def heavy_cluster(router: Router) -> AsyncIterator[httpx.AsyncClient]:
+    worker = HeavyWorker()
+    async with (
+        worker.joined(int(router.grpc_address.rpartition(":")[2])),
+        httpx.AsyncClient(base_url=f"http://{router.http_address}", timeout=WITHIN_S) as client,
+    ):
+        yield client
+
+
+async def longest_turn_s(client: httpx.AsyncClient, load: Callable[[], Coroutine[Any, Any, None]]) -> float:
+    """The bound of the longest turn of the router's loop under a load; under one of three, if need be.
+
+    What the load itself costs comes each time; a collection of garbage or a neighbour on the core does not.
+    """
+    longest_s = await _longest_turn_s(client, load)
+    for _ in range(2):
+        if longest_s > MOST_S:
+            longest_s = min(longest_s, await _longest_turn_s(client, load))
+    return longest_s
+
+
+async def _longest_turn_s(client: httpx.AsyncClient, load: Callable[[], Coroutine[Any, Any, None]]) -> float:
+    before = _turns(await client.get("/metrics"))
+    await load()
+    after = _turns(await client.get("/metrics"))
+    longer = {bound: _longer(after, bound) - _longer(before, bound) for bound in after}
+    return min(bound for bound, num_turns in longer.items() if not num_turns)
+
+
+def _longer(turns: dict[float, float], bound: float) -> float:
+    return turns[float("inf")] - turns[bound]
+
+
+def _turns(metrics: httpx.Response) -> dict[float, float]:
+    return {float(found[1]): float(found[2]) for found in _BUCKET.finditer(metrics.text)}
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(WITHIN_S):
+            await scenario
+
+    asyncio.run(limited())
+
+
+def tool(number: int) -> dict[str, Any]:
+    properties = {f"p{place}": {"type": "string"} for place in range(40)}
+    function = {"name": f"f{number}", "parameters": {"type": "object", "properties": properties}}
+    return {"type": "function", "function": {**function, "description": "x" * 500}}
+
+
+TOOLS: Final = [tool(number) for number in range(1024)]
+HEAVIEST: Final[dict[str, tuple[str, int, dict[str, Any]]]] = {
+    "prompt_logprobs of 60 prompts": (
+        "/v1/completions",
+        200,
+        {"prompt": [IDS] * 60, "max_tokens": 1, "prompt_logprobs": 20},
+    ),
+    "prompt_logprobs in a stream": (
+        "/v1/completions",
+        200,
+        {"prompt": [IDS * 10] * 2, "max_tokens": 1, "prompt_logprobs": 20, "stream": True},
+    ),
+    "prompt_logprobs of a chat": (
+        "/v1/chat/completions",
+        200,
+        {"messages": [{"role": "user", "content": "word " * 20000}], "max_tokens": 1, "prompt_logprobs": 20},
+    ),
+    "logprobs of 64 sequences": (
+        "/v1/completions",
+        200,
+        {"prompt": "Hi", "max_tokens": 100, "n": 64, "logprobs": 20, "return_token_ids": True},
+    ),
+    "logprobs of 64 answers to a chat": (
+        "/v1/chat/completions",
+        200,
+        {"messages": CHAT, "max_tokens": 100, "n": 64, "logprobs": True, "top_logprobs": 20},
+    ),
+    "logprobs of 64 answers to a chat in a stream": (
+        "/v1/chat/completions",
+        200,
+        {
+            "messages": CHAT,
+            "max_tokens": 60,
+            "n": 64,
+            "logprobs": True,
+            "top_logprobs": 20,
+            "stream": True,
+            "stream_options": USAGE,
+        },
+    ),
+    "one long sequence with logprobs": (
+        "/v1/completions",
+        200,
+        {"prompt": "Hi", "max_tokens": 8000, "logprobs": 20},
+    ),
+    "echo with logprobs": (
+        "/v1/completions",
+        200,
+        {"prompt": [IDS * 10] * 2, "max_tokens": 1, "logprobs": 20, "echo": True},
+    ),
+    "echo with logprobs in a stream": (
+        "/v1/completions",
+        200,
+        {"prompt": IDS * 15, "max_tokens": 3, "logprobs": 20, "echo": True, "stream": True},
+    ),
+    "tokens in, tokens out": (
+        "/inference/v1/generate",
+        200,
+        {
+            "token_ids": IDS * 20,
+            "sampling_params": {"max_tokens": 100, "n": 16, "logprobs": 20, "prompt_logprobs": 5},
+        },
+    ),
+    "a stream of 64 sequences": (
+        "/v1/completions",
+        200,
+        {"prompt": "Hi", "max_tokens": 150, "n": 64, "stream": True, "stream_options": USAGE},
+    ),
+    "1024 prompts and 4096 sequences": (
+        "/v1/completions",
+        200,
+        {"prompt": ["word " * 50] * 1024, "max_tokens": 2, "n": 4},
+    ),
+    "1024 prompts of token ids, which are returned": (
+        "/v1/completions",
+        200,
+        {"prompt": [IDS[:600]] * 1024, "max_tokens": 1, "return_token_ids": True},
+    ),
+    "a prompt of a million ids, cut": (
+        "/v1/completions",
+        200,
+        {"prompt": [1] * 1_390_000, "max_tokens": 1, "truncate_prompt_tokens": 100},
+    ),
+    "4096 messages": (
+        "/v1/chat/completions",
+        200,
+        {"messages": [{"role": "user", "content": "word " * 10}] * 4096, "max_tokens": 2},
+    ),
+    "messages of many parts": (
+        "/v1/chat/completions",
+        200,
+        {
+            "messages": [{"role": "user", "content": PARTS}],
+            "max_tokens": 2,
+        },
+    ),
+    "1024 calls in each of many messages": (
+        "/v1/chat/completions",
+        200,
+        {
+            "max_tokens": 2,
+            "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}] * 1024}] * 85,
+        },
+    ),
+    "1024 tools": (
+        "/v1/chat/completions",
+        200,
+        {
+            "max_tokens": 2,
+            "messages": CHAT,
+            "tools": TOOLS,
+            "tool_choice": "none",
+        },
+    ),
+    "many variables of the template": (
+        "/v1/chat/completions",
+        200,
+        {"messages": CHAT, "chat_template_kwargs": {"a": [[]] * 500_000}, "max_tokens": 2},
+    ),
+    "many names": (
+        "/v1/chat/completions",
+        200,
+        {"messages": CHAT, "chat_template_kwargs": {str(n): 1 for n in range(250_000)}, "max_tokens": 2},
+    ),
+    "a large value that is refused": (
+        "/v1/chat/completions",
+        400,
+        {"messages": CHAT, "functions": [[[]] * 500_000]},
+    ),
+    "more small values than may be": (
+        "/v1/chat/completions",
+        400,
+        {"messages": CHAT, "chat_template_kwargs": {"a": [[]] * 1_300_000}},
+    ),
+    "a large response format": (
+        "/v1/chat/completions",
+        400,
+        {
+            "messages": CHAT,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": {"enum": ["x" * 30] * 100_000}},
+            },
+        },
+    ),
+    "a logit bias for many": (
+        "/v1/completions",
+        400,
+        {"prompt": "a", "logit_bias": {str(number): 1 for number in range(250_000)}},
+    ),
+    "tokenize": ("/tokenize", 200, {"prompt": "word " * 400_000, "return_token_strs": True}),
+    "detokenize": ("/detokenize", 200, {"tokens": [300, 301, 302, 303] * 2**17}),
+}
+
+
+@pytest.mark.parametrize("kind", HEAVIEST)
+@pytest.mark.timeout(300)
+def test_no_request_holds_up_the_loop(router: Router, kind: str) -> None:
+    path, status, body = HEAVIEST[kind]
+    data = json.dumps(body, separators=(",", ":")).encode()
+
+    async def scenario() -> None:
+        async with heavy_cluster(router) as client:
+
+            async def ask() -> None:
+                async with client.stream("POST", path, content=data) as response:
+                    told = await response.aread() if response.status_code >= 400 else b""
+                    assert response.status_code == status, told
+                    async for _ in response.aiter_raw() if not told else _nothing():
+                        pass
+
+            assert await longest_turn_s(client, ask) <= MOST_S
+
+    run(scenario())
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+HEAVIEST_CALLS: Final = {
+    "prompt_logprobs": pb.GenerateRequest(
+        token_ids=pb.TokenIds(ids=IDS * 20),
+        sampling_params=pb.SamplingParams(max_tokens=1, prompt_logprobs=20),
+    ),
+    "logprobs of 64 sequences": pb.GenerateRequest(
+        text="Hi", sampling_params=pb.SamplingParams(max_tokens=60, n=64, logprobs=20)
+    ),
+    "four million ids, cut": pb.GenerateRequest(
+        token_ids=pb.TokenIds(ids=[1] * 4_000_000),
+        truncate_prompt_tokens=100,
+        sampling_params=pb.SamplingParams(max_tokens=1),
+    ),
+    "4096 messages": pb.GenerateRequest(
+        chat=pb.Chat(messages=[pb.ChatMessage(role="user", content="word " * 10)] * 4096),
+        sampling_params=pb.SamplingParams(max_tokens=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HEAVIEST_CALLS)
+@pytest.mark.timeout(300)
+def test_no_call_holds_up_the_loop(router: Router, kind: str) -> None:
+    async def scenario() -> None:
+        async with heavy_cluster(router) as client, grpc.aio.insecure_channel(router.grpc_address) as channel:
+
+            async def ask() -> None:
+                async for _ in BatonStub(channel).Generate(HEAVIEST_CALLS[kind], timeout=WITHIN_S):
+                    pass
+
+            assert await longest_turn_s(client, ask) <= MOST_S
+
+    run(scenario())
+
+
+@pytest.mark.timeout(300)
+def test_tokens_and_texts_over_grpc_hold_up_nobody(router: Router) -> None:
+    async def scenario() -> None:
+        async with heavy_cluster(router) as client, grpc.aio.insecure_channel(router.grpc_address) as channel:
+            stub = BatonStub(channel)
+
+            async def convert() -> None:
+                made = await stub.Tokenize(pb.TokenizeRequest(text="word " * 400_000), timeout=WITHIN_S)
+                ids = made.token_ids[: 2**19]
+                await stub.Detokenize(pb.DetokenizeRequest(token_ids=ids), timeout=WITHIN_S)
+
+            assert await longest_turn_s(client, convert) <= MOST_S
+
+    run(scenario())
+
+
+@pytest.mark.timeout(300)
+def test_what_operators_ask_after_many_requests_holds_up_nobody(router: Router) -> None:
+    async def scenario() -> None:
+        async with heavy_cluster(router) as client:
+            for _ in range(2):
+                body = {"prompt": ["a"] * 1024, "max_tokens": 2}
+                (await client.post("/v1/completions", json=body)).raise_for_status()
+
+            async def ask() -> None:
+                paths = ("/debug/requests?limit=256", "/debug/cluster", "/debug/history", "/openapi.json")
+                for path in paths:
+                    (await client.get(path)).raise_for_status()
+
+            assert await longest_turn_s(client, ask) <= MOST_S
+
+    run(scenario())
+
+
+@pytest.mark.timeout(300)
+def test_forty_large_bodies_at_once_leave_little_behind(router: Router) -> None:
+    data = json.dumps({"prompt": [100 + place % 899 for place in range(830_000)]}).encode()
+
+    async def scenario() -> None:
+        async with heavy_cluster(router) as client:
+
+            async def ask() -> None:
+                response = await client.post("/v1/completions", content=data)
+                assert response.status_code in (400, 503), response.text
+
+            before = _resident_bytes(await client.get("/metrics"))
+            await asyncio.gather(*(ask() for _ in range(40)))
+            assert _resident_bytes(await client.get("/metrics")) - before < 400 * 2**20
+
+    run(scenario())
+
+
+def _resident_bytes(metrics: httpx.Response) -> float:
+    found = re.search(r"^process_resident_memory_bytes (\S+)$", metrics.text, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+@pytest.mark.timeout(300)
+def test_a_client_that_leaves_with_1024_prompts_holds_up_nobody(router: Router) -> None:
+    async def scenario() -> None:
+        async with heavy_cluster(router) as client:
+
+            async def leave() -> None:
+                body = {"prompt": ["a"] * 1024, "max_tokens": 200, "stream": True}
+                async with client.stream("POST", "/v1/completions", json=body) as response:
+                    await anext(response.aiter_raw())
+                while (await client.get("/load")).json()["server_load"]:  # noqa: ASYNC110 (of another process)
+                    await asyncio.sleep(0.05)
+
+            assert await longest_turn_s(client, leave) <= MOST_S
+
+    run(scenario())

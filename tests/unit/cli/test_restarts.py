@@ -1,0 +1,63 @@
+"""The waits before a process is started again, and what is said of its end."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.processes.restarts import MAX_WAIT_S, Restarts, is_start_hopeless
+
+
+def test_the_waits_double_up_to_a_minute_and_never_end() -> None:
+    restarts = Restarts()
+    waits = [restarts.on_end(3.0, -9, "") for _ in range(9)]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
+    assert (restarts.num_ends, restarts.end) == (9, "was killed by SIGKILL")
+
+
+def test_a_process_that_served_for_a_minute_begins_with_the_shortest_wait_again() -> None:
+    restarts = Restarts()
+    for _ in range(5):
+        restarts.on_end(1.0, 1, "")
+    assert restarts.on_end(MAX_WAIT_S, 1, "out of memory") == 1.0
+    assert restarts.reason == "out of memory"
+    assert restarts.on_end(1.0, 1, "") == 2.0
+
+
+def test_a_process_that_was_told_to_stop_is_started_at_once_and_counts_as_no_failure() -> None:
+    restarts = Restarts()
+    assert [restarts.on_end(1.0, 0, "") for _ in range(3)] == [0.0] * 3
+    assert restarts.on_end(1.0, 1, "") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (0, "was told to stop"),
+        (2, "ended with exit code 2"),
+        (-15, "was killed by SIGTERM"),
+        (-63, "was killed by signal 63"),
+    ],
+)
+def test_an_end_is_told_in_words(code: int, text: str) -> None:
+    restarts = Restarts()
+    restarts.on_end(1.0, code, "")
+    assert (restarts.end, restarts.first_code) == (text, code)
+
+
+def ended(*codes: int) -> Restarts:
+    restarts = Restarts()
+    for code in codes:
+        restarts.on_end(1.0, code, "")
+    return restarts
+
+
+def test_a_start_is_hopeless_once_every_worker_refuses_its_settings_or_keeps_ending() -> None:
+    refused, killed, running = ended(2), ended(-9, 2), ended()
+    assert is_start_hopeless([refused, ended(2, -9)], has_served=False)
+    assert not is_start_hopeless([refused, killed], has_served=False)
+    assert not is_start_hopeless([refused, running], has_served=False)
+    assert not is_start_hopeless([refused, refused], has_served=True)
+    keeps_ending, ends_again = ended(-9, 1, -9, -9), ended(-9, 1, -9)
+    assert is_start_hopeless([refused, keeps_ending], has_served=False)
+    assert not is_start_hopeless([ends_again, keeps_ending], has_served=False)
+    assert not is_start_hopeless([keeps_ending], has_served=True)

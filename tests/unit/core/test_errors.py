@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import pytest
+
+from baton_core.errors import InvalidRequestError, shown_briefly
+
+
+@pytest.mark.parametrize(
+    "value", [None, 1.5, "a'b", b"x", [], (), (1,), [1, "a"], (1, (2,)), {}, {"a": [1, {"b": None}]}]
+)
+def test_a_short_value_is_shown_whole(value: object) -> None:
+    assert shown_briefly(value) == repr(value)
+
+
+@pytest.mark.parametrize("value", ["x" * 10**6, [1] * 10**6, {str(n): n for n in range(10**5)}, [["y" * 99]]])
+def test_of_a_large_value_the_beginning_is_shown(value: object) -> None:
+    assert shown_briefly(value) == repr(value)[:77] + "..."
+
+
+def test_a_value_is_looked_at_no_further_than_it_is_shown() -> None:
+    class Watched:
+        def __repr__(self) -> str:
+            raise AssertionError("nobody sees it")
+
+    assert str(InvalidRequestError("a", [["x"] * 99, Watched()], "none")).endswith("...; allowed: none")

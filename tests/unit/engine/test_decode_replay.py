@@ -1,0 +1,124 @@
+"""Recorded decode steps against the same steps computed eagerly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from baton_core.worker.step_plan import SequenceSlice
+from baton_engine.loading import EngineSettings, load_runner
+from baton_engine.sizing import KVCacheSettings
+from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
+from baton_engine.steps.runner import ModelRunner
+from baton_kernels.cpu.graph_replay import GraphReplay
+from tests.models import VARIANTS, make_prompt
+from tests.unit.engine.steps import BLOCK_SIZE, make_plan, make_slice, make_spec
+
+pytestmark = pytest.mark.usefixtures("needs_build")
+NUM_BLOCKS = 8
+"""Blocks of a sequence, in each KV group."""
+Tokens = list[list[int]]
+
+
+def load(folder: Path, **settings: object) -> ModelRunner:
+    cache = KVCacheSettings(kv_cache_memory_bytes=8 << 20)
+    chosen = EngineSettings(
+        model=str(folder), block_size=BLOCK_SIZE, kv_cache=cache, max_num_seqs=16, **settings
+    )
+    return load_runner(chosen).runner
+
+
+def run(runner: ModelRunner, batches: list[range]) -> Tokens:
+    """Decode with the sequences of each batch in turn, after all of their prompts; their tokens."""
+    num_seqs = max(batch.stop for batch in batches)
+    tokens = [make_prompt(5 + 3 * seq, seed=seq) for seq in range(num_seqs)]
+    num_groups = len(runner.spec.groups)
+
+    def piece(seq: int, start: int) -> SequenceSlice:
+        first = seq * NUM_BLOCKS
+        return make_slice(
+            tokens[seq][start:],
+            range(first, first + NUM_BLOCKS),
+            start=start,
+            samples=(make_spec(len(tokens[seq]), seed=seq, temperature=0.8 if seq % 2 else 0.0),),
+            name=f"seq-{seq}",
+            num_groups=num_groups,
+        )
+
+    def step(seqs: range, starts: list[int]) -> None:
+        pieces = [piece(seq, start) for seq, start in zip(seqs, starts, strict=True)]
+        result = runner.execute(make_plan(*pieces))
+        for seq, (token,) in zip(seqs, result.sampled, strict=True):
+            tokens[seq].append(token)
+
+    step(range(num_seqs), [0] * num_seqs)
+    for batch in batches:
+        step(batch, [len(tokens[seq]) - 1 for seq in batch])
+    return tokens
+
+
+BATCHES = [range(3), range(3), range(1), range(1, 3), range(3), range(2, 10), range(12), range(3)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_replayed_steps_draw_the_tokens_of_eager_ones(
+    variant: str, model_folder: Callable[[str], Path]
+) -> None:
+    folder = model_folder(variant)
+    runner = load(folder)
+    if not runner.model.is_capturable:
+        assert runner._captured is None
+        return
+    assert isinstance(runner._captured, DecodeReplay)
+    assert run(runner, BATCHES) == run(load(folder, enforce_eager=True), BATCHES)
+    assert set(runner._captured._graphs) == set(range(1, MAX_GRAPH_SEQS + 1))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"dtype": "bfloat16"}, {"quantization": "int8"}, {"batch_invariant": True}],
+    ids=["bfloat16", "int8", "batch-invariant"],
+)
+def test_so_they_do_with_other_kernels(
+    settings: dict[str, object], model_folder: Callable[[str], Path]
+) -> None:
+    folder = model_folder("llama")
+    expected = run(load(folder, enforce_eager=True, **settings), BATCHES)
+    assert run(load(folder, **settings), BATCHES) == expected
+
+
+def test_a_step_is_recorded_once(
+    model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_recorded = 0
+    record = GraphReplay.record
+
+    def count(forward: Callable[[], torch.Tensor]) -> tuple[GraphReplay, torch.Tensor]:
+        nonlocal num_recorded
+        num_recorded += 1
+        return record(forward)
+
+    monkeypatch.setattr(GraphReplay, "record", count)
+    run(load(model_folder("llama")), [range(2)] * 5)
+    assert num_recorded == MAX_GRAPH_SEQS
+
+
+def test_a_model_that_looks_at_numbers_after_all_runs_eagerly_and_the_log_says_so_once(
+    model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = load(model_folder("llama"))
+    forward = runner.model.forward
+
+    def looking(token_ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        assert token_ids.max().item() >= 0
+        return forward(token_ids, *rest)
+
+    monkeypatch.setattr(runner.model, "forward", looking)
+    runner.capture_decodes(MAX_GRAPH_SEQS, NUM_BLOCKS * BLOCK_SIZE)
+    with caplog.at_level("WARNING"):
+        tokens = run(runner, BATCHES)
+    assert len(caplog.records) == 1
+    assert tokens == run(load(model_folder("llama"), enforce_eager=True), BATCHES)

@@ -1,0 +1,65 @@
+"""Bodies are bounded together: those being read by their bytes, large ones being decoded by their number."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from baton_core.errors import ErrorCode, RequestError
+from baton_router.streams.body_memory import LARGE_BYTES, BodyMemory
+
+
+def test_large_bodies_that_do_not_fit_together_are_refused_and_small_ones_are_not() -> None:
+    memory = BodyMemory(max_read_bytes=1000)
+    with memory.body() as first, memory.body() as second:
+        first.add(LARGE_BYTES)
+        first.add(600)
+        with memory.body() as small:
+            small.add(LARGE_BYTES)
+        with pytest.raises(RequestError, match="bodies of 600 bytes are being read; allowed: 1000") as caught:
+            second.add(LARGE_BYTES + 401)
+        assert caught.value.code is ErrorCode.UNAVAILABLE
+        first.release()
+        second.add(300)
+    with memory.body() as again:
+        again.add(LARGE_BYTES + 1000)
+
+
+def test_large_bodies_are_decoded_in_turn_and_small_ones_at_once() -> None:
+    async def scenario() -> None:
+        memory, order = BodyMemory(max_decoded=1), list[int]()
+
+        async def decode(number: int) -> None:
+            with memory.body() as room:
+                room.add(LARGE_BYTES + 1)
+                await room.wait_to_decode()
+                order.append(number)
+                await asyncio.sleep(0)
+                order.append(number)
+                room.release()
+                await asyncio.sleep(0)
+
+        with memory.body() as small:
+            small.add(5)
+            await small.wait_to_decode()
+            await asyncio.gather(*map(decode, range(3)))
+        assert order == [0, 0, 1, 1, 2, 2]
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_does_not_come_is_waited_for_so_long() -> None:
+    async def scenario() -> None:
+        memory = BodyMemory(max_decoded=1, wait_s=0.01)
+        with memory.body() as first, memory.body() as second:
+            first.add(LARGE_BYTES + 1)
+            second.add(LARGE_BYTES + 1)
+            await first.wait_to_decode()
+            with pytest.raises(RequestError, match="large bodies of others have taken over") as caught:
+                await second.wait_to_decode()
+            assert caught.value.code is ErrorCode.UNAVAILABLE
+            first.release()
+            await second.wait_to_decode()
+
+    asyncio.run(scenario())

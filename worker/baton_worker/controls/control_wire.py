@@ -1,0 +1,136 @@
+"""Between what operators ask, as the Python interface has it, and an action with a JSON argument.
+
+Nothing is pickled: a function travels as its name, everything else as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from baton_core.errors import InvalidRequestError
+from baton_core.sessions.control_messages import MAX_JSON_BYTES, ControlAction
+from baton_worker.controls.dotted_names import require_name
+from baton_worker.controls.engine_operations import (
+    ApplyModel,
+    CallWorker,
+    Control,
+    Profile,
+    ResetPrefixCache,
+    Sleep,
+    WakeUp,
+)
+
+
+class _Argument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class _Sleep(_Argument):
+    level: int = 1
+
+
+class _WakeUp(_Argument):
+    tags: tuple[str, ...] = ()
+
+
+class _Profile(_Argument):
+    prefix: str = ""
+
+
+class _Apply(_Argument):
+    func: str
+
+
+class _Call(_Argument):
+    method: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+_ARGUMENTS: Final[dict[ControlAction, type[_Argument]]] = {
+    ControlAction.SLEEP: _Sleep,
+    ControlAction.WAKE_UP: _WakeUp,
+    ControlAction.START_PROFILE: _Profile,
+    ControlAction.APPLY_MODEL: _Apply,
+    ControlAction.COLLECTIVE_RPC: _Call,
+}
+
+
+def encode_control(command: Control) -> tuple[ControlAction, str]:
+    """Return the action that a command asks for, and its argument.
+
+    Raises:
+        InvalidRequestError: it names a function of this process, or a value that JSON cannot hold.
+    """
+    match command:
+        case Sleep(level=level):
+            return ControlAction.SLEEP, _to_json({"level": level})
+        case WakeUp(tags=tags):
+            return ControlAction.WAKE_UP, _to_json({"tags": tags})
+        case ResetPrefixCache():
+            return ControlAction.RESET_PREFIX_CACHE, "{}"
+        case ApplyModel(function=function):
+            return ControlAction.APPLY_MODEL, _to_json({"func": require_name("func", function)})
+        case CallWorker():
+            method = require_name("method", command.method)
+            argument = {"method": method, "args": list(command.args), "kwargs": dict(command.kwargs)}
+            return ControlAction.COLLECTIVE_RPC, _to_json(argument)
+        case Profile(is_start=True, prefix=prefix):
+            return ControlAction.START_PROFILE, _to_json({"prefix": prefix})
+        case Profile():
+            return ControlAction.STOP_PROFILE, "{}"
+    assert_never(command)
+
+
+def decode_control(action: ControlAction, argument_json: str) -> Control:
+    """Read what a worker is asked.
+
+    Raises:
+        InvalidRequestError: the argument is none of this action, or one of its fields is out of range.
+    """
+    kind = _ARGUMENTS.get(action, _Argument)
+    try:
+        match argument := msgspec.json.decode(argument_json, type=kind):
+            case _Sleep(level=level):
+                return Sleep(level=level)
+            case _WakeUp(tags=tags):
+                return WakeUp(tags=tags)
+            case _Profile(prefix=prefix):
+                return Profile(is_start=True, prefix=prefix)
+            case _Apply(func=func):
+                return ApplyModel(function=func)
+            case _Call():
+                return CallWorker(method=argument.method, args=argument.args, kwargs=argument.kwargs)
+    except msgspec.DecodeError as error:
+        fields = ", ".join(kind.__struct_fields__) or "no field"
+        allowed = f"an object with {fields} ({error})"
+        raise InvalidRequestError(f"argument of {action}", argument_json, allowed) from None
+    if action is ControlAction.STOP_PROFILE:
+        return Profile(is_start=False)
+    raise InvalidRequestError("action", action, "one that a worker's engine executes")
+
+
+def encode_result(result: object) -> str:
+    """Return what a function has returned.
+
+    Raises:
+        InvalidRequestError: JSON cannot hold it, or it is too long.
+    """
+    text = _to_json(result, "result")
+    if len(text.encode()) > MAX_JSON_BYTES:
+        raise InvalidRequestError(
+            "result", f"{len(text)} characters", f"at most {MAX_JSON_BYTES} bytes of JSON"
+        )
+    return text
+
+
+def _to_json(value: object, field: str = "argument") -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        shown = dict(value) if isinstance(value, Mapping) else value
+        raise InvalidRequestError(field, shown, f"what JSON can hold ({error})") from None

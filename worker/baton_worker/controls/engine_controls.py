@@ -1,0 +1,60 @@
+"""Does what operators ask of one engine, in its process, on the thread that computes.
+
+Shared by the cluster in this process and by workers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+from baton_core.errors import InvalidRequestError
+from baton_worker.controls.dotted_names import resolve_function
+from baton_worker.controls.engine_operations import ApplyModel, CallWorker, Profile, Sleep, WakeUp
+from baton_worker.controls.profiler import Profiler
+from baton_worker.engine.resident_engine import ResidentEngine
+
+
+class EngineControls:
+    """The controls of one engine. Requests wait while a step is computed.
+
+    Args:
+        profiler_folder: where traces go of which nothing else is said.
+    """
+
+    def __init__(self, engine: ResidentEngine, *, profiler_folder: str = "") -> None:
+        self._engine = engine
+        self._profiler = Profiler()
+        self._profiler_folder = profiler_folder
+
+    def run(self, command: Sleep | WakeUp | ApplyModel | CallWorker | Profile) -> Any:
+        """Do it; returns the answer.
+
+        Raises:
+            BatonError: it cannot be done, or the engine sleeps.
+            Exception: whatever a function raises that was asked for.
+        """
+        match command:
+            case Sleep(level=level):
+                return self._engine.sleep(level)
+            case WakeUp(tags=tags):
+                self._engine.wake_up(tags)
+                return self._engine.is_sleeping
+            case ApplyModel(function=function):
+                return resolve_function("func", function)(self._engine.loaded.runner.model)
+            case CallWorker():
+                return self._call(command)
+            case Profile(is_start=True, folder=folder, prefix=prefix):
+                return self._profiler.start(folder or self._profiler_folder, prefix)
+            case Profile():
+                return self._profiler.stop()
+        assert_never(command)
+
+    def _call(self, command: CallWorker) -> Any:
+        runner, method = self._engine.loaded.runner, command.method
+        if isinstance(method, str) and ":" not in method:
+            found = getattr(runner, method, None)
+            if not callable(found):
+                allowed = "a method of the runner, or a function such as package.module:function"
+                raise InvalidRequestError("method", method, allowed)
+            return found(*command.args, **command.kwargs)
+        return resolve_function("method", method)(runner, *command.args, **command.kwargs)

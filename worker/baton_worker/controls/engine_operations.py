@@ -1,0 +1,93 @@
+"""The operations that operators run on the engines of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from baton_core.errors import InvalidRequestError
+from baton_core.sessions.control_messages import SLEEP_LEVELS, EnginePart
+
+SLEEP_MODES: Final = ("abort", "wait", "keep")
+"""The ways to treat open requests."""
+
+
+WAKE_UP_TAGS: Final = tuple(EnginePart)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sleep:
+    """Stop computing. Level 1 gives up the KV cache and keeps the weights in the host's memory, 2 gives up
+    both."""
+
+    level: int = 1
+
+    def __post_init__(self) -> None:
+        if self.level not in SLEEP_LEVELS:
+            raise InvalidRequestError("level", self.level, ", ".join(map(str, SLEEP_LEVELS)))
+
+    def check_mode(self, mode: str) -> None:
+        """Refuse what cannot become of open requests: without their blocks they cannot be kept.
+
+        Raises:
+            InvalidRequestError: naming what can.
+        """
+        allowed = SLEEP_MODES if self.level == 0 else SLEEP_MODES[:2]
+        if mode not in allowed:
+            raise InvalidRequestError("mode", mode, ", ".join(allowed))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeUp:
+    """Take back what `Sleep` gave up; no tags means all of it. Answered with whether it still sleeps."""
+
+    tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for tag in self.tags:
+            if tag not in WAKE_UP_TAGS:
+                raise InvalidRequestError("tags", tag, ", ".join(WAKE_UP_TAGS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetPrefixCache:
+    """Forget every cached block; answered with whether it was done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplyModel:
+    """Call a function with each worker's model."""
+
+    function: Callable[..., Any] | str
+    """Or its dotted name, `package.module:function`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallWorker:
+    """Call a method of each worker's runner, or a function with the runner as its first argument."""
+
+    method: Callable[..., Any] | str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float | None = None
+    """For workers in other processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Begin or end a trace of what the workers do."""
+
+    is_start: bool
+    folder: str = ""
+    """Folder of the trace; workers in other processes have their own."""
+    prefix: str = ""
+    """Prefix of its file's name."""
+
+    def __post_init__(self) -> None:
+        if "/" in self.prefix or not (self.prefix.isprintable() and len(self.prefix) <= 100):
+            raise InvalidRequestError("profile_prefix", self.prefix, "at most 100 characters, none of them /")
+
+
+Control: TypeAlias = Sleep | WakeUp | ResetPrefixCache | ApplyModel | CallWorker | Profile
+"""Runs an operation on all workers; returns one value from each."""

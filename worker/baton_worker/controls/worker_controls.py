@@ -1,0 +1,62 @@
+"""Answers the controls that a worker's core lets run. On the engine thread, between two steps."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from baton_core.errors import BatonError, ErrorCode, InvalidRequestError
+from baton_core.worker.worker_events import ControlDone, RunControl
+from baton_worker.controls.control_wire import decode_control, encode_result
+from baton_worker.controls.engine_controls import EngineControls
+from baton_worker.controls.engine_operations import ApplyModel, CallWorker, Control, ResetPrefixCache
+from baton_worker.engine.resident_engine import ResidentEngine
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerControls:
+    """The controls of one worker.
+
+    Args:
+        allows_functions: whether whoever asks may have functions called by their names.
+    """
+
+    def __init__(
+        self, engine: ResidentEngine, *, allows_functions: bool = False, profiler_folder: str = ""
+    ) -> None:
+        self._engine = engine
+        self._controls = EngineControls(engine, profiler_folder=profiler_folder)
+        self._allows_functions = allows_functions
+
+    def answer(self, asked: RunControl) -> ControlDone:
+        """Do it, or say why not."""
+        began = time.monotonic()
+        result, code, message = "null", None, ""
+        try:
+            result = encode_result(self._run(decode_control(asked.action, asked.argument_json)))
+        except BatonError as error:
+            code, message = error.code, str(error)
+        except Exception as error:
+            _log.error("%s failed", asked.action, exc_info=error)
+            code, message = ErrorCode.INTERNAL, f"{asked.action} failed: {type(error).__name__}: {error}"
+        else:
+            _log.info("%s done in %.3f s", asked.action, time.monotonic() - began)
+        return ControlDone(
+            run_id=asked.run_id, result_json=result, code=code, message=message, away=self._engine.away
+        )
+
+    def _run(self, command: Control) -> object:
+        assert not isinstance(command, ResetPrefixCache), "the core does that"
+        if not self._allows_functions:
+            _refuse_functions(command)
+        return self._controls.run(command)
+
+
+def _refuse_functions(command: Control) -> None:
+    allowed = "none: this worker runs without --allow-functions"
+    match command:
+        case ApplyModel(function=function):
+            raise InvalidRequestError("func", function, allowed)
+        case CallWorker(method=method):
+            raise InvalidRequestError("method", method, allowed)

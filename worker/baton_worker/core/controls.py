@@ -1,0 +1,204 @@
+"""The controls that operators run on a worker: one at a time, between steps.
+
+Part of a worker's core. What needs the engine is handed to the shell, which answers when it is done; until
+then, and while the engine sleeps, no step is planned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from baton_core.blocks.block_pool import BlockPool
+from baton_core.errors import BatonError, ErrorCode, OverloadedError, RequestError
+from baton_core.sessions.control_messages import (
+    Control,
+    ControlAction,
+    ControlResult,
+    EnginePart,
+)
+from baton_core.sessions.sleep_arguments import read_sleep_level
+from baton_core.worker.worker_events import ControlDone, RunControl, SendToRouter, WorkerEffect
+from baton_worker.core.worker_status import WorkerStatus
+
+MAX_QUEUED: Final = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenWork:
+    """Work that a worker would lose if it slept, and that it ends first when it drains."""
+
+    num_requests: int = 0
+    num_offers: int = 0
+    """Prompts whose blocks are kept for other workers."""
+    num_transfers: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.num_requests or self.num_offers or self.num_transfers)
+
+    def __str__(self) -> str:
+        return f"{self.num_requests} requests, {self.num_offers} leases and {self.num_transfers} transfers"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    router_id: str
+    control: Control
+    deadline: float
+    """The time when it must have begun."""
+
+    @property
+    def action(self) -> ControlAction:
+        return self.control.action
+
+
+class Controls:
+    """The controls of one worker. Each that runs has a number, so late answers are dropped."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self.status = WorkerStatus()
+        self._pool = pool
+        self._queue: deque[_Asked] = deque()
+        self._running: _Asked | None = None
+        self._num_begun = 0
+        self._away: frozenset[EnginePart] = frozenset()
+        self._is_giving_up = False
+        """True if what runs takes the engine's memory away."""
+
+    @property
+    def is_asleep(self) -> bool:
+        """True if the engine lacks what a request needs, or is about to: none may be taken."""
+        return self._is_giving_up or bool(self._away - {EnginePart.SCHEDULING})
+
+    @property
+    def is_paused(self) -> bool:
+        """True if an operator has it compute nothing, although it has all that a request needs."""
+        return EnginePart.SCHEDULING in self._away
+
+    @property
+    def holds_steps(self) -> bool:
+        """True if no step may be planned."""
+        return bool(self._queue or self._running or self._away)
+
+    def require_accepting(self) -> None:
+        """Refuse a request.
+
+        Raises:
+            RequestError: UNAVAILABLE, the worker sleeps or drains.
+        """
+        if self.is_asleep:
+            raise RequestError(ErrorCode.UNAVAILABLE, "the worker sleeps")
+        self.status.require_accepting()
+
+    def take(self, now: float, router_id: str, control: Control, work: OpenWork) -> list[WorkerEffect]:
+        """Answer what the core can do at once; queue the rest for `begin`."""
+        asked = _Asked(router_id=router_id, control=control, deadline=now + control.timeout_s)
+        match control.action:
+            case ControlAction.IS_SLEEPING:
+                return [self._answer(asked, json.dumps(bool(self._away)))]
+            case ControlAction.RESET_PREFIX_CACHE:
+                counts = {"num_forgotten": self._pool.forget_cached(), "num_in_use": self._pool.num_used}
+                return [self._answer(asked, json.dumps(counts))]
+            case ControlAction.SET_ROLE | ControlAction.DRAIN | ControlAction.UNDRAIN:
+                return [self._change_status(asked, work)]
+        if len(self._queue) >= MAX_QUEUED:
+            text = f"{len(self._queue)} controls wait at this worker; allowed: {MAX_QUEUED}"
+            return [self._refuse(asked, OverloadedError(text))]
+        self._queue.append(asked)
+        return []
+
+    def begin(self, work: OpenWork) -> list[WorkerEffect]:
+        """Begin the next one unless one runs. Not while a step is in flight."""
+        effects: list[WorkerEffect] = []
+        while self._queue and self._running is None:
+            asked = self._queue.popleft()
+            try:
+                self._is_giving_up = self._prepare_sleep(asked.control, work)
+            except BatonError as error:
+                effects.append(self._refuse(asked, error))
+                continue
+            self._running = asked
+            self._num_begun += 1
+            argument_json = asked.control.argument_json
+            effects.append(
+                RunControl(run_id=self._num_begun, action=asked.action, argument_json=argument_json)
+            )
+        return effects
+
+    def on_done(self, done: ControlDone) -> list[WorkerEffect]:
+        """End the control that runs."""
+        if self._running is None or done.run_id != self._num_begun:
+            return []
+        asked, self._running = self._running, None
+        self._away, self._is_giving_up = done.away, False
+        return [self._answer(asked, done.result_json, done.code, done.message)]
+
+    def next_deadline(self) -> float | None:
+        """The time when `expire` is due."""
+        return min((asked.deadline for asked in self._queue), default=None)
+
+    def expire(self, now: float) -> list[WorkerEffect]:
+        """Refuse those that have waited too long."""
+        late = [asked for asked in self._queue if asked.deadline <= now]
+        self._queue = deque(asked for asked in self._queue if asked.deadline > now)
+        awaited = "the step in flight" if self._running is None else self._running.action
+        return [
+            self._refuse(
+                asked,
+                RequestError(
+                    ErrorCode.DEADLINE_EXCEEDED,
+                    f"{asked.action} waited {asked.control.timeout_s:g} s for {awaited} to end",
+                ),
+            )
+            for asked in late
+        ]
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when more wait than may, or blocks are in use without their memory."""
+        assert len(self._queue) <= MAX_QUEUED
+        assert not self.is_asleep or self._pool.num_free == self._pool.num_blocks, "asleep, but has blocks"
+
+    def _change_status(self, asked: _Asked, work: OpenWork) -> SendToRouter:
+        """Answered with what is open: a worker that drains is empty when nothing is."""
+        try:
+            self.status.change(asked.control)
+        except BatonError as error:
+            return self._refuse(asked, error)
+        return self._answer(asked, json.dumps(asdict(work)))
+
+    def _prepare_sleep(self, control: Control, work: OpenWork) -> bool:
+        """Empty the cache for a sleep that takes its memory away; whether this is one.
+
+        Raises:
+            InvalidRequestError: the argument is wrong.
+            OverloadedError: something would be lost.
+        """
+        if control.action is not ControlAction.SLEEP:
+            return False
+        level = read_sleep_level(control.argument_json)
+        if level and work:
+            raise OverloadedError(f"sleep has to wait: level is {level}; allowed with {work} open: 0")
+        if level:
+            self._pool.forget_cached()
+        return bool(level)
+
+    def _refuse(self, asked: _Asked, error: BatonError) -> SendToRouter:
+        return self._answer(asked, "null", error.code, str(error))
+
+    def _answer(
+        self, asked: _Asked, result_json: str, code: ErrorCode | None = None, message: str = ""
+    ) -> SendToRouter:
+        result = ControlResult(
+            control_id=asked.control.control_id,
+            result_json=result_json,
+            code=code,
+            message=message,
+            is_asleep=self.is_asleep,
+            is_paused=self.is_paused,
+            role=self.status.role,
+            is_role_fixed=self.status.is_role_fixed,
+            is_draining=self.status.is_draining,
+        )
+        return SendToRouter(router_id=asked.router_id, message=result)

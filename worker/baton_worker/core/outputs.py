@@ -1,0 +1,125 @@
+"""The messages about sampled tokens, and the rules by which they are sampled."""
+
+from __future__ import annotations
+
+import sys
+
+from baton_core.requests.finish import FinishReason, finish_reason, is_full
+from baton_core.requests.logprobs import MAX_CHUNK_LOGPROBS, PositionLogprobs
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.sampling_rules import SamplingRules, check_first_token
+from baton_core.sessions.router_messages import FirstToken, PromptLogprobs, RequestSpec, SequenceOutput
+from baton_core.worker.sequence import Sequence, SequenceState
+from baton_worker.core.worker_config import WorkerConfig
+
+
+class Outputs:
+    """The outputs of one worker: its model and its configuration decide what ends a sequence."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        self._eos_token_ids = config.eos_token_ids
+        self._max_model_len = config.max_model_len
+        self._vocab_size = config.vocab_size
+
+    def rules(self, spec: RequestSpec) -> SamplingRules | None:
+        """The rules that change a request's logits; None if tokens are sampled from them as they are.
+
+        Raises:
+            InvalidRequestError: the rules leave no first token.
+        """
+        params = spec.params
+        ending: tuple[int, ...] = ()
+        if params.min_tokens:
+            eos_token_ids = () if params.ignore_eos else self._eos_token_ids
+            ending = tuple(sorted({*eos_token_ids, *params.stop_token_ids}))
+        rules = SamplingRules(
+            params=params, bad_words=spec.bad_words, thinking=spec.thinking, ending_token_ids=ending
+        )
+        check_first_token(rules)
+        return rules if rules.is_needed else None
+
+    def ends_with_next(self, seq: Sequence) -> bool:
+        """True if a sequence ends with its next token, whichever it is: a pinned one ends with its first."""
+        return seq.is_pinned or is_full(
+            seq.params,
+            num_output_tokens=seq.num_output_tokens + 1,
+            num_tokens=seq.num_tokens + 1,
+            max_model_len=self._max_model_len,
+        )
+
+    def max_chunk_tokens(self, params: SamplingParams) -> int:
+        """Prompt tokens of one step, so that what it tells of them stays within `MAX_CHUNK_LOGPROBS`."""
+        if params.prompt_logprobs is None:
+            return sys.maxsize
+        num_top = self._vocab_size if params.prompt_logprobs == -1 else params.prompt_logprobs
+        return max(1, MAX_CHUNK_LOGPROBS // (num_top + 1))
+
+    def prompt_logprobs(self, seq: Sequence, entries: tuple[PositionLogprobs, ...]) -> list[PromptLogprobs]:
+        """Log-probabilities of the chunk just computed, unless all were published before."""
+        start, fresh = seq.take_prompt_logprobs(entries)
+        message = PromptLogprobs(request_id=seq.seq_id.request_id, start=start, entries=fresh)
+        return [message] if fresh else []
+
+    def first_token(
+        self,
+        now: float,
+        leader: Sequence,
+        sampled: tuple[int, ...],
+        logprobs: tuple[PositionLogprobs, ...],
+    ) -> FirstToken:
+        """Return the first tokens after the prompt: one for each sequence, none of which has taken it yet.
+
+        One that was resumed takes it: what ends it may depend on all its tokens.
+        """
+        if leader.num_output_tokens:
+            outputs: tuple[SequenceOutput, ...] = (self.next_token(leader, sampled[0], logprobs),)
+        else:
+            outputs = tuple(
+                self._output(leader, index, token_id, logprobs[index : index + 1], num_output_tokens=1)
+                for index, token_id in enumerate(sampled)
+            )
+        return FirstToken(
+            request_id=leader.seq_id.request_id,
+            outputs=outputs,
+            num_cached_tokens=leader.num_cached_tokens or 0,
+            queue_s=leader.entered_s[SequenceState.RUNNING] - leader.arrival_s,
+            prefill_s=now - leader.entered_s[SequenceState.RUNNING],
+        )
+
+    def next_token(
+        self, seq: Sequence, token_id: int, logprobs: tuple[PositionLogprobs, ...]
+    ) -> SequenceOutput:
+        """Let a sequence take its next token."""
+        seq.append(token_id)
+        return self._output(
+            seq, seq.seq_id.index, token_id, logprobs, num_output_tokens=seq.num_output_tokens
+        )
+
+    def _output(
+        self,
+        seq: Sequence,
+        index: int,
+        token_id: int,
+        logprobs: tuple[PositionLogprobs, ...],
+        *,
+        num_output_tokens: int,
+    ) -> SequenceOutput:
+        params = seq.params
+        reason = finish_reason(
+            params,
+            token_id=token_id,
+            num_output_tokens=num_output_tokens,
+            num_tokens=seq.num_prompt_tokens + num_output_tokens,
+            eos_token_ids=self._eos_token_ids,
+            max_model_len=self._max_model_len,
+            is_repeating=seq.is_repeating,
+        )
+        is_eos = token_id in self._eos_token_ids and not params.ignore_eos
+        return SequenceOutput(
+            request_id=seq.seq_id.request_id,
+            index=index,
+            token_ids=(token_id,),
+            finish_reason=reason,
+            stop_token_id=token_id if reason is FinishReason.STOP and not is_eos else None,
+            logprobs=logprobs,
+        )

@@ -1,0 +1,78 @@
+"""The step being planned: what it holds so far, and how much more it may take."""
+
+from __future__ import annotations
+
+from baton_core.worker.sequence import Sequence
+from baton_core.worker.step_plan import SAMPLED, SequenceSlice
+from baton_worker.core.scheduler_config import SchedulerConfig
+
+
+class PlanBuilder:
+    """Takes slices up to the limits of a step; limits are judged by a sequence's uncomputed tokens."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._config = config
+        self.budget = config.max_num_batched_tokens
+        self.num_preempted_before = 0
+        self.num_tokens: dict[Sequence, int] = {}
+        self.slices: list[SequenceSlice] = []
+        self.copies: list[tuple[int, int]] = []
+        self.partial: list[int] = []
+        """Uncomputed tokens of each sequence that the step computes in part."""
+
+    def chunk(self, num_uncomputed: int) -> int:
+        """Tokens that a sequence may compute in this step."""
+        num_tokens = min(num_uncomputed, self.budget)
+        if self._is_long(num_uncomputed):
+            return min(num_tokens, self._config.long_prefill_token_threshold)
+        return num_tokens
+
+    def cuts(self, num_uncomputed: int) -> bool:
+        """True if the step leaves a sequence with more tokens to compute."""
+        return self.chunk(num_uncomputed) < num_uncomputed
+
+    def has_place_for(self, num_uncomputed: int, partial: list[int]) -> bool:
+        """True if a sequence may be computed beside those that are computed in part."""
+        if not self.cuts(num_uncomputed):
+            return True
+        if len(partial) >= self._config.max_num_partial_prefills:
+            return False
+        num_long = sum(map(self._is_long, partial))
+        return not self._is_long(num_uncomputed) or num_long < self._config.max_long_partial_prefills
+
+    def add(self, seq: Sequence, num_tokens: int, copies: list[tuple[int, int]]) -> None:
+        start = seq.num_computed_tokens
+        end = start + num_tokens
+        targets = seq.prompt_targets(start, end)
+        self.budget -= num_tokens
+        self.num_tokens[seq] = num_tokens
+        self.copies += copies
+        if num_tokens < seq.num_uncomputed_tokens:
+            self.partial.append(seq.num_uncomputed_tokens)
+        self.slices.append(
+            SequenceSlice(
+                seq_id=seq.seq_id,
+                token_ids=tuple(seq.token_ids[start:end]),
+                start=start,
+                block_tables=seq.tables.upto(end),
+                samples=seq.sample_specs() if end == seq.num_tokens else (),
+                prompt_targets=targets,
+                prompt_logprobs=seq.prompt_logprobs if targets else None,
+            )
+        )
+
+    def add_sampled(self, seq: Sequence) -> None:
+        """Take the token that the step in flight draws for a sequence, whose slot is writable."""
+        self.num_tokens[seq] = 1
+        self.slices.append(
+            SequenceSlice(
+                seq_id=seq.seq_id,
+                token_ids=(SAMPLED,),
+                start=seq.num_tokens,
+                block_tables=seq.tables.ahead(seq.num_tokens),
+                samples=seq.sample_specs(num_ahead=1),
+            )
+        )
+
+    def _is_long(self, num_uncomputed: int) -> bool:
+        return 0 < self._config.long_prefill_token_threshold < num_uncomputed

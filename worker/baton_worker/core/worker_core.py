@@ -1,0 +1,395 @@
+"""The brain of a worker: takes requests, plans steps, holds blocks and pulls them.
+
+Owned by the loop thread, which feeds it events and executes its effects; the engine thread sees only the
+plans. A prefill worker and a decode worker run the same core.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from baton_core.blocks.block_pool import BlockPool
+from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, OverloadedError
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.sessions.control_messages import Control
+from baton_core.sessions.router_messages import (
+    Cancel,
+    Failed,
+    Generate,
+    Prefill,
+    Refused,
+    RequestSpec,
+    Reserve,
+    Reserved,
+    SequenceOutput,
+    Start,
+    TokenBatch,
+    ToWorker,
+)
+from baton_core.sessions.worker_info import WorkerLoad
+from baton_core.worker.learned_rates import LearnedRates
+from baton_core.worker.sequence import Sequence, SequenceState
+from baton_core.worker.step_plan import StepPlan, StepResult
+from baton_core.worker.worker_events import (
+    ChecksumsComputed,
+    ChecksumsFailed,
+    ControlDone,
+    FromConsumer,
+    FromProducer,
+    FromRouter,
+    GrammarCompiled,
+    Leave,
+    PullAborted,
+    PullDone,
+    RouterJoined,
+    RouterLost,
+    SendToRouter,
+    StepDone,
+    StepFailed,
+    WorkerEffect,
+    WorkerEvent,
+)
+from baton_worker.core.cache_reports import CacheReports
+from baton_worker.core.controls import Controls, OpenWork
+from baton_worker.core.graceful_shutdown import GracefulShutdown
+from baton_worker.core.grammar_compilations import GrammarCompilations
+from baton_worker.core.outputs import Outputs
+from baton_worker.core.phase_reports import PhaseReports
+from baton_worker.core.scheduler import Scheduler
+from baton_worker.core.step_health import StepHealth
+from baton_worker.core.worker_config import WorkerConfig
+from baton_worker.core.worker_load import count_deferred, measure_load
+from baton_worker.core.worker_request import WorkerRequest, new_request
+from baton_worker.core.worker_status import LEAVING
+
+
+class WorkerCore:
+    """Events in, effects out; `schedule` plans steps."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        max_chunk = config.scheduler.max_num_batched_tokens
+        needed = config.paging.max_blocks(config.max_model_len, max_chunk)
+        assert needed <= config.num_blocks, "max_model_len exceeds the pool"
+        self.config = config
+        self.pool = BlockPool(config.num_blocks, enable_prefix_caching=config.enable_prefix_caching)
+        self.scheduler = Scheduler(self.pool, config.paging, config.scheduler)
+        self.leases = config.make_lease_table(self.pool)
+        self.rates = LearnedRates()
+        self.kv_pulls = config.make_kv_pulls(self.pool, self.rates)
+        self.outputs = Outputs(config)
+        self.grammars = GrammarCompilations(config.compile_within_s)
+        self.controls = Controls(self.pool)
+        self.health = StepHealth(self.controls.status, pauses=config.pauses_when_failing)
+        self.shutdown = GracefulShutdown(self.controls.status)
+        self._cache_reports = CacheReports(self.pool.cache, config)
+        self._phases = PhaseReports(config.kv_spec)
+        self._requests: dict[str, WorkerRequest] = {}
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._requests)
+
+    @property
+    def num_deferred(self) -> int:
+        return count_deferred(self._requests.values(), self.grammars)
+
+    @property
+    def open_work(self) -> OpenWork:
+        """The work that would be lost if the worker ended now."""
+        return OpenWork(
+            num_requests=len(self._requests),
+            num_offers=self.leases.num_open,
+            num_transfers=self.kv_pulls.num_transfers,
+        )
+
+    def on_event(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
+        """Take one event; returns what the shell has to do, in order."""
+        effects = self._dispatch(now, event) + self._start_ready(now)
+        self.leases.set_draining(now, is_draining=self.controls.status.is_draining)
+        if not self.scheduler.is_step_in_flight:
+            effects += self.controls.begin(self.open_work)
+        return effects + self._cache_reports.publish() + self._phases.publish(now)
+
+    def schedule(self, now: float) -> StepPlan | None:
+        """Plan the next step; None where none may be, and when none is needed.
+
+        While one is in flight, that is one that can be planned without its tokens, if the config says so.
+        """
+        if self.controls.holds_steps:
+            return None
+        if not self.scheduler.is_step_in_flight:
+            return self.scheduler.schedule(now)
+        if not self.config.plans_ahead:
+            return None
+        return self.scheduler.schedule_ahead(now, self.outputs.ends_with_next)
+
+    def next_deadline(self) -> float | None:
+        """The time when `on_deadline` is due."""
+        parts = (self.leases, self.kv_pulls, self.grammars, self.controls, self.shutdown, self.health)
+        deadlines = [part.next_deadline() for part in parts]
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def on_deadline(self, now: float) -> list[WorkerEffect]:
+        """Act on every wait that is over."""
+        self.health.on_deadline(now)
+        effects = self.leases.expire(now) + self.kv_pulls.on_deadline(now) + self._return_requests(now)
+        for request_id, text in self.grammars.overdue(now):
+            effects += self._fail(now, self._requests[request_id], ErrorCode.DEADLINE_EXCEEDED, text)
+        return effects + self._start_ready(now) + self.controls.expire(now) + self._phases.publish(now)
+
+    def load(self, now: float) -> WorkerLoad:
+        """The load that heartbeats report to the routers."""
+        return measure_load(now, self.scheduler, self.pool, self.controls, self.rates, self.num_deferred)
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError when parts disagree about a block or a request."""
+        for part in (self.pool, self.scheduler, self.leases, self.kv_pulls, self.controls):
+            part.check_invariants()
+        self.grammars.check_invariants(self._requests)
+        self._phases.check_invariants(self._requests.keys())
+        if not self.open_work and not self.scheduler.is_step_in_flight:
+            assert self.pool.num_available == self.pool.num_blocks, "idle, but blocks are in use"
+
+    def _dispatch(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
+        match event:
+            case Leave(within_s=within_s):
+                self.shutdown.begin(now, within_s)
+                return self._return_requests(now)
+            case FromRouter(router_id=router_id, message=message):
+                return self._on_command(now, router_id, message)
+            case RouterJoined(router_id=router_id, has_locality=has_locality):
+                return self._cache_reports.on_joined(router_id, has_locality=has_locality)
+            case RouterLost(router_id=router_id):
+                self._cache_reports.on_lost(router_id)
+                lost = [r for r in self._requests.values() if r.router_id == router_id]
+                return [effect for request in lost for effect in self._cancel(now, request)]
+            case FromConsumer() | ChecksumsComputed() | ChecksumsFailed():
+                return self.leases.on_event(now, event)
+            case FromProducer(message=message):
+                request_id = self.kv_pulls.request_of(message.transfer_id)
+                return self._phases.note_copies(now, request_id, self.kv_pulls.on_message(now, message))
+            case PullDone() | PullAborted():
+                self._phases.end_copy(now, event)
+                return self.kv_pulls.on_event(now, event)
+            case GrammarCompiled():
+                return self._on_grammar_compiled(now, event)
+            case ControlDone():
+                return self.controls.on_done(event)
+            case StepDone(result=result):
+                return self._on_step(now, result)
+            case StepFailed(message=message):
+                return self._on_step_failed(now, message)
+        assert_never(event)
+
+    def _on_command(self, now: float, router_id: str, command: ToWorker) -> list[WorkerEffect]:
+        match command:
+            case Generate(spec=spec) | Prefill(spec=spec) | Reserve(spec=spec):
+                try:
+                    self._check(spec)
+                    return self._accept(now, router_id, command)
+                except BatonError as error:
+                    refused = Refused(request_id=spec.request_id, code=error.code, message=str(error))
+                    return [SendToRouter(router_id=router_id, message=refused)]
+            case Start(request_id=request_id, first_tokens=first_tokens):
+                if (reservation := self.kv_pulls.get(request_id)) is not None:
+                    reservation.first_tokens = {first.index: first.token_id for first in first_tokens}
+                return []
+            case Cancel(request_id=request_id, indices=indices):
+                request = self._requests.get(request_id)
+                if request is None:
+                    return self.leases.withdraw(request_id, "the request was cancelled")
+                return self._cancel(now, request, indices)
+            case Control():
+                return self.controls.take(now, router_id, command, self.open_work)
+        assert_never(command)
+
+    def _check(self, spec: RequestSpec) -> None:
+        self.config.check(spec)
+        self.controls.require_accepting()
+        if spec.request_id in self._requests:
+            raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
+        if len(self._requests) >= self.config.max_num_requests:
+            raise OverloadedError(f"this worker has {len(self._requests)} requests, its maximum")
+
+    def _accept(
+        self, now: float, router_id: str, command: Generate | Prefill | Reserve
+    ) -> list[WorkerEffect]:
+        spec = command.spec
+        request = new_request(now, router_id, command, config=self.config, outputs=self.outputs)
+        seq = request.leader
+        effects: list[WorkerEffect] = []
+        if isinstance(command, Reserve):
+            pulls = self.kv_pulls.reserve(now, seq, command.source, self.leases.held(spec.request_id))
+            if pulls is None:
+                raise OverloadedError(f"{self.pool.num_available} of {self.pool.num_blocks} blocks are free")
+            reserved = Reserved(request_id=spec.request_id, num_cached_tokens=seq.num_cached_tokens or 0)
+            effects = pulls + self.leases.withdraw(spec.request_id, "it is decoded where it was computed")
+            effects.append(SendToRouter(router_id=router_id, message=reserved))
+        else:
+            if spec.params.structured_outputs is None:
+                self.scheduler.add(seq)
+            if request.is_prefill:
+                effects = self.leases.open(now, spec.request_id, router_id)
+        if (grammar := spec.params.structured_outputs) is not None:
+            effects.append(self.grammars.begin(now, spec.request_id, grammar, spec.tenant))
+        self._requests[spec.request_id] = request
+        self._phases.open(now, router_id, spec, self.kv_pulls.get(spec.request_id))
+        return effects
+
+    def _on_grammar_compiled(self, now: float, compiled: GrammarCompiled) -> list[WorkerEffect]:
+        """Let a request begin, or end it; a reservation begins when it has its blocks, too."""
+        request_id = self.grammars.end(compiled.compilation_id)
+        if request_id is None:
+            return []
+        request = self._requests[request_id]
+        if compiled.error:
+            return self._fail(now, request, compiled.code, compiled.error)
+        if self.kv_pulls.get(request_id) is None:
+            self.scheduler.add(request.leader)
+        return []
+
+    def _start_ready(self, now: float) -> list[WorkerEffect]:
+        """Let the reservations join the batch that have first tokens, blocks and compiled grammars."""
+        effects: list[WorkerEffect] = []
+        for request_id, tokens in self.kv_pulls.ready():
+            if request_id in self.grammars:
+                continue
+            request = self._requests[request_id]
+            transferred = self.kv_pulls.start(now, request_id)
+            effects.append(SendToRouter(router_id=request.router_id, message=transferred))
+            self._decode(now, request, tokens)
+        return effects
+
+    def _decode(self, now: float, request: WorkerRequest, tokens: dict[int, int]) -> None:
+        """Decode the sequences that have `tokens`; all share the prompt's blocks."""
+        leader = request.leader
+        leader.num_samples = 1
+        if tokens:
+            self._phases.make_ready(now, leader)
+        for index in tokens:
+            if index != leader.seq_id.index:
+                request.sequences[index] = leader.fork(index)
+                self.pool.share(leader.tables.held())
+        for index, token_id in tokens.items():
+            seq = request.sequences[index]
+            seq.append(token_id)
+            if seq.state is SequenceState.WAITING:
+                self.scheduler.add(seq)
+        if leader.seq_id.index not in tokens:
+            self._end(now, request, leader)
+
+    # --- steps ---
+
+    def _on_step(self, now: float, result: StepResult) -> list[WorkerEffect]:
+        effects: list[WorkerEffect] = []
+        batches: dict[str, list[SequenceOutput]] = {}
+        plan, started_s = self.scheduler.in_flight.first.plan, self.scheduler.in_flight.first.started_s
+        self.rates.end_step(plan, now - started_s)
+        alive = self.scheduler.complete(now, result)
+        self.health.end_step(now, result, [number for _, number in alive])
+        for seq, number in alive:
+            request, failure = self._requests.get(seq.seq_id.request_id), result.failures.get(number)
+            if number in result.broken:
+                self.pool.forget(seq.tables.held())
+            if request is not None and failure is not None:
+                effects += self._fail(now, request, result.error_code(number), failure)
+            if request is None or failure is not None:
+                continue
+            self._phases.end_slice(started_s, now, plan.slices[number], seq.num_initial_tokens)
+            sampled, logprobs = result.sampled[number], result.logprobs.get(number, ())
+            if (entries := result.prompt_logprobs.get(number)) is not None:
+                messages = self.outputs.prompt_logprobs(seq, entries)
+                effects += [SendToRouter(router_id=request.router_id, message=one) for one in messages]
+            if request.is_prefill:
+                blocks = seq.prompt_blocks(is_complete=bool(sampled))
+                effects += self.leases.add_blocks(seq.seq_id.request_id, blocks)
+            if sampled and not request.has_first_token:
+                effects.append(self._on_first_token(now, request, seq, sampled, logprobs))
+            elif sampled:
+                if seq.num_tokens == seq.num_initial_tokens:
+                    self._start_followers(now, request, seq)
+                output = self.outputs.next_token(seq, sampled[0], logprobs)
+                batches.setdefault(request.router_id, []).append(output)
+                if output.finish_reason is not None:
+                    self._end(now, request, seq)
+        for router_id, outputs in batches.items():
+            effects.append(SendToRouter(router_id=router_id, message=TokenBatch(outputs=tuple(outputs))))
+        return effects
+
+    def _start_followers(self, now: float, request: WorkerRequest, seq: Sequence) -> None:
+        """A resumed sequence has its first token here: the others find its prompt in the cache."""
+        self._phases.make_ready(now, seq)
+        for follower in request.take_followers():
+            self.scheduler.add(follower)
+
+    def _on_first_token(
+        self,
+        now: float,
+        request: WorkerRequest,
+        leader: Sequence,
+        sampled: tuple[int, ...],
+        logprobs: tuple[PositionLogprobs, ...],
+    ) -> SendToRouter:
+        request.has_first_token = True
+        message = self.outputs.first_token(now, leader, sampled, logprobs)
+        if request.is_prefill:
+            self.leases.complete(now, request.spec.request_id)
+            self._end(now, request, leader)
+        else:
+            alive = {one.index: one.token_ids[0] for one in message.outputs if not one.finish_reason}
+            self._decode(now, request, alive)
+        return SendToRouter(router_id=request.router_id, message=message)
+
+    def _on_step_failed(self, now: float, message: str) -> list[WorkerEffect]:
+        failed: dict[str, WorkerRequest] = {}
+        for seq in self.scheduler.fail_step(now):
+            request = self._requests[seq.seq_id.request_id]
+            self._phases.end_sequence(request.sequences.pop(seq.seq_id.index))
+            failed[seq.seq_id.request_id] = request
+        if failed:
+            self.health.fail_step(now, message)
+        code = ErrorCode.INTERNAL
+        return [effect for request in failed.values() for effect in self._fail(now, request, code, message)]
+
+    def _return_requests(self, now: float) -> list[WorkerEffect]:
+        """Return requests to their routers, which continue them elsewhere."""
+        leaving = self.shutdown.requests_to_return(now, self._requests.values())
+        return [effect for one in leaving for effect in self._fail(now, one, ErrorCode.UNAVAILABLE, LEAVING)]
+
+    def _fail(self, now: float, request: WorkerRequest, code: ErrorCode, text: str) -> list[WorkerEffect]:
+        failed = Failed(request_id=request.spec.request_id, code=code, message=text)
+        return [*self._cancel(now, request), SendToRouter(router_id=request.router_id, message=failed)]
+
+    def _cancel(
+        self, now: float, request: WorkerRequest, indices: tuple[int, ...] = ()
+    ) -> list[WorkerEffect]:
+        """End the sequences named, or all; a reserved prompt and a prefill end only as a whole."""
+        request_id = request.spec.request_id
+        if (reservation := self.kv_pulls.get(request_id)) is not None:
+            tokens = reservation.first_tokens or {}
+            for index in indices:
+                tokens.pop(index, None)
+            if indices and tokens:
+                return []
+            self._forget(request_id)
+            return self.kv_pulls.cancel(now, request_id)
+        for index in indices or tuple(request.sequences):
+            if (seq := request.sequences.get(index)) is not None:
+                self._end(now, request, seq)
+        if not request.sequences or not indices:
+            self._forget(request_id)
+        return self.leases.withdraw(request_id, "the request was cancelled") if request.is_prefill else []
+
+    def _end(self, now: float, request: WorkerRequest, seq: Sequence) -> None:
+        self.scheduler.remove(now, seq)
+        self._phases.end_sequence(seq)
+        del request.sequences[seq.seq_id.index]
+        for follower in request.take_followers():
+            self.scheduler.add(follower)
+        if not request.sequences:
+            self._forget(request.spec.request_id)
+
+    def _forget(self, request_id: str) -> None:
+        self._requests.pop(request_id, None)
+        self._phases.close(request_id)
+        self.grammars.drop(request_id)

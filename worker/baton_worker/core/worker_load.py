@@ -1,0 +1,50 @@
+"""The load that a worker reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from baton_core.blocks.block_pool import BlockPool
+from baton_core.sessions.worker_info import WorkerLoad
+from baton_core.worker.learned_rates import LearnedRates
+from baton_core.worker.sequence import SequenceState
+from baton_worker.core.controls import Controls
+from baton_worker.core.grammar_compilations import GrammarCompilations
+from baton_worker.core.scheduler import Scheduler
+from baton_worker.core.worker_request import WorkerRequest
+
+
+def count_deferred(requests: Iterable[WorkerRequest], compilations: GrammarCompilations) -> int:
+    """Count the requests that no step can take yet: their blocks or their grammars are awaited."""
+    return sum(
+        request.spec.request_id in compilations
+        or any(seq.state is SequenceState.PULLING for seq in request.sequences.values())
+        for request in requests
+    )
+
+
+def measure_load(
+    now: float,
+    scheduler: Scheduler,
+    pool: BlockPool,
+    controls: Controls,
+    rates: LearnedRates,
+    num_deferred: int,
+) -> WorkerLoad:
+    """Put together what the parts of a worker say now."""
+    status, in_flight = controls.status, scheduler.in_flight
+    return WorkerLoad(
+        num_running=scheduler.num_running,
+        num_waiting=scheduler.num_waiting,
+        num_deferred=num_deferred,
+        num_queued_tokens=scheduler.num_queued_tokens,
+        num_available_blocks=pool.num_available,
+        step_age_s=now - in_flight.first.started_s if in_flight else 0.0,
+        is_asleep=controls.is_asleep,
+        is_paused=controls.is_paused,
+        role=status.role,
+        is_role_fixed=status.is_role_fixed,
+        is_draining=status.is_draining,
+        fault=status.fault,
+        rates=rates.rates,
+    )

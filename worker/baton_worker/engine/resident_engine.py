@@ -1,0 +1,137 @@
+"""One model in this process, and what of it is in memory: it may sleep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from baton_core.errors import ErrorCode, RequestError
+from baton_core.model.model_description import require_equal
+from baton_core.sessions.control_messages import EnginePart
+from baton_core.worker.step_plan import StepPlan
+from baton_engine.device import free_unused
+from baton_engine.loading import (
+    AllocatePool,
+    EngineSettings,
+    LoadedEngine,
+    LoadedModel,
+    ReadModel,
+    load_model,
+)
+from baton_engine.sampling.sampling_state import Grammars
+from baton_engine.steps.step_pipeline import Launched
+from baton_engine.tensor_moves import move_tensors
+
+_MEMORY: Final = frozenset({EnginePart.WEIGHTS, EnginePart.KV_CACHE})
+_AWAY_AT: Final = {0: frozenset({EnginePart.SCHEDULING}), 1: _MEMORY, 2: _MEMORY}
+"""The engine parts that each level of sleep gives up."""
+
+
+class ResidentEngine:
+    """A loaded engine whose KV pool and weights can be given up and taken back.
+
+    The size of the pool stays what it was at the start, so what a worker promised stays true.
+
+    Args:
+        allocate_pool: gives the pool's memory at the start and whenever it is taken back; None: this
+            process's own.
+        give_back_pool: called when no engine uses what `allocate_pool` gave.
+
+    Raises:
+        InvalidModelError: the model cannot be loaded.
+        InvalidConfigError: a setting cannot hold.
+    """
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        grammars: Grammars | None,
+        *,
+        allocate_pool: AllocatePool | None = None,
+        give_back_pool: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._settings = settings
+        self._grammars = grammars
+        self._allocate_pool = allocate_pool
+        self._give_back_pool = give_back_pool
+        self._model: LoadedModel | None = load_model(settings)
+        self._plan = self._model.kv_cache
+        self._read = self._model.read
+        self._device = self._model.model.device
+        self._engine: LoadedEngine | None = self._model.start(allocate_pool, grammars)
+        self._away: frozenset[EnginePart] = frozenset()
+
+    @property
+    def away(self) -> frozenset[EnginePart]:
+        """The parts that it lacks."""
+        return self._away
+
+    @property
+    def is_sleeping(self) -> bool:
+        return bool(self._away)
+
+    @property
+    def loaded(self) -> LoadedEngine:
+        """The engine, ready for a step.
+
+        Raises:
+            RequestError: UNAVAILABLE, it sleeps.
+        """
+        if self._engine is None:
+            text = f"the engine sleeps without {' and '.join(sorted(self._away))}; allowed: wake_up first"
+            raise RequestError(ErrorCode.UNAVAILABLE, text)
+        return self._engine
+
+    def launch(self, plan: StepPlan) -> Launched:
+        """Begin one step; what is returned waits for it.
+
+        Raises:
+            RequestError: UNAVAILABLE, it sleeps.
+        """
+        return self.loaded.runner.launch(plan)
+
+    def sleep(self, level: int) -> None:
+        """Give up what `level` says; what is cached is lost from level 1 on."""
+        self._away |= _AWAY_AT[level]
+        if level == 0:
+            return
+        if self._engine is not None:
+            self._engine = None
+            self._give_back_pool()
+        if level == 2:
+            self._model = None
+        elif self._model is not None and self._device.type != "cpu":
+            move_tensors(self._model.model, "cpu")
+        free_unused(self._device)
+
+    def wake_up(self, tags: Iterable[str]) -> None:
+        """Take back the parts that `tags` name, none meaning all.
+
+        The pool comes with the last part: warming it up needs the weights.
+
+        Raises:
+            InvalidModelError: the model's folder cannot be read; it sleeps on.
+            IncompatibleWorkerError: the folder holds another model by now; it sleeps on.
+        """
+        back = self._away & (frozenset(map(EnginePart, tags)) or self._away)
+        if EnginePart.WEIGHTS in back:
+            self._wake_weights()
+        away = self._away - back
+        if self._engine is None and not away & _MEMORY:
+            assert self._model is not None, "weights come back before the pool"
+            self._engine = self._model.start(self._allocate_pool, self._grammars)
+        self._away = away
+
+    def _wake_weights(self) -> None:
+        if self._model is None:
+            model = load_model(self._settings, self._plan)
+            self._require_unchanged(model.read)
+            self._model = model
+        elif self._device.type != "cpu":
+            move_tensors(self._model.model, self._device)
+
+    def _require_unchanged(self, read: ReadModel) -> None:
+        """Refuse another model: workers that this one has registered with go on for each other."""
+        where, hint = "what the worker started with", "; start the worker again for another model"
+        require_equal("weights", read.weights, self._read.weights, where, hint)
+        self._read.description.require_same(read.description, where)

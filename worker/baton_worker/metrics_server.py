@@ -1,0 +1,244 @@
+"""`/metrics` and `/health` of a service that has no HTTP of its own, on threads beside its loop.
+
+A thread asks the loop and waits for its answer, so a loop that hangs makes the service unhealthy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final, Protocol, TypeVar
+
+from baton_core.errors import InvalidConfigError
+from baton_service.exposition import CONTENT_TYPE, Exposition
+from baton_service.keys import AUTHORIZATION, Keys
+from baton_service.tcp import listen_at
+
+T = TypeVar("T")
+_ANSWER_WITHIN_S: Final = 2.0
+_READ_WITHIN_S: Final = 5.0
+MAX_CALLS: Final = 32
+"""Connections at a time; one more ends the oldest that has sent no request."""
+_EVICTED_WITHIN_S: Final = 0.5
+_log = logging.getLogger(__name__)
+
+
+class Observed(Protocol):
+    """The source of health and metrics, called on its loop."""
+
+    @property
+    def problem(self) -> str:
+        """The problem in a line; empty while healthy."""
+        ...
+
+    def exposition(self) -> Exposition:
+        """Return all samples as they are now; nothing changes them later."""
+        ...
+
+
+class MetricsServer:
+    """Bound when it is made, on the loop that answers; serves from `start` to `close`.
+
+    Unhealthy and without metrics until it has something to `watch`.
+
+    Args:
+        keys: what /metrics needs; without any, everybody may ask.
+        tls: without it, in plain text.
+
+    Raises:
+        InvalidConfigError: the port cannot be taken.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, keys: Keys | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._keys = keys or Keys()
+        self._observed: Observed | None = None
+        try:
+            self._server = _server(host, port, self._answer, tls)
+        except OSError as error:
+            raise InvalidConfigError(
+                f"--metrics-port is {port}, which cannot be taken on {host} ({error.strerror}); "
+                "allowed: a free port, or 0 for any"
+            ) from None
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def watch(self, observed: Observed) -> None:
+        """Answer for `observed` from now on."""
+        self._observed = observed
+
+    def close(self) -> None:
+        """Free the port. Blocks for the time of an answer at most."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _answer(self, path: str, authorization: str) -> tuple[HTTPStatus, bytes]:
+        """Called on a thread of the server's."""
+        observed = self._observed
+        if path != "/health" and self._keys.tenant(authorization) is None:
+            return HTTPStatus.UNAUTHORIZED, b"allowed: Authorization: Bearer and a key of this worker\n"
+        if path not in ("/metrics", "/health"):
+            return HTTPStatus.NOT_FOUND, b"allowed: /metrics, /health\n"
+        if observed is None:
+            return HTTPStatus.SERVICE_UNAVAILABLE, b"still starting\n"
+        try:
+            if path == "/metrics":
+                return HTTPStatus.OK, self._ask(observed.exposition).text()
+            problem = self._ask(lambda: observed.problem)
+        except TimeoutError:
+            text = f"the service's loop did not answer within {_ANSWER_WITHIN_S:g} s\n"
+            return HTTPStatus.SERVICE_UNAVAILABLE, text.encode()
+        if problem:
+            return HTTPStatus.SERVICE_UNAVAILABLE, f"{problem}\n".encode()
+        return HTTPStatus.OK, b""
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """Have the loop answer.
+
+        Raises:
+            TimeoutError: it does not in time.
+        """
+        future: Future[T] = Future()
+
+        def answer() -> None:
+            try:
+                future.set_result(question())
+            except Exception as error:
+                future.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(answer)
+        except RuntimeError:
+            raise TimeoutError("the loop is closed") from None
+        return future.result(_ANSWER_WITHIN_S)
+
+
+class NoMetricsServer:
+    """Stands in where no metrics are served."""
+
+    port = 0
+
+    def watch(self, observed: Observed) -> None: ...
+
+
+@contextmanager
+def serving_metrics(
+    host: str, port: int | None, *, keys: Keys | None = None, tls: ssl.SSLContext | None = None
+) -> Iterator[MetricsServer | NoMetricsServer]:
+    """Serve from here to the end of the block, on the loop that runs; nothing where there is no port.
+
+    The arguments are those of `MetricsServer`.
+
+    Raises:
+        InvalidConfigError: the port cannot be taken.
+    """
+    if port is None:
+        yield NoMetricsServer()
+        return
+    server = MetricsServer(host, port, keys=keys, tls=tls)
+    server.start()
+    _log.info("metrics at %s://%s:%d/metrics", "https" if tls else "http", host, server.port)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _server(
+    host: str,
+    port: int,
+    answer: Callable[[str, str], tuple[HTTPStatus, bytes]],
+    tls: ssl.SSLContext | None,
+) -> ThreadingHTTPServer:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _READ_WITHIN_S
+        server_version, sys_version = "baton", ""
+
+        def do_GET(self) -> None:
+            server.silent.pop(self.request, None)
+            status, body = answer(self.path.partition("?")[0], self.headers.get(AUTHORIZATION, ""))
+            self.send_response(status)
+            is_metrics = status is HTTPStatus.OK and body
+            self.send_header("Content-Type", CONTENT_TYPE if is_metrics else "text/plain; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            if status is HTTPStatus.UNAUTHORIZED:
+                self.send_header("WWW-Authenticate", "Bearer")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (name of the base's)
+            """Scrapes are not worth a line each."""
+
+    server = _BoundedServer(listen_at(host.strip("[]"), port), Handler, tls)
+    return server
+
+
+class _BoundedServer(ThreadingHTTPServer):
+    """A thread for each of `MAX_CALLS` connections, at a socket that listens."""
+
+    block_on_close = False
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        handler: type[BaseHTTPRequestHandler],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.silent: dict[socket.socket, None] = {}
+        """Connections that have sent no request yet, the oldest first."""
+        self._places = threading.BoundedSemaphore(MAX_CALLS)
+        self._tls = tls
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._places.acquire(blocking=False) or self._makes_room():
+            self.silent[request] = None
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.silent.pop(request, None)
+            self._places.release()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if self._tls is None:
+            return connection, address
+        # The handshake belongs to the thread that answers: here it would hold up all others.
+        return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(error := sys.exception(), OSError):  # the client is gone, or speaks no TLS
+            _log.error("a call of the metrics port failed", exc_info=error)
+
+    def _makes_room(self) -> bool:
+        """End the connection that has been silent longest, and wait for its thread."""
+        oldest = tuple(self.silent)[:1]
+        for connection in oldest:
+            with suppress(OSError):  # of the plain socket: TLS belongs to its thread
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+        return bool(oldest) and self._places.acquire(timeout=_EVICTED_WITHIN_S)

@@ -1,0 +1,93 @@
+"""Places a worker's KV pool in memory, and chooses the transports of its blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from baton_core.errors import InvalidConfigError
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_engine.device import resolve_device
+from baton_kv.connector import KVConnector
+from baton_kv.nixl import NixlConnector
+from baton_kv.pool_memory import give_back, take_back
+from baton_kv.tcp import TcpConnector
+from baton_kv.transport import Transport
+
+
+def choose_device(requested: str, transport: Transport) -> torch.device:
+    """Return the device for `--device`; "auto" takes no GPU whose pool the transport cannot hand over.
+
+    Raises:
+        InvalidConfigError: no such device, or blocks in its memory would have to travel by shared memory.
+    """
+    device = resolve_device(requested)
+    if device.type == "cpu" or transport is not Transport.SHARED_MEMORY:
+        return device
+    if requested == "auto":
+        return torch.device("cpu")
+    raise InvalidConfigError(f"device is {requested!r}; allowed with transport {str(transport)!r}: auto, cpu")
+
+
+def choose_transport(transport: Transport, device: torch.device) -> Transport:
+    """Return how blocks travel from a pool on `device`: from a GPU's memory only by NIXL or TCP."""
+    return transport if device.type == "cpu" or transport is Transport.NIXL else Transport.TCP
+
+
+@dataclass(slots=True)
+class PoolPlacement:
+    """Lets a connector place the pool once the model's shape is known, or serve one on a GPU.
+
+    The pool stays where it is to the end; while a worker sleeps it has no memory behind it, unless the
+    connector pins it.
+    """
+
+    make_connector: Callable[[KVSpec], KVConnector]
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    connector: KVConnector | None = field(default=None, init=False)
+    _pool: torch.Tensor | None = field(default=None, init=False)
+    _num_bytes: int = field(default=0, init=False)
+
+    def allocate(self, spec: KVSpec, num_blocks: int) -> torch.Tensor:
+        """Make the connector and its pool `[num_blocks, *spec.block_shape]`, or take its memory back.
+
+        Raises:
+            InvalidConfigError: the memory is not there.
+        """
+        if self._pool is None:
+            self._pool = self._place(spec, num_blocks)
+            self._num_bytes = self._pool.nbytes
+        elif self._is_pinned:
+            self._pool.zero_()
+        elif self.device.type == "cpu":
+            take_back(self._pool.data_ptr(), self._num_bytes)
+        else:
+            self._pool.untyped_storage().resize_(self._num_bytes)
+            self._pool.zero_()
+        return self._pool
+
+    def give_back(self) -> None:
+        """Give the pool's memory back to the system. Nobody reads or writes a block until `allocate`."""
+        assert self._pool is not None, "the pool is placed first"
+        if self._is_pinned:
+            return
+        if self.device.type == "cpu":
+            give_back(self._pool.data_ptr(), self._num_bytes)
+        else:
+            self._pool.untyped_storage().resize_(0)
+
+    @property
+    def _is_pinned(self) -> bool:
+        return self.connector is not None and self.connector.capabilities.pins_pool
+
+    def _place(self, spec: KVSpec, num_blocks: int) -> torch.Tensor:
+        connector = self.connector = self.make_connector(spec)
+        if self.device.type == "cpu":
+            return connector.allocate(num_blocks)
+        assert isinstance(connector, TcpConnector | NixlConnector), "choose_transport takes one of these"
+        dtype = getattr(torch, spec.dtype)
+        pool = torch.zeros((num_blocks, *spec.block_shape), dtype=dtype, device=self.device)
+        connector.register(pool)
+        return pool

@@ -1,0 +1,207 @@
+"""The metrics of a worker: counted as its shell sees them, read from its core at each scrape.
+
+All of it on the worker's loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from baton_core.blocks.block_pool import BlockPool
+from baton_core.distribution import Distribution
+from baton_core.requests.attempt_names import PROBE_MARK
+from baton_core.requests.phases import PhaseName, PhaseReport
+from baton_core.sessions.router_messages import ToRouter, Transferred
+from baton_core.worker.step_plan import StepPlan
+from baton_service import vllm_metrics as vllm
+from baton_service.exposition import Exposition, Family, Kind
+from baton_service.redis.shared_state import SharedState
+from baton_service.redis.shared_state_metrics import FAMILIES as SHARED_FAMILIES
+from baton_service.redis.shared_state_metrics import report_shared_state
+from baton_service.work_done import WorkDone
+from baton_worker.core.worker_core import WorkerCore
+from baton_worker.first_pulls import FirstPull
+
+_WORKER: Final = ("worker",)
+SESSIONS: Final = Family(
+    name="baton_sessions", kind=Kind.GAUGE, text="Routers that this worker serves now", labels=_WORKER
+)
+REFUSALS: Final = Family(
+    name="baton_session_refusals",
+    kind=Kind.GAUGE,
+    text="Routers that refuse this worker now; its log and /health say why",
+    labels=_WORKER,
+)
+FAULTY: Final = Family(
+    name="baton_worker_faulty",
+    kind=Kind.GAUGE,
+    text="1 while this worker takes no requests: it has lost track of its blocks, or its steps fail in a row",
+    labels=_WORKER,
+)
+FIRST_PULL: Final = Family(
+    name="baton_first_pull_bytes_per_second",
+    kind=Kind.GAUGE,
+    text="Of the first copy from another worker, and what this machine does at its best",
+    labels=("worker", "source", "transport", "figure"),
+)
+BLOCKS: Final = Family(
+    name="baton_kv_blocks", kind=Kind.GAUGE, text="KV blocks by state", labels=("worker", "state")
+)
+LEASES_OPEN: Final = Family(
+    name="baton_leases_open", kind=Kind.GAUGE, text="Prompts offered to other workers", labels=_WORKER
+)
+LEASES_EXPIRED: Final = Family(
+    name="baton_leases_expired",
+    kind=Kind.COUNTER,
+    text="Offers that ended by time: a consumer fell silent, or none came",
+    labels=("worker", "cause"),
+)
+TRANSFERS_OPEN: Final = Family(
+    name="baton_transfers_open", kind=Kind.GAUGE, text="Pulls from other workers now", labels=_WORKER
+)
+RECOMPUTED: Final = Family(
+    name="baton_recomputed_tokens",
+    kind=Kind.COUNTER,
+    text="Prompt tokens computed again because they were lost",
+    labels=_WORKER,
+)
+FAILED_STEPS: Final = Family(
+    name="baton_worker_failed_steps",
+    kind=Kind.COUNTER,
+    text="Steps that ended in an error of the engine",
+    labels=_WORKER,
+)
+BROKEN_SEQUENCES: Final = Family(
+    name="baton_worker_not_finite_logits",
+    kind=Kind.COUNTER,
+    text="Sequences that ended because the model's logits were NaN or infinite",
+    labels=_WORKER,
+)
+FAMILIES: Final = (
+    *vllm.ENGINE_FAMILIES,
+    *(
+        SESSIONS,
+        REFUSALS,
+        FAULTY,
+        FAILED_STEPS,
+        BROKEN_SEQUENCES,
+        FIRST_PULL,
+        BLOCKS,
+        LEASES_OPEN,
+        LEASES_EXPIRED,
+        TRANSFERS_OPEN,
+        RECOMPUTED,
+    ),
+    *SHARED_FAMILIES,
+)
+
+
+class WorkerMetrics:
+    """The metrics of one worker. Its shell keeps `num_sessions`, `refusals` and `first_pulls`."""
+
+    def __init__(self, model_name: str, core: WorkerCore, shared: SharedState | None = None) -> None:
+        self.num_sessions = 0
+        self.refusals: Callable[[], Sequence[str]] = tuple
+        """Gives a line for each router that refuses this worker now, with the reason."""
+        self.first_pulls: Mapping[str, FirstPull] = {}
+        self._engine = (model_name, core.config.worker_id)
+        self._core = core
+        self._shared = shared
+        self._iteration_tokens = Distribution(vllm.STEP_BOUNDS)
+        self._transfer_s = Distribution(vllm.TRANSFER_BOUNDS)
+        self._transfer_bytes = Distribution(vllm.BYTES_BOUNDS)
+        self._transfer_blocks = Distribution(vllm.DESCRIPTORS_BOUNDS)
+        self._num_failed_transfers = 0
+        self._work = WorkDone()
+
+    @property
+    def problem(self) -> str:
+        """The reason why no router gives it work; empty while one may."""
+        status = self._core.controls.status
+        if status.fault:
+            return f"faulty: {status.fault}"
+        return "" if self.num_sessions else "; ".join(self.refusals()) or "no router"
+
+    def on_step(self, plan: StepPlan) -> None:
+        """Count a step that begins."""
+        self._iteration_tokens.add(sum(len(piece.token_ids) for piece in plan.slices))
+
+    def on_message(self, message: ToRouter) -> None:
+        """Count what a message to a router says of a transfer, or of a request that is done."""
+        match message:
+            case Transferred(num_recomputed_tokens=num_recomputed_tokens):
+                self._num_failed_transfers += num_recomputed_tokens > 0
+            case PhaseReport() if not message.request_id.startswith(PROBE_MARK):
+                self._on_report(message)
+            case _:
+                pass
+
+    def exposition(self) -> Exposition:
+        """The current samples."""
+        page = Exposition(FAMILIES)
+        self._tell_engine(page)
+        self._tell_transfers(page)
+        self._tell_blocks(page)
+        report_shared_state(page, self._core.config.worker_id, self._shared)
+        return page
+
+    def _on_report(self, report: PhaseReport) -> None:
+        self._work.add(report)
+        transfers = [phase for phase in report.phases if phase.name is PhaseName.TRANSFER]
+        if transfers:
+            num_bytes = sum(transfer.num_bytes for transfer in transfers)
+            self._transfer_s.add(sum(transfer.end_s - transfer.start_s for transfer in transfers))
+            self._transfer_bytes.add(num_bytes)
+            self._transfer_blocks.add(num_bytes / self._core.config.kv_spec.block_bytes)
+
+    def _tell_engine(self, page: Exposition) -> None:
+        core, engine, config = self._core, self._engine, self._core.config
+        page.add(vllm.NUM_RUNNING, core.scheduler.num_running, *engine)
+        vllm.report_waiting(page, engine, core.scheduler.num_waiting, core.num_deferred)
+        page.add(vllm.KV_USAGE, core.pool.num_used / core.pool.num_blocks, *engine)
+        cache = (str(config.identity.block_size), str(config.num_blocks), config.identity.dtype)
+        page.add(vllm.CACHE_CONFIG, 1, *engine, *cache, str(config.enable_prefix_caching))
+        page.add(vllm.LORA_REQUESTS, 0, *engine, "0", "", "")
+        page.add(vllm.PREFIX_QUERIES, core.pool.cache.num_queried_tokens, *engine)
+        page.add(vllm.PREFIX_HITS, core.pool.cache.num_hit_tokens, *engine)
+        computed = self._work.num_computed + self._work.num_recomputed
+        page.add(vllm.TOKENS_BY_SOURCE, computed, *engine, "local_compute")
+        page.add(vllm.TOKENS_BY_SOURCE, self._work.num_local_cache, *engine, "local_cache_hit")
+        page.add(vllm.TOKENS_BY_SOURCE, self._work.num_remote, *engine, "external_kv_transfer")
+        page.add(vllm.PREEMPTIONS, core.scheduler.num_preemptions, *engine)
+        page.add(vllm.ITERATION_TOKENS, self._iteration_tokens, *engine)
+
+    def _tell_transfers(self, page: Exposition) -> None:
+        leases, engine, worker_id = self._core.leases, self._engine, self._core.config.worker_id
+        page.add(vllm.XFER_TIME, self._transfer_s, *engine)
+        page.add(vllm.XFER_BYTES, self._transfer_bytes, *engine)
+        page.add(vllm.XFER_DESCRIPTORS, self._transfer_blocks, *engine)
+        page.add(vllm.XFER_FAILED, self._num_failed_transfers, *engine)
+        page.add(vllm.XFER_EXPIRED, leases.num_expired + leases.num_unclaimed, *engine)
+        page.add(LEASES_OPEN, leases.num_open, worker_id)
+        page.add(LEASES_EXPIRED, leases.num_expired, worker_id, "silent")
+        page.add(LEASES_EXPIRED, leases.num_unclaimed, worker_id, "unclaimed")
+        page.add(TRANSFERS_OPEN, self._core.kv_pulls.num_transfers, worker_id)
+        page.add(RECOMPUTED, self._work.num_recomputed, worker_id)
+        page.add(SESSIONS, self.num_sessions, worker_id)
+        page.add(REFUSALS, len(self.refusals()), worker_id)
+        for source, first in self.first_pulls.items():
+            page.add(FIRST_PULL, first.bytes_per_s, worker_id, source, first.transport, "measured")
+            page.add(FIRST_PULL, first.expected_bytes_per_s, worker_id, source, first.transport, "expected")
+        page.add(FAULTY, bool(self._core.controls.status.fault), worker_id)
+        page.add(FAILED_STEPS, self._core.health.num_failed_steps, worker_id)
+        page.add(BROKEN_SEQUENCES, self._core.health.num_broken_sequences, worker_id)
+
+    def _tell_blocks(self, page: Exposition) -> None:
+        for state, count in _blocks(self._core.pool).items():
+            page.add(BLOCKS, count, self._core.config.worker_id, state)
+
+
+def _blocks(pool: BlockPool) -> dict[str, int]:
+    return {
+        "free": pool.num_free,
+        "cached": pool.num_cached,
+        "quarantined": pool.num_quarantined,
+        "in_use": pool.num_used - pool.num_quarantined,
+    }
