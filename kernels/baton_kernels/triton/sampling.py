@@ -273,7 +273,7 @@ def sample_variant(dtype: torch.dtype, tile: int = TILE) -> KernelVariant:
     """`sample_rows` for logits of `dtype`."""
     pointers = {"logits_ptr": f"*{TRITON_TYPES[dtype]}", "seeds_ptr": "*i64", "positions_ptr": "*i64"}
     pointers |= {"top_k_ptr": "*i64", "temperature_ptr": "*fp64", "top_p_ptr": "*fp64"}
-    pointers |= {"min_score_ptr": "*fp64", "drawn_ptr": "*i64"}
+    pointers |= {"min_score_ptr": "*fp64", "sampled_ptr": "*i64"}
     return KernelVariant(
         kernel=sample_rows,
         signature={**pointers, **dict.fromkeys(("stride_row", "vocab_size"), "i32")},
