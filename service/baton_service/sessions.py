@@ -21,6 +21,8 @@ Received = TypeVar("Received")
 Frame: TypeAlias = Data[Received] | Heartbeat
 
 _FRAMES_PER_TURN: Final = 64
+_READ_OUT_WITHIN_S: Final = 1.0
+"""Time to read what the peer sent before its end of the stream took no more."""
 _log = logging.getLogger(__name__)
 
 
@@ -128,8 +130,12 @@ class LoopSession(Generic[Sent, Received]):
         writer = asyncio.create_task(self._write(stream, write))
         try:
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
-            if not reader.done() and writer.result():
+            if reader.done():
+                return
+            if writer.result():
                 await farewell(reader)
+            else:  # what the peer said before it ended the stream is still to be read: its farewell, say
+                await asyncio.wait({reader}, timeout=_READ_OUT_WITHIN_S)
         finally:
             reader.cancel()
             writer.cancel()
