@@ -185,8 +185,8 @@ def test_the_commands_show_certificate_and_key(site: Site, capsys: pytest.Captur
     asked.request_id = "told"
     answer(site.cluster.stub.Generate(asked))
     address = ("--address", site.cluster.address, *site.flags)
-    assert complete(parse(["complete", "Hello", "--max-tokens", "2", *address])) == 0
-    assert "2 new" in capsys.readouterr().out
+    assert complete(parse(["complete", "Hello", "--max-tokens", "1", *address])) == 0
+    assert "1 new" in capsys.readouterr().out
     assert admin(parse(["admin", "workers", *address])) == 0
     assert "decode-1" in capsys.readouterr().out
     assert explain(parse(["explain", "told", "--address", site.cluster.http_address, *site.flags])) == 0
