@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
-from baton_core.sessions.router_messages import RequestSpec
-from baton_router.core.router_events import EmitPromptLogprobs, EmitTokens, FailRequest, FinishRequest
+from baton_core.sessions.router_messages import PromptLogprobs, RequestSpec
+from baton_router.core.router_events import EmitTokens, FailRequest, FinishRequest
 
 
 @dataclass(slots=True)
@@ -56,8 +56,7 @@ class Outcome:
         if output.finish_reason is not None:
             self.finish_reasons[output.index] = output.finish_reason
 
-    def take_prompt_logprobs(self, effect: EmitPromptLogprobs) -> None:
-        told = effect.prompt_logprobs
+    def take_prompt_logprobs(self, told: PromptLogprobs) -> None:
         assert not self.tokens, "the prompt's log-probabilities after a token"
         assert told.start == 1 + len(self.prompt_logprobs), "a gap, or a position twice"
         self.prompt_logprobs += told.entries

@@ -10,19 +10,25 @@ import msgspec
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.requests.attempt_names import name_at_client
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
-from baton_core.sessions.router_messages import Generate, Prefill, RequestSpec, ToWorker, Transferred
+from baton_core.sessions.router_messages import (
+    Generate,
+    Prefill,
+    PromptLogprobs,
+    RequestCommand,
+    RequestSpec,
+    ToWorker,
+    Transferred,
+)
 from baton_core.sessions.status_arguments import SetRoleArgument
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
+from baton_router.core.router_driver import RouterDriver
 from baton_router.core.router_events import (
     ClientGone,
-    EmitPromptLogprobs,
     EmitTokens,
     FailRequest,
     FinishRequest,
     FromWorker,
-    RouterEffect,
     RouterEvent,
-    SendToWorker,
     SetRole,
     Submit,
     WorkerJoined,
@@ -45,6 +51,7 @@ class SimRouter(Node):
     ) -> None:
         super().__init__(cluster, name, clock)
         self.core = RouterCore(config)
+        self._driver = RouterDriver(self.core, self, lambda: self.now)
         self.config = config
         self.epoch = epoch
         self.sessions: dict[str, SessionEnd] = {}
@@ -70,7 +77,7 @@ class SimRouter(Node):
             session.on_deadline()
         deadline = self.core.next_deadline()
         if deadline is not None and deadline <= self.now:
-            self._execute(self.core.on_deadline(self.now))
+            self._driver.on_deadline()
             self.core.check_invariants()
         self.settle()
 
@@ -82,7 +89,7 @@ class SimRouter(Node):
             outcome.is_router_lost = not outcome.ends
 
     def on_event(self, event: RouterEvent) -> None:
-        self._execute(self.core.on_event(self.now, event))
+        self._driver.on_event(event)
         self.core.check_invariants()
 
     def handle(self, event: RouterEvent) -> None:
@@ -206,26 +213,32 @@ class SimRouter(Node):
 
     # --- effects ---
 
-    def _execute(self, effects: list[RouterEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case SendToWorker(worker_id=worker_id, message=message):
-                    self._note_attempt(message)
-                    self._send(worker_id, message)
-                case SetRole(worker_id=worker_id, role=role):
-                    argument = SetRoleArgument(role=role, is_fixed=False)
-                    self._ask(worker_id, ControlAction.SET_ROLE, msgspec.json.encode(argument).decode())
-                case EmitTokens(request_id=request_id, output=output):
-                    self.cluster.log.add(self.name, f"emits {request_id}", output)
-                    self.outcomes[request_id].take_tokens(self.now, effect)
-                case EmitPromptLogprobs(prompt_logprobs=told):
-                    self.outcomes[told.request_id].take_prompt_logprobs(effect)
-                case FinishRequest(request_id=request_id):
-                    self.cluster.log.add(self.name, "finishes", request_id)
-                    self.outcomes[request_id].take_end(self.cluster.clock.now, effect)
-                case FailRequest(request_id=request_id):
-                    self.cluster.log.add(self.name, f"fails {request_id} ({effect.code}):", effect.message)
-                    self.outcomes[request_id].take_end(self.cluster.clock.now, effect)
+    def send_to_worker(self, worker_id: str, message: RequestCommand) -> None:
+        self._note_attempt(message)
+        self._send(worker_id, message)
+
+    def set_role(self, change: SetRole) -> None:
+        argument = SetRoleArgument(role=change.role, is_fixed=False)
+        self._ask(change.worker_id, ControlAction.SET_ROLE, msgspec.json.encode(argument).decode())
+
+    def emit_tokens(self, tokens: EmitTokens) -> bool:
+        self.cluster.log.add(self.name, f"emits {tokens.request_id}", tokens.output)
+        self.outcomes[tokens.request_id].take_tokens(self.now, tokens)
+        return False
+
+    def emit_prompt_logprobs(self, prompt_logprobs: PromptLogprobs) -> None:
+        self.outcomes[prompt_logprobs.request_id].take_prompt_logprobs(prompt_logprobs)
+
+    def finish(self, finished: FinishRequest) -> None:
+        self.cluster.log.add(self.name, "finishes", finished.request_id)
+        self.outcomes[finished.request_id].take_end(self.cluster.clock.now, finished)
+
+    def fail(self, failed: FailRequest) -> None:
+        self.cluster.log.add(self.name, f"fails {failed.request_id} ({failed.code}):", failed.message)
+        self.outcomes[failed.request_id].take_end(self.cluster.clock.now, failed)
+
+    def give_up(self, request_id: str, error: Exception) -> ClientGone:
+        raise error
 
     def _note_attempt(self, message: ToWorker) -> None:
         if isinstance(message, Generate | Prefill):

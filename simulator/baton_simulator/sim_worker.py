@@ -9,10 +9,12 @@ from typing import Final
 from baton_core.blocks.block_pool import BlockState
 from baton_core.kv_layout.paging import NO_BLOCK
 from baton_core.sessions.peer_messages import PeerMessage, ToConsumer, ToProducer
+from baton_core.sessions.router_messages import KVSource, ToRouter
 from baton_core.sessions.worker_info import WorkerInfo
 from baton_core.worker.step_plan import StepPlan
 from baton_core.worker.worker_events import (
     AbortPull,
+    CacheChanged,
     ChecksumsComputed,
     CompileGrammar,
     ComputeChecksums,
@@ -20,11 +22,8 @@ from baton_core.worker.worker_events import (
     FromProducer,
     GrammarCompiled,
     Pull,
-    SendToConsumer,
-    SendToProducer,
-    SendToRouter,
+    RunControl,
     StepDone,
-    WorkerEffect,
     WorkerEvent,
 )
 from baton_simulator.clock import NodeClock
@@ -36,6 +35,7 @@ from baton_simulator.node import Node
 from baton_simulator.router_link import RouterLink
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
+from baton_worker.core.worker_outlets import carry_out
 
 BAD_GRAMMAR: Final = "structured_outputs.regex is '('; allowed: an expression"
 _MAX_CHECKSUM_S: Final = 0.005
@@ -77,7 +77,7 @@ class SimWorker(Node):
             link.on_deadline()
         deadline = self.core.next_deadline()
         if deadline is not None and deadline <= self.now:
-            self._execute(self.core.on_deadline(self.now))
+            carry_out(self.core.on_deadline(self.now), self)
             self.core.check_invariants()
         self.settle()
 
@@ -92,7 +92,7 @@ class SimWorker(Node):
         effects = self.core.on_event(self.now, event)
         if isinstance(event, FromConsumer):
             self._watch.on_asked(event.message, effects, num_open)
-        self._execute(effects)
+        carry_out(effects, self)
         self.core.check_invariants()
 
     def handle(self, event: WorkerEvent) -> None:
@@ -148,45 +148,42 @@ class SimWorker(Node):
 
     # --- effects ---
 
-    def _execute(self, effects: list[WorkerEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case SendToRouter(router_id=router_id, message=message):
-                    for link in self.links:
-                        link.send(router_id, message)
-                case SendToConsumer(peer_id=peer_id, message=message):
-                    self._watch.on_answer(message)
-                    self._answer(peer_id.decode(), message)
-                case SendToProducer(source=source, message=message):
-                    self._ask(source.worker_id, message)
-                case ComputeChecksums():
-                    self._compute_checksums(effect)
-                case CompileGrammar(compilation_id=compilation_id):
-                    self._prepare(compilation_id)
-                case Pull():
-                    self.cluster.log.add(self.name, "begins pull", effect)
-                    self._copies.begin(effect)
-                case AbortPull(pull_id=pull_id):
-                    self.cluster.log.add(self.name, "aborts pull", pull_id)
-                    self._copies.abort(effect)
+    def send_to_router(self, router_id: str, message: ToRouter) -> None:
+        for link in self.links:
+            link.send(router_id, message)
 
-    def _compute_checksums(self, request: ComputeChecksums) -> None:
-        checksums = tuple(self.engine.checksum(block_id) for block_id in request.block_ids)
-        computed = ChecksumsComputed(request=request, checksums=checksums)
-        self.after(self.rng.uniform(0, _MAX_CHECKSUM_S), lambda: self.handle(computed))
+    def send_to_consumer(self, peer_id: bytes, message: ToConsumer) -> None:
+        self._watch.on_answer(message)
+        self._post(peer_id.decode(), message, FromProducer(message=message))
 
-    def _prepare(self, compilation_id: int) -> None:
+    def send_to_producer(self, source: KVSource, message: ToProducer) -> None:
+        self._post(source.worker_id, message, FromConsumer(peer_id=self.name.encode(), message=message))
+
+    def transfer(self, effect: ComputeChecksums | Pull | AbortPull) -> None:
+        match effect:
+            case ComputeChecksums(block_ids=block_ids):
+                computed = ChecksumsComputed(
+                    request=effect, checksums=tuple(map(self.engine.checksum, block_ids))
+                )
+                self.after(self.rng.uniform(0, _MAX_CHECKSUM_S), lambda: self.handle(computed))
+            case Pull():
+                self.cluster.log.add(self.name, "begins pull", effect)
+                self._copies.begin(effect)
+            case AbortPull(pull_id=pull_id):
+                self.cluster.log.add(self.name, "aborts pull", pull_id)
+                self._copies.abort(effect)
+
+    def compile_grammar(self, effect: CompileGrammar) -> None:
         faults = self.cluster.conditions.faults
         error = BAD_GRAMMAR if self.rng.random() < faults.grammar_failure else ""
-        prepared = GrammarCompiled(compilation_id=compilation_id, error=error)
-        self.after(self.rng.uniform(0, faults.max_prepare_s), lambda: self.handle(prepared))
+        compiled = GrammarCompiled(compilation_id=effect.compilation_id, error=error)
+        self.after(self.rng.uniform(0, faults.max_prepare_s), lambda: self.handle(compiled))
 
-    def _ask(self, producer: str, message: ToProducer) -> None:
-        event = FromConsumer(peer_id=self.name.encode(), message=message)
-        self._post(producer, message, event)
+    def run_control(self, effect: RunControl) -> None:
+        raise AssertionError(f"nobody asked this worker for {effect}")
 
-    def _answer(self, consumer: str, message: ToConsumer) -> None:
-        self._post(consumer, message, FromProducer(message=message))
+    def cache_changed(self, effect: CacheChanged) -> None:
+        """Nobody follows the cache elsewhere than over a session."""
 
     def _post(self, to: str, message: PeerMessage, event: WorkerEvent) -> None:
         """Whoever has the name when the message arrives gets it."""

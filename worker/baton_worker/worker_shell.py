@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, assert_never
+from typing import Protocol
 
 import zmq.asyncio
 
@@ -21,7 +21,7 @@ from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.phases import PhaseReport
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.peer_messages import ToConsumer, ToProducer
-from baton_core.sessions.router_messages import ToRouter, ToWorker, Transferred
+from baton_core.sessions.router_messages import KVSource, ToRouter, ToWorker, Transferred
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_core.worker.step_plan import StepResult
@@ -39,12 +39,8 @@ from baton_core.worker.worker_events import (
     RouterJoined,
     RouterLost,
     RunControl,
-    SendToConsumer,
-    SendToProducer,
-    SendToRouter,
     StepDone,
     StepFailed,
-    WorkerEffect,
     WorkerEvent,
 )
 from baton_decode.consumer_endpoint import ConsumerEndpoint
@@ -56,6 +52,7 @@ from baton_service.tracing import NO_TRACING, Tracing, report_spans
 from baton_worker.controls.worker_controls import WorkerControls
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
+from baton_worker.core.worker_outlets import carry_out
 from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.first_pulls import FirstPulls
 from baton_worker.kv_transfer import KVTransfers
@@ -193,7 +190,7 @@ class Worker:
 
     def on_event(self, event: WorkerEvent) -> None:
         """Feed the core and do what it says."""
-        self._execute(self._core.on_event(self._loop.time(), event))
+        carry_out(self._core.on_event(self._loop.time(), event), self)
         self._check.note()
         self._log_failing()
         self._schedule_next()
@@ -247,7 +244,7 @@ class Worker:
         if not grammar.cancelled():
             self.on_event(grammar_compiled(compilation_id, grammar.exception()))
 
-    def _run_control(self, asked: RunControl) -> None:
+    def _answer_control(self, asked: RunControl) -> None:
         """Called on the engine thread."""
         self._loop.call_soon_threadsafe(self.on_event, self._controls.answer(asked))
 
@@ -255,7 +252,7 @@ class Worker:
         self._timer = None
         effects = self._core.on_deadline(self._loop.time())
         self._log_failing()
-        self._execute(effects)
+        carry_out(effects, self)
         if effects:
             self._check.note()
         self._schedule_next()
@@ -293,37 +290,7 @@ class Worker:
             _log.warning("the time to leave is over; %s are left open", self._core.open_work)
         self._has_left.set()
 
-    def _execute(self, effects: list[WorkerEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case SendToRouter(router_id=router_id, message=message):
-                    self._send_to_router(router_id, message)
-                case SendToConsumer(peer_id=peer_id, message=message):
-                    self._producer.send(peer_id, message)
-                case SendToProducer(source=source, message=message):
-                    self._consumer.send(source.peer_address, message)
-                case CompileGrammar():
-                    self._compile_grammar(effect)
-                case RunControl():
-                    self._engine.run(partial(self._run_control, effect))
-                case CacheChanged():
-                    self._share.on_changed(effect)
-                    for follower in self._followers:
-                        follower.on_changed(effect)
-                case ComputeChecksums() | Pull() | AbortPull():
-                    self._transfers.execute(effect)
-                case _:
-                    assert_never(effect)
-
-    def _compile_grammar(self, effect: CompileGrammar) -> None:
-        try:
-            grammar = self._grammars.compile(effect.structured_outputs, effect.tenant)
-        except BatonError as error:
-            self._loop.call_soon(self.on_event, grammar_compiled(effect.compilation_id, error))
-        else:
-            grammar.add_done_callback(partial(self._deliver_grammar, effect.compilation_id))
-
-    def _send_to_router(self, router_id: str, message: ToRouter) -> None:
+    def send_to_router(self, router_id: str, message: ToRouter) -> None:
         self.metrics.on_message(message)
         if isinstance(message, Transferred) and message.num_recomputed_tokens:
             name = {"request_id": name_at_client(message.request_id)}
@@ -333,6 +300,31 @@ class Worker:
             spans = report_spans(self._worker_id, message)
             self._tracing.export(self._loop.time(), message.traceparent, spans)
         self._routers.send(router_id, message)
+
+    def send_to_consumer(self, peer_id: bytes, message: ToConsumer) -> None:
+        self._producer.send(peer_id, message)
+
+    def send_to_producer(self, source: KVSource, message: ToProducer) -> None:
+        self._consumer.send(source.peer_address, message)
+
+    def transfer(self, effect: ComputeChecksums | Pull | AbortPull) -> None:
+        self._transfers.execute(effect)
+
+    def compile_grammar(self, effect: CompileGrammar) -> None:
+        try:
+            grammar = self._grammars.compile(effect.structured_outputs, effect.tenant)
+        except BatonError as error:
+            self._loop.call_soon(self.on_event, grammar_compiled(effect.compilation_id, error))
+        else:
+            grammar.add_done_callback(partial(self._deliver_grammar, effect.compilation_id))
+
+    def run_control(self, effect: RunControl) -> None:
+        self._engine.run(partial(self._answer_control, effect))
+
+    def cache_changed(self, effect: CacheChanged) -> None:
+        self._share.on_changed(effect)
+        for follower in self._followers:
+            follower.on_changed(effect)
 
     async def _close(self) -> None:
         if self._timer is not None:

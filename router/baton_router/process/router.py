@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, assert_never
+from typing import Final
 
-from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
-from baton_core.requests.attempt_names import name_at_client
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.phases import Phase
 from baton_core.sessions.control_messages import ControlResult
-from baton_core.sessions.router_messages import Cancel, Start, ToRouter
+from baton_core.sessions.router_messages import ToRouter
 from baton_core.sessions.served_model import ServedModel
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
@@ -23,22 +22,14 @@ from baton_router.core.fleet.readiness import why_not_ready
 from baton_router.core.fleet.role_balance import RoleBalance
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
 from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.router_driver import RouterDriver
 from baton_router.core.router_events import (
     ClientGone,
-    EmitPromptLogprobs,
-    EmitTokens,
-    FailRequest,
-    FinishRequest,
     FromWorker,
     PeerLoad,
     PrefixUpdate,
     ProcessUpdate,
-    RequestEffect,
-    RouterEffect,
     RouterEvent,
-    SendToWorker,
-    SetRole,
-    StopMatched,
     Submit,
     WorkerJoined,
     WorkerLeft,
@@ -50,6 +41,7 @@ from baton_router.operations.fleet_status import FleetStatus, fleet_status
 from baton_router.operations.operations import Operations
 from baton_router.operations.role_shifts import RoleShifts
 from baton_router.operations.transfer_probing import TransferProbing
+from baton_router.process.router_effects import RouterEffects
 from baton_router.process.session_server import SessionServer, WorkerCallbacks
 from baton_router.redis.router_sharing import NothingSharedByRouter, RouterSharing
 from baton_router.streams.client_stream import ClientStream
@@ -85,13 +77,12 @@ class Router:
         checks_transfers: bool = False,
         timings: SessionTimings = DEFAULT_TIMINGS,
     ) -> None:
-        self._core = RouterCore(config)
-        self._streams: dict[str, ClientStream] = {}
+        self.core = RouterCore(config)
+        """To be read only."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._on_status = on_status
         self._requests = requests or RequestMetrics()
-        self._spans = spans or RequestSpans()
         self._share = share or NothingSharedByRouter()
         self._status = FleetStatus()
         self._model: ServedModel | None = None
@@ -108,25 +99,24 @@ class Router:
         )
         must_split = config.limits.placement.split is SplitMode.ALWAYS
         self.operations = Operations(
-            self.fleet.workers, self.sessions.send, lambda: self._core.num_requests, must_split=must_split
+            self.fleet.workers, self.sessions.send, lambda: self.core.num_requests, must_split=must_split
         )
         self._shifts = RoleShifts(self.operations)
+        self._effects = RouterEffects(
+            self.sessions, self._shifts, self.core.log, self._requests, spans or RequestSpans()
+        )
+        self._driver = RouterDriver(self.core, self._effects, self._loop.time)
         self.transfers = TransferProbing(f"{epoch:x}", self.fleet, self.sessions.send, is_on=checks_transfers)
 
     @property
     def fleet(self) -> Fleet:
         """The workers, to be read only."""
-        return self._core.fleet
+        return self.core.fleet
 
     @property
     def roles(self) -> RoleBalance:
         """The role balancer."""
-        return self._core.roles
-
-    @property
-    def core(self) -> RouterCore:
-        """The core, to be read only."""
-        return self._core
+        return self.core.roles
 
     @property
     def is_ready(self) -> bool:
@@ -136,7 +126,7 @@ class Router:
     def serve(self, model: ServedModel) -> None:
         """Let workers of this model alone join from now on."""
         self._model = model
-        self._core.fleet.serve(model)
+        self.core.fleet.serve(model)
 
     @property
     def why_not_ready(self) -> str:
@@ -156,22 +146,22 @@ class Router:
         Raises:
             InvalidRequestError: a running request has its name.
         """
-        if (running := self._streams.get(stream.request_id)) is not None:
+        if (running := self._effects.streams.get(stream.request_id)) is not None:
             if not stream.continues(running):
                 allowed = "a name that no running request has"
                 raise InvalidRequestError("request_id", stream.request_id, allowed)
             error = RequestError(ErrorCode.CANCELLED, "its client goes on in another call")
-            self._take(self._give_up(stream.request_id, error))
-        self._streams[stream.request_id] = stream
+            self._take(self._effects.give_up(stream.request_id, error))
+        self._effects.streams[stream.request_id] = stream
         try:
             context = stream.context
             self._take(Submit(spec=stream.spec, timeout_s=timeout_s, context=context, phases=phases))
         except Exception as error:
-            self._take(self._give_up(stream.request_id, error))
+            self._take(self._effects.give_up(stream.request_id, error))
 
     def abandon(self, stream: ClientStream) -> None:
         """Cancel the request of a stream that is no longer read, unless it is over."""
-        if self._streams.get(stream.request_id) is stream:
+        if self._effects.streams.get(stream.request_id) is stream:
             self._take(ClientGone(request_id=stream.request_id))
 
     def notify(self, event: PrefixUpdate | PeerLoad | ProcessUpdate) -> None:
@@ -181,9 +171,9 @@ class Router:
     def close(self, reason: str) -> None:
         """End all requests as UNAVAILABLE and all sessions."""
         self._is_closing = True
-        for request_id in list(self._streams):
+        for request_id in list(self._effects.streams):
             error = RequestError(ErrorCode.UNAVAILABLE, reason)
-            self._take(self._give_up(request_id, error))
+            self._take(self._effects.give_up(request_id, error))
         self._shifts.close()
         self.transfers.close()
         self.sessions.close()
@@ -234,99 +224,16 @@ class Router:
             _log.info("ready" if status.is_ready else f"not ready: {self.why_not_ready}")
         self._on_status(status)
 
-    # --- events and effects ---
+    # --- events and time ---
 
     def _take(self, event: RouterEvent) -> None:
-        self._perform(self._core.on_event(self._loop.time(), event))
+        self._driver.on_event(event)
         self._arm()
         self._share.on_load_changed()
 
-    def _perform(self, effects: list[RouterEffect]) -> None:
-        """Carry out effects, then feed the resulting events back."""
-        for event in [event for event in map(self._perform_one, effects) if event is not None]:
-            self._perform(self._core.on_event(self._loop.time(), event))
-
-    def _perform_one(self, effect: RouterEffect) -> RouterEvent | None:
-        if isinstance(effect, SetRole):
-            self._shifts.begin(effect)
-            return None
-        try:
-            match effect:
-                case SendToWorker(worker_id=worker_id, message=message):
-                    self.sessions.send(worker_id, message)
-                case EmitTokens():
-                    return self._emit(effect)
-                case EmitPromptLogprobs(prompt_logprobs=prompt_logprobs):
-                    if (stream := self._streams.get(prompt_logprobs.request_id)) is not None:
-                        stream.push_prompt(prompt_logprobs)
-                case FinishRequest():
-                    self._finish(effect)
-                case FailRequest():
-                    self._fail(effect)
-                case _:
-                    assert_never(effect)
-        except Exception as error:
-            return self._give_up(self._request_of(effect), error)
-        return None
-
-    def _emit(self, effect: EmitTokens) -> StopMatched | None:
-        stream = self._streams.get(effect.request_id)
-        if stream is None:
-            return None
-        is_stopped = stream.push(effect.output)
-        self._requests.on_tokens(self._loop.time(), stream, effect.output)
-        if not is_stopped:
-            return None
-        return StopMatched(request_id=effect.request_id, index=effect.output.index)
-
-    def _finish(self, effect: FinishRequest) -> None:
-        if (stream := self._streams.get(effect.request_id)) is not None:
-            stream.finish(effect)
-            del self._streams[effect.request_id]
-            self._note_ended(stream, effect)
-            _log_finished(effect, stream.num_sent_tokens)
-
-    def _fail(self, effect: FailRequest) -> None:
-        if (stream := self._streams.pop(effect.request_id, None)) is not None:
-            stream.fail(RequestError(effect.code, effect.message, effect.retry_after_s))
-            self._note_ended(stream, effect)
-            _log_failed(effect.request_id, effect.code, effect.message)
-
-    def _note_ended(self, stream: ClientStream, end: FinishRequest | FailRequest) -> None:
-        record = self._core.log.get(end.request_id)
-        now = self._loop.time()
-        self._requests.on_ended(now, stream, end, record)
-        self._spans.on_ended(now, stream.text, end, record, is_chat=stream.is_chat)
-
-    def _give_up(self, request_id: str, error: Exception) -> ClientGone:
-        """End a request that cannot continue here; the core notifies its workers."""
-        match error:
-            case BatonError():
-                code, message = error.code, str(error)
-            case _:
-                _log.error("the request cannot continue", exc_info=error, extra={"request_id": request_id})
-                code, message = ErrorCode.INTERNAL, "internal error; the router's log has the cause"
-        self._fail(FailRequest(request_id=request_id, code=code, message=message))
-        return ClientGone(request_id=request_id, code=code, message=message)
-
-    def _request_of(self, effect: RequestEffect) -> str:
-        match effect:
-            case EmitPromptLogprobs(prompt_logprobs=prompt_logprobs):
-                return prompt_logprobs.request_id
-            case SendToWorker(message=message):
-                attempt_id = (
-                    message.request_id if isinstance(message, Start | Cancel) else message.spec.request_id
-                )
-                return name_at_client(attempt_id)
-            case EmitTokens() | FinishRequest() | FailRequest():
-                return effect.request_id
-        assert_never(effect)
-
-    # --- time ---
-
     def _arm(self) -> None:
         """Keep one timer that fires no later than the core's next deadline."""
-        deadline = self._core.next_deadline()
+        deadline = self.core.next_deadline()
         if deadline is None or (self._timer is not None and self._timer.when() <= deadline):
             return
         if self._timer is not None:
@@ -336,31 +243,7 @@ class Router:
     def _on_timer(self) -> None:
         self._timer = None
         try:
-            self._perform(self._core.on_deadline(self._loop.time()))
+            self._driver.on_deadline()
         finally:
             self._arm()
             self._share.on_load_changed()
-
-
-def _log_finished(finished: FinishRequest, num_sent_tokens: int) -> None:
-    timings = finished.timings
-    workers = (timings.prefill_worker, timings.decode_worker)
-    _log.info(
-        "finished on %s: %d prompt tokens (%d cached), %d new; queue %.1f ms, prefill %.1f ms,"
-        " transfer %.1f ms (%d bytes), first token %.1f ms, then %.1f ms each; %.3f s in all",
-        " and ".join(dict.fromkeys(name for name in workers if name)),
-        finished.num_prompt_tokens,
-        finished.num_cached_tokens,
-        num_sent_tokens,
-        *(1e3 * seconds for seconds in (timings.queue_s, timings.prefill_s, timings.transfer_s)),
-        timings.transferred_bytes,
-        *(1e3 * seconds for seconds in (timings.first_token_s, timings.per_token_s)),
-        timings.total_s,
-        extra={"request_id": finished.request_id},
-    )
-
-
-def _log_failed(request_id: str, code: ErrorCode, message: str) -> None:
-    if code is ErrorCode.INVALID_REQUEST:  # the value, which is the client's text, stays out of logs
-        message = f"{message.partition(' is ')[0]:.100} is invalid"
-    _log.info("ended as %s: %s", code, message, extra={"request_id": request_id})

@@ -8,15 +8,16 @@ from typing import Final
 
 from baton_core.requests.request_context import RequestContext, Slo
 from baton_core.requests.sampling_params import SamplingParams
-from baton_core.sessions.router_messages import RequestSpec, ToWorker
+from baton_core.sessions.router_messages import PromptLogprobs, RequestCommand, RequestSpec, ToWorker
 from baton_router.core.flow.router_core import RouterConfig, RouterCore
+from baton_router.core.router_driver import RouterDriver
 from baton_router.core.router_events import (
+    ClientGone,
     EmitTokens,
     FailRequest,
     FinishRequest,
-    RouterEffect,
     RouterEvent,
-    SendToWorker,
+    SetRole,
     Submit,
 )
 from baton_simulator.capacity.request_result import RequestResult
@@ -49,6 +50,7 @@ class SimulatedRouter:
         tokens_per_step: int,
     ) -> None:
         self.core = RouterCore(config)
+        self._driver = RouterDriver(self.core, self, lambda: clock.now)
         self.results: dict[str, RequestResult] = {}
         """By the request's name, in the order of arrival."""
         self.num_ended = 0
@@ -68,7 +70,7 @@ class SimulatedRouter:
         self.on_event(Submit(spec=spec, timeout_s=TIMEOUT_S, context=context))
 
     def on_event(self, event: RouterEvent) -> None:
-        self._execute(self.core.on_event(self._clock.now, event))
+        self._driver.on_event(event)
         self._arm()
 
     def _arm(self) -> None:
@@ -80,30 +82,37 @@ class SimulatedRouter:
     def _wake(self, due_s: float) -> None:
         if self._wake_at == due_s:
             self._wake_at = None
-            self._execute(self.core.on_deadline(max(due_s, self._clock.now)))
+            self._driver.on_deadline(max(due_s, self._clock.now))
             self._arm()
 
-    def _execute(self, effects: list[RouterEffect]) -> None:
-        for effect in effects:
-            match effect:
-                case SendToWorker(worker_id=worker_id, message=message):
-                    self._send(worker_id, message)
-                case EmitTokens(request_id=request_id):
-                    result = self.results[request_id]
-                    if result.first_token_s is None:
-                        result.first_token_s = self._clock.now + self._message_s
-                case FinishRequest():
-                    self._finish(effect)
-                case FailRequest(request_id=request_id, message=text):
-                    self._end(self.results[request_id], error=text)
-                case _:
-                    raise AssertionError(f"nobody asked this router for {effect}")
+    # --- effects ---
 
-    def _finish(self, finished: FinishRequest) -> None:
+    def send_to_worker(self, worker_id: str, message: RequestCommand) -> None:
+        self._send(worker_id, message)
+
+    def emit_tokens(self, tokens: EmitTokens) -> bool:
+        result = self.results[tokens.request_id]
+        if result.first_token_s is None:
+            result.first_token_s = self._clock.now + self._message_s
+        return False
+
+    def finish(self, finished: FinishRequest) -> None:
         result, timings = self.results[finished.request_id], finished.timings
         result.num_cached_tokens = finished.num_cached_tokens
         result.is_split = timings.decode_worker not in ("", timings.prefill_worker)
         self._end(result)
+
+    def fail(self, failed: FailRequest) -> None:
+        self._end(self.results[failed.request_id], error=failed.message)
+
+    def give_up(self, request_id: str, error: Exception) -> ClientGone:
+        raise error
+
+    def emit_prompt_logprobs(self, prompt_logprobs: PromptLogprobs) -> None:
+        raise AssertionError(f"nobody asked this router for {prompt_logprobs}")
+
+    def set_role(self, change: SetRole) -> None:
+        raise AssertionError(f"nobody asked this router for {change}")
 
     def _end(self, result: RequestResult, error: str = "") -> None:
         assert result.ended_s is None, f"{result.ask.name} ended twice"

@@ -10,29 +10,29 @@ from functools import partial
 from typing import Final, Protocol
 
 from baton_core.sessions.peer_messages import ToConsumer, ToProducer
-from baton_core.sessions.router_messages import ToRouter
+from baton_core.sessions.router_messages import KVSource, ToRouter
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_core.worker.worker_events import (
     AbortPull,
+    CacheChanged,
     ChecksumsComputed,
+    CompileGrammar,
     ComputeChecksums,
     FromConsumer,
     FromProducer,
     Pull,
     PullAborted,
     PullDone,
-    SendToConsumer,
-    SendToProducer,
-    SendToRouter,
+    RunControl,
     StepDone,
-    WorkerEffect,
     WorkerEvent,
 )
 from baton_simulator.clock import Clock
 from baton_simulator.costs import StepCost
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
+from baton_worker.core.worker_outlets import carry_out
 
 HEARTBEAT_S: Final = 0.5
 """Between two reports to the router; deadlines of leases and transfers are looked at as often."""
@@ -93,7 +93,7 @@ class SimulatedWorker:
 
     def on_event(self, event: WorkerEvent) -> None:
         if self.is_alive:
-            self._execute(self.core.on_event(self._wires.clock.now, event))
+            carry_out(self.core.on_event(self._wires.clock.now, event), self)
             self._step()
 
     def tick(self) -> None:
@@ -103,7 +103,7 @@ class SimulatedWorker:
         clock = self._wires.clock
         due_s = self.core.next_deadline()
         if due_s is not None and due_s <= clock.now:
-            self._execute(self.core.on_deadline(clock.now))
+            carry_out(self.core.on_deadline(clock.now), self)
             self._step()
         load = self.core.load(clock.now)
         if load != self._reported:
@@ -125,27 +125,38 @@ class SimulatedWorker:
         sampled = tuple((GENERATED,) * len(piece.samples) for piece in plan.slices)
         self.on_event(StepDone(result=StepResult(step_id=plan.step_id, sampled=sampled)))
 
-    def _execute(self, effects: list[WorkerEffect]) -> None:
-        name, wires = self.info.worker_id, self._wires
-        for effect in effects:
-            match effect:
-                case SendToRouter(message=message):
-                    wires.to_router(name, message)
-                case SendToConsumer(peer_id=peer_id, message=message):
-                    wires.to_worker(peer_id.decode(), _from_producer(message))
-                case SendToProducer(source=source, message=message):
-                    wires.to_worker(source.worker_id, _from_consumer(name, message))
-                case ComputeChecksums():
-                    computed = ChecksumsComputed(request=effect, checksums=(0,) * len(effect.indices))
-                    wires.clock.after(0.0, partial(self.on_event, computed))
-                case Pull():
-                    self._pull(effect)
-                case AbortPull(pull_id=pull_id):
-                    self._pulls.discard(pull_id)
-                    aborted = PullAborted(pull_id=pull_id, is_fenced=True)
-                    wires.clock.after(0.0, partial(self.on_event, aborted))
-                case _:
-                    raise AssertionError(f"nobody asked this worker for {effect}")
+    # --- effects ---
+
+    def send_to_router(self, router_id: str, message: ToRouter) -> None:
+        self._wires.to_router(self.info.worker_id, message)
+
+    def send_to_consumer(self, peer_id: bytes, message: ToConsumer) -> None:
+        self._wires.to_worker(peer_id.decode(), FromProducer(message=message))
+
+    def send_to_producer(self, source: KVSource, message: ToProducer) -> None:
+        event = FromConsumer(peer_id=self.info.worker_id.encode(), message=message)
+        self._wires.to_worker(source.worker_id, event)
+
+    def transfer(self, effect: ComputeChecksums | Pull | AbortPull) -> None:
+        clock = self._wires.clock
+        match effect:
+            case ComputeChecksums():
+                computed = ChecksumsComputed(request=effect, checksums=(0,) * len(effect.indices))
+                clock.after(0.0, partial(self.on_event, computed))
+            case Pull():
+                self._pull(effect)
+            case AbortPull(pull_id=pull_id):
+                self._pulls.discard(pull_id)
+                clock.after(0.0, partial(self.on_event, PullAborted(pull_id=pull_id, is_fenced=True)))
+
+    def compile_grammar(self, effect: CompileGrammar) -> None:
+        raise AssertionError(f"nobody asked this worker for {effect}")
+
+    def run_control(self, effect: RunControl) -> None:
+        raise AssertionError(f"nobody asked this worker for {effect}")
+
+    def cache_changed(self, effect: CacheChanged) -> None:
+        raise AssertionError(f"nobody asked this worker for {effect}")
 
     def _pull(self, pull: Pull) -> None:
         source, now = self._wires.link_of(pull.source.worker_id), self._wires.clock.now
@@ -160,11 +171,3 @@ class SimulatedWorker:
         if done.pull_id in self._pulls:
             self._pulls.discard(done.pull_id)
             self.on_event(done)
-
-
-def _from_producer(message: ToConsumer) -> WorkerEvent:
-    return FromProducer(message=message)
-
-
-def _from_consumer(name: str, message: ToProducer) -> WorkerEvent:
-    return FromConsumer(peer_id=name.encode(), message=message)
