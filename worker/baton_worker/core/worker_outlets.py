@@ -1,4 +1,4 @@
-"""The outlets through which the effects of a worker's core are carried out, by the worker and both simulators."""
+"""The outlets of a worker's core, which carry out its effects: the worker process, and both simulators."""
 
 from __future__ import annotations
 
