@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from baton_core.sessions.handshake import begins_after_welcome
 from baton_core.sessions.router_messages import ToRouter
 from baton_core.worker.worker_events import FromRouter, RouterJoined, RouterLost
 from baton_simulator.interfaces import WorkerNode
@@ -95,7 +96,7 @@ class RouterLink:
         offered = self._session
         if offered is not None and offered.attach(stream, welcome.epoch, welcome.received):
             return
-        if welcome.epoch == self._offered_epoch:
+        if not begins_after_welcome(welcome.epoch, self._offered_epoch):
             self._leave(stream)
             return
         worker = self._worker

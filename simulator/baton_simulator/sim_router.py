@@ -10,6 +10,7 @@ import msgspec
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.requests.attempt_names import name_at_client
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
+from baton_core.sessions.handshake import HelloAnswer, answer_hello
 from baton_core.sessions.router_messages import (
     Generate,
     Prefill,
@@ -159,17 +160,22 @@ class SimRouter(Node):
         """Resume the worker's session with this stream, or end it and begin another."""
         info = hello.info
         session = self.sessions.get(info.worker_id)
+        answer = answer_hello(
+            info.epoch,
+            hello.router_epoch,
+            session_epoch=None if session is None else session.epoch,
+            known_epoch=None if session is None else session.machine.peer_epoch,
+        )
+        if answer is HelloAnswer.REFUSE:
+            stream.crash(self.name)
+            return
         self._streams[stream] = info.worker_id
-        if session is not None:
-            if info.epoch < (session.machine.peer_epoch or 0):
-                stream.crash(self.name)
-                del self._streams[stream]
-                return
-            if session.epoch != hello.router_epoch and session.machine.peer_epoch == info.epoch:
-                session.close(f"worker {info.worker_id} began a new session")
-            elif self._welcome(session, stream, hello, "resumes"):
+        if session is not None and answer is HelloAnswer.RESUME:
+            if self._welcome(session, stream, hello, "resumes"):
                 self.cluster.coverage.add("sessions resumed")
                 return
+        elif session is not None:
+            session.close(f"worker {info.worker_id} began a new session")
         session = self.sessions[info.worker_id] = self._new_session(info.worker_id)
         self.on_event(WorkerJoined(info=info))
         self._welcome(session, stream, hello, "begins")

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from baton_core.errors import InvalidRequestError
+from baton_core.sessions.handshake import begins_after_welcome
 from baton_core.sessions.router_messages import ToRouter, ToWorker
 from baton_core.sessions.session import DEFAULT_TIMINGS, Heartbeat, SessionTimings
 from baton_core.sessions.session_outbox import Data
@@ -245,7 +246,8 @@ class SessionClient:
             stream = offered.loop_session.attach(welcome.epoch, welcome.received)
             if not offered.loop_session.is_over:
                 return offered, stream
-        if self._is_closing or (offered is not None and offered.epoch == welcome.epoch):
+        offered_epoch = 0 if offered is None else offered.epoch
+        if self._is_closing or not begins_after_welcome(welcome.epoch, offered_epoch):
             return None
         self._router_name = welcome.router_id
         session = self._session = self._new_session(welcome)

@@ -16,6 +16,7 @@ from typing import Any, Final
 import grpc
 
 from baton_core.errors import BatonError, IncompatibleWorkerError, InvalidRequestError
+from baton_core.sessions.handshake import HelloAnswer, answer_hello
 from baton_core.sessions.router_messages import ToRouter, ToWorker
 from baton_core.sessions.session import DEFAULT_TIMINGS, Heartbeat, SessionTimings
 from baton_core.sessions.session_outbox import Data
@@ -171,19 +172,24 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         """Resume the worker's session with this stream, or end it and begin another."""
         session = self._sessions.get(info.worker_id)
         known_epoch = None if session is None else session.loop_session.peer_epoch
-        if info.epoch < (known_epoch or 0):
+        answer = answer_hello(
+            info.epoch,
+            hello.router_epoch,
+            session_epoch=None if session is None else session.epoch,
+            known_epoch=known_epoch,
+        )
+        if answer is HelloAnswer.REFUSE:
             raise IncompatibleWorkerError(
                 f"worker_id is {info.worker_id!r}; allowed: a name that no worker started later has"
             )
         if info.epoch != known_epoch:
             self._callbacks.check(info)
-        if session is not None:
-            if session.epoch != hello.router_epoch and info.epoch == known_epoch:
-                session.loop_session.close(f"worker {info.worker_id} began a new session")
-            else:
-                stream = session.loop_session.attach(info.epoch, hello.received)
-                if not session.loop_session.is_over:
-                    return session, stream
+        if session is not None and answer is HelloAnswer.RESUME:
+            stream = session.loop_session.attach(info.epoch, hello.received)
+            if not session.loop_session.is_over:
+                return session, stream
+        elif session is not None:
+            session.loop_session.close(f"worker {info.worker_id} began a new session")
         session = self._sessions[info.worker_id] = self._new_session(info.worker_id)
         try:
             self._callbacks.on_joined(info)
