@@ -1,4 +1,4 @@
-"""What the ends of a new stream do with the session that the worker offers to resume.
+"""Decisions at both ends of a new stream about the session that the worker offers to resume.
 
 A worker says hello with its own epoch, which is later at each start of its process, and with the epoch of the
 session that it has with this router, which is 0 for none. The router answers with a welcome, which names the
