@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from baton_core.errors import ErrorCode, RequestError
 from baton_router.http.app_state import AppState
 from baton_router.http.errors import Failure
-from baton_router.http.json_pieces import json_pieces
+from baton_router.http.json_pieces import json_at_once, json_pieces
 from baton_router.http.middleware import adopt_request_id, request_id_of
 from baton_router.requests.validation import TRACEPARENT
 from baton_router.streams.body_memory import BodyReservation
@@ -139,6 +139,9 @@ class Call(Generic[BodyT]):
                 if not self._has_started:
                     self._is_stream = True
                     await self._watched_send(_stream_start(self.resume_token))
+                if (whole := json_at_once(chunk)) is not None:  # as almost every chunk of a stream
+                    await self._send(_body_message(b"data: %b\n\n" % whole))
+                    continue
                 async for part in self._parts(_event(json_pieces(chunk))):
                     await self._send(_body_message(part))
         if not self._has_started:

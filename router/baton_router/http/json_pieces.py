@@ -42,20 +42,28 @@ def elements_of(made: list[Element]) -> Iterable[Element]:
     return made.elements if isinstance(made, _Lazy) else made
 
 
+def json_at_once(value: object) -> bytes | None:
+    """Return the JSON of a value as msgspec writes it; None if a list in it is made while it is written."""
+    try:
+        return _encoder.encode(value)
+    except _IsLazyError:
+        return None
+
+
 def json_pieces(value: object) -> Iterator[bytes]:
     """Yield the JSON of a value as msgspec writes it; a piece is one element of a long list."""
-    try:
-        yield _encoder.encode(value)
-    except _IsLazyError:
-        match value:
-            case msgspec.Struct():
-                yield from _struct_pieces(value)
-            case _Lazy(elements=elements):
-                yield from _list_pieces(elements)
-            case list():
-                yield from _list_pieces(value)
-            case _:
-                raise TypeError(f"a list in {type(value)} is made while it is written") from None
+    if (whole := json_at_once(value)) is not None:
+        yield whole
+        return
+    match value:
+        case msgspec.Struct():
+            yield from _struct_pieces(value)
+        case _Lazy(elements=elements):
+            yield from _list_pieces(elements)
+        case list():
+            yield from _list_pieces(value)
+        case _:
+            raise TypeError(f"a list in {type(value)} is made while it is written")
 
 
 def _struct_pieces(value: msgspec.Struct) -> Iterator[bytes]:
