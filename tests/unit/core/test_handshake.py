@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from baton_core.sessions.handshake import HelloAnswer, answer_hello, begins_after_welcome
 
 CASES = (
