@@ -28,7 +28,8 @@ _ANSWER_WITHIN_S: Final = 2.0
 _READ_WITHIN_S: Final = 5.0
 MAX_CALLS: Final = 32
 """Connections at a time; one more ends the oldest that has sent no request."""
-_EVICTED_WITHIN_S: Final = 0.5
+_PLACE_WITHIN_S: Final = 5.0
+"""An ended connection's thread frees its place at once; only a starved machine takes longer."""
 _log = logging.getLogger(__name__)
 
 
@@ -211,7 +212,7 @@ class _BoundedServer(ThreadingHTTPServer):
         self._tls = tls
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._places.acquire(blocking=False) or self._makes_room():
+        if self._takes_place():
             self.silent[request] = None
             super().process_request(request, client_address)
         else:
@@ -235,10 +236,11 @@ class _BoundedServer(ThreadingHTTPServer):
         if not isinstance(error := sys.exception(), OSError):  # the client is gone, or speaks no TLS
             _log.error("a call of the metrics port failed", exc_info=error)
 
-    def _makes_room(self) -> bool:
-        """End the connection that has been silent longest, and wait for its thread."""
-        oldest = tuple(self.silent)[:1]
-        for connection in oldest:
+    def _takes_place(self) -> bool:
+        """Take a free place, else end the connection that has been silent longest and take the next."""
+        if self._places.acquire(blocking=False):
+            return True
+        for connection in tuple(self.silent)[:1]:
             with suppress(OSError):  # of the plain socket: TLS belongs to its thread
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
-        return bool(oldest) and self._places.acquire(timeout=_EVICTED_WITHIN_S)
+        return self._places.acquire(timeout=_PLACE_WITHIN_S)

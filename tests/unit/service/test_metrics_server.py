@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import http.client
 import ssl
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -111,12 +113,38 @@ def test_who_asks_is_answered_beside_more_silent_connections_than_may_be(
     async def scenario() -> None:
         with serving_metrics("127.0.0.1", 0, tls=served) as server:
             silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(40)]
-            for reader, _ in silent[:36]:
-                assert await reader.read() == b""
-            for _ in range(8):
-                answer = await asyncio.to_thread(get, server.port, "/health", trusted=trusted)
-                assert answer == (503, "still starting\n")
-            for _, writer in silent:
+            try:
+                for reader, _ in silent[:36]:
+                    assert await reader.read() == b""
+                for _ in range(8):
+                    answer = await asyncio.to_thread(get, server.port, "/health", trusted=trusted)
+                    assert answer == (503, "still starting\n")
+            finally:
+                for _, writer in silent:
+                    writer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_who_asks_is_answered_where_an_ended_connection_frees_its_place_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(metrics_server, "MAX_CALLS", 1)
+    frees = metrics_server._BoundedServer.shutdown_request
+
+    def frees_late(server: metrics_server._BoundedServer, request: Any) -> None:
+        time.sleep(0.6)
+        frees(server, request)
+
+    monkeypatch.setattr(metrics_server._BoundedServer, "shutdown_request", frees_late)
+
+    async def scenario() -> None:
+        with serving_metrics("127.0.0.1", 0) as server:
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            try:
+                for _ in range(2):
+                    assert await asyncio.to_thread(get, server.port, "/health") == (503, "still starting\n")
+            finally:
                 writer.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
