@@ -143,7 +143,7 @@ def make_logprobs(token_id: int, position: int) -> PositionLogprobs:
 
 
 def step_result(plan: StepPlan, token_id: int = 500) -> StepResult:
-    """What an engine would return that draws `token_id` everywhere."""
+    """Return the result of an engine that samples `token_id` everywhere."""
     pieces = dict(enumerate(plan.slices))
     return StepResult(
         step_id=plan.step_id,

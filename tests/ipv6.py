@@ -1,4 +1,4 @@
-"""Whether this machine can speak IPv6 to itself."""
+"""Find out whether this machine can speak IPv6 to itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Transformers computes for a model folder, loaded once: the oracle of tokens.
+"""Transformers' tokens of a model folder, loaded once: the oracle.
 
 A continuation counts only if rounding cannot change it: two implementations add in different orders.
 """

@@ -1,4 +1,4 @@
-"""What a server's OpenAPI description promises, held against what it answers."""
+"""Hold a server's responses against its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AS_ASKED: Final = frozenset(
 )
 """Paths and statuses from 500 on that are no fault of the server."""
 NOT_READ: Final = (400, b"Invalid HTTP request received.")
-"""Of what is no HTTP, before any route is looked for."""
+"""Status and body of a request that is no HTTP, before any route is looked for."""
 MAX_VALIDATED_BYTES: Final = 2**17
 _CONTROLS: Final = frozenset({"/start_profile", "/stop_profile", "/collective_rpc", "/sleep", "/wake_up"})
 """Paths whose calls workers may refuse: their message names the field, `param` does not."""
@@ -29,7 +29,7 @@ _NAMED: Final = re.compile(r".*\w is .*; allowed: .*", re.DOTALL)
 
 
 class Documented:
-    """Of one server.
+    """The OpenAPI description of one server.
 
     Args:
         address: host and port.

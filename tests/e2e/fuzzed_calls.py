@@ -47,7 +47,7 @@ NAMES: Final = ("a", "\ud800", "__class__", "x" * 5000, "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpCall:
-    """What a client does."""
+    """One HTTP call of a client."""
 
     method: str
     path: str

@@ -15,7 +15,7 @@ _CHUNK_BYTES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """What came back."""
+    """A response as it came back."""
 
     status: int
     content_type: str

@@ -52,7 +52,7 @@ class Cluster:
 
     process: subprocess.Popen[bytes]
     address: str
-    """Of gRPC."""
+    """Host and port of gRPC."""
     http_address: str
     log: Path
     channel: grpc.Channel

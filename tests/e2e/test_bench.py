@@ -17,7 +17,7 @@ COUNTERS = ("prompt_tokens_total", "generation_tokens_total")
 
 
 def counted(cluster: Cluster) -> dict[str, float]:
-    """What the router says of all of its requests."""
+    """Return the router's counts of all of its requests."""
     with urllib.request.urlopen(f"http://{cluster.http_address}/metrics", timeout=10) as answer:
         lines = [line.split() for line in answer.read().decode().splitlines() if line.startswith("vllm:")]
     return {

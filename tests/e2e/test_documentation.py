@@ -76,7 +76,7 @@ json.dump(results, sys.stdout)
 
 @pytest.fixture(scope="module")
 def ran(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
-    """What each Python example has printed, and its traceback if it failed."""
+    """Return the output of each Python example, with its traceback if it failed."""
     folder = tmp_path_factory.mktemp("examples")
     names = [str(example) for example in examples("python")]
     scripts = [folder / f"{name.replace('/', '-')}.py" for name in names]

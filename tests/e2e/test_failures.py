@@ -51,7 +51,7 @@ KINDS = (
     greedy(120, temperature=0.8, seed=4, min_tokens=100, bad_words=["a"], presence_penalty=0.5),
     greedy(120, temperature=0.8, seed=5, structured_outputs=StructuredOutputsParams(regex="[a-z ]*")),
 )
-"""What draws depend on, and what the router remembers of a text."""
+"""Requests whose sampling depends on all that the router remembers of their text."""
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from tests.e2e.every_parameter import EVERY, PROCESSOR
 from tests.e2e.processes import STOP_WITHIN_S, Family, children_of, family_of
 
 INTERRUPTED_WITHIN_S = 20.0
-"""What is interrupted would take many times as long."""
+"""Limit of an interrupted call, which would take many times as long."""
 TEXT = "import json\n\n# Read the file\n"
 ARGUMENTS = {"dtype": "float32", "logits_processors": [PROCESSOR], "reasoning_parser": "qwen3"}
 SAMPLED = SamplingParams(seed=5, temperature=0.9, top_k=50, max_tokens=20, ignore_eos=True)
@@ -47,7 +47,7 @@ def spawned() -> Iterator[LLM]:
 
 
 def without_names(outputs: list[RequestOutput]) -> list[RequestOutput]:
-    """What must be equal: names count the requests of an object, the rest depends on what it has served."""
+    """Return the outputs without request names, which count the requests of an object."""
     own = {"request_id": "", "num_cached_tokens": 0, "metrics": None, "kv_transfer_params": None}
     return [replace(output, **own) for output in outputs]
 
@@ -81,7 +81,7 @@ def stop_string(llm: LLM) -> str:
 
 @pytest.fixture(scope="module")
 def every_output(spawned: LLM) -> dict[str, tuple[RequestOutput, RequestOutput]]:
-    """Of each request in one process, and handed over from one worker to another."""
+    """Return the outputs of each request, from one process and handed over between two workers."""
     prompts = [draw_prompt(300, seed=1000 + number) for number in range(len(EVERY))]
     split = spawned.generate(prompts, list(EVERY.values()), use_tqdm=False)
     with LLM(**ARGUMENTS) as together:

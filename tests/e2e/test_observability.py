@@ -1,4 +1,4 @@
-"""What a cluster of real processes tells of itself: every service's metrics, and `baton explain`."""
+"""A cluster of real processes describes itself: every service's metrics, and `baton explain`."""
 
 from __future__ import annotations
 

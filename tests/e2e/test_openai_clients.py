@@ -31,7 +31,7 @@ MESSAGES: Final[list[Any]] = [{"role": "user", "content": QUESTION}]
 
 
 class Verdict(BaseModel):
-    """Whether something is so."""
+    """A structured answer of one boolean."""
 
     model_config = ConfigDict(extra="forbid")
     answer: Literal["yes", "no"]
@@ -74,7 +74,7 @@ def client(url: str) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def answer(client: openai.OpenAI) -> str:
-    """What the model says to `MESSAGES`, greedily."""
+    """Return the model's greedy answer to `MESSAGES`."""
     completion = client.chat.completions.create(model="tiny", messages=MESSAGES, **PLAIN)
     assert completion.choices[0].message.content
     return completion.choices[0].message.content

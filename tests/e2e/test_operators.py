@@ -1,4 +1,4 @@
-"""What an operator asks of `LLM`'s own workers: they sleep, wake up, forget, and call functions by name."""
+"""An operator has `LLM`'s own workers sleep, wake up, forget, and call functions by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Spawned:
     worker_pids: tuple[int, ...]
 
     def tokens(self) -> tuple[list[int], int | None]:
-        """What follows the prompt, and how many of its tokens were cached."""
+        """Return the tokens that follow the prompt, and how many tokens of the prompt were cached."""
         (output,) = self.llm.generate(PROMPT, greedy(12), use_tqdm=False)
         return list(output.outputs[0].token_ids), output.num_cached_tokens
 

@@ -1,4 +1,4 @@
-"""What Baton refuses at its start: exit code 2, and an error with the field, its value and what is allowed.
+"""Baton refuses bad settings at its start with exit code 2 and an error that names field, value, allowed.
 
 Further starts would not help, so nothing is started again and nothing goes on running.
 """

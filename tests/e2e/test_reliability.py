@@ -1,4 +1,4 @@
-"""What breaks elsewhere, done to one cluster of real processes: it says what it waits for, and goes on.
+"""Faults that broke other systems, done to one cluster: it says what it waits for, and goes on.
 
 Each test leaves the cluster as it was: both workers there, every block free.
 """

@@ -32,7 +32,7 @@ class Decoders:
 
 
 def admin(cluster: Cluster, *action: str) -> str:
-    """What the command prints."""
+    """Run the command and return its output."""
     command = (*BATON, "admin", *action, "--address", cluster.address, "--api-key", "the-key")
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=False)
     assert ended.returncode == 0, ended.stderr

@@ -55,7 +55,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a client saw of its request, on the wall's clock."""
+    """A request as its client saw it, in wall-clock time."""
 
     traceparent: str
     sent_ns: int

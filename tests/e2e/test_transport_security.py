@@ -35,7 +35,7 @@ KEYED: Final = {"authorization": f"Bearer {KEY}"}
 METADATA: Final = tuple(KEYED.items())
 WITHIN_S: Final = 30.0
 _GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
-"""What a ZMQ client says first that wants CURVE. Source: https://rfc.zeromq.org/spec/23/ (ZMTP 3.0)."""
+"""First bytes of a ZMQ client that wants CURVE. Source: https://rfc.zeromq.org/spec/23/ (ZMTP 3.0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Site:
     authority: Authority
     client: Pair
     stranger: Pair
-    """Of another authority."""
+    """A certificate of another authority."""
 
     def tls(self, pair: Pair | None) -> ClientTls:
         given = {"certfile": pair.certfile, "keyfile": pair.keyfile} if pair else {}
@@ -56,7 +56,7 @@ class Site:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Of the commands that are clients."""
+        """Return the TLS flags of the commands that are clients."""
         files = ("--ssl-certfile", self.client.certfile, "--ssl-keyfile", self.client.keyfile)
         return ("--ssl-ca-certs", self.authority.own.certfile, *files, "--api-key", KEY)
 
@@ -211,7 +211,7 @@ def reflected(channel: grpc.Channel, metadata: tuple[tuple[str, str], ...]) -> s
 
 
 def greeting_at(port: int) -> bytes:
-    """What a server says to such a client, as far as it says anything before it hangs up."""
+    """Return the bytes with which a server greets such a client before it hangs up."""
     heard = b""
     with socket.create_connection(("127.0.0.1", port), timeout=WITHIN_S) as connection:
         connection.sendall(_GREETING)

@@ -19,9 +19,9 @@ _LENGTHS: Final = tuple(
     if number < 2 ** (8 * size)
     for order in ("big", "little")
 )
-"""What lies about how much follows."""
+"""Bytes that lie about how much follows."""
 _MARKS: Final = (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x91" * 2000)
-"""Of msgpack: huge arrays, maps and texts of bytes, and arrays within arrays."""
+"""Msgpack with huge arrays, maps and byte strings, and with arrays within arrays."""
 _junk: Final = st.one_of(st.binary(max_size=40), st.sampled_from(_LENGTHS + _MARKS))
 
 

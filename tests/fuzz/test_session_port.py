@@ -84,7 +84,7 @@ def frame_of(content: bytes) -> str | None:
 
 
 def require_calm(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing was said as of a fault of the router's."""
+    """Fail if the router logged an error of its own."""
     said = [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info]
     assert not said, said[0].getMessage()
 

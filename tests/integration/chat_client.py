@@ -49,7 +49,7 @@ class ChattyWorker(ScriptedWorker):
 
     @property
     def spec(self) -> RequestSpec:
-        """Of the last request."""
+        """The specification of the last request."""
         return next(c.spec for c in reversed(self.commands) if isinstance(c, Generate))
 
 

@@ -13,7 +13,7 @@ from tests.integration.scripted_worker import ScriptedWorker
 PATIENT = SessionTimings(dead_after_s=120.0, max_unacknowledged=2**20)
 """A worker that gives all tokens of an answer at once waits long for its router, with many messages."""
 VOCAB_SIZE = 4096
-"""Of the bundled model."""
+"""Size of the bundled model's vocabulary."""
 _TOKENS: tuple[int, ...] = tuple(range(300, 4000))
 
 

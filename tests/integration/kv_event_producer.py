@@ -34,7 +34,7 @@ class Producer(Worker):
         self.config = kv_events_config(folder, **config)
         self.publisher = KVEventPublisher(self.config, epoch)
         self.last_sequence = 0
-        """Of the batches given to the publisher; the first says that nothing is cached."""
+        """Count of batches given to the publisher; the first says that nothing is cached."""
 
     @property
     def cached(self) -> set[bytes]:

@@ -26,7 +26,7 @@ TEXT = "The quick brown fox jumps over the lazy dog, and 你好 to all. The end 
 ANSWER = TOKENIZER.encode(TEXT)
 PROMPT = "Tell me a story."
 PATIENT_S = 10.0
-"""Of a cluster in one process, whose parts hold each other up."""
+"""Time limit in a cluster of one process, whose parts hold each other up."""
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def serving(**settings: Any) -> AsyncIterator[RouterServer]:
 
 
 def access_to(server: RouterServer) -> RouterAccess:
-    """What lets a worker in: the first of the router's keys, if it has any."""
+    """Return the key that lets a worker in: the first of the router's, if it has any."""
     return RouterAccess(key=next(iter(server._settings.http.api_keys), ""))
 
 

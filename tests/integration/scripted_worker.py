@@ -72,7 +72,7 @@ class ScriptedWorker:
         self.info = make_worker_info(name, role, **{**described, **info})
         self.commands: list[ToWorker] = []
         self.load = WorkerLoad(num_available_blocks=self.info.num_blocks)
-        """What its heartbeats say."""
+        """The load that its heartbeats report."""
         self.client: SessionClient
         self._answers = answers
         self._num_steps = num_steps
@@ -83,7 +83,7 @@ class ScriptedWorker:
 
     @property
     def router_id(self) -> str:
-        """Of the session; empty before it has joined."""
+        """Return the router's name in the session; empty before it has joined."""
         return self._router_id
 
     @property

@@ -1,4 +1,4 @@
-"""What clients are told when the router does not take their request, over HTTP and gRPC."""
+"""Clients learn over HTTP and gRPC why the router does not take their request."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Clients:
 
 @asynccontextmanager
 async def clients(worker: ScriptedWorker, **settings: Any) -> AsyncIterator[Clients]:
-    """Of a router that has heard how fast its worker is."""
+    """Yield the clients of a router that has heard how fast its worker is."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(**settings))
         await stack.enter_async_context(worker.joined(server.grpc_port, access_to(server)))

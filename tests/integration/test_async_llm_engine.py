@@ -61,7 +61,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def until_idle(engine: AsyncLLMEngine) -> None:
-    """Nothing runs, and no block is in use."""
+    """Wait until nothing runs and no block is in use."""
     while await engine._executor.load() != ExecutorLoad():  # noqa: ASYNC110  (the engine tells nobody)
         await asyncio.sleep(0.01)
 

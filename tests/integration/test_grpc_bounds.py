@@ -1,4 +1,4 @@
-"""What one gRPC connection may take of a server, and for how long."""
+"""One gRPC connection takes a bounded part of a server, for a bounded time."""
 
 from __future__ import annotations
 

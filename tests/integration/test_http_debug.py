@@ -1,4 +1,4 @@
-"""What the router tells of its requests and of its workers, and to whom."""
+"""The router shows its requests and its workers to those who may see them."""
 
 from __future__ import annotations
 

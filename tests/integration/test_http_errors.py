@@ -1,4 +1,4 @@
-"""What a client is told when something is wrong: status, field and message in OpenAI's body."""
+"""An error reaches the client with status, field and message in OpenAI's body."""
 
 from __future__ import annotations
 

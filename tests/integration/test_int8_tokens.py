@@ -41,7 +41,7 @@ def specs(name: str) -> list[RequestSpec]:
 
 
 def greedy_tokens(backend: Backend | None) -> list[dict[int, list[int]]]:
-    """Of all texts, first computed in full, then over what is cached."""
+    """Return the tokens of all texts, first computed in full, then over the cached blocks."""
     with TorchCluster(FOLDER, backend, SHAPE) as cluster:
         outcomes = [*cluster.serve(specs("first")), *cluster.serve(specs("second"))]
         if backend is not None:

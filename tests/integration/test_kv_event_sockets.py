@@ -185,7 +185,7 @@ def running(folder: Path, epoch: int) -> Iterator[subprocess.Popen[str]]:
 
 
 def worked(process: subprocess.Popen[str], first: int) -> set[bytes]:
-    """What it has cached after it computed prompts that begin with the token `first`."""
+    """Return the worker's cached blocks after it computed prompts that begin with the token `first`."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{first}\n")

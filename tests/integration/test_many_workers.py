@@ -24,7 +24,7 @@ PROMPTS = [draw_prompt(1 + 37 * number % 200, seed=number) for number in range(N
 
 @pytest.fixture(scope="module")
 def expected() -> list[list[CompletionOutput]]:
-    """What each prompt gives when everything happens in one thread."""
+    """Return the tokens of each prompt when everything happens in one thread."""
     llm = LLM(str(MODEL), dtype="float32")
     return [output.outputs for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
 

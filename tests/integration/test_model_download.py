@@ -28,7 +28,7 @@ except InvalidModelError as error:
 
 
 def load(part: str, endpoint: str, home: Path, *prefix: str, repo: str = REPO) -> str:
-    """What a process of its own says of the model: the hub's client reads its settings when imported."""
+    """Load the model in a process of its own: the hub's client reads its settings when imported."""
     proxies = {name for name in os.environ if name.lower().endswith("_proxy")}
     kept = {name: value for name, value in os.environ.items() if name not in proxies}
     settings = {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}

@@ -20,9 +20,9 @@ from baton_core.sessions.worker_info import Role
 from baton_engine.sampling.token_logprobs import LogprobsMode
 from baton_engine.sizing import KVCacheSettings
 from baton_router.main import RouterServer
+from tests.integration.controlled_cluster import operated
 from tests.integration.router_cluster import MODEL, run, serving
 from tests.integration.scripted_worker import until
-from tests.integration.test_controls import operated
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.integration.worker_cluster import KV_CACHE_BYTES, eventually, made, working
 from tests.models import make_model

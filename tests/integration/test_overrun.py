@@ -1,4 +1,4 @@
-"""What workers compute after a stop string has ended a sequence: at most two steps."""
+"""Workers compute at most two steps after a stop string has ended a sequence."""
 
 from __future__ import annotations
 

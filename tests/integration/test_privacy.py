@@ -1,4 +1,4 @@
-"""What clients say is in no log line and no span, at any level, whether it is served or refused."""
+"""Text of clients is in no log line and no span, at any level, whether it is served or refused."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Refusing(ScriptedWorker):
         self.client.send(self.router_id, failed)
 
     def _decode(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing follows."""
+        """Send nothing more."""
 
 
 def test_a_workers_refusal_is_quoted_to_the_client_and_not_in_the_log(

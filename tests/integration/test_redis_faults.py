@@ -113,7 +113,7 @@ async def _working(redis: RedisServer) -> AsyncIterator[Worker]:
 
 
 async def _address_of_other(redis: RedisServer, router: RouterServer) -> str:
-    """Of the router in its own process, as it registered."""
+    """Return the address under which the router in its own process registered."""
     async with asyncio.timeout(STARTS_WITHIN_S):
         while True:
             for key in await redis.ask("KEYS", "test:router:*"):

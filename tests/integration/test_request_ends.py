@@ -29,7 +29,7 @@ class Case:
     reference: Reference
     prompts: list[tuple[int, ...]]
     tokens: list[list[int]]
-    """What follows each prompt when nothing ends it."""
+    """The tokens that follow each prompt when nothing ends it."""
     eos_token_ids: list[int]
     """The first follows prompt 0 at once, the second and third end prompts 1 and 2 on the way."""
 

@@ -38,7 +38,7 @@ CASES = (
 
 @dataclass(slots=True)
 class Heard:
-    """What a client has of one sequence."""
+    """One sequence as a client has it."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Heard:
 
 @dataclass(slots=True)
 class Heap:
-    """What a client has of a request, whichever router it came from."""
+    """A request as a client has it, whichever router it came from."""
 
     sequences: list[Heard]
     prompt: list[pb.PositionLogprobs] = field(default_factory=list)
@@ -256,7 +256,7 @@ def test_workers_go_on_behind_the_tokens_that_a_client_tells() -> None:
 
 
 def spec_of(worker: ScriptedWorker) -> RequestSpec:
-    """Of the last request that the worker was asked for."""
+    """Return the specification of the last request that the worker was asked for."""
     return next(command.spec for command in reversed(worker.commands) if isinstance(command, Generate))
 
 

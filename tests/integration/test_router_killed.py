@@ -156,7 +156,7 @@ async def has_requests(stub: BatonStub, num_requests: int) -> bool:
 
 
 async def answers(stub: BatonStub) -> bool:
-    """Whether its router has the worker, which has computed its first steps."""
+    """Return whether its router has the worker, which has computed its first steps."""
     try:
         return bool([event async for event in stub.Generate(ask(PROMPTS[0], SAMPLED))])
     except grpc.aio.AioRpcError as error:
@@ -166,7 +166,7 @@ async def answers(stub: BatonStub) -> bool:
 
 
 async def is_idle(stub: BatonStub) -> bool:
-    """Whether the worker has nothing of the dead router's requests any more, and all of its blocks."""
+    """Return whether the worker has freed the dead router's requests and all of their blocks."""
     (worker,) = (await stub.GetModelInfo(pb.GetModelInfoRequest())).workers
     is_free = worker.num_available_blocks == worker.num_blocks
     return is_free and (worker.num_running, worker.num_waiting) == (0, 0)

@@ -1,4 +1,4 @@
-"""What holders of different keys learn of each other through a real router and worker: nothing."""
+"""Holders of different keys learn nothing of each other through a real router and worker."""
 
 from __future__ import annotations
 

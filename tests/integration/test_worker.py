@@ -33,11 +33,11 @@ from tests.integration.scripted_worker import until
 from tests.integration.worker_cluster import Gate, Said, routing, working
 
 ANSWERED_WITHIN_S = 20.0
-"""While a step is held, which may be forever."""
+"""Limit of an answer while a step is held, which may be forever."""
 HEARD_WITHIN_S = ANSWERED_WITHIN_S + 0.5
-"""What a heartbeat tells comes up to its period later."""
+"""A heartbeat's report comes up to its period later."""
 LONG = greedy(300)
-"""Goes on while another request begins."""
+"""A request that goes on while another begins."""
 MALFORMED = (
     [b""],
     [b"\xff\xff\xff"],

@@ -60,7 +60,7 @@ class Gate:
         self._condition = threading.Condition()
         self._num_let_through = math.inf
         self.is_holding = False
-        """Whether a step waits at the gate."""
+        """True while a step waits at the gate."""
 
     def close(self) -> None:
         self.let_through(0)
@@ -207,7 +207,7 @@ async def refusal_of(worker: Worker) -> str:
 
 @dataclass(slots=True)
 class Said:
-    """What workers have said to the router's core so far, and the last load of each."""
+    """The workers' messages to the router's core so far, and the last load of each."""
 
     messages: list[ToRouter] = field(default_factory=list)
     speakers: list[str] = field(default_factory=list)

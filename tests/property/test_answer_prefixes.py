@@ -1,4 +1,4 @@
-"""What a parser has shown of a text depends on the text alone: so an answer can be gone on with anywhere."""
+"""A parser's output depends on the text alone, so an answer can be continued anywhere."""
 
 from __future__ import annotations
 

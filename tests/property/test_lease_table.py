@@ -43,12 +43,12 @@ ACTIONS = {
     "confirm": 3,
     "release": 1,
 }
-"""What may happen next, and how often. Messages get lost by not being sent."""
+"""Events that may happen next, by weight. Messages get lost by not being sent."""
 
 
 @dataclass
 class Consumer:
-    """What a consumer may rely on: blocks that were offered, until when it may read them."""
+    """A consumer's rights: the blocks that it was offered, until when it may read them."""
 
     request_id: str
     lease_until: float = 0.0

@@ -52,7 +52,7 @@ def content(group: int, token_ids: list[int], position: int) -> int:
 
 
 def visible(window: int | None, position: int) -> range:
-    """What the token at `position` sees before itself."""
+    """Return the tokens that the one at `position` sees before itself."""
     return range(0 if window is None else max(0, position - window + 1), position)
 
 
@@ -67,11 +67,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.alive: dict[Sequence, int] = {}
         """Every sequence that has not ended, with the output tokens it wants."""
         self.plans: deque[StepPlan] = deque()
-        """Those in flight."""
+        """Steps in flight."""
         self.results: deque[StepResult] = deque()
-        """Of the first ones, which the engine has computed."""
+        """Results of the first steps, which the engine has computed."""
         self.last = StepResult(step_id=0, sampled=())
-        """What the engine computed last."""
+        """Result of the step that the engine computed last."""
         self.foreign: list[int] = []
         self.told: dict[Sequence, list[PositionLogprobs]] = {}
         """Log-probabilities of the prompt of each sequence."""

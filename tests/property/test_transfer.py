@@ -32,7 +32,7 @@ ACTIONS = {
     "end_lease": 0.2,
     "give_up": 0.3,
 }
-"""What may happen next, and how often."""
+"""Events that may happen next, by weight."""
 
 
 class Play:

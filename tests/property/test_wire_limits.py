@@ -77,7 +77,7 @@ VOCABULARY = PositionLogprobs(
 
 
 def sent(message: ToRouter) -> list[ToRouter]:
-    """What arrives of it; each part fits a message of gRPC."""
+    """Return the message as it arrives; each part fits a message of gRPC."""
     data = [encode_report(part) for part in split_report(message)]
     for number, one in enumerate(data, start=2**63):
         one.number = number

@@ -1,4 +1,4 @@
-"""What no router and no worker could mean is refused by field."""
+"""Messages that no router and no worker could mean are refused by field."""
 
 from __future__ import annotations
 

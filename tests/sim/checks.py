@@ -1,4 +1,4 @@
-"""What must hold of a simulated cluster and its outcomes when the requests are over."""
+"""Check a simulated cluster and its outcomes when the requests are over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a simulated router must remember of every request that is over."""
+"""Check a simulated router's record of every request that is over."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def submit(cluster: Cluster, name: str, at_s: float, *, tenant: str, priority: i
 
 
 def finished(cluster: Cluster, prefix: str = "") -> list[str]:
-    """Those that were served, in the order of their first tokens; all others were told to come again."""
+    """Return the served requests in the order of their first tokens; all others were told to come again."""
     outcomes = {name: one for name, one in cluster.router.outcomes.items() if name.startswith(prefix)}
     for outcome in outcomes.values():
         check_tokens(outcome)

@@ -12,7 +12,7 @@ from tests.sim.test_roles import check_nothing_lost, make_cluster, submit
 
 ROLES = {"p": Role.PREFILL, "m": Role.MIXED, "d": Role.DECODE}
 WITHIN_S = 0.4
-"""Of a departure: shorter than some requests."""
+"""Time limit of a graceful shutdown, shorter than some requests."""
 STARTED_AFTER_S = 0.5
 """From the end of a worker to its successor."""
 

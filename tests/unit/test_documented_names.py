@@ -1,4 +1,4 @@
-"""What the documents name exists: files, headings and flags everywhere, functions in docs/architecture.md."""
+"""Names in the documents exist: files, headings and flags everywhere, functions in docs/architecture.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds for every source file: what it may not load, how long it is, where settings come from."""
+"""Every source file keeps to limits: what it may load, how long it is, where settings come from."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def modules_of(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 
 def is_evaluation(call: ast.Call) -> bool:
-    """Whether a call runs what it is given, or can be made to by it."""
+    """Return whether a call runs its argument as code, or can be made to."""
     called = ast.unparse(call.func)
     if called == "torch.load":
         return "weights_only=True" not in [ast.unparse(keyword) for keyword in call.keywords]
@@ -92,7 +92,7 @@ def test_files_and_functions_can_be_read_at_one_sitting(sources: Sources) -> Non
 
 
 def is_kernel(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Whether Triton compiles it, which inlines what it calls but reads best in one piece."""
+    """Return whether Triton compiles it: its calls are inlined, but it reads best in one piece."""
     return any(ast.unparse(one).startswith("triton.jit") for one in function.decorator_list)
 
 

@@ -28,7 +28,7 @@ from baton_simulator.capacity.worker_mix import lost_workers, parse_mix, racks
 from baton_worker.core.scheduler_config import SchedulerConfig
 
 REQUESTS_PER_WORKER: Final = 256
-"""That the one simulated router takes at a time, for it stands for as many as the fleet needs."""
+"""Requests that the one simulated router takes at a time: it stands for as many as the fleet needs."""
 _SLO: Final = re.compile(r"(ttft|tpot)=([0-9]*\.?[0-9]+)(ms|s)?")
 
 

@@ -20,7 +20,7 @@ DEFAULT_OVERHEAD_S: Final = 0.002
 MEASURED_LINK: Final = 1e9
 """Bytes per second between workers whose profile tells only of steps, unless it is said."""
 MEASURED_TOKENS: Final = 1_000_000
-"""That their caches hold, unless it is said."""
+"""Tokens that a worker's cache holds whose profile tells only of steps, unless a flag sets them."""
 
 
 class SliceCost(Protocol):

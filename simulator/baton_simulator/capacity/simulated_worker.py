@@ -68,7 +68,7 @@ class Wires(Protocol):
     def to_worker(self, worker_id: str, event: WorkerEvent) -> None: ...
 
     def link_of(self, worker_id: str) -> Link | None:
-        """None of a worker that is gone."""
+        """Return the link of a worker, or None once the worker is gone."""
         ...
 
 

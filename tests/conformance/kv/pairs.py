@@ -19,7 +19,7 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.worker_events import BlockPull, Pull, PullDone
 from baton_kernels.cpu.selection import select_copy
 from baton_kv.auto import AutoConnector
-from baton_kv.connector import KVConnector
+from baton_kv.connector import KVConnector, ProducerUnreachableError
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.nixl import NixlConnector
 from baton_kv.nixl_library import find_build
@@ -47,7 +47,7 @@ def make_in_process(copy: CopyRows = copy_rows) -> MakeConnector:
 
 
 def native_copy() -> CopyRows:
-    """What workers copy with."""
+    """Return the copy function that workers use."""
     copy = select_copy()
     assert copy is not None
     return copy
@@ -165,3 +165,20 @@ def run_pull(worker: Worker, pull: Pull) -> PullDone:
     (outcome,) = worker.collect(1)
     assert outcome.pull_id == pull.pull_id
     return outcome
+
+
+def why_unreachable(consumer: Worker, description: bytes) -> str:
+    """Return the error of a pool that cannot be reached, from its connect or else from the first pull."""
+    pull = Pull(
+        pull_id=1,
+        source=make_source(PRODUCER, epoch=1),
+        blocks=(BlockPull(remote_block_id=0, local_block_id=0),),
+    )
+    try:
+        consumer.connector.connect(PRODUCER, description)
+    except ProducerUnreachableError as error:
+        assert run_pull(consumer, pull).failed_block_ids == (0,)
+        return str(error)
+    outcome = run_pull(consumer, pull)
+    assert outcome.failed_block_ids == (0,)
+    return outcome.error

@@ -33,7 +33,7 @@ def main(transport: str, epoch: int, host: str, spec: KVSpec) -> None:
 
 
 def pattern(epoch: int, block_id: int, spec: KVSpec = SMALL) -> torch.Tensor:
-    """What the producer of an epoch has in a block: `spec.block_shape`."""
+    """Return the contents of a block of an epoch's producer, of shape `spec.block_shape`."""
     generator = torch.Generator().manual_seed(1000 * epoch + block_id)
     return torch.randn(spec.block_shape, generator=generator).to(getattr(torch, spec.dtype))
 

@@ -1,4 +1,4 @@
-"""What every backend promises, over one producer and one consumer in this process."""
+"""Every backend keeps the same promises to one producer and one consumer in this process."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
-from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
-from baton_core.worker.worker_events import BlockPull, Pull
-from baton_kv.connector import InvalidBlocksError, ProducerUnreachableError, VerifiesBy
-from tests.builders import make_source
+from baton_core.errors import InvalidConfigError
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.worker.worker_events import Pull
+from baton_kv.connector import InvalidBlocksError, VerifiesBy
 from tests.conformance.kv.pairs import (
     LARGE,
     MANY,
     PRODUCER,
     SMALL,
     Site,
-    Worker,
     make_pull,
     open_site,
     run_pull,
+    why_unreachable,
 )
 
 block_maps = st.dictionaries(st.integers(0, 15), st.integers(0, 15), max_size=16)
@@ -215,79 +213,6 @@ def test_outcomes_come_in_the_order_of_the_pulls(site: Site) -> None:
     for pull_id in (5, 3, 4):
         consumer.connector.pull(make_pull(producer, {pull_id: pull_id}, pull_id=pull_id))
     assert [outcome.pull_id for outcome in consumer.collect(3)] == [5, 3, 4]
-
-
-def changed(worker: Worker, **changes: object) -> bytes:
-    """The description of a worker's pool, with other values."""
-    return msgspec.msgpack.encode(msgspec.msgpack.decode(worker.connector.describe()) | changes)
-
-
-def why_unreachable(consumer: Worker, description: bytes) -> str:
-    """What is said of a pool that cannot be reached: by its connect, or else by the first pull."""
-    pull = Pull(
-        pull_id=1,
-        source=make_source(PRODUCER, epoch=1),
-        blocks=(BlockPull(remote_block_id=0, local_block_id=0),),
-    )
-    try:
-        consumer.connector.connect(PRODUCER, description)
-    except ProducerUnreachableError as error:
-        assert run_pull(consumer, pull).failed_block_ids == (0,)
-        return str(error)
-    outcome = run_pull(consumer, pull)
-    assert outcome.failed_block_ids == (0,)
-    return outcome.error
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("layout", SMALL.layout.replace("2x2x2x4x4", "1x2x2x4x4")),
-        ("k_axes", "HTT"),
-        ("version", 99),
-        ("num_blocks", 0),
-    ],
-)
-def test_a_pool_that_does_not_fit_is_refused_by_name(site: Site, field: str, value: object) -> None:
-    producer, consumer = site.worker(), site.worker()
-    with pytest.raises(IncompatibleWorkerError, match=field):
-        consumer.connector.connect(PRODUCER, changed(producer, **{field: value}))
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        replace(SMALL, dtype="float32"),
-        replace(SMALL, block_size=8),
-        replace(SMALL, num_kv_heads=4),
-        replace(SMALL, groups=(KVGroup(layers=(0,)), KVGroup(layers=(1,)))),
-    ],
-)
-def test_a_cache_of_another_kind_is_refused_with_both_layouts(site: Site, other: KVSpec) -> None:
-    consumer = site.worker()
-    with pytest.raises(IncompatibleWorkerError) as caught:
-        consumer.connector.connect(PRODUCER, site.worker(other).connector.describe())
-    assert f"layout of the peer's pool is {other.layout!r}; allowed: {SMALL.layout!r}" in str(caught.value)
-
-
-def test_a_pool_that_is_offered_another_way_is_refused(site: Site) -> None:
-    producer, consumer = site.worker(), site.worker()
-    with pytest.raises(IncompatibleWorkerError, match="transport of the peer's pool is 'pigeon'; allowed:"):
-        consumer.connector.connect(
-            PRODUCER, changed(producer, offers=[{"transport": "pigeon", "address": "loft"}])
-        )
-
-
-def test_a_description_that_cannot_be_read_is_refused(site: Site) -> None:
-    with pytest.raises(IncompatibleWorkerError, match="description"):
-        site.worker().connector.connect(PRODUCER, b"\xc1nonsense")
-
-
-def test_a_pool_that_is_not_where_it_is_said_to_be_is_unreachable(site: Site) -> None:
-    producer, consumer = site.worker(), site.worker()
-    offers = msgspec.msgpack.decode(producer.connector.describe())["offers"]
-    nowhere = [offer | {"address": "nobody"} for offer in offers]
-    assert "address is 'nobody'" in why_unreachable(consumer, changed(producer, offers=nowhere))
 
 
 def test_a_description_outlives_its_holder_in_vain(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""What only NIXL does: other processes, with and without a one-sided way, and producers that go away."""
+"""NIXL alone reads from other processes, with and without one-sided reads, and outlives their producers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only shared memory promises: separate processes, read-only pools, nothing left behind."""
+"""Shared memory alone promises separate processes, read-only pools, and that nothing is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only TCP promises: producers that are lost, silent or replaced end orders, and nothing else."""
+"""TCP alone ends the orders of producers that are lost, silent or replaced, and no others."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class PlainEnd:
         self._connection.send(frame(message, *payload))
 
     def has_heard(self) -> bool:
-        """Whether a whole frame has come."""
+        """Return whether a whole frame has come."""
         self._take()
         return len(self._heard) >= 8 and len(self._heard) >= 8 + sum(struct.unpack_from("!II", self._heard))
 

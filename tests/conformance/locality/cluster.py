@@ -154,7 +154,7 @@ class ListeningRouter:
             await self._server.stop(0.5)
 
     def heard(self, router_id: str) -> tuple[LoadReservation, ...]:
-        """What that router has given, as far as this one was told."""
+        """Return the load that the router gave, as this one heard of it."""
         return self._given_by_others.get(router_id, ())
 
     def _hear(self, told: PrefixUpdate | PeerLoad) -> None:
@@ -167,11 +167,11 @@ class ListeningRouter:
         return {info.worker_id for info, _ in self.router.fleet.workers()}
 
     def holds(self, worker: CachingWorker, numbers: Iterable[int]) -> set[int]:
-        """Those of the blocks that this router believes the worker to have."""
+        """Return the blocks that this router believes the worker to have."""
         return {number for number in numbers if self._believes(worker.name, block(number))}
 
     def knows(self, worker: CachingWorker, numbers: Collection[int]) -> bool:
-        """Whether it believes the truth about these blocks of a worker that it has."""
+        """Return whether the router's view of these blocks of a worker is the truth."""
         return worker.name in self.workers and self.holds(worker, numbers) == worker.blocks & {*numbers}
 
     def _believes(self, worker_id: str, block_hash: bytes) -> bool:

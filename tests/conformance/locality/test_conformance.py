@@ -1,4 +1,4 @@
-"""What a router knows of its workers' caches, whichever way it hears of them."""
+"""A router knows the same of its workers' caches whichever way it hears of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Redis loses or gets wrong: routers go on with what they know, and the truth comes back by itself."""
+"""Redis may lose or garble anything: routers go on with what they know, and the truth comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is taken, who waits, and who is refused with which reason and delay."""
+"""Requests are taken, wait, or are refused with a reason and a delay."""
 
 from __future__ import annotations
 

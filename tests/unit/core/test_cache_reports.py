@@ -1,4 +1,4 @@
-"""What a worker tells of its cache: numbered changes, and events from which a follower rebuilds it."""
+"""A worker reports its cache: numbered changes, and events from which a follower rebuilds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower makes of batches that are late, lost, repeated, or of a producer that started again."""
+"""A follower copes with batches that are late, lost or repeated, and with a producer that started again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def stored(*hashes: bytes | int, epoch: int | None = 1, medium: str = "GPU", gro
 
 
 def batch(sequence: int, *events: KVEvent, epoch: int | None = 1) -> KVEventBatch:
-    """What a producer says under this number: by default that it stored a block that is called like it."""
+    """Return the producer's batch of this number; by default it stored a block of the same number."""
     named = events or (stored(b"%d-%d" % (epoch or 0, sequence), epoch=epoch),)
     return KVEventBatch(ts=float(sequence + 1000 * (epoch or 0)), events=named)
 

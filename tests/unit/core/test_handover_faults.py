@@ -1,4 +1,4 @@
-"""What may go wrong while a prompt's blocks move between two workers, and who owns them then."""
+"""Every block has one owner, whatever goes wrong while a prompt's blocks move between two workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is ahead of a request at a worker: own ledger, others' ledgers and the worker's report, each once."""
+"""The load ahead of a request counts own and others' reservations and the worker's report once each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker tells of each request once it is over: when what happened, and where its prompt came from."""
+"""A worker reports the phases of each request once it is over, and the sources of its prompt."""
 
 from __future__ import annotations
 

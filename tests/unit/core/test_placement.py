@@ -96,7 +96,7 @@ IDLE: dict[str, Any] = {
 
 
 def num_bytes_of_a_block(num_tokens: int) -> int:
-    """Of 32 tokens: those of a model of half a billion parameters, of 8 billion for longer prompts."""
+    """Return the bytes of 32 tokens: half a billion parameters, 8 billion for longer prompts."""
     return 32 * (12_288 if num_tokens < 1000 else 131_072)
 
 

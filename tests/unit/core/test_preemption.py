@@ -1,4 +1,4 @@
-"""Who gives way when blocks run out, and how siblings part: in exact block ids."""
+"""Preemption when blocks run out, and how sibling sequences part, in exact block ids."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def make_index(**stored: bytes) -> PrefixIndex:
 
 
 def counted(index: PrefixIndex, hashes: Sequence[bytes], worker_ids: Iterable[str]) -> dict[str, int]:
-    """Of these workers, those that hold nothing with 0."""
+    """Return the cached blocks of these workers, 0 for those that hold none."""
     found = index.num_cached_blocks(hashes)
     return {worker_id: found.get(worker_id, 0) for worker_id in worker_ids}
 

@@ -1,4 +1,4 @@
-"""Who comes first under priorities, and who gives way: lower values first, then first come."""
+"""Priorities order who comes first and who gives way: lower values first, then first come."""
 
 from __future__ import annotations
 

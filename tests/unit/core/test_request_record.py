@@ -1,4 +1,4 @@
-"""What a router's core remembers of a request, in every way it can go."""
+"""A router's core records a request in every way that it can go."""
 
 from __future__ import annotations
 

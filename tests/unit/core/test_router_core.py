@@ -1,4 +1,4 @@
-"""What a router does across requests: acceptance, names, limits, several requests at once."""
+"""A router across requests: acceptance, names, limits, several requests at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step computes, in exact tokens and block ids: budget, order, prefix hits, ends."""
+"""A step computes exact tokens and block ids: budget, order, prefix hits, ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client sees of its sequences: each token once, none after the end."""
+"""A client sees each token of its sequences once, and none after the end."""
 
 from __future__ import annotations
 

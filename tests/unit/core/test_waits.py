@@ -1,4 +1,4 @@
-"""What a line knows of its own speed, and of the requests in it."""
+"""A queue knows its own speed, and the requests in it."""
 
 from __future__ import annotations
 

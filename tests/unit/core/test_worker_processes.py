@@ -1,4 +1,4 @@
-"""What a router knows of workers that are not registered, from the launcher that starts them."""
+"""A router knows workers that are not registered from the launcher that starts them."""
 
 from __future__ import annotations
 

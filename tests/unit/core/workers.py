@@ -82,7 +82,7 @@ class Worker:
         return self.feed(StepDone(result=step_result(plan, token_id)), now=now)
 
     def heard(self, kind: type) -> list[Any]:
-        """What the router was told of one kind."""
+        """Return the router's messages of one kind."""
         return [message for message in self.told if isinstance(message, kind)]
 
     def take_told(self) -> list[Any]:
@@ -107,7 +107,7 @@ class Pair:
         self.pulls: list[Pull] = []
         self.num_pulled_blocks = 0
         self.is_cut = False
-        """Nothing passes between the two any more."""
+        """True once no message passes between the two any more."""
         self.broken_blocks: set[int] = set()
         """Producer's blocks whose content arrives wrong."""
 

@@ -58,7 +58,7 @@ def message_of(text: str, form: ChoiceOptions = FORM, reason: str = "stop") -> d
 
 
 def joined(texts: list[str], form: ChoiceOptions = FORM) -> dict[str, Any]:
-    """What a client makes of a stream."""
+    """Join a stream's chunks as a client does."""
     stream = writer(form)
     pieces = [stream.piece(delta(text)) for text in texts] + [stream.piece(delta("", "stop"))]
     parts: dict[str, Any] = {"content": "", "reasoning": "", "tool_calls": {}}

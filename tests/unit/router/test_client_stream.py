@@ -40,7 +40,7 @@ def output(token_ids: tuple[int, ...], index: int = 0, reason: FinishReason | No
 
 
 def events_of(stream: ClientStream) -> list[GenerationEvent]:
-    """What waits in a stream that has its end."""
+    """Return the events that wait in a stream that has its end."""
 
     async def read() -> list[GenerationEvent]:
         events = []

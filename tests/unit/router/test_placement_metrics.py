@@ -1,4 +1,4 @@
-"""What is counted of a router's decisions."""
+"""A router counts its decisions."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.unit.router.folders import byte_level_json, write_model_folder
 HI = Conversation(messages=({"role": "user", "content": "hi"},))
 BROKEN_FORM = StructuredOutputsParams(regex="[")
 MARKERS = ReasoningMarkers(start="<|im_start|>", end="<|im_end|>")
-"""Of a model whose special tokens these would be."""
+"""Markers that are special tokens of the model."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What a router tells a trace of a request, made of its record."""
+"""A router makes the spans of a request from its record."""
 
 from __future__ import annotations
 

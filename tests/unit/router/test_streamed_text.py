@@ -45,7 +45,7 @@ class Kind:
         return picked or self.backend.encode("你😀é", add_special_tokens=False).ids
 
     def at_once(self, token_ids: Sequence[int], *, skip: bool, prompt: Sequence[int] = ()) -> str:
-        """What the output adds to the prompt's text when both are decoded together."""
+        """Return the text that the output adds to the prompt's when both are decoded together."""
         decode = self.tokenizer.decode
         before = decode(prompt, skip_special_tokens=skip)
         text = decode((*prompt, *token_ids), skip_special_tokens=skip)
@@ -53,7 +53,7 @@ class Kind:
         return text[len(before) :]
 
     def by_bytes(self, token_ids: Sequence[int], *, skip: bool) -> str:
-        """What tokens of byte fallback spell, put together from bytes instead of by the library."""
+        """Spell tokens of byte fallback from their bytes instead of by the library."""
         data = b""
         for token_id in token_ids:
             added = self.backend.get_added_tokens_decoder().get(token_id)

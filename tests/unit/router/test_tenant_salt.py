@@ -1,4 +1,4 @@
-"""Who shares cached prefixes with whom."""
+"""Tenants share cached prefixes with those of the same salt alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of this folder share."""
+"""Fixtures that tests of this folder share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process does with the files that it may open."""
+"""A process raises its limit of open files and keeps a reserve."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log line says."""
+"""A log line has its time, level, fields and message."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ Key = tuple[str, tuple[str, ...]]
 
 
 def types_of(page: Exposition) -> dict[str, str]:
-    """Of each family, by its name without `_total`."""
+    """Return the type of each family by its name without `_total`."""
     return {family.name: family.type for family in text_string_to_metric_families(page.text().decode())}
 
 

@@ -1,4 +1,4 @@
-"""What fleets are asked: ratios, loads, losses, and the groups of workers that they are asked about."""
+"""Fleets are asked of ratios, loads and losses, and of groups of workers."""
 
 from __future__ import annotations
 
