@@ -30,8 +30,7 @@ class _PeerMessage(msgspec.Struct, frozen=True, tag=True):
     """A message about one transfer."""
 
     transfer_id: str
-    producer_epoch: int = msgspec.field(name="holder_epoch")
-    """The producer's epoch; the wire keeps its older name."""
+    producer_epoch: int
 
 
 class Subscribe(_PeerMessage, frozen=True, tag=True):

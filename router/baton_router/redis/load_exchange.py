@@ -142,12 +142,12 @@ class LoadExchange:
         if not self._tail.has_begun:
             await self._tail.begin()
         for fields in await self._tail.read():
-            self._update(fields[b"ledger"])
+            self._update(fields[b"load"])
 
     async def _registry_step(self) -> None:
         """Read all loads now and then, which also shows the living routers."""
         keys = self._link.keys
-        found = await self._read_routers((keys.routers,), (keys.router_prefix, "ledger"))
+        found = await self._read_routers((keys.routers,), (keys.router_prefix, "load"))
         living = {self._update(encoded) for encoded in found}
         self._publish_all(self._peers.drop_missing(self._loop.time(), living))
         await asyncio.sleep(RENEW_S)

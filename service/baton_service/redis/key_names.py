@@ -41,7 +41,7 @@ class Keys:
 
     @property
     def router_prefix(self) -> str:
-        """Before a router's id: a hash, under its lease: `record` and `ledger`."""
+        """Before a router's id: a hash, under its lease: `record` and `load`."""
         return f"{self.namespace}:router:"
 
     def router(self, router_id: str) -> str:
@@ -50,4 +50,4 @@ class Keys:
     @property
     def router_loads(self) -> str:
         """Stream of the routers' loads."""
-        return f"{self.namespace}:ledgers"
+        return f"{self.namespace}:loads"

@@ -87,19 +87,19 @@ return {known[1], known[2], table.concat(redis.call('SMEMBERS', KEYS[2]))}
 """
 
 PUT_ROUTER: Final = """
--- KEYS routers router ledgers; ARGV router_id lease_ms max_entries record ledger is_new
+-- KEYS routers router loads; ARGV router_id lease_ms max_entries record load is_new
 redis.call('SADD', KEYS[1], ARGV[1])
-redis.call('HSET', KEYS[2], 'record', ARGV[4], 'ledger', ARGV[5])
+redis.call('HSET', KEYS[2], 'record', ARGV[4], 'load', ARGV[5])
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
-if ARGV[6] == '1' then redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[3], '*', 'ledger', ARGV[5]) end
+if ARGV[6] == '1' then redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[3], '*', 'load', ARGV[5]) end
 return 1
 """
 
 RELEASE_ROUTER: Final = """
--- KEYS routers router ledgers; ARGV router_id max_entries ledger
+-- KEYS routers router loads; ARGV router_id max_entries load
 redis.call('SREM', KEYS[1], ARGV[1])
 redis.call('DEL', KEYS[2])
-redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[2], '*', 'ledger', ARGV[3])
+redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[2], '*', 'load', ARGV[3])
 return 1
 """
 

@@ -1,4 +1,4 @@
-"""The router's workers: who may join, what they hold, and the ledger of what they were given."""
+"""The router's workers: who may join, what they hold, and the reservations for what they were given."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def test_a_worker_that_returns_has_an_empty_cache() -> None:
     assert fleet.source("w") == make_source("w", epoch=2)
 
 
-def test_the_ledger_counts_what_is_given_and_taken_back() -> None:
+def test_reservations_count_what_is_given_and_taken_back() -> None:
     fleet = make_fleet("w")
     spec = make_request()
     reservations = (

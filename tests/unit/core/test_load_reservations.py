@@ -44,7 +44,7 @@ def test_a_report_counts_what_was_given_before_it_once_and_what_comes_later_besi
     assert queue.num_tokens == 300
 
 
-def test_what_a_report_has_beyond_the_ledgers_is_the_workers_own() -> None:
+def test_what_a_report_has_beyond_the_reservations_is_the_workers_own() -> None:
     queue = TokenQueue()
     queue.change(100)
     queue.report(160)

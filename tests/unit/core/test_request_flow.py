@@ -298,7 +298,7 @@ def test_blocks_that_nobody_takes_in_fifteen_seconds_are_computed_again_where_th
     assert any(isinstance(message, Prefill) and message.spec.resumed for _, message in sent)
 
 
-def test_the_ledger_survives_a_refusing_worker_that_leaves_and_returns() -> None:
+def test_reservations_survive_a_refusing_worker_that_leaves_and_returns() -> None:
     client = client_in(FlowState.AWAITING_DECODE)
     client.feed(WorkerLeft(worker_id="d", reason="it restarts"))
     client.join("d")

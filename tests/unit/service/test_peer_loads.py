@@ -12,7 +12,7 @@ def load(number: int, router_id: str = "r2", reservations: tuple[LoadReservation
     return RouterLoad(router_id=router_id, number=number, reservations=reservations)
 
 
-def test_a_ledger_is_told_once_and_an_older_one_never() -> None:
+def test_a_load_is_published_once_and_an_older_one_never() -> None:
     peers = PeerLoads("r1")
     assert peers.update(0.0, load(2)) == PeerLoad(router_id="r2", reservations=ONE)
     assert peers.update(0.1, load(2)) is None
@@ -20,7 +20,7 @@ def test_a_ledger_is_told_once_and_an_older_one_never() -> None:
     assert peers.update(0.3, load(3, reservations=())) == PeerLoad(router_id="r2", reservations=())
 
 
-def test_a_routers_own_ledger_and_one_without_a_change_are_not_told() -> None:
+def test_a_routers_own_load_and_one_without_a_change_are_not_published() -> None:
     peers = PeerLoads("r1")
     assert peers.update(0.0, load(7, "r1")) is None
     assert peers.update(0.0, load(0, reservations=())) is None
@@ -36,7 +36,7 @@ def test_a_router_that_redis_does_not_have_any_more_has_given_nothing() -> None:
     assert peers.update(3.5, load(1)) == PeerLoad(router_id="r2", reservations=ONE), "it is back"
 
 
-def test_a_ledger_is_believed_no_longer_than_its_lease_when_redis_is_away() -> None:
+def test_a_load_is_believed_no_longer_than_its_lease_when_redis_is_away() -> None:
     peers = PeerLoads("r1")
     peers.update(10.0, load(1))
     assert peers.expire(10.0 + LEASE_S - 0.1) == []
