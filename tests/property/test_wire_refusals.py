@@ -76,8 +76,8 @@ def logprobs(token_ids: list[int], values: list[float], ranks: list[int]) -> pb.
         ("logits_processors", make_sampling(logits_processors=["name"])),
         ("extra_args", make_sampling(extra_args_json="[1]")),
         ("extra_args", make_sampling(extra_args_json="{")),
-        ("structured_outputs", make_sampling(structured_outputs=pb.OutputForm())),
-        ("structured_outputs", make_sampling(structured_outputs=pb.OutputForm(regex="a", grammar="b"))),
+        ("structured_outputs", make_sampling(structured_outputs=pb.OutputGrammar())),
+        ("structured_outputs", make_sampling(structured_outputs=pb.OutputGrammar(regex="a", grammar="b"))),
         (
             "repetition_detection.min_count",
             make_sampling(repetition_detection=pb.RepetitionRule(max_pattern_size=3)),

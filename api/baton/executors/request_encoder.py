@@ -54,7 +54,7 @@ def encode_params(params: SamplingParams) -> pb.SamplingParams:
         logits_processors=[require_name("logits_processors", one) for one in params.logits_processors],
     )
     if params.structured_outputs is not None:
-        message.structured_outputs.CopyFrom(_encode_form(params.structured_outputs))
+        message.structured_outputs.CopyFrom(_encode_structured_outputs(params.structured_outputs))
     if (detection := params.repetition_detection) is not None:
         message.repetition_detection.max_pattern_size = detection.max_pattern_size
         message.repetition_detection.min_pattern_size = detection.min_pattern_size
@@ -64,10 +64,10 @@ def encode_params(params: SamplingParams) -> pb.SamplingParams:
     return message
 
 
-def _encode_form(form: StructuredOutputsParams) -> pb.StructuredOutputs:
-    message = pb.StructuredOutputs(disable_any_whitespace=form.disable_any_whitespace)
-    if form.kind == "choice":
-        message.choice.choices.extend(form.choice)
+def _encode_structured_outputs(given: StructuredOutputsParams) -> pb.StructuredOutputs:
+    message = pb.StructuredOutputs(disable_any_whitespace=given.disable_any_whitespace)
+    if given.kind == "choice":
+        message.choice.choices.extend(given.choice)
     else:
-        setattr(message, form.kind, getattr(form, form.kind))
+        setattr(message, given.kind, getattr(given, given.kind))
     return message

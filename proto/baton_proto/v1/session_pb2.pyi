@@ -337,14 +337,14 @@ class Sampling(_message.Message):
     logprob_token_ids: _containers.RepeatedScalarFieldContainer[int]
     logit_bias: _containers.ScalarMap[int, float]
     allowed_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    structured_outputs: OutputForm
+    structured_outputs: OutputGrammar
     repetition_detection: RepetitionRule
     logits_processors: _containers.RepeatedScalarFieldContainer[str]
     extra_args_json: str
     skips_prefix_cache: bool
-    def __init__(self, n: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., max_tokens: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., structured_outputs: _Optional[_Union[OutputForm, _Mapping]] = ..., repetition_detection: _Optional[_Union[RepetitionRule, _Mapping]] = ..., logits_processors: _Optional[_Iterable[str]] = ..., extra_args_json: _Optional[str] = ..., skips_prefix_cache: bool = ...) -> None: ...
+    def __init__(self, n: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., ignore_eos: bool = ..., max_tokens: _Optional[int] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., min_tokens: _Optional[int] = ..., logprobs: _Optional[int] = ..., prompt_logprobs: _Optional[int] = ..., logprob_token_ids: _Optional[_Iterable[int]] = ..., logit_bias: _Optional[_Mapping[int, float]] = ..., allowed_token_ids: _Optional[_Iterable[int]] = ..., structured_outputs: _Optional[_Union[OutputGrammar, _Mapping]] = ..., repetition_detection: _Optional[_Union[RepetitionRule, _Mapping]] = ..., logits_processors: _Optional[_Iterable[str]] = ..., extra_args_json: _Optional[str] = ..., skips_prefix_cache: bool = ...) -> None: ...
 
-class OutputForm(_message.Message):
+class OutputGrammar(_message.Message):
     __slots__ = ("json", "regex", "choice", "grammar", "json_object", "structural_tag", "disable_any_whitespace", "backend")
     JSON_FIELD_NUMBER: _ClassVar[int]
     REGEX_FIELD_NUMBER: _ClassVar[int]

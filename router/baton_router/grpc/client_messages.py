@@ -144,7 +144,7 @@ def _read_sampling(message: pb.SamplingParams) -> dict[str, Any]:
 
 
 def _read_structured_outputs(message: pb.StructuredOutputs) -> StructuredOutputsParams:
-    which = message.WhichOneof("form")
+    which = message.WhichOneof("constraint")
     if which is None:
         raise InvalidRequestError("structured_outputs", None, "one of its forms")
     value = tuple(message.choice.choices) if which == "choice" else getattr(message, which)

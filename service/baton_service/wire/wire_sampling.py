@@ -42,7 +42,7 @@ def encode_sampling(params: SamplingParams) -> pb.Sampling:
         skips_prefix_cache=not params.reads_prefix_cache,
     )
     if params.structured_outputs is not None:
-        sampling.structured_outputs.CopyFrom(pb.OutputForm(**asdict(params.structured_outputs)))
+        sampling.structured_outputs.CopyFrom(pb.OutputGrammar(**asdict(params.structured_outputs)))
     if params.repetition_detection is not None:
         sampling.repetition_detection.CopyFrom(pb.RepetitionRule(**asdict(params.repetition_detection)))
     return sampling
@@ -94,7 +94,7 @@ def _decode_extra_args(text: str) -> Any:
         raise InvalidRequestError("extra_args", text, "an object that JSON can hold") from None
 
 
-def _decode_structured_outputs(message: pb.OutputForm) -> StructuredOutputsParams:
+def _decode_structured_outputs(message: pb.OutputGrammar) -> StructuredOutputsParams:
     return StructuredOutputsParams(
         json=message.json or None,
         regex=message.regex or None,

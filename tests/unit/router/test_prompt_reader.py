@@ -19,7 +19,7 @@ from baton_router.text.tokenization import Tokenizer
 from tests.unit.router.folders import byte_level_json, write_model_folder
 
 HI = Conversation(messages=({"role": "user", "content": "hi"},))
-BROKEN_FORM = StructuredOutputsParams(regex="[")
+BROKEN_REGEX = StructuredOutputsParams(regex="[")
 MARKERS = ReasoningMarkers(start="<|im_start|>", end="<|im_end|>")
 """Markers that are special tokens of the model."""
 
@@ -94,7 +94,7 @@ def test_names_salts_and_priorities_are_kept(folder: Path) -> None:
             "thinking_token_budget is 5; allowed: none.*parser",
         ),
         ({"sampling": {"min_tokens": 128, "max_tokens": None}}, "min_tokens is 128; allowed: .*, the room"),
-        ({"sampling": {"structured_outputs": BROKEN_FORM}}, r"structured_outputs\.regex is '\['; allowed: "),
+        ({"sampling": {"structured_outputs": BROKEN_REGEX}}, r"structured_outputs\.regex is '\['; allowed: "),
         ({"sampling": {"top_p": 2}}, "top_p is 2; allowed: a finite number over 0 to 1"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens is 0; allowed: -1, or 1 to 127"),
         ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens is -2; allowed"),

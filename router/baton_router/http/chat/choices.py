@@ -9,16 +9,16 @@ from msgspec import UNSET, UnsetType
 
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_router.http.chat.replies import (
-    AnswerMessage,
-    AnswerPiece,
     ChatChoice,
     ChatChunkChoice,
     ChoiceLogprobs,
     FunctionCall,
-    FunctionCallPiece,
+    ReplyDelta,
+    ReplyFunctionDelta,
+    ReplyMessage,
+    ReplyToolCallDelta,
     TokenLogprob,
     ToolCall,
-    ToolCallPiece,
     TopLogprob,
 )
 from baton_router.http.chat.tool_choice import ToolUse
@@ -71,7 +71,7 @@ class ChoiceWriter:
         output = collect(self._read(sequence))
         content = options.echo + (output.content or "")
         is_without = not content and (output.tool_calls or output.reasoning)
-        message = AnswerMessage(role=options.role, content=None if is_without else content)
+        message = ReplyMessage(role=options.role, content=None if is_without else content)
         if output.tool_calls:
             message.tool_calls = [
                 ToolCall(id=call.call_id, function=FunctionCall(name=call.name, arguments=call.arguments))
@@ -90,9 +90,9 @@ class ChoiceWriter:
 
     def openings(self) -> list[ChatChunkChoice]:
         """Return the first chunks of a stream: the role, then the echoed text."""
-        pieces = [AnswerPiece(role=self._options.role, content="")]
+        pieces = [ReplyDelta(role=self._options.role, content="")]
         if self._options.echo:
-            pieces.append(AnswerPiece(content=self._options.echo))
+            pieces.append(ReplyDelta(content=self._options.echo))
         return [ChatChunkChoice(index=self._index, delta=piece) for piece in pieces]
 
     def piece(self, delta: Delta) -> ChatChunkChoice | None:
@@ -106,7 +106,7 @@ class ChoiceWriter:
             stop_reason=UNSET if delta.finish_reason is None else delta.stop_reason,
             token_ids=self._token_ids(delta),
         )
-        is_empty = piece == AnswerPiece() and choice.logprobs is None and choice.token_ids is UNSET
+        is_empty = piece == ReplyDelta() and choice.logprobs is None and choice.token_ids is UNSET
         return None if is_empty and choice.finish_reason is None else choice
 
     def _read(self, delta: Delta) -> list[OutputDelta]:
@@ -142,10 +142,10 @@ class ChoiceWriter:
         return list(delta.token_ids) if is_shown else UNSET
 
 
-def _piece(deltas: Iterable[OutputDelta]) -> AnswerPiece:
+def _piece(deltas: Iterable[OutputDelta]) -> ReplyDelta:
     """Join deltas that came together: one text, one piece of reasoning, one piece of each call."""
-    piece = AnswerPiece()
-    calls: dict[int, ToolCallPiece] = {}
+    piece = ReplyDelta()
+    calls: dict[int, ReplyToolCallDelta] = {}
     for delta in deltas:
         match delta:
             case TextDelta(text=text):
@@ -153,13 +153,13 @@ def _piece(deltas: Iterable[OutputDelta]) -> AnswerPiece:
             case ReasoningDelta(text=text):
                 piece.reasoning = piece.reasoning_content = (piece.reasoning or "") + text
             case ToolCallDelta(index=index):
-                call = calls.setdefault(index, ToolCallPiece(index=index, function=FunctionCallPiece()))
+                call = calls.setdefault(index, ReplyToolCallDelta(index=index, function=ReplyFunctionDelta()))
                 _extend(call, delta)
     piece.tool_calls = list(calls.values()) or None
     return piece
 
 
-def _extend(call: ToolCallPiece, delta: ToolCallDelta) -> None:
+def _extend(call: ReplyToolCallDelta, delta: ToolCallDelta) -> None:
     if delta.call_id is not None:
         call.id, call.type = delta.call_id, "function"
     if delta.name is not None:

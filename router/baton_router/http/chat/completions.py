@@ -14,7 +14,7 @@ from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_router.http.calls import Call
 from baton_router.http.chat.choices import ChoiceOptions, ChoiceWriter
 from baton_router.http.chat.output_parsers import ReasoningCounter, find_reasoning
-from baton_router.http.chat.replies import AnswerTimings, ChatChunk, ChatChunkChoice, ChatCompletion
+from baton_router.http.chat.replies import ChatChunk, ChatChunkChoice, ChatCompletion, ReplyTimings
 from baton_router.http.chat.request import ChatPlan, chat_names, read_chat, release_conversation
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.generation import Generation, collect, generating
@@ -162,10 +162,10 @@ class ChatReply:
     def _prompt_token_ids(self) -> list[int] | UnsetType:
         return list(self._spec.prompt_token_ids) if self._body.return_token_ids else UNSET
 
-    def _timings(self, finished: Finished | None) -> AnswerTimings | UnsetType:
+    def _timings(self, finished: Finished | None) -> ReplyTimings | UnsetType:
         if finished is None or not self._body.include_timings:
             return UNSET
-        return AnswerTimings(**asdict(finished.timings))
+        return ReplyTimings(**asdict(finished.timings))
 
 
 def _choice_options(body: ChatRequest, plan: ChatPlan, *, has_reasoning: bool) -> ChoiceOptions:

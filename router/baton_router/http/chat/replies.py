@@ -24,7 +24,7 @@ class ToolCall(msgspec.Struct, kw_only=True):
     function: FunctionCall
 
 
-class AnswerMessage(msgspec.Struct, kw_only=True):
+class ReplyMessage(msgspec.Struct, kw_only=True):
     """The whole reply."""
 
     role: str
@@ -39,21 +39,21 @@ class AnswerMessage(msgspec.Struct, kw_only=True):
     """The same as `reasoning`, under its older name."""
 
 
-class FunctionCallPiece(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ReplyFunctionDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str | None = None
     arguments: str | None = None
 
 
-class ToolCallPiece(msgspec.Struct, kw_only=True):
+class ReplyToolCallDelta(msgspec.Struct, kw_only=True):
     """A piece of a call; the first has its id, type and name."""
 
     index: int
     id: str | msgspec.UnsetType = msgspec.UNSET
     type: Literal["function"] | msgspec.UnsetType = msgspec.UNSET
-    function: FunctionCallPiece
+    function: ReplyFunctionDelta
 
 
-class AnswerPiece(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ReplyDelta(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The new part of a message."""
 
     role: str | None = None
@@ -61,7 +61,7 @@ class AnswerPiece(msgspec.Struct, kw_only=True, omit_defaults=True):
     reasoning: str | None = None
     reasoning_content: str | None = None
     """The same as `reasoning`, under its older name."""
-    tool_calls: list[ToolCallPiece] | None = None
+    tool_calls: list[ReplyToolCallDelta] | None = None
 
 
 class TopLogprob(msgspec.Struct, kw_only=True):
@@ -88,7 +88,7 @@ class ChoiceLogprobs(msgspec.Struct, kw_only=True):
     refusal: None = None
 
 
-class AnswerTimings(msgspec.Struct, kw_only=True):
+class ReplyTimings(msgspec.Struct, kw_only=True):
     """Timings of the request in seconds; phases that did not occur are 0."""
 
     queue_s: float
@@ -115,7 +115,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     """One choice of the reply."""
 
     index: int
-    message: AnswerMessage
+    message: ReplyMessage
     logprobs: ChoiceLogprobs | None
     finish_reason: str | None
     """`stop`, `length`, `tool_calls` or `repetition`."""
@@ -137,14 +137,14 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     system_fingerprint: str | None = None
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    timings: AnswerTimings | msgspec.UnsetType = msgspec.UNSET
+    timings: ReplyTimings | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):
     """The new part of one choice."""
 
     index: int
-    delta: AnswerPiece
+    delta: ReplyDelta
     logprobs: ChoiceLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | msgspec.UnsetType | None = msgspec.UNSET
@@ -164,6 +164,6 @@ class ChatChunk(msgspec.Struct, kw_only=True):
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
     prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
-    timings: AnswerTimings | msgspec.UnsetType = msgspec.UNSET
+    timings: ReplyTimings | msgspec.UnsetType = msgspec.UNSET
     resume_token: str | msgspec.UnsetType = msgspec.UNSET
     """Token in the first chunk, with which a broken stream resumes at any router."""
