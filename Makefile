@@ -48,7 +48,7 @@ suite: running computing
 
 computing: $(INSTALLED)-dev
 	@echo "running the tests that only compute: simulated clusters"
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 600 $(COMPUTING)
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 1800 $(COMPUTING)
 
 running: $(INSTALLED)-dev programs
 	@echo "running the test suite (some minutes)"

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-WITHIN_MS = 30_000
+WITHIN_MS = 90_000
 
 
 @contextmanager
