@@ -78,8 +78,7 @@ async def read_attacks(process: Process, attacks: dict[str, AttackSum]) -> None:
         report = json.loads(line)
         print(f"{report['attack']}: {report['took_s']:.1f} s, {report['ends']}", file=sys.stderr, flush=True)
         attack = attacks.setdefault(report["attack"], AttackSum())
-        attack.num_runs += 1
-        attack.longest_s = max(attack.longest_s, report["took_s"])
+        attack.times_s.append((report["began_s"], report["began_s"] + report["took_s"]))
         attack.ends.update(report["ends"])
         attack.wrong += report["wrong"]
     if await process.wait():
@@ -142,8 +141,8 @@ async def run(cluster: Cluster, args: argparse.Namespace) -> Report:
     return Report(
         tallies={"gRPC": clients.tally, "HTTP": http_clients.tally},
         pings=Pings(
-            [ms for at_s, ms in pings if at_s < began_s],
-            [ms for at_s, ms in pings if began_s <= at_s < ended_s],
+            [ping for ping in pings if ping[0] < began_s],
+            [ping for ping in pings if began_s <= ping[0] < ended_s],
         ),
         samples=samples,
         held_before=before,

@@ -53,6 +53,7 @@ async def attack_on(args: argparse.Namespace) -> None:
             outcome = await attack.attack(target)
             report = {
                 "attack": attack.name,
+                "began_s": began_s,
                 "took_s": time.monotonic() - began_s,
                 "ends": outcome.ends,
                 "wrong": outcome.wrong,

@@ -68,25 +68,33 @@ def quantile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Pings:
-    """Milliseconds of /ping over new connections."""
+    """Times of /ping over new connections, each with the second when it was asked and its milliseconds."""
 
-    calm_ms: Sequence[float]
+    calm: Sequence[tuple[float, float]]
     """Beside the ordinary clients alone."""
-    attacked_ms: Sequence[float]
+    attacked: Sequence[tuple[float, float]]
 
     @property
     def p99_ms(self) -> float:
-        return quantile(self.attacked_ms, 0.99)
+        return quantile([ms for _, ms in self.attacked], 0.99)
+
+    def during(self, times_s: Sequence[tuple[float, float]]) -> list[float]:
+        """Return the milliseconds of those that were asked between a begin and its end."""
+        return [ms for at_s, ms in self.attacked if any(began <= at_s < end for began, end in times_s)]
 
 
 @dataclass(slots=True)
 class AttackSum:
     """Sums over the runs of one attack."""
 
-    num_runs: int = 0
-    longest_s: float = 0.0
+    times_s: list[tuple[float, float]] = field(default_factory=list)
+    """Begin and end of each run."""
     ends: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+
+    @property
+    def longest_s(self) -> float:
+        return max(ended_s - began_s for began_s, ended_s in self.times_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +140,7 @@ class Report:
 def print_report(report: Report) -> bool:
     """Print everything; whether nothing is at fault."""
     _print_ordinary(report)
-    _print_attacks(report.attacks)
+    _print_attacks(report)
     _print_parts(report)
     faults = list(report.faults())
     print("\n" + ("\n".join(f"FAULT: {fault}" for fault in faults) or "No fault."))
@@ -153,17 +161,20 @@ def _print_ordinary(report: Report) -> None:
         for line in (tally.wrong + tally.lost)[:5]:
             print(f"    {line[:600]}")
     print("\n| /ping over a new connection | count | p50 | p99 | longest |\n" + "|---" * 5 + "|")
-    for when, values in (("before", report.pings.calm_ms), ("during the attacks", report.pings.attacked_ms)):
+    for when, pings in (("before", report.pings.calm), ("during the attacks", report.pings.attacked)):
+        values = [ms for _, ms in pings]
         figures = (f"{quantile(values, share):.1f} ms" for share in (0.5, 0.99, 1.0))
         print(f"| {when} | {len(values)} | " + " | ".join(figures) + " |")
 
 
-def _print_attacks(attacks: Mapping[str, AttackSum]) -> None:
-    print("\n| attack | runs | longest | wrong | ends |\n" + "|---" * 5 + "|")
-    for name, one in sorted(attacks.items()):
+def _print_attacks(report: Report) -> None:
+    print("\n| attack | runs | longest | p99 of /ping meanwhile | wrong | ends |\n" + "|---" * 6 + "|")
+    for name, one in sorted(report.attacks.items()):
         ends = ", ".join(f"{count} {how}" for how, count in one.ends.most_common(6))
-        print(f"| {name} | {one.num_runs} | {one.longest_s:.0f} s | {len(one.wrong)} | {ends} |")
-    for name, one in sorted(attacks.items()):
+        p99_ms = quantile(report.pings.during(one.times_s), 0.99)
+        figures = f"{len(one.times_s)} | {one.longest_s:.0f} s | {p99_ms:.0f} ms | {len(one.wrong)}"
+        print(f"| {name} | {figures} | {ends} |")
+    for name, one in sorted(report.attacks.items()):
         for wrong in sorted(set(one.wrong))[:5]:
             print(f"    {name}: {wrong}")
 

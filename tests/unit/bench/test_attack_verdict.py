@@ -30,13 +30,13 @@ def make_report(
     samples = [Sample(float(second), {"router-0": minutes[second // 60]}) for second in seconds]
     return Report(
         tallies={"gRPC": tally or Tally(num_right=10)},
-        pings=Pings([5.0], pings_ms),
+        pings=Pings([(0.0, 5.0)], list(enumerate(pings_ms))),
         samples=samples,
         held_before={"router-0": OPEN},
         held_after={"router-0": after},
         log_bytes={"router-0": 100},
         num_tracebacks=0,
-        attacks={"junk": AttackSum(num_runs=1, wrong=list(wrong))},
+        attacks={"junk": AttackSum(times_s=[(0.0, 1.0)], wrong=list(wrong))},
         not_idle=not_idle,
     )
 
@@ -90,6 +90,11 @@ def test_a_minute_is_the_median_of_its_samples_and_one_that_has_only_begun_is_no
 def test_a_quantile_is_a_value_that_was_seen() -> None:
     values = [float(number) for number in range(1, 101)]
     assert [quantile(values, share) for share in (0.5, 0.99, 1.0)] == [50.0, 99.0, 100.0]
+
+
+def test_pings_are_counted_to_the_attacks_that_ran_meanwhile() -> None:
+    pings = Pings([(0.0, 5.0)], [(1.0, 6.0), (2.0, 7.0), (3.0, 8.0), (4.0, 9.0)])
+    assert pings.during([(1.0, 2.0), (3.5, 9.0)]) == [6.0, 9.0]
 
 
 def test_every_attack_comes_once_in_each_round_and_a_seed_repeats_the_order() -> None:
