@@ -107,6 +107,7 @@ def _serve(args: argparse.Namespace) -> int:
 def _worker(args: argparse.Namespace) -> int:
     os.environ.setdefault(*PASSIVE_OPENMP)
     num_cpus = bind(args.cpu_bind)
+    os.nice(args.niceness)
     with importing():
         from baton.config.worker_parts import worker_settings
         from baton_core.sessions.worker_info import Role

@@ -79,6 +79,16 @@ LOG_FLAGS: Final = (
     Flag("--log-format", str, "text", "text or json", ("text", "json")),
     Flag("--log-level", str, "info", "debug, info, warning or error", ("debug", "info", "warning", "error")),
 )
+WORKER_PROCESS_FLAGS: Final = (
+    Flag(
+        "--niceness",
+        int,
+        5,
+        "niceness of the workers: with 1 or more a router on the same machine goes before them",
+        low=0,
+        high=19,
+    ),
+)
 SERVE_FLAGS: Final = (
     *flags_of(EngineArgs, Part.LAUNCHER),
     Flag("--prefill-workers", int, 1, "prefill workers", low=0, high=1024, metavar="N"),
@@ -100,6 +110,7 @@ SERVE_FLAGS: Final = (
         "cores of the workers: auto, none, or a list for each, prefill workers first, such as '0-3|4-7'; "
         "auto gives each its own where there are 4 for each, else all share all",
     ),
+    *WORKER_PROCESS_FLAGS,
     *SERVE_SECURITY_FLAGS,
     Flag("--exit-with-stdin", bool, False, "end when standard input ends"),
 )
@@ -142,6 +153,7 @@ WORKER_FLAGS: Final = (
         high=1024,
     ),
     Flag("--cpu-bind", str, "none", "cores to compute on, such as 0-3,8; none leaves it to the system"),
+    *WORKER_PROCESS_FLAGS,
 )
 
 
@@ -252,7 +264,7 @@ def router_flags(args: argparse.Namespace) -> tuple[str, ...]:
 def worker_flags(args: argparse.Namespace, *, num_workers: int) -> tuple[str, ...]:
     """Arguments of all workers that `serve` starts; they share the machine's memory."""
     shares = ("--num-workers", str(num_workers))
-    given = _given(args, (*ENGINE_FLAGS, *SHARED_FLAGS, *FLEET_FLAGS, *LOG_FLAGS))
+    given = _given(args, (*ENGINE_FLAGS, *SHARED_FLAGS, *FLEET_FLAGS, *WORKER_PROCESS_FLAGS, *LOG_FLAGS))
     return (args.model, *given, *local_worker_flags(args), *shares)
 
 

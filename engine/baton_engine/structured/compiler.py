@@ -260,7 +260,8 @@ class GrammarCompiler:
         if result.num_bytes > MAX_GRAMMAR_BYTES:
             raise _refusal(params, f"what compiles to at most {MAX_GRAMMAR_BYTES >> 20} MiB")
         with suppress(OSError):  # of this thread alone, and of those that the library starts from it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), limits.niceness)
+            niceness = os.getpriority(os.PRIO_PROCESS, os.getpid()) + limits.niceness
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
         return backends.compile(params), result.num_bytes
 
     def _compile_here(self, params: StructuredOutputsParams) -> Grammar:
