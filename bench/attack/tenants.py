@@ -20,6 +20,8 @@ NUM_IDS: Final = 2000
 FROM_CLIENT: Final = "Internal error from Core"
 """The words of gRPC's own client where the server has ended a stream that it still writes to."""
 NUM_CANCELLED: Final = 500
+QUEUED_S: Final = 300.0
+"""The queue timeout of the routers: a tenant's small request waits behind its large ones."""
 ODD: Final[tuple[dict[str, Any], ...]] = (
     *({name: value} for name in ("n", "max_tokens", "logprobs", "min_tokens") for value in (-1, 2**31, 0.5)),
     *({name: value} for name in ("temperature", "top_p", "min_p") for value in (-1, 1e308, "NaN", None, [])),
@@ -187,7 +189,7 @@ async def own_upgrade(target: Target) -> None:
     async def one(number: int) -> None:
         statuses: list[bytes] = []
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(HOLD_S), target.connected() as (reader, writer):
+            async with asyncio.timeout(QUEUED_S), target.connected() as (reader, writer):
                 for part in (whole[: -len(content)], content):
                     writer.write(part)
                     await asyncio.sleep(0.1)

@@ -1,6 +1,7 @@
 """The connector: what moves KV blocks between the pools of two workers.
 
-Decisions (who may pull what, leases, deadlines) are made in baton_core; a connector only executes them.
+Decisions (who may pull what, leases, deadlines) are made in `baton_prefill.core` and `baton_decode.core`; a
+connector only executes them.
 One thread at a time owns a connector: the caller until it starts a `TransferThread`, that thread afterwards.
 Only `wake` is for others.
 """

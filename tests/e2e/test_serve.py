@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -60,6 +61,13 @@ def test_a_seed_gives_each_sequence_the_tokens_of_one_process(cluster: Cluster, 
     assert outputs == expected.outputs
     assert outputs[0].token_ids != outputs[1].token_ids
     assert (finished.seed, finished.usage.completion_tokens) == (11, 40)
+
+
+def test_the_router_goes_before_the_workers(cluster: Cluster) -> None:
+    (router,) = cluster.pids_of("baton router")
+    workers = (*cluster.pids_of("baton prefill-worker"), *cluster.pids_of("baton decode-worker"))
+    own = os.getpriority(os.PRIO_PROCESS, router)
+    assert [os.getpriority(os.PRIO_PROCESS, pid) for pid in workers] == [min(19, own + 5)] * 2
 
 
 def test_a_stop_string_cuts_the_text(cluster: Cluster, llm: LLM) -> None:
