@@ -83,7 +83,7 @@ class MetricsServer:
         self._observed = observed
 
     def close(self) -> None:
-        """Free the port. Blocks for the time of an answer at most."""
+        """Free the port. Blocks for the time of an answer, or of a connection's wait for its place."""
         self._server.shutdown()
         self._server.server_close()
 
