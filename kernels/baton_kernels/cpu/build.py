@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 SOURCES: Final = Path(__file__).parent / "sources"
 _COMPILERS: Final = ("c++", "g++", "clang++")
 _FLAGS: Final = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", "-fno-strict-aliasing", "-Wno-psabi")
-_TIMEOUT_S: Final = 120
+_TIMEOUT_S: Final = 600
+"""The compiler needs about a minute of CPU time, and on a busy machine several times as long."""
 _OTHERS_MAY_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from ctypes import c_int64
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -13,6 +14,17 @@ from baton_kernels.cpu.c_struct import layout
 from baton_kernels.cpu.graph_replay import NativeKernel
 from baton_kernels.cpu.structs import KERNELS, STRUCTS, Status
 from baton_kernels.cpu.variants import CpuVariant
+
+
+class PackedLayout(NamedTuple):
+    """The layout of a linear layer's packed weight."""
+
+    panel_width: int
+    """Outputs that lie side by side."""
+    depth: int
+    """Neighbouring inputs that lie side by side for each output."""
+    input_multiple: int
+    """Inputs are padded to a multiple of it."""
 
 
 class CpuLibrary:
@@ -36,13 +48,12 @@ class CpuLibrary:
         self.name = path.stem
         """The variant, and a hash of the sources, the flags and the compiler."""
         self._kernels = {struct: NativeKernel(self._library, name) for struct, name in KERNELS.items()}
-        self.packed_panel_width: int = self._library.baton_packed_panel_width()
-        """Outputs that lie side by side in packed weights."""
 
-    def packed_depth(self, dtype: torch.dtype) -> int:
-        """Return how many neighbours of the inner dimension lie side by side in packed weights of `dtype`."""
-        depth: int = self._library.baton_packed_depth(dtype == torch.bfloat16)
-        return depth
+    def packed_layout(self, dtype: torch.dtype) -> PackedLayout:
+        """Return the layout of packed weights of `dtype`."""
+        layout = (c_int64 * 3)()
+        self._library.baton_packed_layout(dtype == torch.bfloat16, layout)
+        return PackedLayout(*layout)
 
     def run(self, args: ctypes.Structure) -> None:
         """Run the kernel that takes this struct; mutates the arrays that the struct calls results.

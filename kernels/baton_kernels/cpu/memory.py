@@ -1,14 +1,19 @@
-"""Memory for the results of the C++ kernels: large ones take turns in memory that stays mapped.
+"""Memory for the C++ kernels: packed weights lie in huge pages, and large results take turns in memory that
+stays mapped.
 
 The C library maps a large allocation anew each time and gives it back when it is freed, so that each result
-of a prompt's chunk costs a page fault for every 4 KiB of it.
+of a prompt's chunk costs a page fault for every 4 KiB of it. Weights are read once for each step, and the
+smaller the pages, the more of that time goes into finding them.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+import threading
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -19,6 +24,10 @@ MIN_BYTES: Final = 1 << 20
 """Smaller results are left to torch."""
 MAX_KEPT_BYTES: Final = 256 << 20
 """Bytes of unused memory that stays mapped."""
+MAPPED_BYTES: Final = 64 << 20
+"""Bytes that are mapped at a time for weights: most of them are smaller than a huge page."""
+LINE_BYTES: Final = 64
+"""Bytes of a cache line."""
 
 
 class ResultMemory:
@@ -67,3 +76,43 @@ def capacity_for(num_bytes: int) -> int:
 
 RESULTS: Final = ResultMemory()
 """The result memory of the process."""
+
+
+class WeightMemory:
+    """Mapped memory in huge pages where the system has them, handed out in order.
+
+    A mapping is given back when the last of its tensors is gone. Any thread may call.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._mapping: Callable[[], np.ndarray | None] = lambda: None
+        """The latest mapping, which only its tensors keep."""
+        self._num_taken = 0
+
+    def copy(self, weight: Tensor) -> Tensor:
+        """Return a contiguous copy of a tensor, which begins at a cache line."""
+        place = torch.from_numpy(self._take(weight.nbytes))
+        return place.view(weight.dtype).view(weight.shape).copy_(weight)
+
+    def _take(self, num_bytes: int) -> np.ndarray:
+        num_taken = num_bytes + -num_bytes % LINE_BYTES
+        with self._lock:
+            mapping = self._mapping()
+            if mapping is None or self._num_taken + num_taken > mapping.nbytes:
+                mapping = _map_huge_pages(max(num_taken, MAPPED_BYTES))
+                self._mapping, self._num_taken = weakref.ref(mapping), 0
+            start = self._num_taken
+            self._num_taken += num_taken
+            return mapping[start : start + num_bytes]
+
+
+def _map_huge_pages(num_bytes: int) -> np.ndarray:
+    mapped = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a system without huge pages
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(mapped, dtype=np.uint8)
+
+
+WEIGHTS: Final = WeightMemory()
+"""The memory of the process's packed weights."""

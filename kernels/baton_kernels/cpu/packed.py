@@ -1,7 +1,7 @@
 """Linear layers on a CPU by the C++ kernels: weights are packed into panels of outputs.
 
-bfloat16 is multiplied in pairs with AVX512-BF16 and widened without; the AMX build leaves it to oneDNN. A
-row's numbers do not depend on the rows beside it, nor on how many they are.
+bfloat16 is multiplied in tiles with AMX, in pairs with AVX512-BF16, and widened without. A row's numbers do
+not depend on the rows beside it, nor on how many they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_kernels.cpu.library import CpuLibrary
-from baton_kernels.cpu.memory import RESULTS
+from baton_kernels.cpu.memory import RESULTS, WEIGHTS
 from baton_kernels.cpu.structs import PackedLinearArgs
 from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
@@ -33,14 +33,15 @@ class PackedProduct:
     def __init__(self, library: CpuLibrary, weight: Tensor, bias: Tensor | None) -> None:
         self._out_features = len(weight)
         self._library = library
-        self._panel_width = library.packed_panel_width
-        depth = library.packed_depth(weight.dtype)
-        self._is_widened = weight.dtype == torch.bfloat16 and depth == 1
-        num_missing, self._num_padded = -len(weight) % self._panel_width, -weight.shape[1] % depth
+        layout = library.packed_layout(weight.dtype)
+        self._panel_width = layout.panel_width
+        self._is_widened = weight.dtype == torch.bfloat16 and layout.depth == 1
+        num_missing = -len(weight) % layout.panel_width
+        self._num_padded = -weight.shape[1] % layout.input_multiple
         padded = weight
         if self._num_padded or num_missing:
             padded = functional.pad(weight, (0, self._num_padded, 0, num_missing))
-        self._packed_weight = pack(padded, self._panel_width, depth)
+        self._packed_weight = WEIGHTS.copy(pack(padded, layout.panel_width, layout.depth))
         self._bias = None if bias is None else functional.pad(bias, (0, num_missing))
 
     @property
@@ -86,7 +87,9 @@ class PackedProduct:
 
 def packed_product(library: CpuLibrary, weight: Tensor, bias: Tensor | None) -> PackedProduct | None:
     """Return the layer of a weight on a CPU; None where something else is faster."""
-    if not takes(library.variant, weight) or weight.shape[1] % library.packed_depth(weight.dtype):
+    if not takes(library.variant, weight):
+        return None
+    if weight.shape[1] % library.packed_layout(weight.dtype).input_multiple:
         return None
     return PackedProduct(library, weight, bias)
 
@@ -100,7 +103,7 @@ def takes(variant: CpuVariant, weight: Tensor) -> bool:
     if weight.device.type != "cpu":
         return False
     if weight.dtype == torch.bfloat16:
-        return not variant.has_tiles and (is_large or not variant.has_dot)
+        return is_large or not variant.has_dot
     return weight.dtype == torch.float32 and variant.num_lanes >= 8 and is_large
 
 

@@ -22,7 +22,6 @@ from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.packed import PackedProduct, packed_product, takes
 from baton_kernels.cpu.selection import load_build
 from baton_kernels.cpu.variants import (
-    AMX,
     AVX2,
     AVX512,
     AVX512_BF16,
@@ -34,13 +33,13 @@ from baton_kernels.cpu.variants import (
 )
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels
 from baton_kernels.selection import select_kernels
-from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
+from tests.unit.kernels.cpu_builds import builds, load
 
 TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 0.3}
 
 
-PACKING: Final = tuple(variant.name for variant in usable_variants(cpu_flags()) if not variant.has_tiles)
-"""Builds that pack bfloat16 themselves."""
+PACKING: Final = tuple(variant.name for variant in usable_variants(cpu_flags()))
+"""Builds that this CPU runs, the fastest first."""
 
 
 @pytest.fixture(params=[PACKING[0], "oneDNN"])
@@ -135,7 +134,7 @@ def test_every_build_multiplies_packed_weights(variant: CpuVariant, dtype: torch
 
 
 def test_which_builds_take_which_weights() -> None:
-    for dtype, left_alone in ((torch.bfloat16, [AMX]), (torch.float32, [PLAIN])):
+    for dtype, left_alone in ((torch.bfloat16, []), (torch.float32, [PLAIN])):
         weight = make_weight(64, 64, dtype=dtype)
         assert [variant for variant in VARIANTS if not takes(variant, weight)] == left_alone
     small = make_weight(32, 64, dtype=torch.bfloat16)
@@ -200,11 +199,14 @@ def test_small_bfloat16_weights_are_packed_where_a_build_has_no_arithmetic_for_t
         assert bool(layer.packed_bytes) is not library_of(name).variant.has_dot
 
 
-def test_bfloat16_pairs_need_an_even_number_of_inputs() -> None:
-    library = load(EMULATED_AMX)
-    assert library.packed_depth(torch.bfloat16) == 2
-    pairs = SimpleNamespace(variant=AVX512_BF16, packed_depth=library.packed_depth)
-    assert packed_product(pairs, make_weight(128, 65, dtype=torch.bfloat16), None) is None
+@builds
+def test_inputs_that_fill_no_tile_or_pair_are_left_to_others(variant: CpuVariant) -> None:
+    library = load(variant)
+    multiple = library.packed_layout(torch.bfloat16).input_multiple
+    assert multiple == (32 if variant.has_tiles else 2 if variant.has_dot else 1)
+    assert packed_product(library, make_weight(128, 64, dtype=torch.bfloat16), None) is not None
+    if multiple > 1:
+        assert packed_product(library, make_weight(128, 63, dtype=torch.bfloat16), None) is None
 
 
 @pytest.mark.parametrize("name", [name for name in PACKING if "bf16" not in name])

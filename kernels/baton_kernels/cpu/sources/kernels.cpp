@@ -10,6 +10,7 @@
 #endif
 #include "attention_vectors.h"
 #if BATON_TILES
+#include "amx_linear.h"
 #include "attention_amx.h"
 #endif
 #include "copy.h"
@@ -191,13 +192,23 @@ int baton_sample(const SampleArgs* args) {
   return run([&] { sample_rows(*args, reserve(args->num_threads * Scores::size_of(*args))); });
 }
 
-// Return how many outputs lie side by side in packed weights.
-int baton_packed_panel_width() { return kPackedPanelWidth; }
-
-// Return how many neighbours of the inner dimension lie side by side in packed weights.
-int baton_packed_depth(int32_t is_bfloat16) { return is_bfloat16 ? Packing<PackedBfloat16>::kDepth : 1; }
+// Set `layout` to that of packed weights: outputs of a panel, neighbouring inputs that lie side by side, and the number
+// that inputs are a multiple of.
+void baton_packed_layout(int32_t is_bfloat16, int64_t* layout) {
+  layout[0] = kPackedPanelWidth;
+  layout[1] = layout[2] = is_bfloat16 ? Packing<PackedBfloat16>::kDepth : 1;
+#if BATON_TILES
+  if (is_bfloat16) layout[0] = kTileOutputs, layout[2] = kTileInputs;
+#endif
+}
 
 int baton_packed_linear(const PackedLinearArgs* args) {
+#if BATON_TILES
+  if (args->is_bfloat16) {
+    const TileLinearPlan plan(*args);
+    return run([&] { amx_linear(*args, plan, reserve(args->num_threads * plan.scratch_size())); });
+  }
+#endif
   packed_linear(*args);
   return kOk;
 }

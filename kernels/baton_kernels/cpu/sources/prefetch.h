@@ -20,9 +20,10 @@ class Prefetch {
   // Loops of multiplications are compiled without `issue` as well, which costs time even when disabled.
   bool is_enabled() const { return turn_bytes_ > 0; }
 
-  // Prefetch the next `turn_bytes` bytes.
+  // Prefetch the next `turn_bytes` bytes into the first cache, or with a locality of 2 into the second.
+  template <int kLocality = 3>
   void issue() {
-    for (until_ += turn_bytes_; next_ < until_; next_ += kLine) __builtin_prefetch(next_);
+    for (until_ += turn_bytes_; next_ < until_; next_ += kLine) __builtin_prefetch(next_, 0, kLocality);
   }
 
  private:
