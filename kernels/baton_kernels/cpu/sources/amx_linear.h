@@ -199,9 +199,20 @@ class TileLinear {
     const int64_t width = output_width(args_), column = pair * (is_gated() ? kTileOutputs : kSumWidth);
     const float* sums = sums_of(pair, tile);
     Bfloat16* out = static_cast<Bfloat16*>(args_.out) + (first_row_ + tile * kSumRows) * width + column;
-    for (int64_t row = 0; row < count; ++row, sums += kSumWidth, out += width)
-      if (is_gated()) store(out, apply(static_cast<Function>(args_.function), load(sums)) * load(sums + kTileOutputs));
-      else copy_row(sums, out, std::min(kSumWidth, width - column));
+    const auto function = static_cast<Function>(args_.function);
+    for (int64_t row = 0; row < count; ++row, sums += kSumWidth, out += width) {
+      const Floats left = load(sums), right = load(sums + kTileOutputs);
+      if (is_gated()) write_rounded<kTileOutputs>(out, apply(function, left) * right, right);
+      else if (width - column >= kSumWidth) write_rounded<kSumWidth>(out, left, right);
+      else copy_row(sums, out, width - column);
+    }
+  }
+
+  // Write the first kCount numbers of two vectors.
+  template <int64_t kCount>
+  static void write_rounded(Bfloat16* out, Floats left, Floats right) {
+    const __m512bh both = _mm512_cvtne2ps_pbh((__m512)right, (__m512)left);
+    std::memcpy(out, &both, kCount * sizeof *out);
   }
 
   const PackedLinearArgs& args_;
