@@ -1,7 +1,8 @@
 """The builds of the CPU kernels: one per instruction set, from the sources in cpu/sources.
 
-AVX512-BF16 multiplies pairs of bfloat16 in linear layers and in attention; AMX computes decode attention over
-a bfloat16 cache, and wants V transposed inside its blocks. The others widen bfloat16 and compute in float32.
+AVX512-BF16 multiplies pairs of bfloat16 in linear layers and in attention; AMX computes linear layers of
+bfloat16 and decode attention over a bfloat16 cache, and wants V transposed inside its blocks. The others
+widen bfloat16 and compute in float32.
 
 Each build with vectors of 16 numbers also exists emulated, in plain C++ with AVX2: the same layouts and
 paths, slowly, on CPUs that lack the instructions. The tests run every path, natively where the CPU can, else

@@ -24,7 +24,6 @@ from baton_kernels.cpu.selection import load_build
 from baton_kernels.cpu.variants import (
     AVX2,
     AVX512,
-    AVX512_BF16,
     PLAIN,
     VARIANTS,
     CpuVariant,

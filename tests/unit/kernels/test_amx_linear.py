@@ -1,4 +1,4 @@
-"""Linear layers with AMX's tiles: each row's bits are its own, and emulated ones are those of the hardware."""
+"""Linear layers with AMX's tiles: each row's bits are its own, and emulated ones are the hardware's."""
 
 from __future__ import annotations
 
