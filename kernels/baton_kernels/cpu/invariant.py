@@ -3,8 +3,8 @@
 Linear layers are packed in every build and at every size: each number is one chain of multiply-adds over the
 inputs, in pairs for bfloat16 with AVX512-BF16 and in tiles with AMX, in order. Attention folds a query's keys
 in splits of 64 tokens, in order, whether it is a single token or one of a chunk. Functions and norms take
-each row by itself. So neither the number of rows or threads nor the place of a row in its batch changes a bit; the build
-does, through the width of its vectors.
+each row by itself. So neither the number of rows or threads nor the place of a row in its batch changes a
+bit; the build does, through the width of its vectors.
 """
 
 from __future__ import annotations
