@@ -46,6 +46,7 @@ from baton_router.text.model_folder import find_model_folder, read_chat_template
 from baton_router.text.model_to_serve import read_served_model
 from baton_router.text.tokenization import Tokenizer
 from baton_router.text.tokenizing_threads import TokenizingThreads
+from baton_service.allocator import return_freed_memory
 from baton_service.descriptors import DescriptorShares
 from baton_service.keys import Keys
 from baton_service.logs import configure_logging
@@ -91,6 +92,7 @@ def run_router(
     """
     configure_logging("router", settings.log_format, settings.log_level)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    return_freed_memory()
     try:
         turns = LoopTurns()
         with asyncio.Runner(loop_factory=turns.make_loop) as runner:
