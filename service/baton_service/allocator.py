@@ -1,4 +1,4 @@
-"""Settings of the C library's allocator, for processes whose clients decide how large their allocations are."""
+"""Settings of the C library's allocator, for processes whose clients decide how large allocations are."""
 
 from __future__ import annotations
 
