@@ -22,8 +22,9 @@ from baton_router.http.calls import RESUME_HEADER, Call
 from baton_router.http.errors import HttpError, failure_of
 from baton_router.http.middleware import REQUEST_ID_HEADER, CountedCalls, RequestIds, name_route
 from baton_router.http.openapi import describe
+from baton_router.http.operator_middleware import with_middleware
 from baton_router.http.route import PARAMETER, Route
-from baton_router.http.routes import METRICS, OPERATOR_ROUTES, ROUTES
+from baton_router.http.routes import DOCS, METRICS, OPERATOR_ROUTES, ROUTES
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.validation import TRACEPARENT
 from baton_router.streams.body_memory import BodyReservation
@@ -67,11 +68,19 @@ def require_same_origin(headers: Headers, allowed_origins: Collection[str]) -> N
 
 
 def make_app(state: AppState) -> ASGIApp:
-    """Return the application."""
+    """Return the application.
+
+    Raises:
+        InvalidConfigError: middleware cannot be imported.
+    """
     settings = state.settings
     table = [_as_set(route, settings) for route in ROUTES]
     table += OPERATOR_ROUTES if settings.enable_operator_routes else ()
-    routes = [_mount(route, state) for route in (*table, describe(table, settings.root_path))]
+    if settings.serves_docs:
+        table.append(describe(table, settings.root_path))
+    else:
+        table = [route for route in table if route.path != DOCS]
+    routes = [_mount(route, state) for route in table]
     inner = Starlette(routes=routes, exception_handlers={HTTPException: _NoRoute(state)})
     inner.router.redirect_slashes = False
     app: ASGIApp = inner
@@ -84,6 +93,7 @@ def make_app(state: AppState) -> ASGIApp:
             allow_headers=settings.allowed_headers,
             expose_headers=(REQUEST_ID_HEADER, TRACEPARENT, RESUME_HEADER.decode()),
         )
+    app = with_middleware(app, settings.middleware)
     return RequestIds(CountedCalls(app, state.metrics.http))
 
 

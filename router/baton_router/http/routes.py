@@ -17,6 +17,7 @@ from baton_router.http.page import show_chat, show_dashboard, show_docs, show_pa
 from baton_router.http.route import Route, Tag
 
 METRICS: Final = "/metrics"
+DOCS: Final = "/docs"
 _GENERATES: Final = (404, 422, 429, 502, 503, 504)
 _CONVERTS: Final = (404, 422, 429, 503, 504)
 _CONTROLS: Final = (400, 429, 499, 502, 503, 504)
@@ -44,7 +45,7 @@ ROUTES: Final = (
     ),
     Route(
         method="GET",
-        path="/docs",
+        path=DOCS,
         operation_id="showDocs",
         tag=Tag.PAGES,
         summary="A page that shows this description, and sends requests",

@@ -43,7 +43,7 @@ def test_an_empty_file_sets_nothing(config: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prot: 1", "{path}: key is 'prot'; allowed: adaptive-roles, "),
+        ("prot: 1", "{path}: key is 'prot'; did you mean port?; allowed: adaptive-roles, "),
         ("block-size: 32", "{path}: key is 'block-size'; allowed: adaptive-roles, "),
         ("parent-pid: 1", "{path}: key is 'parent-pid'; allowed: adaptive-roles, "),
         ("7: 1", "{path}: key is 7; allowed: adaptive-roles, "),

@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from baton_core.errors import InvalidRequestError
+from baton_router.http.answer_defaults import fill_in
 from baton_router.http.calls import Call
 from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, ShownPrompt
 from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
@@ -34,6 +35,7 @@ async def complete(call: Call[CompletionRequest]) -> None:
     """
     body = call.body
     check_request(body)
+    fill_in(body, call.state.settings.answers)
     if body.suffix is not None:
         raise InvalidRequestError("suffix", body.suffix, "nothing: text can only be continued at its end")
     prompts = await call.read(_read_prompts, body.prompt)
