@@ -236,7 +236,9 @@ class RouterServer:
         model = with_generation_config(
             read_model_folder(
                 find_model_folder(settings.model),
-                None if settings.tokenizer is None else find_model_folder(settings.tokenizer),
+                None
+                if settings.tokenizer is None
+                else find_model_folder(settings.tokenizer, field="tokenizer"),
             ),
             settings.generation_config,
             settings.override_generation_config,

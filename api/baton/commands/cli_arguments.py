@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
@@ -24,11 +24,11 @@ from baton.commands.command_flags import (
     flags_in,
 )
 from baton.commands.config_file import read_config
-from baton.commands.help_pages import add_groups, help_page
+from baton.commands.help_pages import add_groups, help_page, usage_of
 from baton.commands.neutral_flags import NeutralFlags, neutral_flags
 from baton.commands.security_arguments import local_worker_flags
 from baton.commands.spelling import written_out
-from baton.commands.vllm_server_flags import REFUSED_COMMANDS, SHORT_FORMS
+from baton.commands.vllm_server_flags import CLIENT_SHORT_FORMS, REFUSED_COMMANDS, SHORT_FORMS
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs, default_names
 from baton.config.environment import environment_defaults
 from baton.config.flags import Flag, shown
@@ -58,14 +58,14 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     root, parsers = _parsers(argv)
     _show_help(command, neutral, argv)
     is_serving = command.name in SERVING
-    given = written_out(argv[1:], has_short_forms=bool(neutral.known), has_model=is_serving)
+    given = written_out(argv[1:], _short_forms(command, neutral), has_model=is_serving)
     argv = [*argv[:1], *neutral.take(given)]
     if is_serving and "--parent-pid" not in argv:
         parsers[command.name].set_defaults(**environment_defaults(command.flags))
     args, unknown = root.parse_known_args(argv)
     parser = parsers[args.command]
     if unknown:
-        known = (*parser._option_string_actions, *neutral.known, *SHORT_FORMS)
+        known = (*parser._option_string_actions, *neutral.known)
         meant = did_you_mean(unknown[0].partition("=")[0], known)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     if args.config is not None:
@@ -93,6 +93,12 @@ def _neutral_flags(argv: Sequence[str]) -> NeutralFlags:
     name = " ".join(argv[: 2 if argv[:1] == ["bench"] else 1])
     has_engine = name in ("bench latency", "bench throughput") or name in _COMPUTING
     return neutral_flags(has_engine=has_engine, has_router=name in ("serve", "router"))
+
+
+def _short_forms(command: Command, neutral: NeutralFlags) -> Mapping[str, str]:
+    if command.name in ("chat", "complete"):
+        return CLIENT_SHORT_FORMS
+    return SHORT_FORMS if neutral.known else {}
 
 
 def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str]) -> None:
@@ -172,7 +178,11 @@ def _parsers(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, ar
     for command in COMMANDS:
         description = command.help.capitalize() + "."
         parser = commands.add_parser(
-            command.name, help=command.help, description=description, allow_abbrev=False
+            command.name,
+            help=command.help,
+            usage=usage_of(command),
+            description=description,
+            allow_abbrev=False,
         )
         parsers[command.name] = parser
         if argv[:1] == [command.name]:

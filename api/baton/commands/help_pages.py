@@ -51,6 +51,12 @@ def add_groups(parser: argparse.ArgumentParser, command: Command) -> None:
             flag.add_to(section)
 
 
+def usage_of(command: Command) -> str | None:
+    """The line of usage of a command with an overview; None: argparse's own."""
+    is_long = len(command.groups) >= _MIN_GROUPS
+    return f"baton {command.name} [MODEL] [--config FILE] [flags]" if is_long else None
+
+
 def _overview(command: Command, neutral: Mapping[str, Fixed | Taken]) -> str:
     rows = [(group.name, group.help) for group in command.groups]
     rows += [(_VLLM, _OF_VLLM)] if neutral else []
@@ -58,7 +64,7 @@ def _overview(command: Command, neutral: Mapping[str, Fixed | Taken]) -> str:
     lines = "".join(f"  {name:{width}}{text}\n" for name, text in rows)
     name = f"baton {command.name}"
     return (
-        f"usage: {name} [MODEL] [--config FILE] [flags]\n\n{command.help.capitalize()}.\n\n"
+        f"usage: {usage_of(command)}\n\n{command.help.capitalize()}.\n\n"
         f"groups of flags:\n{lines}\n"
         f"{name} --help=GROUP shows a group, --help=WORD the flags with that word, --help=all every flag.\n"
     )

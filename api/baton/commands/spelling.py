@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
-from baton.commands.vllm_server_flags import OTHER_NAMES, SHORT_FORMS
+from baton.commands.vllm_server_flags import OTHER_NAMES
 from baton.config.fixed_engine_args import literal
 from baton.config.flags import COUNT, shown
 from baton_core.errors import InvalidConfigError
@@ -21,10 +22,10 @@ _COMPILATION: Final = "--compilation-config"
 """The JSON whose keys `-O.` sets."""
 
 
-def written_out(argv: Sequence[str], *, has_short_forms: bool, has_model: bool) -> list[str]:
+def written_out(argv: Sequence[str], short_forms: Mapping[str, str], *, has_model: bool) -> list[str]:
     """Return the arguments of a command with every flag under its long name.
 
-    A command that `has_model` takes `--model M` as MODEL.
+    A command that `has_model` takes `--model M` as MODEL, and one with short forms dotted keys of JSON.
 
     Raises:
         InvalidConfigError: a dotted key has no value, or two values that exclude each other.
@@ -35,12 +36,12 @@ def written_out(argv: Sequence[str], *, has_short_forms: bool, has_model: bool) 
     waiting = iter(argv)
     for argument in waiting:
         flag, equals, value = argument.partition("=")
-        flag = long_name(flag, has_short_forms=has_short_forms)
-        if has_short_forms and (level := _LEVEL.fullmatch(argument)):
-            rest += [SHORT_FORMS["-O"], level[1]]
+        flag = long_name(flag, short_forms)
+        if (level := _LEVEL.fullmatch(argument)) and "-O" in short_forms:
+            rest += [short_forms["-O"], level[1]]
         elif has_model and flag == "--model":
             model = [value if equals else _next(waiting, flag)]
-        elif has_short_forms and (dotted := _KEYS.fullmatch(flag)):
+        elif short_forms and (dotted := _KEYS.fullmatch(flag)):
             text = value if equals else _next(waiting, flag)
             name, keys = dotted.groups()
             _put(objects.setdefault(name, {}), keys, text, flag)
@@ -49,11 +50,10 @@ def written_out(argv: Sequence[str], *, has_short_forms: bool, has_model: bool) 
     return model + rest + [f"{name}={json.dumps(value)}" for name, value in objects.items()]
 
 
-def long_name(flag: str, *, has_short_forms: bool = True) -> str:
+def long_name(flag: str, short_forms: Mapping[str, str] = MappingProxyType({})) -> str:
     """The long name of a flag, which may have dotted keys behind it."""
     name, dot, keys = flag.partition(".")
-    if has_short_forms:
-        name = _COMPILATION if dot and name == "-O" else SHORT_FORMS.get(name, name)
+    name = _COMPILATION if dot and name == "-O" else short_forms.get(name, name)
     if name.startswith("--"):
         name = name.replace("_", "-")
     return OTHER_NAMES.get(name, name) + dot + keys

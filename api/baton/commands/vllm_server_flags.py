@@ -70,9 +70,10 @@ SERVER_FIXED: Final[Mapping[str, Fixed]] = {
 OTHER_NAMES: Final[Mapping[str, str]] = {
     "--disable-log-requests": "--no-enable-log-requests",
     "--no-disable-log-requests": "--enable-log-requests",
+    "--system-prompt": "--system",
     "--h11-max-incomplete-event-size": "--max-header-bytes",
 }
-"""Flags of vLLM's server that Baton has under other names."""
+"""Flags of vLLM's commands that Baton has under other names."""
 SHORT_FORMS: Final[Mapping[str, str]] = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
@@ -99,6 +100,8 @@ SHORT_FORMS: Final[Mapping[str, str]] = {
     "-O": "--optimization-level",
 }
 """Short forms of `vllm serve`."""
+CLIENT_SHORT_FORMS: Final[Mapping[str, str]] = {"-q": "--quick"}
+"""Short forms of `vllm chat` and `vllm complete`."""
 REFUSED_COMMANDS: Final[Mapping[str, str]] = {
     "run-batch": "files of requests are not supported yet; send each line's body to baton serve",
     "launch": "parts are started by baton router, prefill-worker, decode-worker and mixed-worker",

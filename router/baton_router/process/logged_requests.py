@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Final
 
+from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 
+_DEFAULTS: Final = SamplingParams()
 _log = logging.getLogger(__name__)
 
 
@@ -23,6 +26,16 @@ class LoggedRequests:
         if not self.is_on:
             return
         name = {"request_id": spec.request_id}
-        _log.info("received %d prompt tokens, %s", len(spec.prompt_token_ids), spec.params, extra=name)
+        _log.info(
+            "received %d prompt tokens, %s", len(spec.prompt_token_ids), _shown(spec.params), extra=name
+        )
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("prompt: %s", list(spec.prompt_token_ids[: self.max_length]), extra=name)
+
+
+def _shown(params: SamplingParams) -> str:
+    """The parameters that are not the defaults."""
+    values = {one.name: getattr(params, one.name) for one in fields(params)}
+    return ", ".join(
+        f"{name}={value!r}" for name, value in values.items() if value != getattr(_DEFAULTS, name)
+    )
