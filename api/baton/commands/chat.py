@@ -136,7 +136,8 @@ class OpenAIConversation:
         self._server = OpenAIServer(args)
         self.model = args.model_name or self._server.first_model()
         self._system = args.system
-        self._fields = {"model": self.model, **sampling_fields(args)}
+        usage = {"stream_options": {"include_usage": True}}
+        self._fields = {"model": self.model, **usage, **sampling_fields(args)}
         self.reset()
 
     def reset(self) -> None:
@@ -158,7 +159,10 @@ class OpenAIConversation:
         try:
             for chunk in chunks:
                 for choice in chunk["choices"]:
-                    answer.take_text(choice["delta"].get("content") or "", num_tokens=1)
+                    if text := choice["delta"].get("content"):
+                        answer.take_text(text, num_tokens=1)
+                if usage := chunk.get("usage"):
+                    answer.num_tokens = usage["completion_tokens"]
         except KeyboardInterrupt:
             answer.is_cancelled = True
         finally:
@@ -176,7 +180,7 @@ class Answer:
         self.is_cancelled = False
         self._asked_s = self._first_s = self._last_s = time.monotonic()
         self._num_first_tokens = 0
-        self._num_tokens = 0
+        self.num_tokens = 0
 
     def take(self, event: pb.GenerateEvent) -> None:
         """Print an event's text."""
@@ -186,21 +190,21 @@ class Answer:
     def take_text(self, text: str, *, num_tokens: int) -> None:
         """Print a text of so many tokens."""
         self._last_s = time.monotonic()
-        if not self._num_tokens:
+        if not self.num_tokens:
             self._first_s, self._num_first_tokens = self._last_s, num_tokens
-        self._num_tokens += num_tokens
+        self.num_tokens += num_tokens
         self.text += text
         _write(text)
 
     def summary(self) -> str:
         """One line: the time to the first token, and the rate of those after it."""
         parts = ["cancelled"] if self.is_cancelled else []
-        if self._num_tokens:
+        if self.num_tokens:
             parts.append(f"TTFT {1e3 * (self._first_s - self._asked_s):.1f} ms")
-        if self._num_tokens > self._num_first_tokens:
+        if self.num_tokens > self._num_first_tokens:
             decode_s = max(self._last_s - self._first_s, 1e-9)
-            parts.append(f"{(self._num_tokens - self._num_first_tokens) / decode_s:.1f} tokens/s")
-        return f"[{', '.join([*parts, f'{self._num_tokens} tokens'])}]"
+            parts.append(f"{(self.num_tokens - self._num_first_tokens) / decode_s:.1f} tokens/s")
+        return f"[{', '.join([*parts, f'{self.num_tokens} tokens'])}]"
 
 
 def _describe(stub: BatonStub) -> pb.ModelInfo:

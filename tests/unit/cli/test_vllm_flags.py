@@ -37,7 +37,7 @@ DOCUMENTED = (
     "--h11-max-header-count --enable-offline-docs --disable-log-stats --enable-log-requests "
     "--disable-log-requests --seed --model --data-parallel-supervisor-port --fingerprint-mode "
     "--fingerprint-value --disable-frontend-multiprocessing --served-model-name --tokens-only"
-).split()
+)
 """Flags of vLLM's server beside those of its engine."""
 
 
@@ -46,7 +46,7 @@ def taken(*flags: str) -> tuple[str, ...]:
     return names
 
 
-@pytest.mark.parametrize("flag", DOCUMENTED)
+@pytest.mark.parametrize("flag", DOCUMENTED.split())
 def test_no_documented_flag_of_the_server_is_unknown(flag: str) -> None:
     own = {name for name in dir(parse(["serve"])) if not name.startswith("_")}
     known = {
