@@ -19,7 +19,7 @@ from baton import PASSIVE_OPENMP
 from baton.commands import cli_arguments as arguments
 from baton.commands.limit_arguments import admission_settings, connection_limits
 from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
-from baton.commands.security_arguments import client_tls, keys_of, server_tls
+from baton.commands.security_arguments import client_tls, key_of_environment, keys_of, server_tls
 from baton.config.engine_args import EngineArgs
 from baton.config.environment import unread_variables
 from baton.config.extras import MissingExtraError, check_extras
@@ -189,7 +189,7 @@ def _router(args: argparse.Namespace) -> int:
         override_generation_config=args.override_generation_config or {},
         seed=args.seed,
         log_requests=LoggedRequests(is_on=args.enable_log_requests, max_length=args.max_log_len),
-        resume_secret=args.resume_secret or os.environ.get(RESUME_SECRET_VARIABLE, ""),
+        resume_secret=args.resume_secret or key_of_environment(RESUME_SECRET_VARIABLE),
         limits=limits,
         admission=admission_settings(args),
         http=_http_settings(args),

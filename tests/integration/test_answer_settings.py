@@ -1,4 +1,4 @@
-"""What the operator sets for answers and for the HTTP server, through a real socket."""
+"""The operator's settings of answers and of the HTTP server, through a real socket."""
 
 from __future__ import annotations
 

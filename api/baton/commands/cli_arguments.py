@@ -28,7 +28,7 @@ from baton.commands.help_pages import add_groups, help_page, usage_of
 from baton.commands.neutral_flags import NeutralFlags, neutral_flags
 from baton.commands.security_arguments import local_worker_flags
 from baton.commands.spelling import written_out
-from baton.commands.vllm_server_flags import CLIENT_SHORT_FORMS, REFUSED_COMMANDS, SHORT_FORMS
+from baton.commands.vllm_server_flags import CLIENT_SHORT_FLAGS, REFUSED_COMMANDS, SHORT_FLAGS
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs, default_names
 from baton.config.environment import environment_defaults
 from baton.config.flags import Flag, shown
@@ -58,7 +58,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     root, parsers = _parsers(argv)
     _show_help(command, neutral, argv)
     is_serving = command.name in SERVING
-    given = written_out(argv[1:], _short_forms(command, neutral), has_model=is_serving)
+    given = written_out(argv[1:], _short_flags(command, neutral), has_model=is_serving)
     argv = [*argv[:1], *neutral.take(given)]
     if is_serving and "--parent-pid" not in argv:
         parsers[command.name].set_defaults(**environment_defaults(command.flags))
@@ -95,10 +95,10 @@ def _neutral_flags(argv: Sequence[str]) -> NeutralFlags:
     return neutral_flags(has_engine=has_engine, has_router=name in ("serve", "router"))
 
 
-def _short_forms(command: Command, neutral: NeutralFlags) -> Mapping[str, str]:
+def _short_flags(command: Command, neutral: NeutralFlags) -> Mapping[str, str]:
     if command.name in ("chat", "complete"):
-        return CLIENT_SHORT_FORMS
-    return SHORT_FORMS if neutral.known else {}
+        return CLIENT_SHORT_FLAGS
+    return SHORT_FLAGS if neutral.known else {}
 
 
 def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from baton.commands.vllm_server_flags import SERVER_FIXED, TAKEN, Taken
 from baton.config.fixed_engine_args import FIXED, Fixed, literal
 
 _NEGATIVE: Final = re.compile(r"-\d")
-ENGINE_FIXED: Final[Mapping[str, Fixed]] = {f"--{name.replace('_', '-')}": one for name, one in FIXED.items()}
+ENGINE_FIXED: Final[dict[str, Fixed]] = {f"--{name.replace('_', '-')}": one for name, one in FIXED.items()}
 
 
 class NeutralFlags:

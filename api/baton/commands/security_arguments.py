@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING, Final
 
+from baton.config.environment import ENVIRONMENT
 from baton.config.flags import Flag, Pattern
 from baton_service.process import API_KEY_VARIABLE
 
@@ -90,7 +90,7 @@ CLIENT_SECURITY_FLAGS: Final = (
 
 def key_of_environment(*names: str) -> str:
     """The first of these variables that is set; empty: none is."""
-    return next(filter(None, map(os.environ.get, names)), "")
+    return next(filter(None, map(ENVIRONMENT.get, names)), "")
 
 
 def keys_of(args: argparse.Namespace) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ _COMPILATION: Final = "--compilation-config"
 """The JSON whose keys `-O.` sets."""
 
 
-def written_out(argv: Sequence[str], short_forms: Mapping[str, str], *, has_model: bool) -> list[str]:
+def written_out(argv: Sequence[str], short_flags: Mapping[str, str], *, has_model: bool) -> list[str]:
     """Return the arguments of a command with every flag under its long name.
 
     A command that `has_model` takes `--model M` as MODEL, and one with short forms dotted keys of JSON.
@@ -36,12 +36,12 @@ def written_out(argv: Sequence[str], short_forms: Mapping[str, str], *, has_mode
     waiting = iter(argv)
     for argument in waiting:
         flag, equals, value = argument.partition("=")
-        flag = long_name(flag, short_forms)
-        if (level := _LEVEL.fullmatch(argument)) and "-O" in short_forms:
-            rest += [short_forms["-O"], level[1]]
+        flag = long_name(flag, short_flags)
+        if (level := _LEVEL.fullmatch(argument)) and "-O" in short_flags:
+            rest += [short_flags["-O"], level[1]]
         elif has_model and flag == "--model":
             model = [value if equals else _next(waiting, flag)]
-        elif short_forms and (dotted := _KEYS.fullmatch(flag)):
+        elif short_flags and (dotted := _KEYS.fullmatch(flag)):
             text = value if equals else _next(waiting, flag)
             name, keys = dotted.groups()
             _put(objects.setdefault(name, {}), keys, text, flag)
@@ -50,10 +50,10 @@ def written_out(argv: Sequence[str], short_forms: Mapping[str, str], *, has_mode
     return model + rest + [f"{name}={json.dumps(value)}" for name, value in objects.items()]
 
 
-def long_name(flag: str, short_forms: Mapping[str, str] = MappingProxyType({})) -> str:
+def long_name(flag: str, short_flags: Mapping[str, str] = MappingProxyType({})) -> str:
     """The long name of a flag, which may have dotted keys behind it."""
     name, dot, keys = flag.partition(".")
-    name = _COMPILATION if dot and name == "-O" else short_forms.get(name, name)
+    name = _COMPILATION if dot and name == "-O" else short_flags.get(name, name)
     if name.startswith("--"):
         name = name.replace("_", "-")
     return OTHER_NAMES.get(name, name) + dot + keys

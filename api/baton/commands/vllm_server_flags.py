@@ -42,7 +42,7 @@ _PARALLEL: Final = (
     "there is no data parallelism within a model; --prefill-workers, --decode-workers and --mixed add workers"
 )
 _FINGERPRINT: Final = "system_fingerprint is baton- and the version"
-SERVER_FIXED: Final[Mapping[str, Fixed]] = {
+SERVER_FIXED: Final[dict[str, Fixed]] = {
     "--api-server-count": Fixed((1,), _ROUTERS),
     "--headless": Fixed(
         (False,), "workers without a router are baton prefill-worker, decode-worker, mixed-worker"
@@ -67,14 +67,14 @@ SERVER_FIXED: Final[Mapping[str, Fixed]] = {
     "--dp-supervisor-probe-failure-threshold": Fixed((3,), _PARALLEL),
 }
 """Flags of vLLM's server with one value."""
-OTHER_NAMES: Final[Mapping[str, str]] = {
+OTHER_NAMES: Final[dict[str, str]] = {
     "--disable-log-requests": "--no-enable-log-requests",
     "--no-disable-log-requests": "--enable-log-requests",
     "--system-prompt": "--system",
     "--h11-max-incomplete-event-size": "--max-header-bytes",
 }
 """Flags of vLLM's commands that Baton has under other names."""
-SHORT_FORMS: Final[Mapping[str, str]] = {
+SHORT_FLAGS: Final[dict[str, str]] = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
     "-dp": "--data-parallel-size",
@@ -100,7 +100,7 @@ SHORT_FORMS: Final[Mapping[str, str]] = {
     "-O": "--optimization-level",
 }
 """Short forms of `vllm serve`."""
-CLIENT_SHORT_FORMS: Final[Mapping[str, str]] = {"-q": "--quick"}
+CLIENT_SHORT_FLAGS: Final[dict[str, str]] = {"-q": "--quick"}
 """Short forms of `vllm chat` and `vllm complete`."""
 REFUSED_COMMANDS: Final[Mapping[str, str]] = {
     "run-batch": "files of requests are not supported yet; send each line's body to baton serve",

@@ -13,6 +13,7 @@ from typing import Any, Final
 from baton.config.flags import Flag, shown
 from baton_core.errors import InvalidConfigError
 
+ENVIRONMENT: Final[Mapping[str, str]] = os.environ
 CPU_KV_CACHE_VARIABLE: Final = "VLLM_CPU_KVCACHE_SPACE"
 """GiB of the KV cache of a worker on a CPU."""
 _LEVELS: Final = {"warn": "warning", "critical": "error", "fatal": "error"}
@@ -29,7 +30,7 @@ _READ_ELSEWHERE: Final = frozenset(
     {"VLLM_API_KEY", "VLLM_CACHE_ROOT", CPU_KV_CACHE_VARIABLE, "VLLM_MAX_N_SEQUENCES", "VLLM_PLUGINS"}
 )
 _NEEDLESS: Final = frozenset({"VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "VLLM_ENABLE_V1_MULTIPROCESSING"})
-"""What these turn off is not there."""
+"""Variables that turn off things which are not there."""
 _INSTEAD: Final[Mapping[str, str]] = {
     "VLLM_PORT": "--port and --grpc-port",
     "VLLM_HOST_IP": "--advertise-host",
@@ -47,7 +48,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
 
 
 def environment_defaults(
-    flags: Iterable[Flag], environment: Mapping[str, str] = os.environ
+    flags: Iterable[Flag], environment: Mapping[str, str] = ENVIRONMENT
 ) -> dict[str, Any]:
     """Return values by the fields of those flags that a variable stands in for.
 
@@ -63,7 +64,7 @@ def environment_defaults(
     return values
 
 
-def cpu_kv_cache_bytes(environment: Mapping[str, str] = os.environ) -> int | None:
+def cpu_kv_cache_bytes(environment: Mapping[str, str] = ENVIRONMENT) -> int | None:
     """Return the size of a CPU worker's KV cache that the environment gives; None: it gives none.
 
     Raises:
@@ -81,7 +82,7 @@ def cpu_kv_cache_bytes(environment: Mapping[str, str] = os.environ) -> int | Non
     return num_bytes
 
 
-def unread_variables(environment: Mapping[str, str] = os.environ) -> list[str]:
+def unread_variables(environment: Mapping[str, str] = ENVIRONMENT) -> list[str]:
     """Return the variables of vLLM's that are set and not read, each with what sets the same, if anything."""
     read = _STANDS_FOR.keys() | _READ_ELSEWHERE | _NEEDLESS
     names = sorted(name for name in environment if name.startswith("VLLM_") and name not in read)

@@ -1,4 +1,4 @@
-"""What answers have where requests do not say it themselves."""
+"""Settings of answers, for requests that do not say it themselves."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatDefaults:
-    """What conversations get that do not say it themselves.
+    """Template arguments and content format of conversations that do not say it themselves.
 
     Raises:
         InvalidConfigError: an argument has a reserved name, or the format is unknown.

@@ -15,7 +15,7 @@ from baton.commands.vllm_server_flags import (
     OTHER_NAMES,
     REFUSED_COMMANDS,
     SERVER_FIXED,
-    SHORT_FORMS,
+    SHORT_FLAGS,
     TAKEN,
 )
 from baton.config.engine_args import BUNDLED_MODEL
@@ -59,9 +59,9 @@ def test_no_documented_flag_of_the_server_is_unknown(flag: str) -> None:
     assert flag in known
 
 
-@pytest.mark.parametrize("short", SHORT_FORMS)
+@pytest.mark.parametrize("short", SHORT_FLAGS)
 def test_a_short_form_is_the_flag_with_one_value(short: str) -> None:
-    flag = SHORT_FORMS[short]
+    flag = SHORT_FLAGS[short]
     if flag == "--quantization":
         assert parse(["serve", short, "int8"]).quantization == "int8"
         return
@@ -82,7 +82,7 @@ def test_an_option_of_optimization_is_read_in_every_form() -> None:
 
 def test_dotted_keys_make_one_json_object() -> None:
     given = ["--a_b.c_d", "1", "--a-b.e.f=true", "--a-b.list+", "x,y", "--a-b.size", "2k", "--other", "a.b"]
-    assert written_out(given, SHORT_FORMS, has_model=False) == [
+    assert written_out(given, SHORT_FLAGS, has_model=False) == [
         "--other",
         "a.b",
         '--a-b={"c_d": 1, "e": {"f": true}, "list": ["x", "y"], "size": 2000}',
@@ -90,9 +90,9 @@ def test_dotted_keys_make_one_json_object() -> None:
     args = parse(["serve", "--profiler_config.torch_profiler_dir", "/traces"])
     assert args.profiler_config == {"torch_profiler_dir": "/traces"}
     with pytest.raises(InvalidConfigError, match="no value of 'c' beside its keys"):
-        written_out(["--a.c", "1", "--a.c.d", "2"], SHORT_FORMS, has_model=False)
+        written_out(["--a.c", "1", "--a.c.d", "2"], SHORT_FLAGS, has_model=False)
     with pytest.raises(InvalidConfigError, match=r"^--a.c has no value; allowed: one behind it"):
-        written_out(["--a.c"], SHORT_FORMS, has_model=False)
+        written_out(["--a.c"], SHORT_FLAGS, has_model=False)
 
 
 def test_the_model_may_be_a_flag_and_underscores_are_dashes() -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 import ssl
-import stat
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, cast
@@ -21,6 +19,7 @@ from baton_router.http.connections.bounded_protocol import BoundedProtocol
 from baton_router.http.connections.open_connections import OpenConnections
 from baton_router.process.http_settings import ConnectionLimits
 from baton_service.tcp import listen_at
+from baton_service.unix_listener import listen_at_path
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -53,25 +52,13 @@ def listen_on(path: str) -> socket.socket:
     Raises:
         InvalidConfigError: the path cannot be bound; the message names the flag and what is allowed.
     """
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        if _is_abandoned(path):
-            os.unlink(path)
-        listener.bind(path)
-        listener.listen(socket.SOMAXCONN)
+        return listen_at_path(path)
     except OSError as error:
-        listener.close()
         raise InvalidConfigError(
             f"--uds is {path!r}, which cannot be bound ({error.strerror or error}); "
             "allowed: a path in a folder to write to, where no other server listens"
         ) from None
-    return listener
-
-
-def _is_abandoned(path: str) -> bool:
-    """True if a path is a socket that refuses connections."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        return client.connect_ex(path) == errno.ECONNREFUSED and stat.S_ISSOCK(os.stat(path).st_mode)
 
 
 def _addresses(host: str, port: int) -> list[str]:
