@@ -29,6 +29,7 @@ from baton.commands.neutral_flags import NeutralFlags, neutral_flags
 from baton.commands.security_arguments import local_worker_flags
 from baton.commands.spelling import written_out
 from baton.commands.vllm_server_flags import CLIENT_SHORT_FLAGS, REFUSED_COMMANDS, SHORT_FLAGS
+from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs, default_names
 from baton.config.environment import environment_defaults
 from baton.config.flags import Flag, shown
@@ -55,11 +56,12 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     _refuse_commands(argv)
     command = next((one for one in COMMANDS if argv[:1] == [one.name]), Command("", ""))
     neutral = _neutral_flags(argv)
-    root, parsers = _parsers(argv)
     _show_help(command, neutral, argv)
+    root, parsers = _parsers(argv)
     is_serving = command.name in SERVING
-    given = written_out(argv[1:], _short_flags(command, neutral), has_model=is_serving)
-    argv = [*argv[:1], *neutral.take(given)]
+    if command.groups or command.name == "bench":
+        given = written_out(argv[1:], _short_flags(command, neutral), has_model=is_serving)
+        argv = [*argv[:1], *neutral.take(given)]
     if is_serving and "--parent-pid" not in argv:
         parsers[command.name].set_defaults(**environment_defaults(command.flags))
     args, unknown = root.parse_known_args(argv)
@@ -124,9 +126,8 @@ def settle(args: argparse.Namespace) -> None:
         from baton.config.engine_folders import with_local_folders
 
         engine = with_local_folders(engine)
-    for flag in (*MODEL_FLAGS, *_ROUTER, *ENGINE_FLAGS):
-        if hasattr(engine, flag.field):
-            setattr(args, flag.field, getattr(engine, flag.field))
+    for flag in (*MODEL_FLAGS, *ENGINE_FLAGS, *SHARED_FLAGS, *flags_of(EngineArgs, Part.ROUTER)):
+        setattr(args, flag.field, getattr(engine, flag.field))
 
 
 def as_flags(message: str) -> str:

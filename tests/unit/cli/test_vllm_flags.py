@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from baton.cli import main
-from baton.commands.cli_arguments import parse, router_flags
+from baton.commands.cli_arguments import parse, router_flags, settle
 from baton.commands.neutral_flags import ENGINE_FIXED
 from baton.commands.spelling import written_out
 from baton.commands.vllm_server_flags import (
@@ -198,6 +198,15 @@ def test_origins_are_taken_as_json_too(given: list[str], origins: tuple[str, ...
 def test_a_json_list_of_something_else_is_refused(value: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"^--allowed-origins is .*; allowed: text in UTF-8"):
         parse(["serve", "--allowed-origins", value])
+
+
+@pytest.mark.parametrize(("given", "seed"), [((), None), (("--seed", "0"), 0)])
+def test_only_a_seed_that_is_given_makes_seeds_follow_from_it(
+    given: tuple[str, ...], seed: int | None
+) -> None:
+    args = parse(["serve", *given])
+    settle(args)
+    assert parse(["router", *router_flags(args)]).seed == seed
 
 
 def test_what_the_router_of_serve_is_given_says_the_same() -> None:
