@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from baton.commands.bench_arguments import add_benchmarks, bench_flags
+from baton.commands.bench_arguments import BENCH_ACTIONS, add_benchmarks, bench_flags
 from baton.commands.client_arguments import add_actions
 from baton.commands.command_flags import (
     COMMANDS,
@@ -21,6 +21,7 @@ from baton.commands.command_flags import (
     SHARED_FLAGS,
     WORKER_PROCESS_FLAGS,
     Command,
+    FlagGroup,
     flags_in,
 )
 from baton.commands.config_file import read_config
@@ -103,13 +104,25 @@ def _short_flags(command: Command, neutral: NeutralFlags) -> Mapping[str, str]:
     return SHORT_FLAGS if neutral.known else {}
 
 
+def _benchmark(argv: Sequence[str]) -> Command:
+    """The benchmark that is asked for, as a command; without groups where there is none."""
+    for action in BENCH_ACTIONS:
+        if argv[1:2] == [action.name]:
+            engine = (FlagGroup("engine", "the engine", flags_of(EngineArgs)),) if action.is_offline else ()
+            own = FlagGroup(action.name, action.help, action.flags)
+            return Command(f"bench {action.name}", action.help, (own, *engine))
+    return Command("", "")
+
+
 def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str]) -> None:
     """Print a page of help and exit, where one is asked for that argparse does not write."""
     topics = [argument for argument in argv[1:] if argument in ("-h", "--help") or argument[:7] == "--help="]
+    if command.name == "bench":
+        command = _benchmark(argv)
     if not topics or not command.groups:
         return
     page = help_page(command, neutral.known, topics[0].partition("=")[2])
-    parser = _parsers(argv)[1][command.name]
+    parser = _parsers(argv)[1][argv[0]]
     sys.stdout.write(parser.format_help() if page is None else page)
     raise SystemExit(0)
 

@@ -54,6 +54,14 @@ def test_flags_are_found_by_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--api-server-count" in shown(capsys, "serve", "--help=vllm")
 
 
+def test_benchmarks_have_help_by_words_too(capsys: pytest.CaptureFixture[str]) -> None:
+    page = shown(capsys, "bench", "serve", "--help=num-prompts")
+    assert page.startswith("serve:\n")
+    assert "--num-prompts" in page
+    assert "--goodput" not in page
+    assert "--max-num-seqs" in shown(capsys, "bench", "latency", "--help=all")
+
+
 def test_help_about_nothing_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--help=ModelConfig"]) == 2
     said = capsys.readouterr().err
