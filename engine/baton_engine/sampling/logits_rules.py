@@ -36,6 +36,7 @@ class LogitsRules:
 
     def __init__(self, states: SamplingStates | None = None) -> None:
         self._states = states if states is not None else SamplingStates()
+        self._grammar_masks: dict[int, TokenMask] = {}
 
     def apply(self, logits: Tensor, histories: Mapping[int, SamplingHistory]) -> dict[int, Exception]:
         """Change the rows of `histories` in `logits` `[num_rows, vocab_size] float32`, and no others.
@@ -46,6 +47,7 @@ class LogitsRules:
         failures: dict[int, Exception] = {}
         states: _States = {}
         masks: dict[int, TokenMask] = {}
+        self._grammar_masks = {}
         blocked: list[tuple[int, int]] = []
         for row, history in histories.items():
             try:
@@ -58,6 +60,8 @@ class LogitsRules:
             blocked += [(row, token_id) for token_id in tokens]
             if mask is not None:
                 masks[row] = mask
+            if state.grammar_mask is not None:
+                self._grammar_masks[row] = state.grammar_mask
         self._states.trim(len(histories))
         _mask(logits, masks)
         _block(logits, blocked)
@@ -66,6 +70,14 @@ class LogitsRules:
         _penalize(logits, states)
         _force(logits, states)
         return failures
+
+    def mask_grammars(self, logits: Tensor, rows: Sequence[int]) -> None:
+        """Exclude what the grammars of the last `apply` alone forbid, in other logits of its rows.
+
+        Mutates `logits` `[len(rows), vocab_size]`; `rows` are the numbers that their rows had there.
+        """
+        masks = self._grammar_masks
+        _mask(logits, {place: masks[row] for place, row in enumerate(rows) if row in masks})
 
 
 def _mask(logits: Tensor, masks: dict[int, TokenMask]) -> None:
