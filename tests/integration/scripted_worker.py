@@ -180,13 +180,12 @@ class ScriptedWorker:
             eos_token_ids=EOS_TOKEN_IDS,
             max_model_len=self.info.max_model_len,
         )
-        is_named = reason is FinishReason.STOP and token_ids[-1] not in EOS_TOKEN_IDS
         return SequenceOutput(
             request_id=spec.request_id,
             index=index,
             token_ids=token_ids,
             finish_reason=reason,
-            stop_token_id=token_ids[-1] if is_named else None,
+            stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
         )
 
     def _send(self, message: Reserved | FirstToken | TokenBatch | Transferred) -> None:

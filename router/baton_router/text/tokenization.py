@@ -36,6 +36,9 @@ class Tokenizer:
         bos_token = model.special_tokens.get("bos_token")
         bos_id = None if bos_token is None else self._backend.token_to_id(bos_token)
         self._added_bos_id = bos_id if self._backend.encode("").ids[:1] == [bos_id] else None
+        eos_token = model.special_tokens.get("eos_token")
+        self.eos_token_id: int | None = None if eos_token is None else self._backend.token_to_id(eos_token)
+        """The tokenizer's own end token; a model may have others."""
         self._rendering = ChatRendering(model.special_tokens)
         self._defaults = defaults or ChatDefaults()
         self._template = chat_template or model.chat_template

@@ -114,12 +114,11 @@ class Outputs:
             max_model_len=self._max_model_len,
             is_repeating=seq.is_repeating,
         )
-        is_eos = token_id in self._eos_token_ids and not params.ignore_eos
         return SequenceOutput(
             request_id=seq.seq_id.request_id,
             index=index,
             token_ids=(token_id,),
             finish_reason=reason,
-            stop_token_id=token_id if reason is FinishReason.STOP and not is_eos else None,
+            stop_token_id=token_id if reason is FinishReason.STOP else None,
             logprobs=logprobs,
         )
