@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import TypeAlias, overload
 
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_router.text.characters import TokenTexts
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,8 @@ class Logprob:
     rank: int | None = None
     """1 is the most likely token of all."""
     decoded_token: str | None = None
-    """The token's own text; None where the request asks for no text."""
+    """The token's own text, of a character in several tokens with the last one; None where the request asks
+    for no text."""
 
 
 LogprobsOnePosition: TypeAlias = dict[int, Logprob]
@@ -92,7 +95,8 @@ SampleLogprobs: TypeAlias = FlatLogprobs | list[LogprobsOnePosition]
 """One entry for each token of an output."""
 
 
-def read_position(entry: PositionLogprobs, text_of: Callable[[int], str | None]) -> LogprobsOnePosition:
-    """The engine's log-probabilities of one position, each token once."""
-    triples = zip(entry.token_ids, entry.logprobs, entry.ranks, strict=True)
-    return {token_id: Logprob(logprob, rank, text_of(token_id)) for token_id, logprob, rank in triples}
+def read_position(entry: PositionLogprobs, texts: TokenTexts | None) -> LogprobsOnePosition:
+    """Return the engine's log-probabilities of the next position of `texts`, each token once."""
+    shown = repeat(None, len(entry.token_ids)) if texts is None else texts.read(entry)
+    rows = zip(entry.token_ids, entry.logprobs, entry.ranks, shown, strict=True)
+    return {token_id: Logprob(logprob, rank, text) for token_id, logprob, rank, text in rows}

@@ -11,6 +11,7 @@ from baton.api.output_builder import OutputBuilder
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_router.core.router_events import RequestTimings
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
+from baton_router.text.characters import TokenTexts
 from tests.builders import make_request
 
 CUMULATIVE, DELTA, FINAL = RequestOutputKind
@@ -22,9 +23,13 @@ FINISHED = Finished(
 )
 
 
+def new_texts() -> TokenTexts:
+    return TokenTexts(lambda token_id: f"<{token_id}>", lambda token_id: b"")
+
+
 def make_builder(kind: RequestOutputKind | None = None, **params: Any) -> OutputBuilder:
     spec = make_request(prompt=3, **params)
-    return OutputBuilder("text", spec, lambda token_id: f"<{token_id}>", kind=kind, arrival_s=100.0)
+    return OutputBuilder("text", spec, new_texts, kind=kind, arrival_s=100.0)
 
 
 def position(token_id: int, logprob: float, rank: int = 1) -> PositionLogprobs:
