@@ -118,7 +118,11 @@ class OutputBuilder:
         if params.prompt_logprobs is None or (is_delta and self._has_shown_prompt):
             return None
         self._has_shown_prompt = True
-        return FlatLogprobs(self._prompt_logprobs) if params.flat_logprobs else list(self._prompt_logprobs)
+        if not params.flat_logprobs:
+            return list(self._prompt_logprobs)
+        flat = FlatLogprobs()
+        flat.extend(self._prompt_logprobs)
+        return flat
 
     def _metrics(self) -> RequestMetrics:
         arrival_s = self._arrival_s

@@ -142,7 +142,7 @@ def test_flat_logprobs_say_what_the_dictionaries_say() -> None:
         (plain.prompt_logprobs, flat.prompt_logprobs),
     ):
         assert isinstance(other, FlatLogprobs)
-        assert list(other) == one
+        assert list(other) == [position or {} for position in one or []]
         assert list(other[1:]) == (one or [])[1:]
         assert other[-1] == (one or [])[-1]
         assert len(other) == len(one or [])
@@ -153,7 +153,10 @@ def test_flat_logprobs_say_what_the_dictionaries_say() -> None:
     assert output.logprobs == [-1.0, -0.5, -0.5]
     assert output.ranks == [1, 1, 1]
     assert output.decoded_tokens == ["<4>", "<9>", "<9>"]
-    assert output == FlatLogprobs(plain.outputs[0].logprobs or [])
+    again = FlatLogprobs([0, 2], [2, 3], [4, 9, 9], [-1.0, -0.5, -0.5], [1, 1, 1], ["<4>", "<9>", "<9>"])
+    assert output == again
+    again.append_fast([7, 8], [-2.0, -3.0], range(1, 3), [None, None])
+    assert again[2] == {7: Logprob(-2.0, 1), 8: Logprob(-3.0, 2)}
     with pytest.raises(IndexError):
         output[2]
 
