@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from baton.config.engine_arg_fields import Part, arg, check_fields, flags_of
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.config.flags import BYTES, COUNT, MODEL, NAME
+from baton.config.processor_names import names_of
 from baton_core.errors import InvalidConfigError
 from baton_kernels.cpu.variants import CPU_KERNELS
 from baton_kv.transport import Transport
@@ -150,10 +151,10 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     logprobs_mode: str = arg(
         str, "raw_logprobs", "values that log-probabilities are taken of", choices=_LOGPROBS_MODES
     )
-    logits_processors: Sequence[str] = arg(
+    logits_processors: Sequence[str | type] = arg(
         str,
         (),
-        "function that requests may name (package.module:function); repeatable",
+        "function that requests may name (package.module:function), or class that applies to all; repeatable",
         Part.BOTH,
         pattern=NAME,
         is_list=True,
@@ -225,6 +226,7 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"):
             if getattr(self, name) is None:
                 setattr(self, name, type(self).__dataclass_fields__[name].default)
+        self.logits_processors = names_of(self.logits_processors, is_disaggregated=self.is_disaggregated)
         check_fields(self)
         self._read_structured_outputs_config()
         self._check_profiler_config()

@@ -7,6 +7,7 @@ from typing import Any
 from baton.config.engine_args import EngineArgs
 from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
+from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
 from baton_engine.checkpoint.model_source import resolve_model
@@ -47,7 +48,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         batch_invariant=args.batch_invariant,
         cpu_kernels=args.cpu_kernels,
         async_scheduling=args.async_scheduling,
-        logits_processors=tuple(args.logits_processors),
+        logits_processors=(*installed_names(), *map(str, args.logits_processors)),
         logprobs_mode=LogprobsMode(args.logprobs_mode),
     )
     _check_load_format(args)

@@ -29,7 +29,7 @@ class LogprobsMode(StrEnum):
     """The kind of log-probabilities; names and meanings are vLLM's."""
 
     RAW_LOGPROBS = "raw_logprobs"
-    """Log-softmax of the logits as the model gives them, without the tokens that the output's grammar forbids."""
+    """Log-softmax of the logits as the model gives them, but for tokens that the grammar forbids."""
     RAW_LOGITS = "raw_logits"
     """These logits themselves."""
     PROCESSED_LOGPROBS = "processed_logprobs"

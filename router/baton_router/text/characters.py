@@ -46,8 +46,8 @@ class CharacterStream:
 class TokenTexts:
     """The texts of the tokens at the positions of one sequence, in their order.
 
-    A token that is a part of a character has no text, but the last part has the whole character: its beginning
-    is in the tokens that stand at the positions before. So vLLM's `decoded_token` is.
+    A token that is a part of a character has no text, but the last part has the whole character, whose
+    beginning is in the tokens at the positions before. So vLLM's `decoded_token` is.
 
     Args:
         text_of: the text of one token.

@@ -101,7 +101,9 @@ def test_a_stop_string_in_the_workers_own_last_tokens_needs_no_word_to_it(
     assert (event.finish_reason, event.stop_reason) == ("stop", "lo")
 
 
-@pytest.mark.parametrize(("token_id", "ignore_eos", "reason"), [(5, False, 5), (1, False, None), (1, True, 1)])
+@pytest.mark.parametrize(
+    ("token_id", "ignore_eos", "reason"), [(5, False, 5), (1, False, None), (1, True, 1)]
+)
 def test_every_stop_token_is_the_reason_but_the_tokenizers_end_token(
     make_stream: MakeStream, tokenizer: Tokenizer, token_id: int, ignore_eos: bool, reason: int | None
 ) -> None:

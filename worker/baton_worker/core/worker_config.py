@@ -49,6 +49,8 @@ class WorkerConfig:
     """True if a step is planned while the one before it runs, where that needs none of its tokens."""
     logits_processors: frozenset[str] = frozenset()
     """Names that requests may ask for."""
+    has_batch_processors: bool = False
+    """True if the engine processes the logits of every request."""
 
     @property
     def paging(self) -> Paging:
