@@ -77,6 +77,31 @@ def test_a_completion_has_openai_s_shape() -> None:
     run(scenario())
 
 
+def test_an_end_token_that_is_not_the_tokenizers_is_the_reason() -> None:
+    async def scenario() -> None:
+        for end, reason in ((0, 0), (2, None)):
+            async with http_cluster(ScriptedWorker("w1", answers=[[*ANSWER[:3], end]])) as client:
+                (choice,) = (await complete(client))["choices"]
+                assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", reason)
+                last = [part["choices"][0] for part in await stream(client)][-1]
+                assert (last["finish_reason"], last["stop_reason"]) == ("stop", reason)
+
+    run(scenario())
+
+
+def test_half_a_character_at_the_end_is_in_no_text_whole_or_streamed() -> None:
+    half = TOKENIZER.encode("ok 🇪")[:-1]
+
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[half])) as client:
+            asked = {"max_tokens": len(half)}
+            (choice,) = (await complete(client, **asked))["choices"]
+            assert choice["text"] == "ok "
+            assert joined(await stream(client, **asked)) == {0: "ok "}
+
+    run(scenario())
+
+
 def test_prompts_are_texts_or_token_ids_one_or_many() -> None:
     ids = list(TOKENIZER.encode(PROMPT))
 

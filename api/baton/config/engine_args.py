@@ -70,7 +70,7 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     dtype: str = arg(
         str,
         "auto",
-        "auto, float32, bfloat16, and float16 or half on a GPU",
+        "dtype to compute in; auto: the checkpoint's, or on a CPU what its kernels have instead",
         choices=("auto", "float32", "bfloat16", "float16", "float", "half"),
     )
     quantization: str | None = arg(

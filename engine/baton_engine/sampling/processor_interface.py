@@ -54,8 +54,8 @@ class BatchUpdate:
 class LogitsProcessor(ABC):
     """A logits processor of all requests, to be derived from; a class with these methods will do as well."""
 
-    @classmethod
-    def validate_params(cls, sampling_params: SamplingParams) -> None:  # noqa: B027  # most check nothing
+    @classmethod  # noqa: B027  # most check nothing
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
         """Check the parameters of a new request.
 
         Raises:
