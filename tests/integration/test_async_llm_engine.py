@@ -247,7 +247,7 @@ def test_an_engine_on_a_thread_sleeps_and_wakes_up(threaded: AsyncLLMEngine) -> 
 
 def test_an_engine_on_a_thread_does_what_operators_ask(threaded: AsyncLLMEngine) -> None:
     async def main() -> None:
-        assert await threaded.apply_model(lambda model: type(model).__name__) == ["Decoder"]
+        assert await threaded.apply_model(lambda model: type(model).__name__) == ["LlamaForCausalLM"]
         assert await threaded.collective_rpc("builtins:isinstance", args=(object,)) == [True]
         assert await threaded.reset_prefix_cache()
         with pytest.raises(InvalidRequestError, match="torch_profiler_dir is ''; allowed: a folder"):
