@@ -198,6 +198,7 @@ def _http_settings(args: argparse.Namespace) -> HttpSettings:
         open_metrics=args.open_metrics,
         shared_prefix_cache=args.shared_prefix_cache,
         max_body_bytes=args.max_body_bytes,
+        strict_fields=args.strict_fields,
         connections=connection_limits(args),
         root_path=args.root_path or "",
         enable_operator_routes=args.enable_operator_routes,

@@ -186,7 +186,11 @@ class RouterServer:
             await self._server.stop(0)
             raise
         state = AppState(
-            service=self._service, settings=settings.http, metrics=self._metrics, keys=self._keys
+            service=self._service,
+            model=settings.model,
+            settings=settings.http,
+            metrics=self._metrics,
+            keys=self._keys,
         )
         await self._http.start(
             make_app(state),

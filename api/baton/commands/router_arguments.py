@@ -70,6 +70,7 @@ HTTP_FLAGS: Final = (
     *ROUTER_SECURITY_FLAGS,
     Flag("--shared-prefix-cache", bool, False, "let keys use each other's cached prefixes"),
     Flag("--max-body-bytes", int, 4 * 2**20, "largest HTTP request", low=1, high=_MAX_INT, suffixes=BYTES),
+    Flag("--strict-fields", bool, False, "refuse HTTP requests with unknown fields, which are ignored else"),
     Flag(
         "--max-answer-bytes",
         int,

@@ -17,16 +17,16 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from baton_router.http.app_state import AppState
-from baton_router.http.bodies import decode_body, nested_too_deeply, read_body
+from baton_router.http.bodies import BodyDecoder, nested_too_deeply, read_body
 from baton_router.http.calls import RESUME_HEADER, Call
 from baton_router.http.errors import HttpError, failure_of
+from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.middleware import REQUEST_ID_HEADER, CountedCalls, RequestIds, name_route
 from baton_router.http.openapi import describe
-from baton_router.http.route import PARAMETER, Route
+from baton_router.http.route import PARAMETER, Route, Tag
 from baton_router.http.routes import METRICS, OPERATOR_ROUTES, ROUTES
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.validation import TRACEPARENT
-from baton_router.streams.body_memory import BodyReservation
 from baton_service.keys import AUTHORIZATION, Keys
 
 
@@ -82,7 +82,7 @@ def make_app(state: AppState) -> ASGIApp:
             allow_credentials=settings.allow_credentials,
             allow_methods=settings.allowed_methods,
             allow_headers=settings.allowed_headers,
-            expose_headers=(REQUEST_ID_HEADER, TRACEPARENT, RESUME_HEADER.decode()),
+            expose_headers=(REQUEST_ID_HEADER, TRACEPARENT, RESUME_HEADER.decode(), IGNORED_HEADER),
         )
     return RequestIds(CountedCalls(app, state.metrics.http))
 
@@ -109,7 +109,8 @@ class _Endpoint:
     def __init__(self, route: Route, state: AppState) -> None:
         self._route = route
         self._state = state
-        self._decoder = msgspec.json.Decoder(route.body) if route.body is not None else None
+        is_strict = state.settings.strict_fields or route.tag is Tag.OPERATOR
+        self._decoder = BodyDecoder(route.bodies, is_strict=is_strict) if route.bodies else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call: Call[Any] = Call(self._state, scope, receive, send)
@@ -121,7 +122,7 @@ class _Endpoint:
                 call.tenant = require_key(self._state.keys, headers)
             with self._state.service.bodies.body() as call.room:
                 if self._decoder is not None:
-                    call.body = await self._read(receive, headers, call.room, self._decoder)
+                    call.body = await self._read(call, receive, headers, self._decoder)
                 await self._route.handler(call)
         except ClientDisconnect:
             return
@@ -131,13 +132,18 @@ class _Endpoint:
             await call.fail(failure_of(error))
 
     async def _read(
-        self, receive: Receive, headers: Headers, room: BodyReservation, decoder: msgspec.json.Decoder[Any]
+        self, call: Call[Any], receive: Receive, headers: Headers, decoder: BodyDecoder[Any]
     ) -> Any:
-        body = await read_body(receive, headers, self._state.settings.max_body_bytes, room)
+        room = call.room
+        content = await read_body(receive, headers, self._state.settings.max_body_bytes, room)
         if room.is_large:
             await room.wait_to_decode()
             await self._state.share.turn()
-        return decode_body(body, decoder)
+        body, removal = decoder.decode(content)
+        if removal.names:
+            call.ignored = ", ".join(removal.names)
+            self._state.ignored.note(removal)
+        return body
 
 
 class _NoRoute:

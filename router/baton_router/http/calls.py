@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from baton_core.errors import ErrorCode, RequestError
 from baton_router.http.app_state import AppState
 from baton_router.http.errors import Failure
+from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.json_pieces import json_at_once, json_pieces
 from baton_router.http.middleware import adopt_request_id, request_id_of
 from baton_router.requests.validation import TRACEPARENT
@@ -77,6 +78,8 @@ class Call(Generic[BodyT]):
         self.arrived_s = asyncio.get_running_loop().time()
         self.traceparent = ""
         """The call's position in a trace; empty without tracing."""
+        self.ignored = ""
+        """Unknown fields of the body, for the reply's header."""
         self.resume_token = ""
         """Token that resumes the stream at any router; empty where there are several."""
         self._scope = scope
@@ -209,6 +212,8 @@ class Call(Generic[BodyT]):
         self._has_started = True
         if self.traceparent and message["type"] == "http.response.start":
             MutableHeaders(scope=message)[TRACEPARENT] = self.traceparent
+        if self.ignored and message["type"] == "http.response.start":
+            MutableHeaders(scope=message)[IGNORED_HEADER] = self.ignored
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
         await self._send(message)

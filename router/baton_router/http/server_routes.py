@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from baton_core.errors import ErrorCode, RequestError
 from baton_router.http.calls import Call
 from baton_router.requests.validation import check_model
 from baton_service.exposition import CONTENT_TYPE
@@ -25,7 +24,7 @@ class Model(msgspec.Struct, kw_only=True):
     """Start of the router, in seconds since 1970."""
     owned_by: str = "baton"
     root: str
-    """The first of its names."""
+    """The folder or id that it is served from: load generators find its tokenizer there."""
     parent: str | None = None
     max_model_len: int
     permission: list[dict[str, Any]] = []
@@ -45,8 +44,6 @@ async def list_models(call: Call[None]) -> None:
 async def show_model(call: Call[None]) -> None:
     """Raises RequestError: NOT_FOUND."""
     name = call.request.path_params["model"]
-    if not name:
-        raise RequestError(ErrorCode.NOT_FOUND, "model is ''; allowed: a served name")
     check_model(name, call.state.service.model_names)
     await call.reply(_describe(call, name))
 
@@ -56,7 +53,7 @@ def _describe(call: Call[None], name: str) -> Model:
     return Model(
         id=name,
         created=call.state.started_at,
-        root=service.model_names[0],
+        root=call.state.model,
         max_model_len=service.max_model_len,
     )
 

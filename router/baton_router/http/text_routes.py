@@ -39,6 +39,8 @@ class TokenizeRequest(Fields, kw_only=True):
     """A Jinja template instead of the model's; only where the operator trusts those of requests."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the template."""
+    enable_thinking: bool | None = None
+    """The same as in `chat_template_kwargs`, which comes first."""
     reasoning_effort: ReasoningEffort | None = None
     """For the template."""
     return_token_strs: bool | None = None

@@ -57,6 +57,8 @@ class HttpSettings:
     shared_prefix_cache: bool = False
     """Lets requests of different keys share cached prefixes."""
     max_body_bytes: int = 4 * 2**20
+    strict_fields: bool = False
+    """Refuses bodies with unknown fields instead of ignoring these."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     root_path: str = ""
     """Prefix that a proxy in front strips from paths."""
