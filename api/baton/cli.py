@@ -202,6 +202,7 @@ def _http_settings(args: argparse.Namespace) -> HttpSettings:
         connections=connection_limits(args),
         root_path=args.root_path or "",
         enable_operator_routes=args.enable_operator_routes,
+        enable_tokenizer_info=args.enable_tokenizer_info_endpoint,
         allowed_origins=args.allowed_origins,
         allow_credentials=args.allow_credentials,
         allowed_methods=args.allowed_methods,

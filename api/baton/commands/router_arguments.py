@@ -83,6 +83,7 @@ HTTP_FLAGS: Final = (
     *CONNECTION_FLAGS,
     Flag("--root-path", str, None, "prefix that a proxy in front removes from paths", pattern=_ROOT_PATH),
     Flag("--enable-operator-routes", bool, False, "serve the routes that change the workers' state"),
+    Flag("--enable-tokenizer-info-endpoint", bool, False, "serve /tokenizer_info, chat template included"),
     Flag(
         "--allowed-origins",
         str,

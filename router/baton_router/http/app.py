@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from baton_router.http.absent_routes import ABSENT_ROUTES
 from baton_router.http.app_state import AppState
 from baton_router.http.bodies import BodyDecoder, nested_too_deeply, read_body
 from baton_router.http.calls import RESUME_HEADER, Call
@@ -23,8 +24,9 @@ from baton_router.http.errors import HttpError, failure_of
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.middleware import REQUEST_ID_HEADER, CountedCalls, RequestIds, name_route
 from baton_router.http.openapi import describe
+from baton_router.http.operator_table import OPERATOR_ROUTES
 from baton_router.http.route import PARAMETER, Route, Tag
-from baton_router.http.routes import METRICS, OPERATOR_ROUTES, ROUTES
+from baton_router.http.routes import METRICS, ROUTES, TOKENIZER_INFO
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.validation import TRACEPARENT
 from baton_service.keys import AUTHORIZATION, Keys
@@ -71,8 +73,10 @@ def make_app(state: AppState) -> ASGIApp:
     settings = state.settings
     table = [_as_set(route, settings) for route in ROUTES]
     table += OPERATOR_ROUTES if settings.enable_operator_routes else ()
+    table += (TOKENIZER_INFO,) if settings.enable_tokenizer_info else ()
     routes = [_mount(route, state) for route in (*table, describe(table, settings.root_path))]
-    inner = Starlette(routes=routes, exception_handlers={HTTPException: _NoRoute(state)})
+    no_route = _NoRoute(state, {route.path for route in table})
+    inner = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
     inner.router.redirect_slashes = False
     app: ASGIApp = inner
     if settings.allowed_origins:
@@ -110,7 +114,9 @@ class _Endpoint:
         self._route = route
         self._state = state
         is_strict = state.settings.strict_fields or route.tag is Tag.OPERATOR
-        self._decoder = BodyDecoder(route.bodies, is_strict=is_strict) if route.bodies else None
+        self._decoder: BodyDecoder[Any] | None = (
+            BodyDecoder(route.bodies, is_strict=is_strict) if route.bodies else None
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call: Call[Any] = Call(self._state, scope, receive, send)
@@ -149,24 +155,32 @@ class _Endpoint:
 class _NoRoute:
     """Refuses paths and methods without a route; callers without a key do not learn which exist."""
 
-    def __init__(self, state: AppState) -> None:
+    def __init__(self, state: AppState, paths: Collection[str]) -> None:
         self._state = state
+        self._paths = paths
 
     async def __call__(self, request: Request, error: Exception) -> Response:
         try:
             require_key(self._state.keys, request.headers)
-            raise _refusal(request, error)
+            raise self._refusal(request, error)
         except HttpError as refusal:
             failure = failure_of(refusal)
         body = msgspec.json.encode(failure.body)
         return Response(body, failure.status, dict(failure.headers), media_type="application/json")
 
-
-def _refusal(request: Request, error: Exception) -> HttpError:
-    assert isinstance(error, HTTPException), "that is what this is registered for"
-    path = request.url.path
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        text = f"method is {request.method!r}; allowed at {path}: {allowed}"
-        return HttpError(405, "method_not_allowed", text, headers={"allow": allowed})
-    return HttpError(error.status_code, "unknown_route", f"path is {path!r}; allowed: those in /openapi.json")
+    def _refusal(self, request: Request, error: Exception) -> HttpError:
+        assert isinstance(error, HTTPException), "that is what this is registered for"
+        path = request.url.path
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            text = f"method is {request.method!r}; allowed at {path}: {allowed}"
+            return HttpError(405, "method_not_allowed", text, headers={"allow": allowed})
+        root_path = request.scope.get("root_path", "")
+        known = path.removeprefix(root_path)
+        if (without_slash := known.removesuffix("/")) in self._paths:
+            location = root_path + without_slash
+            query = f"?{request.url.query}" if request.url.query else ""
+            text = f"path is {path!r}; allowed: {location}"
+            return HttpError(307, "moved", text, headers={"location": location + query})
+        allowed = ABSENT_ROUTES.get(known, "those in /openapi.json")
+        return HttpError(error.status_code, "unknown_route", f"path is {path!r}; allowed: {allowed}")

@@ -6,7 +6,7 @@ Streams are server-sent events as OpenAI's clients read them: `data: {...}` for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import chain
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -112,7 +112,9 @@ class Call(Generic[BodyT]):
         """Take the name in the body if no header names the call; returns the name in force."""
         return adopt_request_id(self._scope, name)
 
-    async def reply(self, value: msgspec.Struct | Mapping[str, Any], status: int = 200) -> None:
+    async def reply(
+        self, value: msgspec.Struct | Mapping[str, Any] | Sequence[msgspec.Struct], status: int = 200
+    ) -> None:
         """Reply with JSON: a short one at once, a long one as it is encoded."""
         pieces = self._parts(json_pieces(value))
         async with aclosing(pieces):

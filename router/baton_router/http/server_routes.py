@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from baton_router.http.calls import Call
 from baton_router.requests.validation import check_model
+from baton_router.text.model_folder import read_json
 from baton_service.exposition import CONTENT_TYPE
 
 RETRY_AFTER_S: Final = 1
@@ -42,8 +44,15 @@ async def list_models(call: Call[None]) -> None:
 
 
 async def show_model(call: Call[None]) -> None:
-    """Raises RequestError: NOT_FOUND."""
+    """Reply with a model, or the list where there is only a slash.
+
+    Raises:
+        RequestError: NOT_FOUND.
+    """
     name = call.request.path_params["model"]
+    if not name:
+        await list_models(call)
+        return
     check_model(name, call.state.service.model_names)
     await call.reply(_describe(call, name))
 
@@ -87,6 +96,14 @@ async def health(call: Call[None]) -> None:
 
 async def show_version(call: Call[None]) -> None:
     await call.reply(Version(version=version("baton")))
+
+
+async def tokenizer_info(call: Call[None]) -> None:
+    """Reply with the tokenizer's configuration, and with the chat template in force."""
+    service = call.state.service
+    path = service.model.tokenizer_path / "tokenizer_config.json"
+    config = await asyncio.to_thread(read_json, path, is_optional=True)
+    await call.reply({**config, "chat_template": service.tokenizer.chat_template})
 
 
 async def load(call: Call[None]) -> None:

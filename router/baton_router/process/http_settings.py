@@ -63,6 +63,8 @@ class HttpSettings:
     root_path: str = ""
     """Prefix that a proxy in front strips from paths."""
     enable_operator_routes: bool = False
+    enable_tokenizer_info: bool = False
+    """Serves /tokenizer_info."""
     allowed_origins: tuple[str, ...] = ()
     """Pages of these origins may call from a browser; `*` is all. Without any there are no CORS headers."""
     allow_credentials: bool = False

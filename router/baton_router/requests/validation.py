@@ -79,7 +79,9 @@ def check_prompt(
         raise InvalidRequestError(field, "0 tokens", f"1 to {max_model_len - 1} tokens")
     if len(token_ids) >= max_model_len:
         # Clients such as LiteLLM know the error by these words.
-        allowed = f"1 to {max_model_len - 1} tokens: this model's maximum context length is {max_model_len} tokens"
+        allowed = (
+            f"1 to {max_model_len - 1} tokens: this model's maximum context length is {max_model_len} tokens"
+        )
         raise ContextLengthError(field, f"{len(token_ids)} tokens", allowed)
     check_token_ids(field, token_ids, vocab_size)
 
