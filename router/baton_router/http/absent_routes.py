@@ -26,4 +26,4 @@ ABSENT_ROUTES: Final[Mapping[str, str]] = {
         _OPERATOR,
     ),
 }
-"""What is allowed instead, by path."""
+"""The part of a refusal that says what is allowed, by path."""

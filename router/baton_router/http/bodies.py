@@ -16,7 +16,7 @@ from starlette.types import Receive
 
 from baton_core.errors import InvalidRequestError, RequestError
 from baton_router.http.errors import HttpError
-from baton_router.http.ignored_fields import Removal, TooManyObjectsError, shapes_of
+from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
 from baton_router.streams.body_memory import BodyReservation
 
 BodyT = TypeVar("BodyT")
@@ -93,10 +93,11 @@ class BodyDecoder(Generic[BodyT]):
         except msgspec.ValidationError as error:
             if self._is_strict or not _UNKNOWN.match(str(error)):
                 raise
+            _check_shape(body, times=2)
             values = msgspec.json.decode(body)
             try:
                 removal.remove(values, kind.shapes)
-            except TooManyObjectsError:
+            except TooManyStepsError:
                 raise error from None
         return msgspec.convert(values, kind.body, strict=False), removal
 
@@ -116,19 +117,23 @@ class _Kind(Generic[BodyT]):
         self.required = {field.encode_name for field in fields if field.required}
 
 
-def _check_shape(body: bytes) -> None:
+def _check_shape(body: bytes, *, times: int = 1) -> None:
     """Refuse bodies of a great many small values, which take much time and memory for their length.
 
     Brackets in texts count too, and no text has so many; quotation marks in texts are escaped, and do not.
+
+    Args:
+        times: how often the body is decoded; a second time leaves out unknown fields.
     """
-    if len(body) < _MAX_STRINGS:
+    if len(body) < _MAX_STRINGS // times:
         return
+    beside = " beside unknown fields" if times > 1 else ""
     num_lists = body.count(b"{") + body.count(b"[")
-    if num_lists > _MAX_LISTS:
-        raise InvalidRequestError("body", f"JSON with {num_lists} brackets", f"at most {_MAX_LISTS}")
+    if num_lists > (most := _MAX_LISTS // times):
+        raise InvalidRequestError("body", f"JSON with {num_lists} brackets", f"at most {most}{beside}")
     num_strings = (body.count(b'"') - body.count(b'\\"')) // 2
-    if num_strings > _MAX_STRINGS:
-        raise InvalidRequestError("body", f"JSON with {num_strings} strings", f"at most {_MAX_STRINGS}")
+    if num_strings > (most := _MAX_STRINGS // times):
+        raise InvalidRequestError("body", f"JSON with {num_strings} strings", f"at most {most}{beside}")
 
 
 @contextmanager

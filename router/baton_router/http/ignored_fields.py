@@ -13,8 +13,8 @@ from msgspec import inspect as types
 from baton_router.metrics.http_metrics import HttpMetrics
 
 IGNORED_HEADER: Final = "x-baton-ignored"
-MAX_OBJECTS: Final = 2**14
-"""Objects of one body that are searched."""
+MAX_STEPS: Final = 2**14
+"""Objects of one body that are searched, and unknown fields that are found."""
 _MAX_NAMES: Final = 16
 """Fields of one body that are named."""
 _MAX_LOGGED: Final = 256
@@ -23,8 +23,8 @@ _PRINTABLE: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _log = logging.getLogger(__name__)
 
 
-class TooManyObjectsError(Exception):
-    """A body has more than `MAX_OBJECTS` objects."""
+class TooManyStepsError(Exception):
+    """A body would take more than `MAX_STEPS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +80,13 @@ class Removal:
     """At most `_MAX_NAMES`, such as `messages[].foo`; what could not stand in a header is a question mark."""
     places: set[str] = field(default_factory=set)
     """The known objects that had them, such as `messages[]`; empty for the body itself."""
-    _num_objects: int = 0
+    _num_steps: int = 0
 
     def remove(self, value: Any, shapes: Iterable[_Shape], at: str = "") -> None:
         """Take out of `value` what its shapes do not know.
 
         Raises:
-            TooManyObjectsError: it would take too long.
+            TooManyStepsError: it would take too long.
         """
         for shape in shapes:
             match shape, value:
@@ -97,16 +97,17 @@ class Removal:
                     self._remove_from(value, shape, at)
 
     def _remove_from(self, value: dict[str, Any], shape: _Object, at: str) -> None:
-        self._num_objects += 1
-        if self._num_objects > MAX_OBJECTS:
-            raise TooManyObjectsError
+        unknown = value.keys() - shape.fields.keys()
+        self._num_steps += 1 + len(unknown)
+        if self._num_steps > MAX_STEPS:
+            raise TooManyStepsError
         stem = f"{at}." if at else ""
-        for name in [name for name in value if name not in shape.fields]:
+        for name in sorted(unknown):
             del value[name]
             self.places.add(at)
             if len(self.names) < _MAX_NAMES:
                 self.names[stem + (name if _PRINTABLE.fullmatch(name) else "?")] = None
-        for name in value.keys() & shape.fields.keys():
+        for name in value:
             self.remove(value[name], shape.fields[name], stem + name)
 
 

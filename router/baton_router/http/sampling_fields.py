@@ -32,9 +32,12 @@ _REFUSED: Final[Mapping[str, str]] = {
     "prompt_embeds": "nothing: prompts are text or token ids",
 }
 """Fields that other servers know, and what is allowed; a value that asks for nothing is taken."""
-_GUIDED: Final = {"guided_json": "json", "guided_regex": "regex"} | {
+_GUIDED: Final = {
+    "guided_json": "json",
+    "guided_regex": "regex",
     "guided_choice": "choice",
     "guided_grammar": "grammar",
+    "guided_whitespace_pattern": "whitespace_pattern",
 }
 """Older names of constraints, and their names in `structured_outputs`."""
 
@@ -167,6 +170,8 @@ class RequestFields(SamplingFields, kw_only=True):
     """The older name of `structured_outputs.choice`."""
     guided_grammar: str | None = None
     """The older name of `structured_outputs.grammar`."""
+    guided_whitespace_pattern: str | None = None
+    """Refused: `structured_outputs.disable_any_whitespace` leaves no blanks."""
     user: Any = None
     """Ignored."""
     metadata: Any = None

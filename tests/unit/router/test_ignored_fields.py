@@ -12,7 +12,7 @@ from baton_core.errors import InvalidRequestError
 from baton_router.http.bodies import BodyDecoder
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.completions.schemas import CompletionRequest
-from baton_router.http.ignored_fields import MAX_OBJECTS, IgnoredFields, Removal
+from baton_router.http.ignored_fields import MAX_STEPS, IgnoredFields, Removal
 from baton_router.metrics.http_metrics import FAMILIES, HttpMetrics
 from baton_service.exposition import Exposition
 
@@ -83,10 +83,15 @@ def test_a_strict_route_refuses_unknown_fields_by_name() -> None:
         decode({"messages": [HELLO | {"foo": 1}]}, strict)
 
 
-def test_bodies_of_very_many_objects_are_not_searched() -> None:
-    messages = [HELLO] * MAX_OBJECTS
+def test_bodies_that_would_take_long_to_search_are_refused() -> None:
     with pytest.raises(InvalidRequestError, match="foo is unknown"):
-        decode({"messages": messages, "foo": 1})
+        decode({"messages": [HELLO] * MAX_STEPS, "foo": 1})
+    with pytest.raises(InvalidRequestError, match="field0 is unknown"):
+        decode({"messages": [HELLO], **{f"field{number}": 1 for number in range(MAX_STEPS)}})
+    many = {"messages": [HELLO], "documents": [{"a": "b"}] * 70_000}
+    assert decode(many)[1].names == {}
+    with pytest.raises(InvalidRequestError, match="140007 strings'; allowed: at most 131072 beside unknown"):
+        decode({**many, "foo": 1})
 
 
 @pytest.mark.parametrize(
