@@ -137,6 +137,9 @@ def test_a_slash_at_the_end_leads_to_the_route_without_it() -> None:
             assert (moved.status_code, moved.headers["location"]) == (307, "/llm/v1/completions?a=b")
             assert (await client.get("/v1/models/")).json() == (await client.get("/v1/models")).json()
         async with http_cluster(ScriptedWorker("w1", answers=[ANSWER])) as client:
+            for path in ("//evil.example/", "//v1/completions/", "/v1/completions//"):
+                outside = await client.post(str(client.base_url).rstrip("/") + path, json=ASKED)
+                assert (outside.status_code, "location" in outside.headers) == (404, False), path
             client.follow_redirects = True
             assert (await client.post(f"{COMPLETIONS}/", json=ASKED)).json()["choices"]
 
