@@ -245,7 +245,9 @@ def grammar_compiler(settings: WorkerSettings) -> GrammarCompiler:
 
 
 def _tokenizer_folder(settings: WorkerSettings) -> Path:
-    return resolve_model(settings.engine.model if settings.tokenizer is None else settings.tokenizer)
+    if settings.tokenizer is None:
+        return resolve_model(settings.engine.model)
+    return resolve_model(settings.tokenizer, field="tokenizer")
 
 
 def worker_config(

@@ -26,8 +26,6 @@ BUNDLED_MODEL: Final = str(Path(__file__).parents[1] / "bundled")
 BUNDLED_MODEL_NAME: Final = "baton-docs-5m"
 _MAX_INT: Final = 2**31 - 1
 _LOGPROBS_MODES: Final = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
-_FITTING: Final = (-1, "auto")
-"""vLLM's values for the longest sequence that fits, which is the default here."""
 _FixedArgs: Any = make_dataclass(
     "_FixedArgs",
     [(name, Any, dataclasses.field(default=fixed.default, kw_only=True)) for name, fixed in FIXED.items()],
@@ -102,6 +100,7 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         int,
         None,
         "longest sequence; default: the model's, lowered to what fits",
+        unset=("auto", -1),
         low=1,
         high=_MAX_INT,
         suffixes=COUNT,
@@ -223,8 +222,6 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
             check_fixed(name, getattr(self, name))
             if getattr(self, name) is None:
                 setattr(self, name, fixed.default)
-        if self.max_model_len in _FITTING:
-            self.max_model_len = None
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"):
             if getattr(self, name) is None:
                 setattr(self, name, type(self).__dataclass_fields__[name].default)

@@ -24,9 +24,10 @@ from baton_router.http.errors import HttpError, failure_of
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.middleware import REQUEST_ID_HEADER, CountedCalls, RequestIds, name_route
 from baton_router.http.openapi import describe
+from baton_router.http.operator_middleware import with_middleware
 from baton_router.http.operator_table import OPERATOR_ROUTES
 from baton_router.http.route import PARAMETER, Route, Tag
-from baton_router.http.routes import METRICS, ROUTES, TOKENIZER_INFO
+from baton_router.http.routes import DOCS, METRICS, ROUTES, TOKENIZER_INFO
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.validation import TRACEPARENT
 from baton_service.keys import AUTHORIZATION, Keys
@@ -69,12 +70,20 @@ def require_same_origin(headers: Headers, allowed_origins: Collection[str]) -> N
 
 
 def make_app(state: AppState) -> ASGIApp:
-    """Return the application."""
+    """Return the application.
+
+    Raises:
+        InvalidConfigError: middleware cannot be imported.
+    """
     settings = state.settings
     table = [_as_set(route, settings) for route in ROUTES]
     table += OPERATOR_ROUTES if settings.enable_operator_routes else ()
     table += (TOKENIZER_INFO,) if settings.enable_tokenizer_info else ()
-    routes = [_mount(route, state) for route in (*table, describe(table, settings.root_path))]
+    if settings.serves_docs:
+        table.append(describe(table, settings.root_path))
+    else:
+        table = [route for route in table if route.path != DOCS]
+    routes = [_mount(route, state) for route in table]
     no_route = _NoRoute(state, {route.path for route in table})
     inner = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
     inner.router.redirect_slashes = False
@@ -88,6 +97,7 @@ def make_app(state: AppState) -> ASGIApp:
             allow_headers=settings.allowed_headers,
             expose_headers=(REQUEST_ID_HEADER, TRACEPARENT, RESUME_HEADER.decode(), IGNORED_HEADER),
         )
+    app = with_middleware(app, settings.middleware)
     return RequestIds(CountedCalls(app, state.metrics.http))
 
 

@@ -19,6 +19,7 @@ from baton_router.http.render import render_chat, render_completion
 from baton_router.http.route import Route, Tag
 
 METRICS: Final = "/metrics"
+DOCS: Final = "/docs"
 _GENERATES: Final = (404, 422, 429, 502, 503, 504)
 _CONVERTS: Final = (404, 422, 429, 503, 504)
 
@@ -45,7 +46,7 @@ ROUTES: Final = (
     ),
     Route(
         method="GET",
-        path="/docs",
+        path=DOCS,
         operation_id="showDocs",
         tag=Tag.PAGES,
         summary="A page that shows this description, and sends requests",

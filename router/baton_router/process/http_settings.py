@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
+from baton_router.process.answer_settings import AnswerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,11 @@ class HttpSettings:
     allow_credentials: bool = False
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
+    middleware: tuple[str, ...] = ()
+    """ASGI middleware around all routes, the first one outermost, as `package.module.Name`."""
+    serves_docs: bool = True
+    """Serves /docs and /openapi.json."""
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
     enable_auto_tool_choice: bool = False
     """Lets the model decide to call a tool."""
     tool_call_parser: str = ""

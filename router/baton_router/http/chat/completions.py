@@ -58,13 +58,14 @@ class ChatReply:
         self._resume_token: str | UnsetType = generation.resume_tokens[0]
         reasoning = find_reasoning(
             call.state.settings.reasoning_parser,
-            plan.conversation.template_arguments,
+            call.state.settings.answers.chat.complete(plan.conversation).template_arguments,
             self._spec.prompt_token_ids,
             tokenizer,
         )
         self._writers: list[ChoiceWriter] = []
         self._counters: list[ReasoningCounter] = []
-        choice_options = _choice_options(body, plan, has_reasoning=reasoning is not None)
+        role = call.state.settings.answers.response_role
+        choice_options = _choice_options(body, plan, role, has_reasoning=reasoning is not None)
         for index in range(self._spec.params.n):
             parser = plan.tool_use.make_parser()
             if reasoning is not None:
@@ -170,10 +171,12 @@ class ChatReply:
         return ReplyTimings(**asdict(finished.timings))
 
 
-def _choice_options(body: ChatRequest, plan: ChatPlan, *, has_reasoning: bool) -> ChoiceOptions:
+def _choice_options(
+    body: ChatRequest, plan: ChatPlan, response_role: str, *, has_reasoning: bool
+) -> ChoiceOptions:
     conversation = plan.conversation
     last = conversation.messages[-1]
-    role = "assistant" if conversation.add_generation_prompt else last["role"]
+    role = response_role if conversation.add_generation_prompt else last["role"]
     is_continued = bool(body.echo) and last["role"] == role
     return ChoiceOptions(
         role=role,

@@ -12,6 +12,7 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_router.http.answer_defaults import fill_in
 from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool
 from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
 from baton_router.http.sampling_fields import check_request, read_sampling
@@ -139,6 +140,9 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
         value = getattr(body, name)
         if value is not None and value not in neutral:
             raise InvalidRequestError(name, value, allowed)
+    fill_in(body, settings.answers)
+    if settings.answers.excludes_unused_tools and body.tool_choice == "none":
+        body.tools = None
     conversation = read_conversation(body)
     tool_use = read_tool_use(
         body, parser_name=settings.tool_call_parser, is_auto_enabled=settings.enable_auto_tool_choice

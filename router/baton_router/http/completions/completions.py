@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from baton_core.errors import InvalidRequestError
+from baton_router.http.answer_defaults import fill_in
 from baton_router.http.calls import Call
 from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, ShownPrompt
 from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
@@ -51,6 +52,7 @@ async def read_completion(call: Call[CompletionRequest]) -> tuple[list[Prompt], 
     """
     body = call.body
     check_request(body)
+    fill_in(body, call.state.settings.answers)
     if body.suffix:
         raise InvalidRequestError("suffix", body.suffix, "nothing: text can only be continued at its end")
     prompts = await call.read(_read_prompts, body.prompt)
