@@ -186,7 +186,11 @@ class RouterServer:
             address = self._advertised_address()
             self._service = self._make_service()
             state = AppState(
-                service=self._service, settings=settings.http, metrics=self._metrics, keys=self._keys
+                service=self._service,
+                model=settings.model,
+                settings=settings.http,
+                metrics=self._metrics,
+                keys=self._keys,
             )
             app = make_app(state)
         except BatonError:

@@ -65,6 +65,7 @@ def test_a_completion_has_openai_s_shape() -> None:
                     "stop_reason": None,
                     "token_ids": list(ANSWER),
                     "prompt_token_ids": prompt_ids,
+                    "prompt_logprobs": None,
                 }
             ]
             assert answer["usage"] == {
@@ -235,7 +236,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("use_beam_search", {"use_beam_search": True}),
     ("kv_transfer_params", {"kv_transfer_params": {"do_remote_decode": True}}),
     ("prompt_embeds", {"prompt_embeds": "AAAA"}),
-    ("store", {"store": True}),
     ("logprobs", {"logprobs": 21}),
     ("prompt_logprobs", {"prompt_logprobs": -1}),
     ("logits_processors", {"logits_processors": ["os:system"]}),

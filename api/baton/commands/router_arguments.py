@@ -144,6 +144,7 @@ def _cross_origin(name: str, default: tuple[str, ...], text: str, metavar: str) 
 HTTP_FLAGS: Final = (
     Flag("--shared-prefix-cache", bool, False, "let keys use each other's cached prefixes"),
     Flag("--max-body-bytes", int, 4 * 2**20, "largest HTTP request", low=1, high=_MAX_INT, suffixes=BYTES),
+    Flag("--strict-fields", bool, False, "refuse HTTP requests with unknown fields, which are ignored else"),
     Flag(
         "--max-answer-bytes",
         int,
@@ -154,6 +155,7 @@ HTTP_FLAGS: Final = (
         suffixes=BYTES,
     ),
     Flag("--enable-operator-routes", bool, False, "serve the routes that change the workers' state"),
+    Flag("--enable-tokenizer-info-endpoint", bool, False, "serve /tokenizer_info, chat template included"),
     _cross_origin("--allowed-origins", (), "origins whose pages may call from a browser; * is all", "ORIGIN"),
     Flag("--allow-credentials", bool, False, "let such pages send cookies"),
     _cross_origin("--allowed-methods", ("*",), "methods they may use; * is all", "METHOD"),

@@ -58,10 +58,14 @@ class HttpSettings:
     shared_prefix_cache: bool = False
     """Lets requests of different keys share cached prefixes."""
     max_body_bytes: int = 4 * 2**20
+    strict_fields: bool = False
+    """Refuses bodies with unknown fields instead of ignoring these."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     root_path: str = ""
     """Prefix that a proxy in front strips from paths."""
     enable_operator_routes: bool = False
+    enable_tokenizer_info: bool = False
+    """Serves /tokenizer_info."""
     allowed_origins: tuple[str, ...] = ()
     """Pages of these origins may call from a browser; `*` is all. Without any there are no CORS headers."""
     allow_credentials: bool = False

@@ -47,8 +47,9 @@ class Tokenizer:
             ChatTemplate(source or "", {})  # seen to be one before the first request comes
 
     @property
-    def has_chat_template(self) -> bool:
-        return self._template is not None
+    def chat_template(self) -> str | None:
+        """The template of conversations without tools."""
+        return self._template
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> TokenIds:
         """Return the ids of `text`.
@@ -135,6 +136,10 @@ class Tokenizer:
     def added_text(self, token_id: int) -> str | None:
         """The text of a token that stands beside the model's vocabulary, such as `<|im_end|>`; else None."""
         return self._decoder.added_text(token_id)
+
+    def spelling(self, token_id: int) -> str:
+        """The token as the vocabulary spells it, such as `Ġos`; empty for an id without a token."""
+        return self._decoder.spelling(token_id)
 
     def bytes_after(self, last: int | None, token_id: int) -> bytes:
         """Return the bytes that a token adds to a text after the token `last`; None: it begins the text."""

@@ -122,8 +122,10 @@ class ChatReply:
         """Return the first chunks; the very first one has the prompt's details."""
         choices = [choice for writer in self._writers for choice in writer.openings()]
         chunks = [self._chunk([choice], 0) for choice in choices]
-        chunks[0].prompt_logprobs = self._prompt_logprobs(prompt_logprobs)
-        chunks[0].prompt_token_ids = self._prompt_token_ids()
+        if (logprobs := self._prompt_logprobs(prompt_logprobs)) is not None:
+            chunks[0].prompt_logprobs = logprobs
+        if (token_ids := self._prompt_token_ids()) is not None:
+            chunks[0].prompt_token_ids = token_ids
         return chunks
 
     def _chunk(self, choices: list[ChatChunkChoice], num_output_tokens: int) -> ChatChunk:
@@ -155,13 +157,13 @@ class ChatReply:
             usage.completion_tokens_details = CompletionTokensDetails(reasoning_tokens=num_tokens)
         return usage
 
-    def _prompt_logprobs(self, entries: Iterable[PositionLogprobs]) -> PromptLogprobs | UnsetType:
+    def _prompt_logprobs(self, entries: Iterable[PositionLogprobs]) -> PromptLogprobs | None:
         if self._spec.params.prompt_logprobs is None:
-            return UNSET
+            return None
         return prompt_logprobs_of(entries, self._tokenizer)
 
-    def _prompt_token_ids(self) -> list[int] | UnsetType:
-        return list(self._spec.prompt_token_ids) if self._body.return_token_ids else UNSET
+    def _prompt_token_ids(self) -> list[int] | None:
+        return list(self._spec.prompt_token_ids) if self._body.return_token_ids else None
 
     def _timings(self, finished: Finished | None) -> ReplyTimings | UnsetType:
         if finished is None or not self._body.include_timings:
