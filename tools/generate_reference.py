@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from baton.commands.bench_arguments import BENCH_ACTIONS
-from baton.commands.cli_arguments import COMMANDS
 from baton.commands.client_arguments import add_actions
-from baton.config.fixed_engine_args import FIXED
+from baton.commands.command_flags import COMMANDS
+from baton.commands.neutral_flags import ENGINE_FIXED
+from baton.commands.vllm_server_flags import OTHER_NAMES, SERVER_FIXED, SHORT_FLAGS, TAKEN
 from baton.config.flags import Flag
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs/reference/configuration.md"
@@ -23,11 +24,14 @@ INTRODUCTION: Final = """\
 
 <!-- Written by tools/generate_reference.py from the code. Change the code, then run: make reference -->
 
-This page lists every flag of every command. `baton COMMAND --help` prints the same in a terminal.
+This page lists every flag of every command. `baton COMMAND --help=all` prints the same in a terminal,
+`--help=GROUP` a group of flags, and `--help=WORD` the flags with a word in their names.
 
 - Every command with flags takes `--config FILE.yaml`, whose keys are the long flag names. Flags on the
   command line come first.
-- A switch that is on is turned off with `--no-` before its name, as in `--no-check-transfers`.
+- A switch is turned off with `--no-` before its name, as in `--no-check-transfers`.
+- `--max_model_len` is `--max-model-len`, `--model M` is MODEL, and `--profiler-config.torch_profiler_dir DIR`
+  sets one key of a JSON object.
 - Sizes in bytes may have a unit: `1.5GiB`, `2GB`, or as in vLLM `500M` (binary) and `500m` (decimal).
 - The largest numbers that a flag takes are left out where they are 2^31 - 1 or similar.
 - A value that is not allowed is refused when the process starts. The error names the flag, the value and
@@ -57,11 +61,26 @@ def page() -> str:
     for action in BENCH_ACTIONS:
         also = "\nIt also takes the [engine flags](#engine-flags).\n" if action.is_offline else ""
         parts.append(f"## `baton bench {action.name}`\n\n{flag_table(action.flags)}{also}")
-    text = "Baton accepts these flags of vLLM with the listed values, and refuses others with the reason."
-    rows = sorted((name.replace("_", "-"), accepted(one.allowed), one.reason) for name, one in FIXED.items())
-    fixed = table(FIXED_HEAD, [(f"`--{name}`", values, reason) for name, values, reason in rows])
-    parts.append(f"## Flags of vLLM with one value\n\n{text}\n\n{fixed}")
+    parts += vllm_parts()
     return "\n".join(parts)
+
+
+def vllm_parts() -> Iterator[str]:
+    """Sections about flags that only vLLM has."""
+    text = "Baton accepts these flags of vLLM with the listed values, and refuses others with the reason."
+    rows = sorted(
+        (name, accepted(one.allowed), one.reason) for name, one in (ENGINE_FIXED | SERVER_FIXED).items()
+    )
+    fixed = table(FIXED_HEAD, [(f"`{name}`", values, marked(reason)) for name, values, reason in rows])
+    yield f"## Flags of vLLM with one value\n\n{text}\n\n{fixed}"
+    text = "`baton serve` and `baton router` take these with any value, and name them in one line of the log."
+    taken = table(FIXED_HEAD[::2], [(f"`{name}`", marked(one.reason)) for name, one in sorted(TAKEN.items())])
+    yield f"## Flags of vLLM that change nothing\n\n{text}\n\n{taken}"
+    names = table(
+        ("form", "flag"), [(f"`{form}`", f"`{flag}`") for form, flag in (SHORT_FLAGS | OTHER_NAMES).items()]
+    )
+    text = "`-O3` is `-O 3`, and `-O.mode 3` sets a key of `--compilation-config`."
+    yield f"## Other forms of flags\n\n{text}\n\n{names}"
 
 
 def flags_by_commands() -> dict[tuple[str, ...], list[Flag]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,8 +19,9 @@ from baton import PASSIVE_OPENMP
 from baton.commands import cli_arguments as arguments
 from baton.commands.limit_arguments import admission_settings, connection_limits
 from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
-from baton.commands.security_arguments import client_tls, keys_of, server_tls
+from baton.commands.security_arguments import client_tls, key_of_environment, keys_of, server_tls
 from baton.config.engine_args import EngineArgs
+from baton.config.environment import unread_variables
 from baton.config.extras import MissingExtraError, check_extras
 from baton.processes.cpu_binding import available_cpus, bind, worker_shares
 from baton_core.errors import BatonError
@@ -40,8 +42,10 @@ from baton_service.process import (
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
 
 if TYPE_CHECKING:
+    from baton_router.process.answer_settings import AnswerSettings
     from baton_router.process.http_settings import HttpSettings
 
+_log: Final = logging.getLogger(__name__)
 _QUIET_GRPC: Final = ("GRPC_VERBOSITY", "NONE")
 """This silences gRPC, which logs each failed handshake past Baton's format and limits."""
 
@@ -62,6 +66,8 @@ def _run(argv: Sequence[str] | None) -> int:
         if args.parent_pid:
             die_with_parent(args.parent_pid)
         configure_logging(args.command, args.log_format, args.log_level)
+        if args.command in arguments.SERVING and not args.parent_pid:
+            _name_what_is_not_read(args)
         name_process(args.command)
         raise_descriptor_limit()
         check_extras(args)
@@ -78,6 +84,14 @@ def _run(argv: Sequence[str] | None) -> int:
         return EXIT_BAD_CONFIG
     except KeyboardInterrupt:
         return 130
+
+
+def _name_what_is_not_read(args: argparse.Namespace) -> None:
+    """Log what was given and changes nothing, once."""
+    if args.neutral_flags:
+        _log.info("these flags change nothing here: %s", ", ".join(args.neutral_flags))
+    if variables := unread_variables():
+        _log.warning("these variables of the environment are not read: %s", ", ".join(variables))
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -138,6 +152,7 @@ def _worker(args: argparse.Namespace) -> int:
 
 def _router(args: argparse.Namespace) -> int:
     from baton_router.main import run_router
+    from baton_router.process.logged_requests import LoggedRequests
     from baton_router.process.router_settings import RouterSettings
     from baton_router.requests.request_limits import RequestLimits
     from baton_service.redis.redis_settings import RedisSettings
@@ -155,6 +170,7 @@ def _router(args: argparse.Namespace) -> int:
         tokenizer=args.tokenizer,
         host=args.host,
         port=args.port,
+        uds=args.uds or "",
         grpc_port=args.grpc_port,
         redis=RedisSettings(url=args.redis, namespace=args.redis_namespace),
         advertise_host=args.advertise_host,
@@ -171,7 +187,9 @@ def _router(args: argparse.Namespace) -> int:
         chat_template=args.chat_template,
         generation_config=args.generation_config,
         override_generation_config=args.override_generation_config or {},
-        resume_secret=args.resume_secret or os.environ.get(RESUME_SECRET_VARIABLE, ""),
+        seed=args.seed,
+        log_requests=LoggedRequests(is_on=args.enable_log_requests, max_length=args.max_log_len),
+        resume_secret=args.resume_secret or key_of_environment(RESUME_SECRET_VARIABLE),
         limits=limits,
         admission=admission_settings(args),
         http=_http_settings(args),
@@ -198,17 +216,38 @@ def _http_settings(args: argparse.Namespace) -> HttpSettings:
         open_metrics=args.open_metrics,
         shared_prefix_cache=args.shared_prefix_cache,
         max_body_bytes=args.max_body_bytes,
+        strict_fields=args.strict_fields,
         connections=connection_limits(args),
         root_path=args.root_path or "",
         enable_operator_routes=args.enable_operator_routes,
+        enable_tokenizer_info=args.enable_tokenizer_info_endpoint,
         allowed_origins=args.allowed_origins,
         allow_credentials=args.allow_credentials,
         allowed_methods=args.allowed_methods,
         allowed_headers=args.allowed_headers,
+        middleware=args.middleware,
+        serves_docs=not args.disable_fastapi_docs,
+        answers=_answer_settings(args),
         enable_auto_tool_choice=args.enable_auto_tool_choice,
         tool_call_parser=args.tool_call_parser,
         reasoning_parser=args.reasoning_parser,
         tool_parser_plugin=args.tool_parser_plugin,
+    )
+
+
+def _answer_settings(args: argparse.Namespace) -> AnswerSettings:
+    from baton_router.process.answer_settings import AnswerSettings
+    from baton_router.text.chat_template import ChatDefaults
+
+    return AnswerSettings(
+        chat=ChatDefaults(
+            template_arguments=args.default_chat_template_kwargs or {},
+            content_format=args.chat_template_content_format,
+        ),
+        response_role=args.response_role,
+        excludes_unused_tools=args.exclude_tools_when_tool_choice_none,
+        names_token_ids=args.return_tokens_as_token_ids,
+        includes_usage=args.enable_force_include_usage,
     )
 
 

@@ -22,8 +22,8 @@ BFLOAT16_CAPABILITY: Final = (8, 0)
 def resolve_dtype(requested: str, checkpoint: str, device: torch.device) -> torch.dtype:
     """Return the dtype for `requested` (one of ALLOWED) and that of the checkpoint.
 
-    "auto" is the checkpoint's; on a CPU, which has no float16, bfloat16 for it, and float32 instead of
-    bfloat16 where that is only emulated.
+    "auto" is the checkpoint's; on a CPU, whose kernels have no float16, bfloat16 for it, and float32 instead
+    of bfloat16 where that is only emulated. A log line says so.
 
     Raises:
         InvalidConfigError: `requested` is none of ALLOWED, or the device does not compute in it.
@@ -34,7 +34,12 @@ def resolve_dtype(requested: str, checkpoint: str, device: torch.device) -> torc
     chosen = _automatic(checkpoint, device) if name == "auto" else name
     _require_on_device(chosen, requested, device)
     if chosen != checkpoint and name == "auto":
-        logger.info("weights are %s; computing in %s on this %s", checkpoint, chosen, device.type)
+        logger.warning(
+            "weights are %s; computing in %s, which this CPU's kernels have; dtype=%s is slower here",
+            *(checkpoint, chosen, checkpoint),
+        )
+    elif (chosen, device.type) == ("float16", "cpu"):
+        logger.warning("float16 on a CPU is computed by torch, slower than other dtypes by Baton's kernels")
     return _TYPES[chosen]
 
 
@@ -45,8 +50,6 @@ def _automatic(checkpoint: str, device: torch.device) -> str:
 
 
 def _require_on_device(chosen: str, requested: str, device: torch.device) -> None:
-    if device.type == "cpu" and chosen == "float16":
-        raise InvalidConfigError(f"dtype is {requested!r}; allowed on a CPU: auto, float32, bfloat16")
     if device.type == "cuda" and chosen == "bfloat16":
         capability = torch.cuda.get_device_capability(device)
         if capability < BFLOAT16_CAPABILITY:

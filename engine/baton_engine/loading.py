@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.quantization import Quantization, require_quantizable
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_engine.sampling.logits_rules import LogitsRules
+from baton_engine.sampling.processor_batch import BatchProcessors
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.sampling.sampling_state import Grammars, SamplingStates
 from baton_engine.sampling.token_logprobs import LogprobsMode
@@ -59,7 +61,7 @@ class EngineSettings:
     enforce_eager: bool = False
     """Capture no decode steps; only GPUs do."""
     logits_processors: tuple[str, ...] = ()
-    """Functions that requests may name, as `package.module:function`."""
+    """Functions that requests may name, as `package.module:function`, and classes that apply to all."""
     logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     batch_invariant: bool = False
     """Compute each token alike whatever shares its steps; slower."""
@@ -101,6 +103,8 @@ class LoadedEngine:
     read: ReadModel
     numerics: str = ""
     """`Kernels.numerics`."""
+    has_batch_processors: bool = False
+    """True if classes process the logits of every request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,7 @@ class LoadedModel:
     kv_cache: KVCachePlan
     settings: EngineSettings
     processors: LogitsProcessors
+    batch_processors: BatchProcessors
     read: ReadModel
 
     def start(
@@ -132,7 +137,9 @@ class LoadedModel:
             kv_pool = torch.zeros(shape, dtype=dtype, device=self.model.device)
         attention = self.kernels.attention
         states = SamplingStates(self.processors, grammars)
-        sampler = Sampler(self.kernels.sampling, LogitsRules(states), settings.logprobs_mode)
+        sampler = Sampler(
+            self.kernels.sampling, LogitsRules(states, self.batch_processors), settings.logprobs_mode
+        )
         runner = ModelRunner(self.model, attention, kv_pool, spec, sampler)
         logger.info("warming up")
         limits = WarmUpLimits(
@@ -155,6 +162,7 @@ class LoadedModel:
             kv_cache=plan,
             read=self.read,
             numerics=self.kernels.numerics,
+            has_batch_processors=self.processors.has_classes,
         )
 
 
@@ -213,7 +221,30 @@ def load_model(settings: EngineSettings, plan: KVCachePlan | None = None) -> Loa
         kv_cache=plan,
         settings=settings,
         processors=processors,
+        batch_processors=processors.batch_processors(_vllm_config(settings, model, config, plan), device),
         read=read,
+    )
+
+
+def _vllm_config(
+    settings: EngineSettings, model: Model, config: ModelConfig, plan: KVCachePlan
+) -> SimpleNamespace:
+    """Return the part of vLLM's `VllmConfig` that constructors of logits processor classes find here."""
+    num_batched_tokens = settings.kv_cache.max_num_batched_tokens
+    return SimpleNamespace(
+        model_config=SimpleNamespace(
+            model=settings.model,
+            dtype=model.dtype,
+            max_model_len=plan.max_model_len,
+            get_vocab_size=lambda: config.vocab_size,
+        ),
+        scheduler_config=SimpleNamespace(
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=num_batched_tokens,
+            max_model_len=plan.max_model_len,
+        ),
+        cache_config=SimpleNamespace(block_size=settings.block_size),
+        device_config=SimpleNamespace(device=model.device, device_type=model.device.type),
     )
 
 

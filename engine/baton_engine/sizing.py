@@ -111,7 +111,8 @@ def _max_model_len(settings: KVCacheSettings, max_position_embeddings: int, capa
         return wanted
     if capacity < max_position_embeddings:
         logger.warning(
-            "max_model_len lowered from %d to %d tokens, which the KV cache holds",
+            "max_model_len lowered from %d to %d tokens, which the KV cache holds; more "
+            "kv_cache_memory_bytes hold more, and a given max_model_len that does not fit is refused",
             max_position_embeddings,
             capacity,
         )

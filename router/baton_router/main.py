@@ -46,6 +46,7 @@ from baton_router.text.model_folder import find_model_folder, read_chat_template
 from baton_router.text.model_to_serve import read_served_model
 from baton_router.text.tokenization import Tokenizer
 from baton_router.text.tokenizing_threads import TokenizingThreads
+from baton_service.allocator import return_freed_memory
 from baton_service.descriptors import DescriptorShares
 from baton_service.keys import Keys
 from baton_service.logs import configure_logging
@@ -56,6 +57,7 @@ from baton_service.tracing_start import start_tracing
 
 EXIT_REFUSED: Final = 2
 EXIT_INTERRUPTED: Final = 130
+UNIX: Final = "unix:"
 _BATON: Final = baton_pb2.DESCRIPTOR.services_by_name["Baton"].full_name
 _SESSIONS: Final = session_pb2.DESCRIPTOR.services_by_name["Sessions"].full_name
 _OPERATOR: Final = baton_pb2.DESCRIPTOR.services_by_name["Operator"].full_name
@@ -69,7 +71,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """The addresses of a router, each `host:port`."""
+    """The addresses of a router, each `host:port`, or for HTTP `unix:` and a path."""
 
     grpc: str
     http: str
@@ -91,6 +93,7 @@ def run_router(
     """
     configure_logging("router", settings.log_format, settings.log_level)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    return_freed_memory()
     try:
         turns = LoopTurns()
         with asyncio.Runner(loop_factory=turns.make_loop) as runner:
@@ -173,21 +176,29 @@ class RouterServer:
         """
         settings = self._settings
         try:
-            self._http.bind(settings.host, settings.port)
+            if settings.uds:
+                self._http.bind_path(settings.uds)
+            else:
+                self._http.bind(settings.host, settings.port)
             self.grpc_port = self._server.bind(
                 settings.grpc_address, flag="address of --host and --grpc-port"
             )
             address = self._advertised_address()
             self._service = self._make_service()
+            state = AppState(
+                service=self._service,
+                model=settings.model,
+                settings=settings.http,
+                metrics=self._metrics,
+                keys=self._keys,
+            )
+            app = make_app(state)
         except BatonError:
             await self._http.stop(0)
             await self._server.stop(0)
             raise
-        state = AppState(
-            service=self._service, settings=settings.http, metrics=self._metrics, keys=self._keys
-        )
         await self._http.start(
-            make_app(state),
+            app,
             root_path=settings.http.root_path,
             limits=replace(settings.http.connections, max_connections=self.descriptors.max_http),
             tls=settings.tls.http_context(),
@@ -229,7 +240,9 @@ class RouterServer:
         model = with_generation_config(
             read_model_folder(
                 find_model_folder(settings.model),
-                None if settings.tokenizer is None else find_model_folder(settings.tokenizer),
+                None
+                if settings.tokenizer is None
+                else find_model_folder(settings.tokenizer, field="tokenizer"),
             ),
             settings.generation_config,
             settings.override_generation_config,
@@ -238,7 +251,7 @@ class RouterServer:
         return GenerationService(
             settings.model_names,
             model,
-            Tokenizer(model, template),
+            Tokenizer(model, template, settings.http.answers.chat),
             threads=self._threads,
             router=self._router,
             timeout_s=settings.request_timeout_s,
@@ -246,6 +259,8 @@ class RouterServer:
             spans=self._spans,
             shares_prefixes=settings.http.shared_prefix_cache,
             resume_tokens=ResumeTokens(settings.resume_secret),
+            seed=settings.seed,
+            log_requests=settings.log_requests,
         )
 
     def _advertised_address(self) -> str:
@@ -312,13 +327,15 @@ async def _run_until_signal(
     following = asyncio.create_task(follow_launcher(workers_fd, server.router))
     try:
         host = settings.shown_host
-        addresses = Addresses(grpc=f"{host}:{server.grpc_port}", http=f"{host}:{server.http_port}")
+        http = f"{UNIX}{settings.uds}" if settings.uds else f"{host}:{server.http_port}"
+        addresses = Addresses(grpc=f"{host}:{server.grpc_port}", http=http)
         on_bound(addresses)
         is_told_to_stop = asyncio.Event()
         with on_first_signal(is_told_to_stop.set):
             names = ", ".join(settings.model_names)
             scheme = "https" if settings.tls.certfile else "http"
-            where = f"{scheme}://{addresses.http}, gRPC at {addresses.grpc}"
+            url = addresses.http if settings.uds else f"{scheme}://{addresses.http}"
+            where = f"{url}, gRPC at {addresses.grpc}"
             gc.freeze()  # What is loaded by now stays; traversing all of it would stop the loop each time.
             _log.info("listening at %s; waiting for workers of %s", where, names)
             _log_shares(server.descriptors, settings.http.connections.max_connections)

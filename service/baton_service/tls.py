@@ -35,6 +35,8 @@ class ServerTls:
     """Authority of the certificates that HTTP clients show."""
     cert_reqs: int = CERT_NONE
     """Client certificates: 0 none, 1 optional, 2 required, of gRPC clients and workers too."""
+    ciphers: str = ""
+    """Cipher suites of HTTPS up to TLS 1.2; empty: OpenSSL's own choice."""
     grpc_ca_certs: str = ""
     """Authority of the certificates that gRPC clients and workers must show."""
 
@@ -47,8 +49,16 @@ class ServerTls:
         _check_certificate(self.certfile, self.keyfile)
         for flag, file in (("--ssl-ca-certs", self.ca_certs), ("--ssl-grpc-ca-certs", self.grpc_ca_certs)):
             _check_authority(flag, file)
+        self._check_ciphers()
         if self.cert_reqs and not self.ca_certs:
             _refuse_without("--ssl-ca-certs", {"--ssl-cert-reqs": str(self.cert_reqs)})
+
+    def _check_ciphers(self) -> None:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(self.ciphers or "DEFAULT")
+        except ssl.SSLError:
+            allowed = "suites as `openssl ciphers` lists them, separated by colons"
+            raise InvalidConfigError(f"--ssl-ciphers is {self.ciphers!r}; allowed: {allowed}") from None
 
     @property
     def grpc_authority(self) -> str:
@@ -61,6 +71,8 @@ class ServerTls:
             return None
         context = _server_context(self.certfile, self.keyfile)
         context.verify_mode = ssl.VerifyMode(self.cert_reqs)
+        if self.ciphers:
+            context.set_ciphers(self.ciphers)
         if self.ca_certs:
             context.load_verify_locations(self.ca_certs)
         return context
@@ -83,6 +95,7 @@ class ServerTls:
             "--ssl-ca-certs": self.ca_certs,
             "--ssl-grpc-ca-certs": self.grpc_ca_certs,
             "--ssl-cert-reqs": str(self.cert_reqs or ""),
+            "--ssl-ciphers": self.ciphers,
         }
 
 

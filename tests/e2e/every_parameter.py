@@ -44,7 +44,10 @@ def _drawn(**params: Any) -> SamplingParams:
 def _formed(**form: Any) -> SamplingParams:
     """Thinking, which would come before the form, is made impossible."""
     form_params = StructuredOutputsParams(**form)
-    return SamplingParams(seed=5, max_tokens=40, logit_bias={THINK: -100.0}, structured_outputs=form_params)
+    biases = {THINK: -100.0}
+    return SamplingParams(
+        seed=5, max_tokens=40, logit_bias=biases, structured_outputs=form_params, logprobs=4
+    )
 
 
 EVERY: Final[dict[str, SamplingParams]] = {

@@ -7,10 +7,12 @@ import importlib
 import json
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import openai
 import pytest
+from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel, ConfigDict
@@ -146,6 +148,20 @@ class TestOpenAI:
         after = client.chat.completions.create(model="tiny", messages=history, tools=[TOOL], **PLAIN)
         assert after.choices[0].finish_reason
 
+    @pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "judge"}}])
+    def test_a_forced_call_of_a_weak_model_ends(self, client: openai.OpenAI, choice: Any) -> None:
+        blank = {token_id for token_id in UNWANTED if TOKENIZER.token_text(int(token_id)).isspace()}
+        bias = {token_id: bias for token_id, bias in UNWANTED.items() if token_id not in blank}
+        fields: Any = {"tools": [TOOL], "tool_choice": choice, "parallel_tool_calls": False}
+        (answer,) = client.chat.completions.create(
+            model="tiny", messages=MESSAGES, **{**SHORT, "logit_bias": bias}, **fields
+        ).choices
+        assert answer.message.tool_calls is not None
+        for call in answer.message.tool_calls:
+            assert call.type == "function"
+            Verdict.model_validate_json(call.function.arguments)
+        assert answer.finish_reason == ("tool_calls" if choice == "required" else "stop")
+
     def test_a_streamed_call_has_the_same_arguments(self, client: openai.OpenAI) -> None:
         fields: Any = {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, **SHORT}
         whole = client.chat.completions.create(model="tiny", messages=MESSAGES, **fields)
@@ -181,6 +197,20 @@ class TestOpenAI:
         assert message.content in ("red", "green")
         assert message.model_extra is not None
         assert message.model_extra["reasoning_content"] == message.model_extra["reasoning"] != ""
+
+    def test_fields_of_vllm_that_are_empty_are_there(self, client: openai.OpenAI) -> None:
+        answer: Any = client.chat.completions.create(model="tiny", messages=MESSAGES, **PLAIN)
+        (choice,) = answer.choices
+        assert choice.message.reasoning == choice.message.reasoning_content
+        assert choice.token_ids is answer.prompt_logprobs is answer.kv_transfer_params is None
+        completion: Any = client.completions.create(model="tiny", prompt="x", max_tokens=1)
+        assert completion.choices[0].prompt_logprobs is completion.choices[0].token_ids is None
+
+    def test_fields_that_have_no_effect_are_named(self, client: openai.OpenAI) -> None:
+        raw = client.chat.completions.with_raw_response.create(
+            model="tiny", messages=MESSAGES, store=True, verbosity="low", extra_body={"chat_id": "c"}, **PLAIN
+        )
+        assert raw.headers["x-baton-ignored"] == "chat_id"
 
     def test_what_is_beyond_openai_goes_through_extra_body(self, client: openai.OpenAI) -> None:
         completion = client.chat.completions.create(
@@ -271,6 +301,10 @@ class TestLangChain:
         result = ToolMessage("done", tool_call_id=call["id"])
         assert model.invoke([HumanMessage(QUESTION), message, result]).response_metadata["finish_reason"]
 
+    def test_too_long_a_prompt_is_known_as_such(self, model: ChatOpenAI) -> None:
+        with pytest.raises(ContextOverflowError, match="maximum context length"):
+            model.invoke("a " * 5000)
+
     def test_an_error_is_openais(self, url: str) -> None:
         model = ChatOpenAI(model="tiny", base_url=url, api_key=KEY, max_retries=0, top_p=3)
         with pytest.raises(openai.BadRequestError) as caught:
@@ -305,8 +339,29 @@ class TestLiteLLM:
         content = ask(response_format=Verdict, **SHORT).choices[0].message.content
         Verdict.model_validate(json.loads(content))
 
+    @pytest.mark.parametrize("provider", ["openai", "hosted_vllm"])
+    def test_too_long_a_prompt_is_known_as_such(
+        self, ask: Callable[..., Any], litellm: Any, provider: str
+    ) -> None:
+        messages = [{"role": "user", "content": "a " * 5000}]
+        with pytest.raises(litellm.ContextWindowExceededError):
+            ask(model=f"{provider}/tiny", messages=messages)
+
     def test_errors_are_of_their_classes(self, ask: Callable[..., Any], litellm: Any) -> None:
         with pytest.raises(litellm.BadRequestError, match="temperature is -1"):
             ask(temperature=-1.0)
         with pytest.raises(litellm.AuthenticationError):
             ask(api_key="wrong")
+
+
+def test_flags_refuse_unknown_fields_and_show_the_tokenizer(tmp_path: Path) -> None:
+    flags = ("--strict-fields", "--enable-tokenizer-info-endpoint", *ONE_MIXED, *FLOAT32)
+    with serving(tmp_path, "--kv-cache-memory-bytes", str(KV_CACHE_BYTES), *flags) as cluster:
+        base_url = f"http://{cluster.http_address}/v1"
+        with openai.OpenAI(base_url=base_url, api_key="none", max_retries=0) as client:
+            name = client.models.list().data[0].id
+            with pytest.raises(openai.BadRequestError) as caught:
+                client.chat.completions.create(model=name, messages=MESSAGES, extra_body={"num_ctx": 1})
+            assert caught.value.param == "num_ctx"
+            described = client.get("../tokenizer_info", cast_to=dict[str, Any])
+            assert "messages" in described["chat_template"]

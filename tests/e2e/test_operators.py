@@ -145,5 +145,5 @@ def test_each_worker_writes_its_trace(spawned: Spawned) -> None:
     spawned.llm.generate(PROMPT, greedy(2), use_tqdm=False)
     spawned.llm.stop_profile()
     traces = [path.name for path in spawned.traces.iterdir() if path.stat().st_size]
-    pids = {int(name.split("-")[1]) for name in traces}
+    pids = {int(name.split(".")[1]) for name in traces}
     assert (len(traces), pids) == (2, set(spawned.worker_pids))

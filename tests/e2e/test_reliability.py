@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from baton import LLM
+from baton import LLM, StructuredOutputsParams
 from baton_proto.v1 import baton_pb2 as pb
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
 from tests.e2e.processes import BRISK, FLOAT32, Cluster, serving, until
@@ -126,12 +126,14 @@ def test_a_holder_that_starts_again_harms_no_puller(pair: Cluster, llm: LLM) -> 
 
 
 def test_a_refusal_by_one_worker_ends_the_wait_at_the_other(pair: Cluster) -> None:
-    request = ask(draw_prompt(300, seed=6), PARAMS)
-    request.priority = 3
+    choice = StructuredOutputsParams(choice=("yes",))
+    params = greedy(12, structured_outputs=choice, allowed_token_ids=(5,))
+    request = ask(draw_prompt(300, seed=6), params)
     began_s = time.monotonic()
     error = str(end_of(pair.stub.Generate(request)))
     assert time.monotonic() - began_s < REFUSED_WITHIN_S
-    assert error.startswith("INVALID_ARGUMENT: priority is 3; allowed: 0")
+    assert error.startswith("INVALID_ARGUMENT: ")
+    assert "allowed_token_ids" in error
     pair.wait_until_idle()
 
 

@@ -181,7 +181,7 @@ def run(command: list[str]) -> str:
 def test_no_folder_of_the_bundled_model_is_told(cluster: Cluster) -> None:
     folder = str(Path(BUNDLED_MODEL).parent)
     (model,) = httpx.get(f"http://{cluster.http_address}/v1/models").json()["data"]
-    assert (model["id"], model["root"]) == (BUNDLED_MODEL_NAME, BUNDLED_MODEL_NAME)
+    assert (model["id"], model["root"]) == (BUNDLED_MODEL_NAME, str(BUNDLED_MODEL))
     metrics = httpx.get(f"http://{cluster.http_address}/metrics").text
     assert f'model_name="{BUNDLED_MODEL_NAME}"' in metrics
     for told in (metrics, cluster.log.read_text()):

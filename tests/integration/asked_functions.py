@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
+from torch import Tensor, nn
 
 from baton_engine.steps.runner import ModelRunner
-from baton_engine.tensor_moves import find_tensors
 
 
-def num_weights(model: Any) -> int:
-    return sum(tensor.numel() for tensor in find_tensors(model))
+def num_weights(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def block_size(runner: ModelRunner, factor: int = 1) -> int:

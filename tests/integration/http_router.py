@@ -38,5 +38,6 @@ def chunks_of(body: str) -> list[dict[str, Any]]:
 def error_of(response: httpx.Response) -> tuple[int, str | None, str]:
     """Status, the field that is to blame and the message of an error, whose body is as OpenAI's."""
     error = response.json()["error"]
+    assert set(response.json()) <= {"error", "detail"}
     assert set(error) == {"message", "type", "param", "code"}
     return response.status_code, error["param"], error["message"]

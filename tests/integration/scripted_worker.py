@@ -78,7 +78,7 @@ class ScriptedWorker:
         self._num_steps = num_steps
         self._num_tokens_per_output = num_tokens_per_output
         self._timings = timings
-        self._specs: dict[str, RequestSpec] = {}
+        self.specs: dict[str, RequestSpec] = {}
         self._router_id = ""
 
     @property
@@ -100,7 +100,7 @@ class ScriptedWorker:
         assert self._num_steps is not None
         begin = self._num_steps
         self._num_steps = None if num_more_steps is None else begin + num_more_steps
-        spec = next(s for name, s in self._specs.items() if name_at_client(name) == request_id)
+        spec = next(s for name, s in self.specs.items() if name_at_client(name) == request_id)
         self._decode(spec, range(spec.params.n), begin=begin)
 
     @asynccontextmanager
@@ -135,17 +135,17 @@ class ScriptedWorker:
         self.commands.append(message)
         match message:
             case Generate(spec=spec):
-                self._specs[spec.request_id] = spec
+                self.specs[spec.request_id] = spec
                 self._say_first(spec)
                 self._decode(spec, range(spec.params.n))
             case Prefill(spec=spec):
                 self._say_first(spec)
             case Reserve(spec=spec):
-                self._specs[spec.request_id] = spec
+                self.specs[spec.request_id] = spec
                 self._send(Reserved(request_id=spec.request_id, num_cached_tokens=0))
             case Start(request_id=request_id, first_tokens=first_tokens):
                 self._send(Transferred(request_id=request_id, num_blocks=1, num_bytes=4096, transfer_s=0.25))
-                self._decode(self._specs[request_id], (first.index for first in first_tokens))
+                self._decode(self.specs[request_id], (first.index for first in first_tokens))
             case Cancel():
                 pass
 
@@ -180,13 +180,12 @@ class ScriptedWorker:
             eos_token_ids=EOS_TOKEN_IDS,
             max_model_len=self.info.max_model_len,
         )
-        is_named = reason is FinishReason.STOP and token_ids[-1] not in EOS_TOKEN_IDS
         return SequenceOutput(
             request_id=spec.request_id,
             index=index,
             token_ids=token_ids,
             finish_reason=reason,
-            stop_token_id=token_ids[-1] if is_named else None,
+            stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
         )
 
     def _send(self, message: Reserved | FirstToken | TokenBatch | Transferred) -> None:

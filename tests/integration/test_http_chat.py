@@ -41,16 +41,20 @@ def test_an_answer_has_openais_shape() -> None:
                         "annotations": None,
                         "audio": None,
                         "function_call": None,
+                        "reasoning": None,
+                        "reasoning_content": None,
                     },
                     "logprobs": None,
                     "finish_reason": "stop",
                     "stop_reason": None,
+                    "token_ids": None,
                 }
             ]
+            nulls = ("prompt_logprobs", "prompt_token_ids", "kv_transfer_params")
+            assert [answer[name] for name in nulls] == [None] * 3
             assert usage["prompt_tokens_details"] == {"cached_tokens": 3}
             assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
             assert "timings" not in answer
-            assert "prompt_logprobs" not in answer
             assert chat.worker.spec.params.max_tokens == 4096 - len(chat.worker.spec.prompt_token_ids)
 
     run(scenario())
@@ -232,8 +236,8 @@ def test_tools_efforts_and_arguments_reach_the_template() -> None:
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"messages": []}, "messages", "length"),
-    ({"messages": [*HELLO, {"role": "robot", "content": ""}]}, "messages[1].role", "'robot'"),
-    ({"messages": [{"role": "user"}]}, "messages[0].content", "text"),
+    ({"messages": [*HELLO, {"role": "", "content": ""}]}, "messages[1].role", "length"),
+    ({"messages": [*HELLO, {"content": ""}]}, "messages[1].role", "missing"),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
         "messages[0].content[0].type",
@@ -265,10 +269,18 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"temperature": -1}, "temperature", "from 0"),
     ({"functions": [{}]}, "functions", "tools"),
     ({"modalities": ["audio"]}, "modalities", "text"),
-    ({"service_tier": "flex"}, "service_tier", "default"),
+    ({"web_search_options": {}}, "web_search_options", "nowhere"),
     ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params", "router"),
-    ({"store": True}, "store", "false"),
-    ({"colour": "red"}, "colour", "unknown"),
+    ({"best_of": 2}, "best_of", "value of n"),
+    ({"use_beam_search": "true"}, "use_beam_search", "false"),
+    ({"truncation_side": "right"}, "truncation_side", "left"),
+    ({"guided_json": {}, "guided_whitespace_pattern": " "}, "structured_outputs", "whitespace_pattern"),
+    ({"guided_regex": "a", "guided_choice": ["b"]}, "structured_outputs", "exactly one"),
+    (
+        {"guided_regex": "a", "structured_outputs": {"regex": "b"}},
+        "structured_outputs.regex",
+        "one constraint",
+    ),
     ({"stream_options": {"include_usage": True}}, "stream_options", "stream"),
     ({"thinking_token_budget": 5}, "thinking_token_budget", "--reasoning-parser"),
     ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", "alone"),
@@ -299,11 +311,19 @@ def test_fields_that_ask_for_nothing_are_taken() -> None:
         async with chatting("ok") as chat:
             await chat.ask(
                 modalities=["text"],
-                service_tier="auto",
-                store=False,
-                metadata={"a": "b"},
+                service_tier="flex",
+                store=True,
+                metadata={"a": 1},
                 user="ann",
-                functions=None,
+                functions=[],
+                function_call="auto",
+                prediction={"type": "content", "content": "x"},
+                verbosity="low",
+                prompt_cache_retention="24h",
+                mm_processor_kwargs={"a": 1},
+                kv_transfer_params={"do_remote_decode": False, "remote_host": None},
+                best_of=1,
+                length_penalty=2,
                 n=None,
                 response_format={"type": "text"},
                 tool_choice="none",

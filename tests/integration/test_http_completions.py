@@ -65,6 +65,7 @@ def test_a_completion_has_openai_s_shape() -> None:
                     "stop_reason": None,
                     "token_ids": list(ANSWER),
                     "prompt_token_ids": prompt_ids,
+                    "prompt_logprobs": None,
                 }
             ]
             assert answer["usage"] == {
@@ -73,6 +74,31 @@ def test_a_completion_has_openai_s_shape() -> None:
                 "total_tokens": len(prompt_ids) + len(ANSWER),
                 "prompt_tokens_details": {"cached_tokens": 3},
             }
+
+    run(scenario())
+
+
+def test_an_end_token_that_is_not_the_tokenizers_is_the_reason() -> None:
+    async def scenario() -> None:
+        for end, reason in ((0, 0), (2, None)):
+            async with http_cluster(ScriptedWorker("w1", answers=[[*ANSWER[:3], end]])) as client:
+                (choice,) = (await complete(client))["choices"]
+                assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", reason)
+                last = [part["choices"][0] for part in await stream(client)][-1]
+                assert (last["finish_reason"], last["stop_reason"]) == ("stop", reason)
+
+    run(scenario())
+
+
+def test_half_a_character_at_the_end_is_in_no_text_whole_or_streamed() -> None:
+    half = TOKENIZER.encode("ok 🇪")[:-1]
+
+    async def scenario() -> None:
+        async with http_cluster(ScriptedWorker("w1", answers=[half])) as client:
+            asked = {"max_tokens": len(half)}
+            (choice,) = (await complete(client, **asked))["choices"]
+            assert choice["text"] == "ok "
+            assert joined(await stream(client, **asked)) == {0: "ok "}
 
     run(scenario())
 
@@ -210,7 +236,6 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("use_beam_search", {"use_beam_search": True}),
     ("kv_transfer_params", {"kv_transfer_params": {"do_remote_decode": True}}),
     ("prompt_embeds", {"prompt_embeds": "AAAA"}),
-    ("store", {"store": True}),
     ("logprobs", {"logprobs": 21}),
     ("prompt_logprobs", {"prompt_logprobs": -1}),
     ("logits_processors", {"logits_processors": ["os:system"]}),

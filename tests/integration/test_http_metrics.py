@@ -81,7 +81,7 @@ def test_neither_paths_nor_methods_of_clients_become_labels() -> None:
             for number in range(20):
                 await client.get(f"/path/{number}")
             for method in ("PROPFIND", "MKCOL", "PURGE"):
-                await client.request(method, "/health/")
+                await client.request(method, "/healthy")
             for _ in range(3):
                 for probe in ("/health", "/ping", "/load", "/version"):
                     await client.get(probe)

@@ -175,8 +175,8 @@ def test_prompts_may_be_cut(llm: LLM) -> None:
 
 
 def test_functions_are_called_with_the_model_and_the_runner(llm: LLM) -> None:
-    assert llm.apply_model(lambda model: type(model).__name__) == ["Decoder"]
-    assert llm.apply_model("builtins:type")[0].__name__ == "Decoder"
+    assert llm.apply_model(lambda model: type(model).__name__) == ["LlamaForCausalLM"]
+    assert llm.apply_model("builtins:type")[0].__name__ == "LlamaForCausalLM"
     assert llm.collective_rpc("builtins:isinstance", args=(object,)) == [True]
     (name,) = llm.collective_rpc(lambda runner, **given: (type(runner).__name__, given), kwargs={"a": 1})
     assert name == ("ModelRunner", {"a": 1})
@@ -221,7 +221,7 @@ def test_a_profile_is_written_where_the_arguments_say(llm: LLM, folder: Path) ->
     ):
         llm.start_profile()
     llm.stop_profile()
-    (trace,) = (folder / "traces").glob("mine-*.json")
+    (trace,) = (folder / "traces").glob("mine_dp0_pp0_tp0.*.json")
     assert json.loads(trace.read_text())["traceEvents"]
     with pytest.raises(InvalidRequestError, match="stop_profile is 'called'; allowed: start_profile first"):
         llm.stop_profile()
@@ -324,7 +324,12 @@ def test_pooling_is_refused_by_name(llm: LLM, name: str) -> None:
 
 
 def test_it_shows_what_it_is(llm: LLM, folder: Path) -> None:
+    shown = repr(llm)
+    assert shown.startswith("LlamaForCausalLM(\n")
+    assert "(attention): SelfAttention(" in shown
+    llm.sleep(1)
     assert repr(llm) == f"LLM(model={str(folder)!r}, max_model_len=512)"
+    llm.wake_up()
     llm.generate({"prompt_token_ids": PROMPT}, greedy(1), use_tqdm=False)
     metrics = {metric.name: metric for metric in llm.get_metrics()}
     assert metrics["vllm:num_requests_running"].value == 0  # type: ignore[union-attr]
@@ -348,4 +353,4 @@ def test_an_output_has_everything_at_once(llm: LLM) -> None:
     ]
     (flat,) = llm.generate(PROMPT, replace(params, flat_logprobs=True), use_tqdm=False)
     assert list(flat.outputs[0].logprobs or []) == completion.logprobs
-    assert list(flat.prompt_logprobs or []) == output.prompt_logprobs
+    assert list(flat.prompt_logprobs or []) == [one or {} for one in output.prompt_logprobs]

@@ -45,8 +45,8 @@ def test_tokens_are_the_same_after_each_level(llm: LLM, level: int, keeps_cache:
 
 @pytest.mark.parametrize("level", [1, 2])
 def test_memory_is_given_up(llm: LLM, level: int) -> None:
-    runner = llm.apply_model(lambda model: model), llm.collective_rpc(lambda runner: runner)
-    model, pool = (weakref.ref(runner[0][0]), weakref.ref(runner[1][0].kv_pool))
+    (runner,) = llm.collective_rpc(lambda runner: runner)
+    model, pool = (weakref.ref(runner.model), weakref.ref(runner.kv_pool))
     del runner
     llm.sleep(level)
     gc.collect()

@@ -25,6 +25,10 @@ OPERATION_IDS = {
     "GET /v1/models/{model}": "retrieveModel",
     "GET /health": "getHealth",
     "GET /ping": "ping",
+    "POST /ping": "postPing",
+    "POST /invocations": "invoke",
+    "POST /v1/chat/completions/render": "renderChatCompletion",
+    "POST /v1/completions/render": "renderCompletion",
     "GET /version": "getVersion",
     "GET /load": "getLoad",
     "GET /metrics": "getMetrics",
@@ -98,7 +102,7 @@ def test_schemas_are_json_schemas_and_examples_follow_them(document: dict[str, A
             schema = {**media["schema"], "components": document["components"]}
             jsonschema.Draft202012Validator(schema).validate(media["example"])
             examples += 1
-    assert examples == 8
+    assert examples == 11
 
 
 def test_every_field_of_a_request_is_described(document: dict[str, Any]) -> None:

@@ -37,6 +37,14 @@ def test_each_side_takes_what_belongs_together(authority: Authority, pair: Pair,
     assert ClientTls().grpc_credentials() is None
 
 
+def test_https_has_the_ciphers_that_are_given(pair: Pair) -> None:
+    tls = ServerTls(certfile=pair.certfile, keyfile=pair.keyfile, ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
+    context = tls.http_context()
+    assert context is not None
+    older = {one["name"] for one in context.get_ciphers() if one["protocol"] == "TLSv1.2"}
+    assert older == {"ECDHE-ECDSA-AES256-GCM-SHA384"}
+
+
 @pytest.mark.parametrize(
     ("settings", "authority_of_grpc"),
     [
@@ -85,6 +93,8 @@ def test_an_error_names_flag_and_file_and_what_is_allowed(
         (ServerTls, {"keyfile": keyfile}, f"--ssl-keyfile is {keyfile!r} without --ssl-certfile; allowed"),
         (ServerTls, {"cert_reqs": 2}, "--ssl-cert-reqs is '2' without --ssl-certfile"),
         (ServerTls, {**served, "cert_reqs": 2}, "--ssl-cert-reqs is '2' without --ssl-ca-certs"),
+        (ServerTls, {"ciphers": "AES256-SHA256"}, "--ssl-ciphers is 'AES256-SHA256' without --ssl-certfile"),
+        (ServerTls, {**served, "ciphers": "none"}, "--ssl-ciphers is 'none'; allowed: suites as"),
         (ServerTls, {**served, "cert_reqs": 3}, "--ssl-cert-reqs is 3; allowed: 0, 1, 2"),
         (
             ServerTls,

@@ -57,6 +57,7 @@ class Shape:
     max_model_len: int | None = None
     quantization: Quantization | None = None
     async_scheduling: bool = False
+    logits_processors: tuple[str, ...] = ()
 
 
 DEFAULT_SHAPE: Final = Shape()
@@ -168,6 +169,7 @@ class TorchCluster:
                 async_scheduling=shape.async_scheduling,
                 block_size=shape.block_size,
                 kv_cache=kv_cache,
+                logits_processors=shape.logits_processors,
             ),
             routers=("simulated",),
             scheduler=SchedulerConfig(

@@ -14,7 +14,8 @@ import pytest
 from baton.commands.bench_arguments import BENCH_ACTIONS
 from baton.commands.cli_arguments import COMMANDS
 from baton.commands.client_arguments import add_actions
-from baton.config.fixed_engine_args import FIXED
+from baton.commands.neutral_flags import ENGINE_FIXED
+from baton.commands.vllm_server_flags import OTHER_NAMES, SERVER_FIXED, TAKEN
 
 ROOT: Final = Path(__file__).parents[2]
 DOCUMENTS: Final = tuple(
@@ -59,7 +60,16 @@ def flags() -> frozenset[str]:
     admin = {name for sub in subparsers for name in sub._option_string_actions}
     known = [flag.name for command in COMMANDS for flag in command.flags]
     known += [flag.name for action in BENCH_ACTIONS for flag in action.flags]
-    known += [f"--{name.replace('_', '-')}" for name in FIXED] + ["--config", "--version", "--help"]
+    known += [
+        *ENGINE_FIXED,
+        *SERVER_FIXED,
+        *TAKEN,
+        *OTHER_NAMES,
+        "--model",
+        "--config",
+        "--version",
+        "--help",
+    ]
     programs = [path for folder in ("bench", "tools") for path in (ROOT / folder).rglob("*.py")]
     known += [flag for path in programs for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())]
     return frozenset({*known, *admin, *OTHER_FLAGS, *(name.replace("--", "--no-", 1) for name in known)})

@@ -31,6 +31,7 @@ SOCKET_FILES: Final = {
     "service/baton_service/reachability.py": "UDP, and nothing is sent",
     "kv_transfer/baton_kv/tcp_plain.py": "KV blocks over TCP; each connection is configured there",
     "kv_transfer/baton_kv/pool_socket.py": "Unix sockets",
+    "service/baton_service/unix_listener.py": "Unix sockets",
     "bench/peer/offline_engine.py": "one end of a pair",
 }
 """All that make sockets, and why their data is not held back."""

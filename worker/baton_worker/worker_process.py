@@ -245,7 +245,9 @@ def grammar_compiler(settings: WorkerSettings) -> GrammarCompiler:
 
 
 def _tokenizer_folder(settings: WorkerSettings) -> Path:
-    return resolve_model(settings.engine.model if settings.tokenizer is None else settings.tokenizer)
+    if settings.tokenizer is None:
+        return resolve_model(settings.engine.model)
+    return resolve_model(settings.tokenizer, field="tokenizer")
 
 
 def worker_config(
@@ -275,6 +277,7 @@ def worker_config(
         is_verified_by_checksum=capabilities.verifies_by is VerifiesBy.CHECKSUM,
         scheduler=settings.scheduler.for_model_len(engine.kv_cache.max_model_len),
         logits_processors=frozenset(settings.engine.logits_processors),
+        has_batch_processors=engine.has_batch_processors,
         enable_prefix_caching=settings.enable_prefix_caching,
         plans_ahead=settings.engine.plans_ahead(engine.runner.model.device),
         publishes_cache=settings.redis.is_given or settings.kv_events.is_published,

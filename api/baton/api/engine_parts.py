@@ -65,7 +65,7 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
         reasoning = ReasoningMarkers(start=parser.start_text, end=parser.end_text)
     limits = RequestLimits(
         max_logprobs=args.max_logprobs,
-        logits_processors=tuple(args.logits_processors),
+        logits_processors=tuple(map(str, args.logits_processors)),
         reasoning=reasoning,
         trust_request_chat_template=True,
         structured_outputs_backend=args.structured_outputs_backend,

@@ -16,7 +16,7 @@ from baton.api.outputs import RequestOutput
 from baton.api.progress import UseTqdm
 from baton.api.prompts import Prompt, TokensPrompt, as_list
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
-from baton_core.errors import InvalidConfigError, InvalidRequestError
+from baton_core.errors import BatonError, InvalidConfigError, InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_engine.models.registry import read_model_config
 from baton_worker.controls.engine_operations import ApplyModel, CallWorker, ResetPrefixCache
@@ -54,7 +54,11 @@ class LLM:
         self._offline = OfflineRequests(self.llm_engine)
 
     def __repr__(self) -> str:
-        return f"LLM(model={self._name!r}, max_model_len={self.llm_engine.max_model_len})"
+        """Return the parts of the model, as torch prints modules; only its name while it sleeps."""
+        try:
+            return str(self.apply_model("builtins:repr")[0])
+        except BatonError:
+            return f"LLM(model={self._name!r}, max_model_len={self.llm_engine.max_model_len})"
 
     def __enter__(self) -> Self:
         return self
@@ -246,7 +250,9 @@ class LLM:
         return self.llm_engine.is_sleeping
 
     def apply_model(self, func: Callable[..., Any] | str) -> list[Any]:
-        """Call a function with each worker's model; returns the list of its results.
+        """Call a function with each worker's model, an `nn.Module`; returns the list of its results.
+
+        The module shows the tensors as Baton's kernels have them: Q, K and V in one, on a CPU mostly packed.
 
         Args:
             func: in process any function; else the name of one, `package.module:function`.

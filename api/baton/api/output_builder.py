@@ -13,6 +13,7 @@ from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.sampling_params import RequestOutputKind
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
+from baton_router.text.characters import TokenTexts
 
 
 class OutputBuilder:
@@ -22,17 +23,18 @@ class OutputBuilder:
         self,
         prompt: str | None,
         spec: RequestSpec,
-        text_of: Callable[[int], str],
+        new_texts: Callable[[], TokenTexts],
         *,
         kind: RequestOutputKind | None = None,
         arrival_s: float | None = None,
     ) -> None:
-        """`text_of` is the text of one token, `kind` instead of the request's own, `arrival_s` wall clock."""
+        """`kind` is instead of the request's own, `arrival_s` wall clock."""
         params = spec.params
         self.spec = spec
         self._prompt = prompt
         self._kind = params.output_kind if kind is None else kind
-        self._text_of = text_of if params.detokenize else _no_text
+        self._texts = [new_texts() if params.detokenize else None for _ in range(params.n)]
+        self._prompt_texts = new_texts() if params.detokenize else None
         self._arrival_s = time.time() if arrival_s is None else arrival_s
         self._sequences = [_SequenceOutput(index, params.flat_logprobs) for index in range(params.n)]
         self._prompt_logprobs: list[LogprobsOnePosition | None] = [None]
@@ -72,10 +74,11 @@ class OutputBuilder:
             case Delta():
                 self._last_token_s = time.time()
                 self._first_token_s = self._first_token_s or self._last_token_s
-                logprobs = [read_position(entry, self._text_of) for entry in event.logprobs]
+                texts = self._texts[event.index]
+                logprobs = [read_position(entry, texts) for entry in event.logprobs]
                 self._sequences[event.index].push(event, logprobs)
             case PromptDelta(logprobs=entries):
-                self._prompt_logprobs += [read_position(entry, self._text_of) for entry in entries]
+                self._prompt_logprobs += [read_position(entry, self._prompt_texts) for entry in entries]
             case Finished():
                 self._finished, self._is_over = event, True
 
@@ -115,7 +118,11 @@ class OutputBuilder:
         if params.prompt_logprobs is None or (is_delta and self._has_shown_prompt):
             return None
         self._has_shown_prompt = True
-        return FlatLogprobs(self._prompt_logprobs) if params.flat_logprobs else list(self._prompt_logprobs)
+        if not params.flat_logprobs:
+            return list(self._prompt_logprobs)
+        flat = FlatLogprobs()
+        flat.extend(self._prompt_logprobs)
+        return flat
 
     def _metrics(self) -> RequestMetrics:
         arrival_s = self._arrival_s
@@ -181,10 +188,6 @@ class _SequenceOutput:
 
 def _own_logprob(entry: PositionLogprobs) -> float:
     return entry.logprobs[0]
-
-
-def _no_text(token_id: int) -> None:
-    return None
 
 
 def _transfer_params(request_id: str, finished: Finished) -> dict[str, Any] | None:

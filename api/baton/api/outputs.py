@@ -60,7 +60,7 @@ class CompletionOutput:
     finish_reason: str | None = None
     """`stop`, `length`, `repetition` or `abort`; None while the sequence is generated."""
     stop_reason: str | int | None = None
-    """The stop string or stop token that ended it; None for the model's own end token."""
+    """The stop string or token that ended it, or `repetition_detected`; None: the tokenizer's end token."""
 
     def finished(self) -> bool:
         return self.finish_reason is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from random import Random
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from baton_core.requests.sampling_params import RequestOutputKind, SamplingParam
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.request_limits import RequestLimits
+from baton_router.text.characters import TokenTexts
 from baton_router.text.chat_template import Conversation
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.tokenization import Tokenizer
@@ -48,7 +49,7 @@ class RequestBuilder:
         self._reader = PromptReader((), model, tokenizer, limits)
         self._random = Random(seed)
         self._num_requests = 0
-        self._text_of = cache(self._decode_token)
+        self._new_texts = partial(TokenTexts, cache(self._decode_token), tokenizer.token_bytes)
 
     def build(
         self,
@@ -82,7 +83,7 @@ class RequestBuilder:
         )
         spec = bounded(self._reader.read(request, max_model_len=max_model_len), max_model_len)
         kind, arrival_s = options.kind, options.arrival_s
-        return OutputBuilder(text, spec, self._text_of, kind=kind, arrival_s=arrival_s)
+        return OutputBuilder(text, spec, self._new_texts, kind=kind, arrival_s=arrival_s)
 
     def _given(self, params: SamplingParams) -> dict[str, Any]:
         if not isinstance(params, SamplingParams):

@@ -23,7 +23,7 @@ _LIMIT: Final = Pattern(rf"(ttft|tpot|e2el):{_NUMBER}", "ttft:MS, tpot:MS or e2e
 _PAIR: Final = Pattern(r"[^=\x00-\x1f\x7f]{1,128}=[^\x00-\x1f\x7f]{0,4000}", "KEY=VALUE")
 _URL: Final = Pattern(r"|https?://[^\s]{1,2000}", "http://host:port or https://host:port")
 _ENDPOINT: Final = Pattern(r"|/[^\s]{0,1000}", "a path that begins with /")
-_BACKENDS: Final = ("openai", "openai-chat", "baton-grpc")
+_BACKENDS: Final = ("openai", "vllm", "openai-chat", "baton-grpc")
 DATASETS: Final = ("random", "sharegpt", "prefix_repetition", "custom", "trace")
 
 
@@ -32,7 +32,13 @@ def _length(name: str, default: int | None, text: str, low: int = 1) -> Flag:
 
 
 TARGET_FLAGS: Final = (
-    Flag("--backend", str, "openai", "completions, chats, or a Baton router over gRPC", _BACKENDS),
+    Flag(
+        "--backend",
+        str,
+        "openai",
+        "completions (openai or vllm), chats, or a Baton router over gRPC",
+        _BACKENDS,
+    ),
     Flag("--base-url", str, "", "the server, instead of --host and --port", pattern=_URL, metavar="URL"),
     Flag("--host", str, "127.0.0.1", "host of the server"),
     Flag("--port", int, None, "port of the server; default: 8000, with baton-grpc 8100", low=1, high=65_535),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from baton.commands import security_arguments
 from baton.commands.security_arguments import key_of_environment
 from baton.config.engine_args import BUNDLED_MODEL, BUNDLED_MODEL_NAME
 from baton_bench.arrivals import Pace, Ramp, RampShape
@@ -26,7 +27,7 @@ from baton_service.tls import ClientTls
 from baton_simulator.capacity.trace import Scale
 from baton_simulator.capacity.trace_formats import ID_TOKENS
 
-KEY_VARIABLES: Final = ("OPENAI_API_KEY", "BATON_API_KEY")
+KEY_VARIABLES: Final = ("OPENAI_API_KEY", *security_arguments.KEY_VARIABLES)
 DEFAULT_PORTS: Final = {Backend.OPENAI: 8000, Backend.OPENAI_CHAT: 8000, Backend.BATON_GRPC: 8100}
 _OWN_FILES: Final = 64
 """Descriptors that are no connections."""
@@ -123,7 +124,7 @@ def read_pairs(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _server(args: argparse.Namespace) -> Server:
-    key, backend = args.api_key or key_of_environment(*KEY_VARIABLES), Backend(args.backend)
+    key, backend = args.api_key or key_of_environment(*KEY_VARIABLES), _backend(args.backend)
     host = f"[{args.host}]" if ":" in args.host else args.host
     address = f"{host}:{args.port or DEFAULT_PORTS[backend]}"
     if backend is Backend.BATON_GRPC:
@@ -140,6 +141,10 @@ def _server(args: argparse.Namespace) -> Server:
     return HttpServer(
         origin=origin, headers={**headers, **read_pairs(args.header)}, backend=backend, endpoint=args.endpoint
     )
+
+
+def _backend(name: str) -> Backend:
+    return Backend.OPENAI if name == "vllm" else Backend(name)
 
 
 def _pace(args: argparse.Namespace) -> Pace | None:

@@ -9,9 +9,11 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
+from typing import Protocol
 
 import grpc
 
+from baton.commands.openai_server import OpenAIServer, sampling_fields
 from baton.commands.security_arguments import router_access
 from baton.executors.router_client import connected, request_error, sampled_request, wait_until_ready
 from baton_core.errors import ErrorCode, RequestError
@@ -20,38 +22,56 @@ from baton_proto.v1.baton_pb2_grpc import BatonStub
 
 
 def chat(args: argparse.Namespace) -> int:
-    """Answer line after line until `/exit` or the end of the input; 1 if an answer failed.
+    """Answer line after line until `/exit` or the end of the input, or one message; 1 if an answer failed.
 
     Raises:
         RequestError: no router answers, or its model has no chat template.
     """
+    if args.url:
+        return _converse(OpenAIConversation(args), args.quick)
     access = router_access(args)
     wait_until_ready(args.address, access, args.wait)
     with connected(args.address, access) as stub:
         info = _describe(stub)
-        conversation = Conversation(stub, sampled_request(args), system=args.system)
-        if sys.stdin.isatty():
-            _write(f"{info.model}: /reset forgets, /exit or Ctrl-D ends, Ctrl-C stops an answer\n")
-        has_failed = False
-        for line in _lines():
-            if line == "/exit":
-                break
-            if line == "/reset":
-                conversation.reset()
-                _write("[the conversation starts anew]\n")
-            elif line:
-                try:
-                    _write(f"\n{conversation.ask(line)}\n")
-                except RequestError as error:
-                    sys.stderr.write(f"\nbaton chat: {error}\n")
-                    has_failed = True
+        return _converse(
+            Conversation(stub, sampled_request(args), model=info.model, system=args.system), args.quick
+        )
+
+
+class Talk(Protocol):
+    """A conversation, over any protocol."""
+
+    @property
+    def model(self) -> str: ...
+    def reset(self) -> None: ...
+    def ask(self, text: str) -> str: ...
+
+
+def _converse(conversation: Talk, message: str | None) -> int:
+    """Answer one message, or each line of the input."""
+    if message is None and sys.stdin.isatty():
+        _write(f"{conversation.model}: /reset forgets, /exit or Ctrl-D ends, Ctrl-C stops an answer\n")
+    has_failed = False
+    for line in _lines() if message is None else [message]:
+        if line == "/exit":
+            break
+        if line == "/reset":
+            conversation.reset()
+            _write("[the conversation starts anew]\n")
+        elif line:
+            try:
+                _write(f"\n{conversation.ask(line)}\n")
+            except RequestError as error:
+                sys.stderr.write(f"\nbaton chat: {error}\n")
+                has_failed = True
     return int(has_failed)
 
 
 class Conversation:
-    """The messages so far, and the next answer to them."""
+    """The messages so far, and the next answer to them, at a router over gRPC."""
 
-    def __init__(self, stub: BatonStub, request: pb.GenerateRequest, *, system: str) -> None:
+    def __init__(self, stub: BatonStub, request: pb.GenerateRequest, *, model: str, system: str) -> None:
+        self.model = model
         self._stub = stub
         self._request = request
         self._system = system
@@ -105,6 +125,53 @@ class Conversation:
         return request_error(error)
 
 
+class OpenAIConversation:
+    """The same at a server of OpenAI's HTTP interface.
+
+    Raises:
+        RequestError: the server does not list its models, and none is named.
+    """
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._server = OpenAIServer(args)
+        self.model = args.model_name or self._server.first_model()
+        self._system = args.system
+        usage = {"stream_options": {"include_usage": True}}
+        self._fields = {"model": self.model, **usage, **sampling_fields(args)}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything but what the system says."""
+        system = [{"role": "system", "content": self._system}] if self._system else []
+        self._messages: list[dict[str, str]] = system
+
+    def ask(self, text: str) -> str:
+        """As `Conversation.ask`.
+
+        Raises:
+            RequestError: the request failed.
+        """
+        question = {"role": "user", "content": text}
+        answer = Answer()
+        chunks = self._server.stream(
+            "/chat/completions", {**self._fields, "messages": [*self._messages, question]}
+        )
+        try:
+            for chunk in chunks:
+                for choice in chunk["choices"]:
+                    if text := choice["delta"].get("content"):
+                        answer.take_text(text, num_tokens=1)
+                if usage := chunk.get("usage"):
+                    answer.num_tokens = usage["completion_tokens"]
+        except KeyboardInterrupt:
+            answer.is_cancelled = True
+        finally:
+            chunks.close()
+        if answer.text:
+            self._messages += [question, {"role": "assistant", "content": answer.text}]
+        return answer.summary()
+
+
 class Answer:
     """One answer as it is printed, and when its tokens came."""
 
@@ -113,28 +180,31 @@ class Answer:
         self.is_cancelled = False
         self._asked_s = self._first_s = self._last_s = time.monotonic()
         self._num_first_tokens = 0
-        self._num_tokens = 0
+        self.num_tokens = 0
 
     def take(self, event: pb.GenerateEvent) -> None:
         """Print an event's text."""
-        if not event.HasField("tokens"):
-            return
+        if event.HasField("tokens"):
+            self.take_text(event.tokens.text, num_tokens=len(event.tokens.token_ids))
+
+    def take_text(self, text: str, *, num_tokens: int) -> None:
+        """Print a text of so many tokens."""
         self._last_s = time.monotonic()
-        if not self._num_tokens:
-            self._first_s, self._num_first_tokens = self._last_s, len(event.tokens.token_ids)
-        self._num_tokens += len(event.tokens.token_ids)
-        self.text += event.tokens.text
-        _write(event.tokens.text)
+        if not self.num_tokens:
+            self._first_s, self._num_first_tokens = self._last_s, num_tokens
+        self.num_tokens += num_tokens
+        self.text += text
+        _write(text)
 
     def summary(self) -> str:
         """One line: the time to the first token, and the rate of those after it."""
         parts = ["cancelled"] if self.is_cancelled else []
-        if self._num_tokens:
+        if self.num_tokens:
             parts.append(f"TTFT {1e3 * (self._first_s - self._asked_s):.1f} ms")
-        if self._num_tokens > self._num_first_tokens:
+        if self.num_tokens > self._num_first_tokens:
             decode_s = max(self._last_s - self._first_s, 1e-9)
-            parts.append(f"{(self._num_tokens - self._num_first_tokens) / decode_s:.1f} tokens/s")
-        return f"[{', '.join([*parts, f'{self._num_tokens} tokens'])}]"
+            parts.append(f"{(self.num_tokens - self._num_first_tokens) / decode_s:.1f} tokens/s")
+        return f"[{', '.join([*parts, f'{self.num_tokens} tokens'])}]"
 
 
 def _describe(stub: BatonStub) -> pb.ModelInfo:

@@ -1,228 +1,130 @@
-"""Commands of `baton` and their flags.
-
-One table per concern, so that `serve` can hand them on to its children.
-"""
+"""The command line of `baton`: reads it, and hands on what `serve` was given to its children."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from baton.commands.bench_arguments import add_benchmarks, bench_flags
-from baton.commands.client_arguments import (
-    CHAT_FLAGS,
-    CLIENT_FLAGS,
-    COMPLETE_FLAGS,
-    EXPLAIN_FLAGS,
-    KV_EVENTS_FLAGS,
-    SAMPLING_FLAGS,
-    add_actions,
+from baton.commands.bench_arguments import BENCH_ACTIONS, add_benchmarks, bench_flags
+from baton.commands.client_arguments import add_actions
+from baton.commands.command_flags import (
+    COMMANDS,
+    ENGINE_FLAGS,
+    FLEET_FLAGS,
+    LOG_FLAGS,
+    MODEL_FLAGS,
+    ROUTER_GROUPS,
+    SHARED_FLAGS,
+    WORKER_PROCESS_FLAGS,
+    Command,
+    FlagGroup,
+    flags_in,
 )
 from baton.commands.config_file import read_config
-from baton.commands.router_arguments import HTTP_FLAGS, ROUTER_FLAGS
-from baton.commands.security_arguments import SERVE_SECURITY_FLAGS, WORKER_SECURITY_FLAGS, local_worker_flags
-from baton.commands.simulate_arguments import CAPACITY_FLAGS, SIMULATION_FLAGS
+from baton.commands.help_pages import add_groups, help_page, usage_of
+from baton.commands.neutral_flags import NeutralFlags, neutral_flags
+from baton.commands.security_arguments import local_worker_flags
+from baton.commands.spelling import written_out
+from baton.commands.vllm_server_flags import CLIENT_SHORT_FLAGS, REFUSED_COMMANDS, SHORT_FLAGS
 from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs, default_names
-from baton.config.fixed_engine_args import take_fixed_flags
-from baton.config.flags import ADDRESS, MODEL, NAME, Flag, shown
+from baton.config.environment import environment_defaults
+from baton.config.flags import Flag, shown
+from baton.config.suggestions import did_you_mean
 from baton_core.errors import InvalidConfigError
-from baton_core.sessions.session import DEFAULT_TIMINGS
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
 
-_MAX_INT: Final = 2**31 - 1
-
-MODEL_FLAGS: Final = (
-    Flag(
-        "model",
-        str,
-        None,
-        "a folder or a Hugging Face id; default: the bundled model",
-        pattern=MODEL,
-        metavar="MODEL",
-        nargs="?",
-    ),
-)
-ENGINE_FLAGS: Final = flags_of(EngineArgs, Part.WORKER)
-SHARED_FLAGS: Final = flags_of(EngineArgs, Part.BOTH)
-"""Flags of routers and workers alike."""
-REDIS_FLAGS: Final = (
-    Flag(
-        "--redis",
-        str,
-        "",
-        "Redis through which routers and workers find each other and routers share what they know, "
-        "redis://host:port or rediss://user:password@host:port for TLS; default: none",
-        metavar="URL",
-    ),
-    Flag("--redis-namespace", str, "baton", "name of the cluster in Redis", metavar="NAME"),
-)
-FLEET_FLAGS: Final = (
-    *REDIS_FLAGS,
-    Flag(
-        "--session-timeout",
-        float,
-        DEFAULT_TIMINGS.dead_after_s,
-        "seconds of silence after which a router and a worker give each other up; longer where processes "
-        "wait long for a core",
-        low=1,
-        high=600,
-    ),
-)
-"""Flags by which routers and workers find each other."""
-LOG_FLAGS: Final = (
-    Flag("--log-format", str, "text", "text or json", ("text", "json")),
-    Flag("--log-level", str, "info", "debug, info, warning or error", ("debug", "info", "warning", "error")),
-)
-WORKER_PROCESS_FLAGS: Final = (
-    Flag(
-        "--niceness",
-        int,
-        5,
-        "niceness of the workers: with 1 or more a router on the same machine goes before them",
-        low=0,
-        high=19,
-    ),
-)
-SERVE_FLAGS: Final = (
-    *flags_of(EngineArgs, Part.LAUNCHER),
-    Flag("--prefill-workers", int, 1, "prefill workers", low=0, high=1024, metavar="N"),
-    Flag("--decode-workers", int, 1, "decode workers", low=0, high=1024, metavar="N"),
-    Flag("--mixed", int, 0, "workers that do both", low=0, high=1024, metavar="N"),
-    Flag(
-        "--metrics-port",
-        int,
-        None,
-        "port of the first worker's /metrics and /health, the next worker's is the next one; 0 takes any; "
-        "default: none, and the router tells of the workers",
-        low=0,
-        high=64_511,
-    ),
-    Flag(
-        "--cpu-bind",
-        str,
-        "auto",
-        "cores of the workers: auto, none, or a list for each, prefill workers first, such as '0-3|4-7'; "
-        "auto gives each its own where there are 4 for each, else all share all",
-    ),
-    *WORKER_PROCESS_FLAGS,
-    *SERVE_SECURITY_FLAGS,
-    Flag("--exit-with-stdin", bool, False, "end when standard input ends"),
-)
-WORKER_FLAGS: Final = (
-    Flag(
-        "--router",
-        str,
-        (),
-        "router to serve; repeatable; with --redis those that are registered there are found",
-        pattern=ADDRESS,
-        is_list=True,
-        metavar="HOST:PORT",
-    ),
-    Flag("--worker-id", str, None, "name of the worker; default: role and a random part", pattern=NAME),
-    Flag("--peer-address", str, "tcp://127.0.0.1:0", "address to listen at for other workers"),
-    Flag(
-        "--advertise-host",
-        str,
-        "",
-        "host at which other workers reach this one; default: that of --peer-address, or for 0.0.0.0 that of "
-        "the interface that leads to the router",
-    ),
-    Flag(
-        "--metrics-port",
-        int,
-        None,
-        "port of /metrics and /health, on the host of --peer-address; 0 takes any; default: none, and the "
-        "router tells of this worker",
-        low=0,
-        high=65_535,
-    ),
-    *WORKER_SECURITY_FLAGS,
-    Flag("--num-workers", int, 1, "workers that share this machine's memory", low=1, high=1024),
-    Flag(
-        "--num-threads",
-        int,
-        0,
-        "threads of a step; 0 is one for each core of --cpu-bind, else torch's choice",
-        low=0,
-        high=1024,
-    ),
-    Flag("--cpu-bind", str, "none", "cores to compute on, such as 0-3,8; none leaves it to the system"),
-    *WORKER_PROCESS_FLAGS,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """One command and all of its flags."""
-
-    name: str
-    help: str
-    flags: tuple[Flag, ...] = ()
-
-
-_ROUTER: Final = (*ROUTER_FLAGS, *HTTP_FLAGS, *SHARED_FLAGS, *FLEET_FLAGS)
-_WORKER: Final = (*MODEL_FLAGS, *ENGINE_FLAGS, *SHARED_FLAGS, *FLEET_FLAGS, *WORKER_FLAGS, *LOG_FLAGS)
-_CLIENT: Final = (*CLIENT_FLAGS, *SAMPLING_FLAGS, *LOG_FLAGS)
-COMMANDS: Final = (
-    Command(
-        "serve",
-        "start router and workers on this machine",
-        (*MODEL_FLAGS, *_ROUTER, *ENGINE_FLAGS, *SERVE_FLAGS, *LOG_FLAGS),
-    ),
-    Command("router", "start a router", (*MODEL_FLAGS, *_ROUTER, *LOG_FLAGS)),
-    Command("prefill-worker", "start a prefill worker", _WORKER),
-    Command("decode-worker", "start a decode worker", _WORKER),
-    Command("mixed-worker", "start a mixed worker", _WORKER),
-    Command("complete", "complete a prompt at a running router", (*COMPLETE_FLAGS, *_CLIENT)),
-    Command("chat", "talk with the model at a running router", (*CHAT_FLAGS, *_CLIENT)),
-    Command("admin", "see workers and change what they do, at a running router"),
-    Command("kv-events", "print what a worker publishes of its cache", (*KV_EVENTS_FLAGS, *LOG_FLAGS)),
-    Command("explain", "show what became of a request at a running router", (*EXPLAIN_FLAGS, *LOG_FLAGS)),
-    Command(
-        "simulate",
-        "run simulated clusters: how much a fleet serves of a trace, or what holds under faults",
-        (*SIMULATION_FLAGS, *CAPACITY_FLAGS, *LOG_FLAGS),
-    ),
-    Command("bench", "measure an engine, or a running server"),
-    Command("collect-env", "print what this machine is and has, for reports of errors"),
-)
-_COMPUTING: Final = [command.name for command in COMMANDS if set(ENGINE_FLAGS) <= set(command.flags)]
+_ROUTER: Final = flags_in(ROUTER_GROUPS)
+_COMPUTING: Final = ("serve", "prefill-worker", "decode-worker", "mixed-worker")
+SERVING: Final = ("router", *_COMPUTING)
+"""Commands of routers and workers."""
 _FIELDS_OF_OTHERS: Final = {"memory_share": "gpu_memory_utilization"}
 """Fields that the engine names otherwise than the command line."""
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the whole command line and the configuration file that it names.
+    """Read the whole command line, the configuration file that it names, and the environment.
 
     Raises:
-        InvalidConfigError: a value is not allowed.
+        InvalidConfigError: a value is not allowed, or a command or flag is one that only vLLM has.
         SystemExit: help was asked for, or a flag is unknown.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    _refuse_commands(argv)
+    command = next((one for one in COMMANDS if argv[:1] == [one.name]), Command("", ""))
+    neutral = _neutral_flags(argv)
+    _show_help(command, neutral, argv)
     root, parsers = _parsers(argv)
-    if argv and argv[0] in _COMPUTING:
-        argv = take_fixed_flags(argv)
+    is_serving = command.name in SERVING
+    if command.groups or command.name == "bench":
+        given = written_out(argv[1:], _short_flags(command, neutral), has_model=is_serving)
+        argv = [*argv[:1], *neutral.take(given)]
+    if is_serving and "--parent-pid" not in argv:
+        parsers[command.name].set_defaults(**environment_defaults(command.flags))
     args, unknown = root.parse_known_args(argv)
+    parser = parsers[args.command]
     if unknown:
-        parsers[args.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        known = (*parser._option_string_actions, *neutral.known)
+        meant = did_you_mean(unknown[0].partition("=")[0], known)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     if args.config is not None:
-        flags = next(command.flags for command in COMMANDS if command.name == args.command)
-        if args.command == "bench":
-            flags = bench_flags(args.benchmark)
-        parsers[args.command].set_defaults(**read_config(args.config, flags))
+        flags = bench_flags(args.benchmark) if command.name == "bench" else command.flags
+        parser.set_defaults(**read_config(args.config, flags, neutral))
         args = root.parse_args(argv)
     if "model" in args and args.model is None:
         _refuse_model_among_names(getattr(args, "served_model_name", ()))
         args.model = BUNDLED_MODEL
         if "served_model_name" in args:
             args.served_model_name = args.served_model_name or default_names(BUNDLED_MODEL)
+    args.neutral_flags = tuple(neutral.given)
     return args
+
+
+def _refuse_commands(argv: Sequence[str]) -> None:
+    for name, reason in REFUSED_COMMANDS.items():
+        words = name.split()
+        if list(argv[: len(words)]) == words:
+            raise InvalidConfigError(f"baton has no command {name}: {reason}")
+
+
+def _neutral_flags(argv: Sequence[str]) -> NeutralFlags:
+    """The flags of vLLM's that a command knows beside its own."""
+    name = " ".join(argv[: 2 if argv[:1] == ["bench"] else 1])
+    has_engine = name in ("bench latency", "bench throughput") or name in _COMPUTING
+    return neutral_flags(has_engine=has_engine, has_router=name in ("serve", "router"))
+
+
+def _short_flags(command: Command, neutral: NeutralFlags) -> Mapping[str, str]:
+    if command.name in ("chat", "complete"):
+        return CLIENT_SHORT_FLAGS
+    return SHORT_FLAGS if neutral.known else {}
+
+
+def _benchmark(argv: Sequence[str]) -> Command:
+    """The benchmark that is asked for, as a command; without groups where there is none."""
+    for action in BENCH_ACTIONS:
+        if argv[1:2] == [action.name]:
+            engine = (FlagGroup("engine", "the engine", flags_of(EngineArgs)),) if action.is_offline else ()
+            own = FlagGroup(action.name, action.help, action.flags)
+            return Command(f"bench {action.name}", action.help, (own, *engine))
+    return Command("", "")
+
+
+def _show_help(command: Command, neutral: NeutralFlags, argv: Sequence[str]) -> None:
+    """Print a page of help and exit, where one is asked for that argparse does not write."""
+    topics = [argument for argument in argv[1:] if argument in ("-h", "--help") or argument[:7] == "--help="]
+    if command.name == "bench":
+        command = _benchmark(argv)
+    if not topics or not command.groups:
+        return
+    page = help_page(command, neutral.known, topics[0].partition("=")[2])
+    parser = _parsers(argv)[1][argv[0]]
+    sys.stdout.write(parser.format_help() if page is None else page)
+    raise SystemExit(0)
 
 
 def settle(args: argparse.Namespace) -> None:
@@ -237,9 +139,8 @@ def settle(args: argparse.Namespace) -> None:
         from baton.config.engine_folders import with_local_folders
 
         engine = with_local_folders(engine)
-    for flag in (*MODEL_FLAGS, *_ROUTER, *ENGINE_FLAGS):
-        if hasattr(engine, flag.field):
-            setattr(args, flag.field, getattr(engine, flag.field))
+    for flag in (*MODEL_FLAGS, *ENGINE_FLAGS, *SHARED_FLAGS, *flags_of(EngineArgs, Part.ROUTER)):
+        setattr(args, flag.field, getattr(engine, flag.field))
 
 
 def as_flags(message: str) -> str:
@@ -291,7 +192,11 @@ def _parsers(argv: Sequence[str]) -> tuple[argparse.ArgumentParser, dict[str, ar
     for command in COMMANDS:
         description = command.help.capitalize() + "."
         parser = commands.add_parser(
-            command.name, help=command.help, description=description, allow_abbrev=False
+            command.name,
+            help=command.help,
+            usage=usage_of(command),
+            description=description,
+            allow_abbrev=False,
         )
         parsers[command.name] = parser
         if argv[:1] == [command.name]:
@@ -308,8 +213,7 @@ def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
         parser.add_argument("request_id", metavar="ID", help="id of an answer, or its x-request-id")
     if command.name == "admin":
         add_actions(parser)
-    for flag in command.flags:
-        flag.add_to(parser)
+    add_groups(parser, command)
     if not command.flags:
         parser.set_defaults(config=None, parent_pid=0, report_fd=None, log_format="text", log_level="info")
         return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from baton.commands.security_arguments import CLIENT_SECURITY_FLAGS
-from baton.config.flags import ADDRESS, ENDPOINT, Flag
+from baton.config.flags import ADDRESS, ENDPOINT, Flag, Pattern
 from baton_core.sessions.worker_info import Role
 
 _MAX_INT: Final = 2**31 - 1
@@ -15,6 +15,7 @@ _ROUTER: Final = (
     Flag("--address", str, "127.0.0.1:8100", "the router", pattern=ADDRESS, metavar="HOST:PORT"),
     *CLIENT_SECURITY_FLAGS,
 )
+_URL: Final = Pattern(r"https?://[^\s/?#]+(/[^\s?#]*)?", "http://host:port/v1 or https://host:port/v1")
 _FORCE: Final = Flag("--force", bool, False, "even if no worker is left that prefills, or none that decodes")
 _WAIT: Final = Flag(
     "--wait",
@@ -62,6 +63,14 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
 
 CLIENT_FLAGS: Final = (
     Flag("--address", str, "127.0.0.1:8100", "the router", pattern=ADDRESS, metavar="HOST:PORT"),
+    Flag(
+        "--url",
+        str,
+        None,
+        "ask any server of OpenAI's HTTP interface instead, such as http://127.0.0.1:8000/v1",
+        pattern=_URL,
+        metavar="URL",
+    ),
     Flag("--model-name", str, "", "one of the served names; default: the first"),
     Flag("--wait", float, 0.0, "seconds to wait until the router can serve", low=0, high=86_400),
     *CLIENT_SECURITY_FLAGS,
@@ -80,6 +89,7 @@ COMPLETE_FLAGS: Final = (
     Flag("--max-tokens", int, 64, "most tokens to generate", low=1, high=_MAX_INT),
     Flag("--n", int, 1, "sequences to generate", low=1, high=64),
     Flag("--chat", bool, False, "ask as a user, with the chat template"),
+    Flag("--quick", bool, False, "a prompt follows, as without it, or -q"),
     Flag(
         "--other-router",
         str,
@@ -94,6 +104,7 @@ COMPLETE_FLAGS: Final = (
 
 CHAT_FLAGS: Final = (
     Flag("--max-tokens", int, 512, "most tokens of an answer", low=1, high=_MAX_INT),
+    Flag("--quick", str, None, "answer this message alone, or -q", metavar="TEXT"),
     Flag("--system", str, "", "system message before the conversation"),
 )
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 
 import grpc
 
+from baton.commands.openai_server import OpenAIServer, sampling_fields
 from baton.commands.security_arguments import router_access
 from baton.executors.resuming_client import ResumingClient
 from baton.executors.router_client import request_error, sampled_request, wait_until_ready
@@ -22,6 +23,8 @@ def complete(args: argparse.Namespace) -> int:
         InvalidRequestError: a prompt is no text.
         RequestError: no router answers, or a request failed.
     """
+    if args.url:
+        return _complete_over_http(args)
     requests = [_request(args, prompt) for prompt in args.prompt]
     access = router_access(args)
     wait_until_ready(args.address, access, args.wait)
@@ -32,6 +35,28 @@ def complete(args: argparse.Namespace) -> int:
     except grpc.RpcError as error:
         sys.stdout.write("\n")
         raise request_error(error) from None
+    return 0
+
+
+def _complete_over_http(args: argparse.Namespace) -> int:
+    server = OpenAIServer(args)
+    model = args.model_name or server.first_model()
+    fields = {"model": model, "n": args.n, **sampling_fields(args)}
+    for prompt in args.prompt:
+        sys.stdout.write(f"> {prompt}\n")
+        route, asked = "/completions", {"prompt": prompt}
+        if args.chat:
+            route, asked = "/chat/completions", {"messages": [{"role": "user", "content": prompt}]}
+        texts = [""] * args.n
+        for chunk in server.stream(route, {**fields, **asked}):
+            for choice in chunk["choices"]:
+                text = choice["delta"].get("content") or "" if args.chat else choice["text"]
+                texts[choice["index"]] += text
+                if not choice["index"]:
+                    sys.stdout.write(text)
+                    sys.stdout.flush()
+        others = "".join(f"\n[{index}] {text}" for index, text in enumerate(texts) if index)
+        sys.stdout.write(f"{others}\n\n")
     return 0
 
 

@@ -11,29 +11,39 @@ from typing import Any, Final
 
 import yaml
 
+from baton.commands.neutral_flags import NeutralFlags
+from baton.commands.spelling import long_name
 from baton.config.flags import Flag, shown
+from baton.config.suggestions import did_you_mean
 from baton_core.errors import InvalidConfigError
 
 _ALLOWED: Final = "a YAML file of flags and their values"
 
 
-def read_config(path: str, flags: Sequence[Flag]) -> dict[str, Any]:
-    """Return the file's values by the flags' fields.
+def read_config(path: str, flags: Sequence[Flag], neutral: NeutralFlags) -> dict[str, Any]:
+    """Return the file's values by the flags' fields; mutates `neutral`, which takes its flags' keys.
 
     Raises:
         InvalidConfigError: the file cannot be read, a key is no flag of the command, or a value is of the
             wrong kind or out of range; the message names file, key, value and what is allowed.
     """
-    by_field = {flag.field: flag for flag in flags}
+    by_name = {flag.name.removeprefix("--"): flag for flag in flags}
     values: dict[str, Any] = {}
     for key, value in _read_pairs(path):
-        field = key.lstrip("-").replace("-", "_") if isinstance(key, str) else ""
-        if field not in by_field:
-            allowed = ", ".join(sorted(flag.name.removeprefix("--") for flag in flags))
-            raise InvalidConfigError(f"{path}: key is {shown(key)}; allowed: {allowed}")
-        if field in values:
-            raise InvalidConfigError(f"{path}: {key} is given twice; allowed: once")
-        values[field] = _read_value(f"{path}: {key}", by_field[field], value)
+        name = long_name(f"--{key.lstrip('-')}").removeprefix("--") if isinstance(key, str) else ""
+        where = f"{path}: {key}" if isinstance(key, str) else path
+        if name.startswith("no-") and isinstance(value, bool) and name not in by_name:
+            name, value = name.removeprefix("no-"), not value
+        if name not in by_name:
+            if neutral.take_key(name, value, where):
+                continue
+            allowed = ", ".join(sorted(by_name))
+            meant = did_you_mean(name, by_name)
+            raise InvalidConfigError(f"{path}: key is {shown(key)}{meant}; allowed: {allowed}")
+        flag = by_name[name]
+        if flag.field in values:
+            raise InvalidConfigError(f"{where} is given twice; allowed: once")
+        values[flag.field] = _read_value(where, flag, value)
     return values
 
 

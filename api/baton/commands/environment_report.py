@@ -32,7 +32,7 @@ _CGROUP_FILES: Final = {
     "cpus": ("cpuset.cpus.effective", "cpuset/cpuset.cpus"),
 }
 _VARIABLES: Final = re.compile(
-    r"(BATON|OMP|MKL|KMP|OPENBLAS|CUDA|NVIDIA|NCCL|UCX|TORCH|PYTORCH|TRITON|HF|GRPC)_\w+|LD_LIBRARY_PATH|LD_PRELOAD"
+    r"(BATON|VLLM|OMP|MKL|KMP|OPENBLAS|CUDA|NVIDIA|NCCL|UCX|TORCH|PYTORCH|TRITON|HF|GRPC)_\w+|LD_LIBRARY_PATH|LD_PRELOAD"
 )
 _SECRET_NAME: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
 _SECRET_VALUE: Final = re.compile(r"(?<=//)[^/@\s]+(?=@)|\b(hf|sk|ghp|xox\w)[-_]\w{8,}")

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from baton.commands.limit_arguments import ADMISSION_FLAGS, CONNECTION_FLAGS
-from baton.commands.security_arguments import KEY, ROUTER_SECURITY_FLAGS
+from baton.commands.security_arguments import KEY
 from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import EngineArgs
-from baton.config.flags import BYTES, Flag, Pattern
+from baton.config.flags import BYTES, IMPORTABLE, Flag, Pattern
 
 RESUME_SECRET_VARIABLE: Final = "BATON_RESUME_SECRET"  # noqa: S105 (its name)
 _MAX_INT: Final = 2**31 - 1
 _POLICIES: Final = ("cost", "round-robin", "least-loaded", "power-of-two", "consistent-hash", "prefix")
 _ROOT_PATH: Final = Pattern(r"(/[^\s/?#]+)+", "a path such as /baton, without a slash at its end")
+_SOCKET: Final = Pattern(r"[^\x00-\x1f\x7f]{1,107}", "a path of at most 107 characters")
+_ROLE: Final = Pattern(r"[\w.-]{1,64}", "1 to 64 letters, digits, dots, dashes and underscores")
 
-ROUTER_FLAGS: Final = (
-    *flags_of(EngineArgs, Part.ROUTER),
+LISTEN_FLAGS: Final = (
     Flag("--host", str, "127.0.0.1", "address to listen on"),
     Flag("--port", int, 8000, "port of HTTP; 0 takes any", low=0, high=65_535),
+    Flag(
+        "--uds",
+        str,
+        None,
+        "Unix socket of HTTP in the place of --host and --port, which gRPC alone then uses; default: none",
+        pattern=_SOCKET,
+        metavar="PATH",
+    ),
     Flag("--grpc-port", int, 8100, "port for gRPC clients and workers; 0 takes any", low=0, high=65_535),
     Flag(
         "--advertise-host",
@@ -27,6 +35,9 @@ ROUTER_FLAGS: Final = (
         "host at which workers that find this router in Redis reach it; default: --host, or for 0.0.0.0 "
         "that of the interface that leads to Redis",
     ),
+    Flag("--root-path", str, None, "prefix that a proxy in front removes from paths", pattern=_ROOT_PATH),
+)
+ROUTING_FLAGS: Final = (
     Flag("--routing-policy", str, "cost", "policy by which workers are chosen", _POLICIES),
     Flag("--split", str, "auto", "when to use a prefill worker", ("auto", "always", "never")),
     Flag(
@@ -45,17 +56,6 @@ ROUTER_FLAGS: Final = (
         low=0,
         high=10**9,
     ),
-    *ADMISSION_FLAGS,
-    Flag(
-        "--trace-sample-ratio",
-        float,
-        1.0,
-        "share of the requests that are traced, where their clients do not say it themselves",
-        low=0,
-        high=1,
-    ),
-    Flag("--chat-template", str, "", "a Jinja file, or Jinja, instead of the model's own chat template"),
-    Flag("--trust-request-chat-template", bool, False, "let requests bring chat templates of their own"),
     Flag(
         "--resume-secret",
         str,
@@ -66,10 +66,85 @@ ROUTER_FLAGS: Final = (
         metavar="SECRET",
     ),
 )
+RECORD_FLAGS: Final = (
+    Flag(
+        "--trace-sample-ratio",
+        float,
+        1.0,
+        "share of the requests that are traced, where their clients do not say it themselves",
+        low=0,
+        high=1,
+    ),
+    Flag(
+        "--enable-log-requests",
+        bool,
+        False,
+        "log each request: its id, tokens and sampling parameters; with --log-level debug its prompt too",
+    ),
+    Flag(
+        "--max-log-len",
+        int,
+        None,
+        "most characters of a prompt, or token ids, that such a line has; default: all",
+        low=0,
+        high=_MAX_INT,
+    ),
+)
+"""Flags of what is logged and traced of requests."""
+ANSWER_FLAGS: Final = (
+    *flags_of(EngineArgs, Part.ROUTER),
+    Flag(
+        "--seed",
+        int,
+        None,
+        "seed from which requests without one get theirs, in the order of their arrival; default: none",
+        low=-(2**63),
+        high=2**63 - 1,
+    ),
+    Flag("--chat-template", str, "", "a Jinja file, or Jinja, instead of the model's own chat template"),
+    Flag("--trust-request-chat-template", bool, False, "let requests bring chat templates of their own"),
+    Flag(
+        "--chat-template-content-format",
+        str,
+        "auto",
+        "contents that chat templates get: string, openai (lists of parts), or what the template takes",
+        ("auto", "string", "openai"),
+    ),
+    Flag(
+        "--default-chat-template-kwargs",
+        dict,
+        None,
+        "JSON with variables of chat templates; those of a request come first",
+    ),
+    Flag("--response-role", str, "assistant", "role of answers to chats", pattern=_ROLE, metavar="ROLE"),
+    Flag("--enable-auto-tool-choice", bool, False, "let the model decide to call tools"),
+    Flag("--tool-call-parser", str, "", "format of the model's tool calls, such as hermes"),
+    Flag("--tool-parser-plugin", str, "", "a Python file that registers further parsers"),
+    Flag(
+        "--exclude-tools-when-tool-choice-none",
+        bool,
+        False,
+        "leave tools out of the prompts of requests that may call none",
+    ),
+    Flag(
+        "--return-tokens-as-token-ids",
+        bool,
+        False,
+        "write tokens of log-probabilities as token_id:N, where requests do not say it themselves",
+    ),
+    Flag("--enable-force-include-usage", bool, False, "end every stream with its usage"),
+)
+
+
+def _cross_origin(name: str, default: tuple[str, ...], text: str, metavar: str) -> Flag:
+    text = f"{text}; repeatable, or a JSON list"
+    return Flag(name, str, default, text, is_list=True, takes_json=True, metavar=metavar)
+
+
 HTTP_FLAGS: Final = (
-    *ROUTER_SECURITY_FLAGS,
     Flag("--shared-prefix-cache", bool, False, "let keys use each other's cached prefixes"),
     Flag("--max-body-bytes", int, 4 * 2**20, "largest HTTP request", low=1, high=_MAX_INT, suffixes=BYTES),
+    Flag("--strict-fields", bool, False, "refuse HTTP requests with unknown fields, which are ignored else"),
     Flag(
         "--max-answer-bytes",
         int,
@@ -79,21 +154,21 @@ HTTP_FLAGS: Final = (
         high=2**53,
         suffixes=BYTES,
     ),
-    *CONNECTION_FLAGS,
-    Flag("--root-path", str, None, "prefix that a proxy in front removes from paths", pattern=_ROOT_PATH),
     Flag("--enable-operator-routes", bool, False, "serve the routes that change the workers' state"),
+    Flag("--enable-tokenizer-info-endpoint", bool, False, "serve /tokenizer_info, chat template included"),
+    _cross_origin("--allowed-origins", (), "origins whose pages may call from a browser; * is all", "ORIGIN"),
+    Flag("--allow-credentials", bool, False, "let such pages send cookies"),
+    _cross_origin("--allowed-methods", ("*",), "methods they may use; * is all", "METHOD"),
+    _cross_origin("--allowed-headers", ("*",), "headers they may send; * is all", "HEADER"),
     Flag(
-        "--allowed-origins",
+        "--middleware",
         str,
         (),
-        "origins whose pages may call from a browser; * is all; default: none",
+        "ASGI middleware around all routes: a class, or a coroutine function of a request and the next "
+        "handler, as package.module.Name; repeatable",
+        pattern=IMPORTABLE,
         is_list=True,
-        metavar="ORIGIN",
+        metavar="NAME",
     ),
-    Flag("--allow-credentials", bool, False, "let such pages send cookies"),
-    Flag("--allowed-methods", str, ("*",), "methods they may use; * is all", is_list=True, metavar="METHOD"),
-    Flag("--allowed-headers", str, ("*",), "headers they may send; * is all", is_list=True, metavar="HEADER"),
-    Flag("--enable-auto-tool-choice", bool, False, "let the model decide to call tools"),
-    Flag("--tool-call-parser", str, "", "format of the model's tool calls, such as hermes"),
-    Flag("--tool-parser-plugin", str, "", "a Python file that registers further parsers"),
+    Flag("--disable-fastapi-docs", bool, False, "serve neither /docs nor /openapi.json"),
 )

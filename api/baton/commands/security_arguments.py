@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING, Final
 
+from baton.config.environment import ENVIRONMENT
 from baton.config.flags import Flag, Pattern
 from baton_service.process import API_KEY_VARIABLE
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from baton_service.router_access import RouterAccess
     from baton_service.tls import ClientTls, ServerTls
 
+KEY_VARIABLES: Final = (API_KEY_VARIABLE, "VLLM_API_KEY")
+"""Variables with a router's key, the one that comes first."""
 KEY: Final = Pattern(r"[\x21-\x7e]{1,128}", "1 to 128 visible ASCII characters")
 
 
@@ -21,7 +23,7 @@ def _file(name: str, text: str) -> Flag:
 
 
 def _keys(text: str) -> Flag:
-    text = f"{text}; repeatable; default: {API_KEY_VARIABLE} of the environment"
+    text = f"{text}; repeatable; default: {' or '.join(KEY_VARIABLES)} of the environment"
     return Flag("--api-key", str, (), text, pattern=KEY, is_list=True, metavar="KEY")
 
 
@@ -44,6 +46,13 @@ ROUTER_SECURITY_FLAGS: Final = (
     _file("--ssl-keyfile", "private key, PEM; default: in --ssl-certfile"),
     _file("--ssl-certfile", "certificate of both ports, PEM; default: plain text"),
     _file("--ssl-ca-certs", "authority of HTTP clients' certificates, PEM; default: none"),
+    Flag(
+        "--ssl-ciphers",
+        str,
+        "",
+        "cipher suites of HTTPS up to TLS 1.2, as OpenSSL lists them; default: the system's",
+        metavar="LIST",
+    ),
     Flag(
         "--ssl-cert-reqs",
         int,
@@ -71,7 +80,7 @@ CLIENT_SECURITY_FLAGS: Final = (
         "--api-key",
         str,
         None,
-        f"a key of the router; default: {API_KEY_VARIABLE} of the environment",
+        f"a key of the router; default: {' or '.join(KEY_VARIABLES)} of the environment",
         pattern=KEY,
         metavar="KEY",
     ),
@@ -81,12 +90,12 @@ CLIENT_SECURITY_FLAGS: Final = (
 
 def key_of_environment(*names: str) -> str:
     """The first of these variables that is set; empty: none is."""
-    return next(filter(None, map(os.environ.get, names)), "")
+    return next(filter(None, map(ENVIRONMENT.get, names)), "")
 
 
 def keys_of(args: argparse.Namespace) -> tuple[str, ...]:
     """The keys that are given, or the one of the environment."""
-    return args.api_key or tuple(filter(None, (key_of_environment(API_KEY_VARIABLE),)))
+    return args.api_key or tuple(filter(None, (key_of_environment(*KEY_VARIABLES),)))
 
 
 def server_tls(args: argparse.Namespace) -> ServerTls:
@@ -102,6 +111,7 @@ def server_tls(args: argparse.Namespace) -> ServerTls:
         keyfile=args.ssl_keyfile,
         ca_certs=args.ssl_ca_certs,
         cert_reqs=args.ssl_cert_reqs,
+        ciphers=args.ssl_ciphers,
         grpc_ca_certs=args.ssl_grpc_ca_certs,
     )
 
@@ -130,7 +140,7 @@ def router_access(args: argparse.Namespace) -> RouterAccess:
     """
     from baton_service.router_access import RouterAccess
 
-    return RouterAccess(client_tls(args), args.api_key or key_of_environment(API_KEY_VARIABLE))
+    return RouterAccess(client_tls(args), args.api_key or key_of_environment(*KEY_VARIABLES))
 
 
 def local_worker_flags(args: argparse.Namespace) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from baton.commands.router_arguments import ROUTER_FLAGS
+from baton.commands.router_arguments import ROUTING_FLAGS
 from baton.config.flags import Flag, Pattern
 
 _MAX_INT: Final = 2**31 - 1
@@ -58,7 +58,7 @@ CAPACITY_FLAGS: Final = (
     Flag("--output-divisor", int, 1, "divisor of the answers' lengths", low=1, high=_MAX_INT),
     Flag("--speedup", float, 1.0, "speedup of the arrivals", low=0, high=10**9, is_low_open=True),
     Flag("--sessions", bool, True, "name each request's conversation to the router"),
-    *(flag for flag in ROUTER_FLAGS if flag.name in _ROUTING),
+    *(flag for flag in ROUTING_FLAGS if flag.name in _ROUTING),
     Flag("--block-size", int, 32, "tokens of a block", low=1, high=1024),
     Flag("--max-num-seqs", int, 128, "sequences that a worker runs at once", low=1, high=_MAX_INT),
     Flag("--max-num-batched-tokens", int, 2048, "token budget of a step", low=1, high=_MAX_INT),

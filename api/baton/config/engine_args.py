@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from baton.config.engine_arg_fields import Part, arg, check_fields, flags_of
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.config.flags import BYTES, COUNT, MODEL, NAME
+from baton.config.processor_names import names_of
 from baton_core.errors import InvalidConfigError
 from baton_kernels.cpu.variants import CPU_KERNELS
 from baton_kv.transport import Transport
@@ -26,8 +27,6 @@ BUNDLED_MODEL: Final = str(Path(__file__).parents[1] / "bundled")
 BUNDLED_MODEL_NAME: Final = "baton-docs-5m"
 _MAX_INT: Final = 2**31 - 1
 _LOGPROBS_MODES: Final = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
-_FITTING: Final = (-1, "auto")
-"""vLLM's values for the longest sequence that fits, which is the default here."""
 _FixedArgs: Any = make_dataclass(
     "_FixedArgs",
     [(name, Any, dataclasses.field(default=fixed.default, kw_only=True)) for name, fixed in FIXED.items()],
@@ -71,7 +70,7 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     dtype: str = arg(
         str,
         "auto",
-        "auto, float32, bfloat16, and float16 or half on a GPU",
+        "dtype to compute in; auto: the checkpoint's, or on a CPU what its kernels have instead",
         choices=("auto", "float32", "bfloat16", "float16", "float", "half"),
     )
     quantization: str | None = arg(
@@ -102,6 +101,7 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         int,
         None,
         "longest sequence; default: the model's, lowered to what fits",
+        unset=("auto", -1),
         low=1,
         high=_MAX_INT,
         suffixes=COUNT,
@@ -151,10 +151,10 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     logprobs_mode: str = arg(
         str, "raw_logprobs", "values that log-probabilities are taken of", choices=_LOGPROBS_MODES
     )
-    logits_processors: Sequence[str] = arg(
+    logits_processors: Sequence[str | type] = arg(
         str,
         (),
-        "function that requests may name (package.module:function); repeatable",
+        "function that requests may name (package.module:function), or class that applies to all; repeatable",
         Part.BOTH,
         pattern=NAME,
         is_list=True,
@@ -223,11 +223,10 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
             check_fixed(name, getattr(self, name))
             if getattr(self, name) is None:
                 setattr(self, name, fixed.default)
-        if self.max_model_len in _FITTING:
-            self.max_model_len = None
         for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"):
             if getattr(self, name) is None:
                 setattr(self, name, type(self).__dataclass_fields__[name].default)
+        self.logits_processors = names_of(self.logits_processors, is_disaggregated=self.is_disaggregated)
         check_fields(self)
         self._read_structured_outputs_config()
         self._check_profiler_config()

@@ -18,7 +18,9 @@ def with_local_folders(args: EngineArgs) -> EngineArgs:
     model = resolve_model(args.model, revision=args.revision, cache_dir=cache_dir)
     tokenizer = args.tokenizer
     if tokenizer is not None:
-        tokenizer = str(resolve_model(tokenizer, revision=args.tokenizer_revision, cache_dir=cache_dir))
+        tokenizer = str(
+            resolve_model(tokenizer, revision=args.tokenizer_revision, cache_dir=cache_dir, field="tokenizer")
+        )
     return replace(
         args,
         model=str(model),

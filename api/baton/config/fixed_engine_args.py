@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +21,23 @@ class Fixed:
     @property
     def default(self) -> Any:
         return self.allowed[0]
+
+    def check(self, value: object, name: str) -> None:
+        """Refuse a value that asks for what there is not; `name` is what the error calls the field.
+
+        Raises:
+            InvalidConfigError: naming the field, its value, what is allowed and why.
+        """
+        is_nothing = value is None or (isinstance(value, str | tuple | list | set | dict) and not value)
+        # True is 1 and 4 is 4.0 to Python; the first is a mistake, the second is not.
+        if is_nothing or any(
+            value == one and isinstance(value, bool) is isinstance(one, bool) for one in self.allowed
+        ):
+            return
+        allowed = " or ".join(repr(value) for value in self.allowed)
+        shown = repr(value)
+        shown = shown if len(shown) <= 80 else shown[:77] + "..."
+        raise InvalidConfigError(f"{name} is {shown}; allowed: {allowed} ({self.reason})")
 
 
 def _group(reason: str, *, unset: str = "", off: str = "", **others: Any) -> tuple[str, dict[str, Any]]:
@@ -279,49 +295,18 @@ def check_fixed(name: str, value: object, shown_name: str = "") -> None:
     Raises:
         InvalidConfigError: naming the field, its value, what is allowed and why.
     """
-    fixed = FIXED[name]
-    is_nothing = value is None or (isinstance(value, str | tuple | list | set | dict) and not value)
-    # True is 1 and 4 is 4.0 to Python; the first is a mistake, the second is not.
-    if is_nothing or any(
-        value == one and isinstance(value, bool) is isinstance(one, bool) for one in fixed.allowed
-    ):
-        return
-    allowed = " or ".join(repr(value) for value in fixed.allowed)
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    raise InvalidConfigError(f"{shown_name or name} is {shown}; allowed: {allowed} ({fixed.reason})")
+    FIXED[name].check(value, shown_name or name)
 
 
 def add_fixed_flags(parser: argparse.ArgumentParser) -> None:
     """Add hidden flags, so that whoever reads the fields can refuse them by name; those there are stay."""
     known = {name for action in parser._actions for name in action.option_strings}
     for flag in _NAME_OF.keys() - known:
-        parser.add_argument(flag, nargs="?", const=True, type=_literal, help=argparse.SUPPRESS)
+        parser.add_argument(flag, nargs="?", const=True, type=literal, help=argparse.SUPPRESS)
 
 
-def take_fixed_flags(argv: Sequence[str]) -> list[str]:
-    """Return the arguments without such flags, each of which asks for what holds anyway.
-
-    Raises:
-        InvalidConfigError: naming the flag, its value, what is allowed and why.
-    """
-    rest: list[str] = []
-    waiting = deque(argv)
-    while waiting:
-        flag, is_with_value, value = waiting[0].partition("=")
-        name = _NAME_OF.get(flag)
-        if name is None:
-            rest.append(waiting.popleft())
-            continue
-        waiting.popleft()
-        takes_value = not isinstance(FIXED[name].default, bool)
-        if takes_value and not is_with_value and waiting and not waiting[0].startswith("-"):
-            is_with_value, value = "=", waiting.popleft()
-        check_fixed(name, _literal(value) if is_with_value else True, shown_name=flag)
-    return rest
-
-
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
+    """A value of the command line: what it is as JSON, else the text."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

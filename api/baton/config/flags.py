@@ -43,15 +43,17 @@ ENDPOINT: Final = Pattern(
 )
 MODEL: Final = Pattern(r"(?!-)(?!.*[^/]{256})[^\x00-\x1f\x7f]{1,4000}", "a folder or a Hugging Face id")
 NAME: Final = Pattern(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 printable characters")
+IMPORTABLE: Final = Pattern(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*", "package.module.Name")
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
     """A flag, or the positional MODEL. A default of None leaves the choice to the process.
 
-    `kind` is int, float, str, dict for a JSON object, or bool for a switch, which is turned off by `--no-`
-    unless it is off by default. A flag of `is_list` may be repeated; with `nargs` "+" it also takes several
-    values at once. With `suffixes` an integer may have a unit.
+    `kind` is int, float, str, dict for a JSON object, or bool for a switch, which is turned off by `--no-`.
+    A flag of `is_list` may be repeated; with `nargs` "+" it also takes several values at once, and with
+    `takes_json` a JSON list of them. With `suffixes` an integer may have a unit. Values of `unset` stand for
+    the default of None.
     """
 
     name: str
@@ -65,6 +67,8 @@ class Flag:
     is_low_open: bool = False
     pattern: Pattern | None = None
     is_list: bool = False
+    takes_json: bool = False
+    unset: tuple[str | int, ...] = ()
     suffixes: Suffixes | None = None
     nargs: str | None = None
     metavar: str | None = None
@@ -82,15 +86,20 @@ class Flag:
             return self.pattern.words
         low = "" if self.low == -math.inf else f" {'over' if self.is_low_open else 'from'} {self.low}"
         high = "" if self.high == math.inf else f" to {self.high}"
-        return _KINDS[self.kind] + low + high + (f", or as {self.suffixes.words}" if self.suffixes else "")
+        unit = f", or as {self.suffixes.words}" if self.suffixes else ""
+        return _KINDS[self.kind] + low + high + unit + "".join(f", or {word}" for word in self.unset)
 
     def parse(self, text: str) -> Any:
-        """Read one value of the command line.
+        """Read one value of the command line; of a JSON list, all of its values.
 
         Raises:
             InvalidConfigError: naming flag, value and what is allowed.
         """
         value: object = text
+        if text in map(str, self.unset):
+            return None
+        if self.takes_json and text.startswith("["):
+            return self._parse_list(text)
         if self.kind in _READERS and self._with_unit(text) is None:
             try:
                 value = _READERS[self.kind](text)
@@ -105,6 +114,8 @@ class Flag:
             InvalidConfigError: naming `name`, value and what is allowed.
         """
         given = value
+        if value in self.unset:
+            return None
         if (number := self._with_unit(value)) is not None:
             value = number
         if self.kind is float and type(value) is int:
@@ -113,15 +124,16 @@ class Flag:
             raise self._refusal(name, given)
         return value
 
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """Mutate a parser, or a group of one: add the flag."""
         text = self.help.replace("%", "%%")
         if self.suffixes:
             text += f"; may have a unit, as {self.suffixes.words}"
         if self.kind is bool:
             parser.add_argument(self.name, action="store_true", default=self.default, help=text)
-            if self.default or self.default is None:
-                off = f"turn {self.name} off"
-                parser.add_argument(self._opposite, dest=self.field, action="store_false", help=off)
+            is_off = self.default is False
+            off = argparse.SUPPRESS if is_off else f"turn {self.name} off"
+            parser.add_argument(self.opposite, dest=self.field, action="store_false", help=off)
             return
         is_published = "default" in self.help or self.default in (None, "", ())
         shown = "" if is_published else f" (default {self.default})"
@@ -135,15 +147,23 @@ class Flag:
         """Arguments that give this value to another command."""
         if self.kind is bool:
             is_given = value is not None and value is not self.default
-            return ((self.name if value else self._opposite),) if is_given else ()
+            return ((self.name if value else self.opposite),) if is_given else ()
         if self.kind is dict:
             return () if value is None else (f"{self.name}={json.dumps(value)}",)
         values = value if self.is_list else () if value is None else (value,)
         return tuple(f"{self.name}={each}" for each in values)
 
     @property
-    def _opposite(self) -> str:
+    def opposite(self) -> str:
+        """The flag that turns a switch off."""
         return self.name.replace("--", "--no-", 1)
+
+    def _parse_list(self, text: str) -> tuple[Any, ...]:
+        try:
+            values = json.loads(text)
+        except (ValueError, RecursionError):
+            raise self._refusal(self.name, text) from None
+        return tuple(self.check(value, self.name) for value in values)
 
     def _with_unit(self, value: object) -> int | float | None:
         return self.suffixes.read(value) if self.suffixes and isinstance(value, str) else None
@@ -185,7 +205,7 @@ class _Collect(argparse.Action):
         option_string: str | None = None,
     ) -> None:
         before = getattr(namespace, self.dest)
-        added = (values,) if self.nargs is None else tuple(values or ())
+        added = tuple(values or ()) if isinstance(values, list | tuple) else (values,)
         setattr(namespace, self.dest, added if before is self.default else (*before, *added))
 
 

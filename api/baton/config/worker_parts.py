@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from baton.config.engine_args import EngineArgs
+from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
+from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files, is_safetensors
+from baton_engine.device import resolve_device
 from baton_engine.loading import EngineSettings
 from baton_engine.quantization import Quantization
 from baton_engine.sampling.token_logprobs import LogprobsMode
@@ -27,7 +30,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         InvalidConfigError: a value cannot hold.
     """
     kv_cache = KVCacheSettings(
-        kv_cache_memory_bytes=args.kv_cache_memory_bytes,
+        kv_cache_memory_bytes=args.kv_cache_memory_bytes or _cpu_kv_cache_bytes(args.device),
         memory_share=args.gpu_memory_utilization,
         num_workers=num_workers,
         max_model_len=args.max_model_len,
@@ -45,7 +48,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         batch_invariant=args.batch_invariant,
         cpu_kernels=args.cpu_kernels,
         async_scheduling=args.async_scheduling,
-        logits_processors=tuple(args.logits_processors),
+        logits_processors=(*installed_names(), *map(str, args.logits_processors)),
         logprobs_mode=LogprobsMode(args.logprobs_mode),
     )
     _check_load_format(args)
@@ -64,6 +67,11 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         profiler_folder=(args.profiler_config or {}).get("torch_profiler_dir", ""),
         **settings,
     )
+
+
+def _cpu_kv_cache_bytes(device: str) -> int | None:
+    given = cpu_kv_cache_bytes()
+    return given if given is not None and resolve_device(device).type == "cpu" else None
 
 
 def _check_load_format(args: EngineArgs) -> None:

@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+UNIX: Final = "unix:"
+"""The address of a Unix socket begins with it."""
 _ROLES: Final = ("prefill", "decode", "mixed")
 _ANY: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 (to show another)
 """Hosts that mean all interfaces, and where such a router is reached from this machine."""
@@ -17,7 +19,7 @@ _ANY: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 (to show a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A router's addresses, each `host:port`."""
+    """A router's addresses, each `host:port`, or for HTTP `unix:` and a path."""
 
     http: str
     grpc: str
@@ -26,14 +28,18 @@ class Place:
 
 def banner(model_name: str, num_workers: Mapping[str, int], place: Place, after_s: float) -> str:
     """Lines for a terminal; `num_workers` is by role, `after_s` are seconds since the start."""
+    serving = f"serving {model_name} with {_counted(num_workers)}, ready after {after_s:.1f} s"
+    grpc = f"  gRPC             {_reachable(place.grpc)}"
+    if place.http.startswith(UNIX):
+        return f"{serving}\n  HTTP             {place.http}\n{grpc}"
     url = f"{place.scheme}://{_reachable(place.http)}"
     lines = (
-        f"serving {model_name} with {_counted(num_workers)}, ready after {after_s:.1f} s",
+        serving,
         f"  chat page        {url}/",
         f"  dashboard        {url}/dashboard",
         f"  OpenAI base URL  {url}/v1",
         f"  API docs         {url}/docs",
-        f"  gRPC             {_reachable(place.grpc)}",
+        grpc,
     )
     return "\n".join(lines)
 

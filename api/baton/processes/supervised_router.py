@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from baton.processes.banner import Announcement, announcing
+from baton.processes.banner import UNIX, Announcement, announcing
 from baton.processes.child import Child, running
 from baton.processes.restarts import Restarts
 from baton.processes.tasks import cancelled_at_end
@@ -80,8 +80,10 @@ class SupervisedRouter:
     def _note_bound(self, addresses: dict[str, str]) -> None:
         """Keep the ports: workers and clients know them."""
         if not self.bound.done():
-            ports = {name: value.rpartition(":")[2] for name, value in addresses.items()}
-            self._args += (f"--port={ports['http_address']}", f"--grpc-port={ports['address']}")
+            http, grpc = addresses["http_address"], addresses["address"]
+            if not http.startswith(UNIX):
+                self._args += (f"--port={http.rpartition(':')[2]}",)
+            self._args += (f"--grpc-port={grpc.rpartition(':')[2]}",)
             self.bound.set_result(addresses)
 
     async def _first_report(self, child: Child) -> dict[str, Any] | None:

@@ -19,15 +19,27 @@ _SINGLE: Final = frozenset(
 _SEVERAL: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
 
 
+_FORMATS: Final = frozenset(
+    ("date", "date-time", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid")
+)
+"""Formats that llguidance keeps to."""
+
+
 def with_plain_patterns(schema: Any) -> Any:
     """Return the schema with each pattern as one that matches whole strings; values in it stay as they are.
+
+    Formats that no library knows are left out: JSON Schema takes those for notes that allow every string.
 
     Raises:
         RegexError: a pattern is wrong, or two of an object mean the same.
     """
     if not isinstance(schema, dict):
         return schema
-    return {keyword: _plain(keyword, value) for keyword, value in schema.items()}
+    return {
+        keyword: _plain(keyword, value)
+        for keyword, value in schema.items()
+        if keyword != "format" or not isinstance(value, str) or value in _FORMATS
+    }
 
 
 def _plain(keyword: str, value: Any) -> Any:

@@ -151,7 +151,7 @@ class SequenceOutput:
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
-    """The token of `stop_token_ids` that ended it."""
+    """The token that ended it: one of `stop_token_ids`, or an end token of the model."""
     logprobs: tuple[PositionLogprobs, ...] = ()
     """One entry for each token, where they are asked for."""
 

@@ -15,8 +15,12 @@ _TORCH_PATTERNS: Final = ["pytorch_model*.bin"]
 _ALLOWED: Final = "a local model folder, or a Hugging Face id that is cached or whose hub can be reached"
 
 
-def resolve_model(model: str, *, revision: str | None = None, cache_dir: str | None = None) -> Path:
+def resolve_model(
+    model: str, *, revision: str | None = None, cache_dir: str | None = None, field: str = "model"
+) -> Path:
     """Return the local folder of `model`; an id is downloaded where it is not in the cache, or `cache_dir`.
+
+    `field` is what an error calls it.
 
     Raises:
         InvalidModelError: there is no such folder, and the hub does not have it or cannot be reached; or a
@@ -37,4 +41,4 @@ def resolve_model(model: str, *, revision: str | None = None, cache_dir: str | N
         return folder
     except (OSError, ValueError, HfHubHTTPError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise InvalidModelError(f"model is {model!r} ({reason}); allowed: {_ALLOWED}") from error
+        raise InvalidModelError(f"{field} is {model!r} ({reason}); allowed: {_ALLOWED}") from error

@@ -2,9 +2,10 @@
 
 1. the mask of the output's grammar, together with `allowed_token_ids`
 2. `bad_words`, then end tokens before `min_tokens`
-3. `logit_bias`, then custom logits processors
+3. `logit_bias`, then custom logits processors: functions of the request, then classes
 4. penalties: repetition over prompt and output, then frequency and presence over the output
 5. the end of thinking, where its budget is spent: the only token that is left
+6. classes that never change the most likely token, after the temperature
 Temperature and filters follow in the kernel. Where all tokens are excluded, the row fails: its request ends
 with an error that names the fields.
 Source: vllm.v1.sample.sampler; grammars precede the sampler there.
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from baton_core.worker.step_plan import SamplingHistory
+from baton_engine.sampling.processor_batch import BatchProcessors
 from baton_engine.sampling.sampling_state import SamplingState, SamplingStates
 from baton_engine.structured.interface import TokenMask
 from baton_kernels.interface.upload import upload
@@ -34,8 +36,12 @@ _States = dict[int, SamplingState]
 class LogitsRules:
     """Applies the sampling rules of a step's rows; called from the engine thread only."""
 
-    def __init__(self, states: SamplingStates | None = None) -> None:
+    def __init__(
+        self, states: SamplingStates | None = None, processors: BatchProcessors | None = None
+    ) -> None:
         self._states = states if states is not None else SamplingStates()
+        self._processors = processors or BatchProcessors()
+        self._grammar_masks: dict[int, TokenMask] = {}
 
     def apply(self, logits: Tensor, histories: Mapping[int, SamplingHistory]) -> dict[int, Exception]:
         """Change the rows of `histories` in `logits` `[num_rows, vocab_size] float32`, and no others.
@@ -46,6 +52,7 @@ class LogitsRules:
         failures: dict[int, Exception] = {}
         states: _States = {}
         masks: dict[int, TokenMask] = {}
+        self._grammar_masks = {}
         blocked: list[tuple[int, int]] = []
         for row, history in histories.items():
             try:
@@ -58,14 +65,27 @@ class LogitsRules:
             blocked += [(row, token_id) for token_id in tokens]
             if mask is not None:
                 masks[row] = mask
+            if state.grammar_mask is not None:
+                self._grammar_masks[row] = state.grammar_mask
         self._states.trim(len(histories))
         _mask(logits, masks)
         _block(logits, blocked)
         _add_biases(logits, states)
         failures |= _process(logits, states)
+        histories = {row: state.history for row, state in states.items()}
+        failures |= self._processors.update(histories) | self._processors.apply(logits)
         _penalize(logits, states)
         _force(logits, states)
+        failures |= self._processors.apply_invariant(logits, histories)
         return failures
+
+    def mask_grammars(self, logits: Tensor, rows: Sequence[int]) -> None:
+        """Exclude what the grammars of the last `apply` alone forbid, in other logits of its rows.
+
+        Mutates `logits` `[len(rows), vocab_size]`; `rows` are the numbers that their rows had there.
+        """
+        masks = self._grammar_masks
+        _mask(logits, {place: masks[row] for place, row in enumerate(rows) if row in masks})
 
 
 def _mask(logits: Tensor, masks: dict[int, TokenMask]) -> None:

@@ -58,6 +58,8 @@ class Sampler:
         token_ids = sample(logits, specs, self._kernels)
         if self.mode.is_processed:
             told = processed_logits(logits[rows], [specs[row] for row in rows])
+        elif histories:
+            self._rules.mask_grammars(told, rows)
         logprobs: dict[int, PositionLogprobs] = {}
         on_host = token_ids.tolist() if rows else []
         for part in chunks(len(rows)):

@@ -87,6 +87,8 @@ class SamplingState:
             self.counts = TokenCounts(history.prompt_token_ids if params.repetition_penalty != 1.0 else ())
         self._thinking = Thinking(rules.thinking) if rules.thinking else None
         self._grammar: GrammarProgress | None = None
+        self.grammar_mask: TokenMask | None = None
+        """The tokens that the grammar alone allows at the place of the last `exclusions`; None: all."""
         if params.structured_outputs is not None:
             grammar_params = params.structured_outputs
             refuse = partial(grammars.refuse, grammar_params)
@@ -139,9 +141,11 @@ class SamplingState:
         is_short = self._num_taken < self.rules.params.min_tokens
         blocked = [*words, *(self._ending if is_short else ())]
         grammar_mask = self._grammar.mask(self._num_words) if self._grammar is not None else None
+        self.grammar_mask = grammar_mask
         if grammar_mask is None and self._allowed is None and len(blocked) < self._vocab_size:
             return None, blocked
         if self._grammar is not None and self._grammar.is_over:
+            self.grammar_mask = self._grammar.end_mask
             return self._grammar.end_mask.copy(), []
         mask = (
             _mask_of(range(self._vocab_size), self._num_words)

@@ -6,6 +6,7 @@ likely ones come in the order of their ranks. Called from the engine thread only
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,8 +29,9 @@ class LogprobsMode(StrEnum):
     """The kind of log-probabilities; names and meanings are vLLM's."""
 
     RAW_LOGPROBS = "raw_logprobs"
-    """Log-softmax of the logits as the model gives them."""
+    """Log-softmax of the logits as the model gives them, but for tokens that the grammar forbids."""
     RAW_LOGITS = "raw_logits"
+    """These logits themselves."""
     PROCESSED_LOGPROBS = "processed_logprobs"
     """Log-softmax of the logits after rules, temperature and filters."""
     PROCESSED_LOGITS = "processed_logits"
@@ -78,7 +80,8 @@ def gather_logprobs(
 ) -> list[PositionLogprobs]:
     """Return what `specs` ask of each row of `values` `[num_rows, vocab_size] float32`.
 
-    `token_ids` are those that stand at the rows' positions; all tokens must be of the vocabulary.
+    `token_ids` are those that stand at the rows' positions; all tokens must be of the vocabulary. Excluded
+    tokens, whose value is minus infinity, are not among the most likely ones.
     """
     columns = _Columns.of(specs, values.shape[1])
     named = np.zeros((len(specs), 1 + columns.num_requested), np.int64)
@@ -90,14 +93,18 @@ def gather_logprobs(
     # Ids and ranks are exact in float64, so that one transfer brings all three.
     packed = torch.stack((ids.double(), ranks.double(), values.gather(1, ids).double())).cpu().numpy()
     all_ids, all_ranks = packed[:2].astype(np.int64).tolist()
-    return [
-        PositionLogprobs(
-            token_ids=(all_ids[row][0], *all_ids[row][of_row]),
-            logprobs=(of_values[0], *of_values[of_row]),
-            ranks=(all_ranks[row][0], *all_ranks[row][of_row]),
+    found: list[PositionLogprobs] = []
+    for row, (of_values, of_row) in enumerate(zip(packed[2].tolist(), columns.of_row, strict=True)):
+        if not specs[row].token_ids:
+            of_row = slice(1, of_row.stop - of_values[of_row].count(-math.inf))
+        found.append(
+            PositionLogprobs(
+                token_ids=(all_ids[row][0], *all_ids[row][of_row]),
+                logprobs=(of_values[0], *of_values[of_row]),
+                ranks=(all_ranks[row][0], *all_ranks[row][of_row]),
+            )
         )
-        for row, (of_values, of_row) in enumerate(zip(packed[2].tolist(), columns.of_row, strict=True))
-    ]
+    return found
 
 
 def _num_top(spec: LogprobsSpec, vocab_size: int) -> int:

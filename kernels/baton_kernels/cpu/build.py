@@ -39,8 +39,8 @@ class BuildTimeoutError(BuildError):
 
 
 def cache_folder() -> Path:
-    """Return the folder of builds: below `$XDG_CACHE_HOME`, else below the home directory's .cache."""
-    base = os.environ.get("XDG_CACHE_HOME")
+    """Return the folder of builds: below `$XDG_CACHE_HOME` or `$VLLM_CACHE_ROOT`, else below ~/.cache."""
+    base = next(filter(None, map(os.environ.get, ("XDG_CACHE_HOME", "VLLM_CACHE_ROOT"))), None)
     return (Path(base) if base else Path.home() / ".cache") / "baton" / "cpu_kernels"
 
 

@@ -128,7 +128,7 @@ class BatonService(baton_pb2_grpc.BatonServicer):
             model_names=service.model_names,
             max_model_len=service.max_model_len,
             vocab_size=service.model.vocab_size,
-            has_chat_template=service.tokenizer.has_chat_template,
+            has_chat_template=service.tokenizer.chat_template is not None,
             is_ready=service.router.is_ready,
             workers=[_describe(info, load) for info, load in service.router.fleet.workers()],
         )

@@ -16,17 +16,20 @@ from starlette.responses import Response
 from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from baton_router.http.absent_routes import ABSENT_ROUTES
 from baton_router.http.app_state import AppState
-from baton_router.http.bodies import decode_body, nested_too_deeply, read_body
+from baton_router.http.bodies import BodyDecoder, nested_too_deeply, read_body
 from baton_router.http.calls import RESUME_HEADER, Call
 from baton_router.http.errors import HttpError, failure_of
+from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.middleware import REQUEST_ID_HEADER, CountedCalls, RequestIds, name_route
 from baton_router.http.openapi import describe
-from baton_router.http.route import PARAMETER, Route
-from baton_router.http.routes import METRICS, OPERATOR_ROUTES, ROUTES
+from baton_router.http.operator_middleware import with_middleware
+from baton_router.http.operator_table import OPERATOR_ROUTES
+from baton_router.http.route import PARAMETER, Route, Tag
+from baton_router.http.routes import DOCS, METRICS, ROUTES, TOKENIZER_INFO
 from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.validation import TRACEPARENT
-from baton_router.streams.body_memory import BodyReservation
 from baton_service.keys import AUTHORIZATION, Keys
 
 
@@ -67,12 +70,22 @@ def require_same_origin(headers: Headers, allowed_origins: Collection[str]) -> N
 
 
 def make_app(state: AppState) -> ASGIApp:
-    """Return the application."""
+    """Return the application.
+
+    Raises:
+        InvalidConfigError: middleware cannot be imported.
+    """
     settings = state.settings
     table = [_as_set(route, settings) for route in ROUTES]
     table += OPERATOR_ROUTES if settings.enable_operator_routes else ()
-    routes = [_mount(route, state) for route in (*table, describe(table, settings.root_path))]
-    inner = Starlette(routes=routes, exception_handlers={HTTPException: _NoRoute(state)})
+    table += (TOKENIZER_INFO,) if settings.enable_tokenizer_info else ()
+    if settings.serves_docs:
+        table.append(describe(table, settings.root_path))
+    else:
+        table = [route for route in table if route.path != DOCS]
+    routes = [_mount(route, state) for route in table]
+    no_route = _NoRoute(state, {route.path for route in table})
+    inner = Starlette(routes=routes, exception_handlers={HTTPException: no_route})
     inner.router.redirect_slashes = False
     app: ASGIApp = inner
     if settings.allowed_origins:
@@ -82,8 +95,9 @@ def make_app(state: AppState) -> ASGIApp:
             allow_credentials=settings.allow_credentials,
             allow_methods=settings.allowed_methods,
             allow_headers=settings.allowed_headers,
-            expose_headers=(REQUEST_ID_HEADER, TRACEPARENT, RESUME_HEADER.decode()),
+            expose_headers=(REQUEST_ID_HEADER, TRACEPARENT, RESUME_HEADER.decode(), IGNORED_HEADER),
         )
+    app = with_middleware(app, settings.middleware)
     return RequestIds(CountedCalls(app, state.metrics.http))
 
 
@@ -109,7 +123,10 @@ class _Endpoint:
     def __init__(self, route: Route, state: AppState) -> None:
         self._route = route
         self._state = state
-        self._decoder = msgspec.json.Decoder(route.body) if route.body is not None else None
+        is_strict = state.settings.strict_fields or route.tag is Tag.OPERATOR
+        self._decoder: BodyDecoder[Any] | None = (
+            BodyDecoder(route.bodies, is_strict=is_strict) if route.bodies else None
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call: Call[Any] = Call(self._state, scope, receive, send)
@@ -121,7 +138,7 @@ class _Endpoint:
                 call.tenant = require_key(self._state.keys, headers)
             with self._state.service.bodies.body() as call.room:
                 if self._decoder is not None:
-                    call.body = await self._read(receive, headers, call.room, self._decoder)
+                    call.body = await self._read(call, receive, headers, self._decoder)
                 await self._route.handler(call)
         except ClientDisconnect:
             return
@@ -131,36 +148,49 @@ class _Endpoint:
             await call.fail(failure_of(error))
 
     async def _read(
-        self, receive: Receive, headers: Headers, room: BodyReservation, decoder: msgspec.json.Decoder[Any]
+        self, call: Call[Any], receive: Receive, headers: Headers, decoder: BodyDecoder[Any]
     ) -> Any:
-        body = await read_body(receive, headers, self._state.settings.max_body_bytes, room)
+        room = call.room
+        content = await read_body(receive, headers, self._state.settings.max_body_bytes, room)
         if room.is_large:
             await room.wait_to_decode()
             await self._state.share.turn()
-        return decode_body(body, decoder)
+        body, removal = decoder.decode(content)
+        if removal.names:
+            call.ignored = ", ".join(removal.names)
+            self._state.ignored.note(removal)
+        return body
 
 
 class _NoRoute:
     """Refuses paths and methods without a route; callers without a key do not learn which exist."""
 
-    def __init__(self, state: AppState) -> None:
+    def __init__(self, state: AppState, paths: Collection[str]) -> None:
         self._state = state
+        self._paths = paths
 
     async def __call__(self, request: Request, error: Exception) -> Response:
         try:
             require_key(self._state.keys, request.headers)
-            raise _refusal(request, error)
+            raise self._refusal(request, error)
         except HttpError as refusal:
             failure = failure_of(refusal)
         body = msgspec.json.encode(failure.body)
         return Response(body, failure.status, dict(failure.headers), media_type="application/json")
 
-
-def _refusal(request: Request, error: Exception) -> HttpError:
-    assert isinstance(error, HTTPException), "that is what this is registered for"
-    path = request.url.path
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        text = f"method is {request.method!r}; allowed at {path}: {allowed}"
-        return HttpError(405, "method_not_allowed", text, headers={"allow": allowed})
-    return HttpError(error.status_code, "unknown_route", f"path is {path!r}; allowed: those in /openapi.json")
+    def _refusal(self, request: Request, error: Exception) -> HttpError:
+        assert isinstance(error, HTTPException), "that is what this is registered for"
+        path = request.url.path
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            text = f"method is {request.method!r}; allowed at {path}: {allowed}"
+            return HttpError(405, "method_not_allowed", text, headers={"allow": allowed})
+        root_path = request.scope.get("root_path", "")
+        known = path.removeprefix(root_path)
+        if (without_slash := known.removesuffix("/")) in self._paths:
+            location = root_path + without_slash
+            query = f"?{request.url.query}" if request.url.query else ""
+            text = f"path is {path!r}; allowed: {location}"
+            return HttpError(307, "moved", text, headers={"location": location + query})
+        allowed = ABSENT_ROUTES.get(known, "those in /openapi.json")
+        return HttpError(error.status_code, "unknown_route", f"path is {path!r}; allowed: {allowed}")

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
+from baton_router.http.ignored_fields import IgnoredFields
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_router.process.generation_service import GenerationService
 from baton_router.process.http_settings import HttpSettings
@@ -18,6 +19,8 @@ class AppState:
     """The state of one router's HTTP server, made once."""
 
     service: GenerationService
+    model: str
+    """The folder or id that the operator named."""
     settings: HttpSettings
     keys: Keys
     metrics: RouterMetrics
@@ -25,6 +28,12 @@ class AppState:
     """In seconds since 1970."""
     fingerprint: str = field(default_factory=lambda: f"baton-{version('baton')}")
     """`system_fingerprint` of replies: changes with the code that computes them."""
+
+    ignored: IgnoredFields = field(init=False)
+    """Fields that clients send in vain."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ignored", IgnoredFields(self.metrics.http))
 
     @property
     def share(self) -> LoopShare:

@@ -1,13 +1,13 @@
-"""Reads and decodes the bodies of requests: bounded in size and time, strictly typed."""
+"""Reads and decodes the bodies of requests: bounded in size and time, typed as lenient clients type them."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 from starlette.datastructures import Headers
@@ -16,6 +16,7 @@ from starlette.types import Receive
 
 from baton_core.errors import InvalidRequestError, RequestError
 from baton_router.http.errors import HttpError
+from baton_router.http.ignored_fields import Removal, TooManyStepsError, shapes_of
 from baton_router.streams.body_memory import BodyReservation
 
 BodyT = TypeVar("BodyT")
@@ -53,37 +54,86 @@ async def read_body(receive: Receive, headers: Headers, max_bytes: int, room: Bo
     raise _too_large(max_bytes)
 
 
-def decode_body(body: bytes, decoder: msgspec.json.Decoder[BodyT]) -> BodyT:
-    """Return the body as its route's type.
+class BodyDecoder(Generic[BodyT]):
+    """Decodes the bodies of one route."""
 
-    Raises:
-        InvalidRequestError: it is no JSON, or has a field that is unknown, missing or of another type.
-    """
-    _check_shape(body)
-    try:
-        with _without_collections():
-            return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidRequestError("body", body[:60], f"JSON in UTF-8 ({error})") from None
-    except RecursionError:
-        raise nested_too_deeply() from None
+    def __init__(self, kinds: Sequence[type[BodyT]], *, is_strict: bool) -> None:
+        """`kinds`: the types that a body may have; it has the first whose required fields it has.
+
+        `is_strict`: fields that none of them knows are refused.
+        """
+        self._kinds = [_Kind(kind) for kind in kinds]
+        self._is_strict = is_strict
+
+    def decode(self, body: bytes) -> tuple[BodyT, Removal]:
+        """Return the body as its type, and the fields that are ignored.
+
+        Numbers and truth values may be written as texts, and whole numbers with a fraction of 0.
+
+        Raises:
+            InvalidRequestError: it is no JSON, or has a field that is missing, of another type, or, in a
+                strict route, unknown.
+        """
+        _check_shape(body)
+        try:
+            with _without_collections():
+                return self._decode(body)
+        except msgspec.ValidationError as error:
+            raise _refusal(str(error)) from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise InvalidRequestError("body", body[:60], f"JSON in UTF-8 ({error})") from None
+        except RecursionError:
+            raise nested_too_deeply() from None
+
+    def _decode(self, body: bytes) -> tuple[BodyT, Removal]:
+        removal = Removal()
+        kind = self._kinds[0] if len(self._kinds) == 1 else self._choose(body)
+        try:
+            return kind.decoder.decode(body), removal
+        except msgspec.ValidationError as error:
+            if self._is_strict or not _UNKNOWN.match(str(error)):
+                raise
+            _check_shape(body, times=2)
+            values = msgspec.json.decode(body)
+            try:
+                removal.remove(values, kind.shapes)
+            except TooManyStepsError:
+                raise error from None
+        return msgspec.convert(values, kind.body, strict=False), removal
+
+    def _choose(self, body: bytes) -> _Kind[BodyT]:
+        given = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys()
+        return next((kind for kind in self._kinds if kind.required <= given), self._kinds[0])
 
 
-def _check_shape(body: bytes) -> None:
+class _Kind(Generic[BodyT]):
+    """One type of bodies."""
+
+    def __init__(self, body: type[BodyT]) -> None:
+        self.body = body
+        self.decoder = msgspec.json.Decoder(body, strict=False)
+        self.shapes = shapes_of(body)
+        fields = msgspec.structs.fields(body)  # type: ignore[arg-type]  # all bodies are structs
+        self.required = {field.encode_name for field in fields if field.required}
+
+
+def _check_shape(body: bytes, *, times: int = 1) -> None:
     """Refuse bodies of a great many small values, which take much time and memory for their length.
 
     Brackets in texts count too, and no text has so many; quotation marks in texts are escaped, and do not.
+
+    Args:
+        times: how often the body is decoded; a second time leaves out unknown fields.
     """
-    if len(body) < _MAX_STRINGS:
+    if len(body) < _MAX_STRINGS // times:
         return
+    beside = " beside unknown fields" if times > 1 else ""
     num_lists = body.count(b"{") + body.count(b"[")
-    if num_lists > _MAX_LISTS:
-        raise InvalidRequestError("body", f"JSON with {num_lists} brackets", f"at most {_MAX_LISTS}")
+    if num_lists > (most := _MAX_LISTS // times):
+        raise InvalidRequestError("body", f"JSON with {num_lists} brackets", f"at most {most}{beside}")
     num_strings = (body.count(b'"') - body.count(b'\\"')) // 2
-    if num_strings > _MAX_STRINGS:
-        raise InvalidRequestError("body", f"JSON with {num_strings} strings", f"at most {_MAX_STRINGS}")
+    if num_strings > (most := _MAX_STRINGS // times):
+        raise InvalidRequestError("body", f"JSON with {num_strings} strings", f"at most {most}{beside}")
 
 
 @contextmanager

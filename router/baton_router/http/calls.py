@@ -6,7 +6,7 @@ Streams are server-sent events as OpenAI's clients read them: `data: {...}` for 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import chain
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -20,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 from baton_core.errors import ErrorCode, RequestError
 from baton_router.http.app_state import AppState
 from baton_router.http.errors import Failure
+from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.json_pieces import json_at_once, json_pieces
 from baton_router.http.middleware import adopt_request_id, request_id_of
 from baton_router.requests.validation import TRACEPARENT
@@ -77,6 +78,8 @@ class Call(Generic[BodyT]):
         self.arrived_s = asyncio.get_running_loop().time()
         self.traceparent = ""
         """The call's position in a trace; empty without tracing."""
+        self.ignored = ""
+        """Unknown fields of the body, for the reply's header."""
         self.resume_token = ""
         """Token that resumes the stream at any router; empty where there are several."""
         self._scope = scope
@@ -109,7 +112,9 @@ class Call(Generic[BodyT]):
         """Take the name in the body if no header names the call; returns the name in force."""
         return adopt_request_id(self._scope, name)
 
-    async def reply(self, value: msgspec.Struct | Mapping[str, Any], status: int = 200) -> None:
+    async def reply(
+        self, value: msgspec.Struct | Mapping[str, Any] | Sequence[msgspec.Struct], status: int = 200
+    ) -> None:
         """Reply with JSON: a short one at once, a long one as it is encoded."""
         pieces = self._parts(json_pieces(value))
         async with aclosing(pieces):
@@ -209,6 +214,8 @@ class Call(Generic[BodyT]):
         self._has_started = True
         if self.traceparent and message["type"] == "http.response.start":
             MutableHeaders(scope=message)[TRACEPARENT] = self.traceparent
+        if self.ignored and message["type"] == "http.response.start":
+            MutableHeaders(scope=message)[IGNORED_HEADER] = self.ignored
         if message["type"] == "http.response.body" and not message.get("more_body", False):
             self._is_complete = True
         await self._send(message)

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Final
 
 import msgspec
@@ -26,6 +27,7 @@ _INTERNAL_CODES: Final = frozenset(
     {ErrorCode.INTERNAL, ErrorCode.INVALID_MODEL, ErrorCode.INVALID_CONFIG, ErrorCode.INCOMPATIBLE_WORKER}
 )
 """Codes whose messages are for the operator; they are logged where they are raised."""
+_ROUTELESS: Final = ("unknown_route", "method_not_allowed")
 _MAX_MESSAGE_CHARACTERS: Final = 2000
 _NAMED: Final = re.compile(r"([\w.\[\]]+) is ")
 """Pattern of the messages of `InvalidRequestError`; of a worker's error only the message arrives."""
@@ -46,6 +48,8 @@ class ErrorBody(msgspec.Struct, kw_only=True):
     """The body of every reply that is an error."""
 
     error: ErrorDetail
+    detail: str | msgspec.UnsetType = msgspec.UNSET
+    """The phrase of the status, where no route takes the call: FastAPI's servers have only this there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +120,10 @@ def _failure(
 ) -> Failure:
     text = message[:_MAX_MESSAGE_CHARACTERS].encode(errors="replace").decode()
     detail = ErrorDetail(message=text, type=_type_of(status), param=param, code=str(code))
-    return Failure(status=status, body=ErrorBody(error=detail), headers=headers or {})
+    body = ErrorBody(error=detail)
+    if code in _ROUTELESS:
+        body.detail = HTTPStatus(status).phrase
+    return Failure(status=status, body=body, headers=headers or {})
 
 
 def _type_of(status: int) -> str:

@@ -10,6 +10,7 @@ import msgspec
 
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_router.http.json_pieces import lazily
+from baton_router.text.characters import TokenTexts
 from baton_router.text.tokenization import Tokenizer
 
 LEAST: Final = -9999.0
@@ -44,13 +45,13 @@ PromptLogprobs = list[dict[str, Logprob] | None]
 
 def prompt_logprobs_of(entries: Iterable[PositionLogprobs], tokenizer: Tokenizer) -> PromptLogprobs:
     """Return the entries of a whole prompt, to be written; `entries` begin with its second token."""
-    return lazily(chain((None,), (_by_token(entry, tokenizer) for entry in entries)))
+    texts = TokenTexts(tokenizer.token_text, tokenizer.token_bytes)
+    return lazily(chain((None,), (_by_token(entry, texts) for entry in entries)))
 
 
-def _by_token(entry: PositionLogprobs, tokenizer: Tokenizer) -> dict[str, Logprob]:
+def _by_token(entry: PositionLogprobs, texts: TokenTexts) -> dict[str, Logprob]:
+    rows = zip(entry.token_ids, entry.logprobs, entry.ranks, texts.read(entry), strict=True)
     return {
-        str(token_id): Logprob(
-            logprob=max(logprob, LEAST), rank=rank, decoded_token=tokenizer.token_text(token_id)
-        )
-        for token_id, logprob, rank in zip(entry.token_ids, entry.logprobs, entry.ranks, strict=True)
+        str(token_id): Logprob(logprob=max(logprob, LEAST), rank=rank, decoded_token=text)
+        for token_id, logprob, rank, text in rows
     }

@@ -16,11 +16,15 @@ from msgspec import inspect as types
 
 from baton_router.http.calls import Call
 from baton_router.http.errors import ErrorBody
+from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.route import PARAMETER, Route, Tag
 
 _Class: TypeAlias = types.StructType | types.DataclassType | types.TypedDictType | types.NamedTupleType
 _REF: Final = "#/components/schemas/{name}"
-_DESCRIPTION: Final = "OpenAI's API with vLLM's further fields. Unknown fields are refused by name."
+_DESCRIPTION: Final = (
+    "OpenAI's API with vLLM's further fields. Unknown fields are ignored and named in the header "
+    f"`{IGNORED_HEADER}`, or refused by name with --strict-fields."
+)
 _TAGS: Final = {
     Tag.CHAT: "Conversations.",
     Tag.COMPLETIONS: "Texts that are continued.",
@@ -115,7 +119,7 @@ def describe(routes: Sequence[Route], root_path: str) -> Route:
 def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
     types = [
         ErrorBody,
-        *(kind for route in routes for kind in (route.body, route.reply, route.chunk) if kind),
+        *(kind for route in routes for kind in (*route.bodies, route.reply, route.chunk) if kind),
     ]
     types = list(dict.fromkeys(types))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -147,8 +151,10 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
         "summary": route.summary,
         "responses": _responses(route, schema_of),
     }
-    if route.body is not None:
-        content = {"application/json": {"schema": schema_of[route.body], "example": route.example}}
+    if route.bodies:
+        schemas = [schema_of[body] for body in route.bodies]
+        schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+        content = {"application/json": {"schema": schema, "example": route.example}}
         operation["requestBody"] = {"required": True, "content": content}
     if parameters := [*_path_parameters(route), *_query_parameters(route)]:
         operation["parameters"] = parameters
@@ -197,7 +203,7 @@ def _responses(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
     responses = {"200": {**done, "content": content} if content else done}
     of_callers = (*((401,) if route.needs_key else ()), *((403,) if route.method != "GET" else ()))
     statuses = {*route.errors, *of_callers, 500}
-    if route.body is not None:
+    if route.bodies:
         statuses |= {400, 408, 413, 415}
     for status in sorted(statuses):
         schema = {"schema": schema_of[ErrorBody]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -78,19 +79,26 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat | StructuralTa
 
 
 def read_structured_outputs(
-    structured_outputs: StructuredOutputs | None, response_format: ResponseFormat | None
+    structured_outputs: StructuredOutputs | None,
+    response_format: ResponseFormat | None = None,
+    guided: Mapping[str, Any] = {},
 ) -> StructuredOutputsParams | None:
-    """Return the one constraint that both fields together set.
+    """Return the one constraint that all fields together set; `guided` has those of the older fields.
 
     Raises:
         InvalidRequestError: there are several, or one lacks its schema.
     """
-    from_format = _from_response_format(response_format)
-    if structured_outputs is None and not from_format:
+    own = {} if structured_outputs is None else _given(msgspec.structs.asdict(structured_outputs))
+    further = _given(guided) | _from_response_format(response_format)
+    if structured_outputs is None and not further:
         return None
-    given = {} if structured_outputs is None else msgspec.structs.asdict(structured_outputs)
-    given = {name: value for name, value in given.items() if value is not None}
-    return StructuredOutputsParams.from_mapping({**given, **from_format})
+    if both := own.keys() & further.keys():
+        raise InvalidRequestError(f"structured_outputs.{min(both)}", "given twice", "one constraint")
+    return StructuredOutputsParams.from_mapping(own | further)
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _from_response_format(response_format: ResponseFormat | None) -> dict[str, Any]:

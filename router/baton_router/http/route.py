@@ -38,8 +38,8 @@ class Route:
     tag: Tag
     summary: str
     handler: Callable[[Call[Any]], Awaitable[None]]
-    body: Any = None
-    """Type that the body is decoded to; None: it is not read."""
+    bodies: tuple[type, ...] = ()
+    """Types that the body may have, told apart by their required fields; none: it is not read."""
     example: Mapping[str, Any] | None = None
     """A body to begin with, for those who try the route."""
     query: type | None = None

@@ -1,10 +1,10 @@
-"""The table of all routes."""
+"""The table of routes."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from baton_router.http import operator_routes, server_routes, text_routes
+from baton_router.http import server_routes, text_routes
 from baton_router.http.chat.completions import chat
 from baton_router.http.chat.replies import ChatChunk, ChatCompletion
 from baton_router.http.chat.schemas import ChatRequest
@@ -13,13 +13,15 @@ from baton_router.http.completions.schemas import Completion, CompletionRequest
 from baton_router.http.debug import cluster, history, requests
 from baton_router.http.debug.schemas import RequestDetails, RequestList
 from baton_router.http.generate import GenerateReply, GenerateRequest, generate
+from baton_router.http.invocations import invoke
 from baton_router.http.page import show_chat, show_dashboard, show_docs, show_part
+from baton_router.http.render import render_chat, render_completion
 from baton_router.http.route import Route, Tag
 
 METRICS: Final = "/metrics"
+DOCS: Final = "/docs"
 _GENERATES: Final = (404, 422, 429, 502, 503, 504)
 _CONVERTS: Final = (404, 422, 429, 503, 504)
-_CONTROLS: Final = (400, 429, 499, 502, 503, 504)
 
 ROUTES: Final = (
     Route(
@@ -44,7 +46,7 @@ ROUTES: Final = (
     ),
     Route(
         method="GET",
-        path="/docs",
+        path=DOCS,
         operation_id="showDocs",
         tag=Tag.PAGES,
         summary="A page that shows this description, and sends requests",
@@ -70,7 +72,7 @@ ROUTES: Final = (
         tag=Tag.CHAT,
         summary="Answer a conversation",
         handler=chat,
-        body=ChatRequest,
+        bodies=(ChatRequest,),
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=ChatCompletion,
         chunk=ChatChunk,
@@ -83,11 +85,46 @@ ROUTES: Final = (
         tag=Tag.COMPLETIONS,
         summary="Complete texts",
         handler=complete,
-        body=CompletionRequest,
+        bodies=(CompletionRequest,),
         example={"prompt": "The os module", "max_tokens": 32},
         reply=Completion,
         chunk=Completion,
         errors=_GENERATES,
+    ),
+    Route(
+        method="POST",
+        path="/invocations",
+        operation_id="invoke",
+        tag=Tag.CHAT,
+        summary="Answer a conversation or complete texts, whichever the body asks for",
+        handler=invoke,
+        bodies=(ChatRequest, CompletionRequest),
+        example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
+        errors=_GENERATES,
+    ),
+    Route(
+        method="POST",
+        path="/v1/chat/completions/render",
+        operation_id="renderChatCompletion",
+        tag=Tag.CHAT,
+        summary="The token ids of a conversation, and the settings that it would be answered with",
+        handler=render_chat,
+        bodies=(ChatRequest,),
+        example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
+        reply=GenerateRequest,
+        errors=_CONVERTS,
+    ),
+    Route(
+        method="POST",
+        path="/v1/completions/render",
+        operation_id="renderCompletion",
+        tag=Tag.COMPLETIONS,
+        summary="The token ids of each text, and the settings that it would be completed with",
+        handler=render_completion,
+        bodies=(CompletionRequest,),
+        example={"prompt": "The os module", "max_tokens": 32},
+        reply=list[GenerateRequest],
+        errors=_CONVERTS,
     ),
     Route(
         method="POST",
@@ -96,7 +133,7 @@ ROUTES: Final = (
         tag=Tag.TOKENS,
         summary="Continue token ids with token ids",
         handler=generate,
-        body=GenerateRequest,
+        bodies=(GenerateRequest,),
         example={"token_ids": [1, 2, 3], "sampling_params": {"max_tokens": 8}},
         reply=GenerateReply,
         chunk=GenerateReply,
@@ -109,7 +146,7 @@ ROUTES: Final = (
         tag=Tag.TOKENS,
         summary="Token ids of a text or a conversation",
         handler=text_routes.tokenize,
-        body=text_routes.TokenizeRequest,
+        bodies=(text_routes.TokenizeRequest,),
         example={"prompt": "The os module"},
         reply=text_routes.TokenizeReply,
         errors=_CONVERTS,
@@ -121,7 +158,7 @@ ROUTES: Final = (
         tag=Tag.TOKENS,
         summary="The text of token ids",
         handler=text_routes.detokenize,
-        body=text_routes.DetokenizeRequest,
+        bodies=(text_routes.DetokenizeRequest,),
         example={"tokens": [1, 2, 3]},
         reply=text_routes.DetokenizeReply,
         errors=_CONVERTS,
@@ -161,6 +198,16 @@ ROUTES: Final = (
         operation_id="ping",
         tag=Tag.SERVER,
         summary="The same as /health",
+        handler=server_routes.health,
+        errors=(503,),
+        needs_key=False,
+    ),
+    Route(
+        method="POST",
+        path="/ping",
+        operation_id="postPing",
+        tag=Tag.SERVER,
+        summary="The same as GET /ping",
         handler=server_routes.health,
         errors=(503,),
         needs_key=False,
@@ -235,130 +282,12 @@ ROUTES: Final = (
     ),
 )
 
-OPERATOR_ROUTES: Final = (
-    Route(
-        method="POST",
-        path="/reset_prefix_cache",
-        operation_id="resetPrefixCache",
-        tag=Tag.OPERATOR,
-        summary="Forget cached prefixes",
-        handler=operator_routes.reset_prefix_cache,
-        reply=operator_routes.CacheReset,
-        errors=_CONTROLS,
-    ),
-    Route(
-        method="POST",
-        path="/sleep",
-        operation_id="sleep",
-        tag=Tag.OPERATOR,
-        summary="Give up the workers' memory",
-        handler=operator_routes.sleep,
-        query=operator_routes.SleepQuery,
-        errors=_CONTROLS,
-    ),
-    Route(
-        method="POST",
-        path="/wake_up",
-        operation_id="wakeUp",
-        tag=Tag.OPERATOR,
-        summary="Take the workers' memory back",
-        handler=operator_routes.wake_up,
-        query=operator_routes.WakeUpQuery,
-        errors=_CONTROLS,
-    ),
-    Route(
-        method="GET",
-        path="/is_sleeping",
-        operation_id="isSleeping",
-        tag=Tag.OPERATOR,
-        summary="Whether the workers sleep",
-        handler=operator_routes.is_sleeping,
-        reply=operator_routes.SleepState,
-        errors=_CONTROLS,
-    ),
-    Route(
-        method="POST",
-        path="/set_role",
-        operation_id="setRole",
-        tag=Tag.OPERATOR,
-        summary="Have a worker prefer prefill, decode, or both",
-        handler=operator_routes.set_role,
-        query=operator_routes.SetRoleQuery,
-        reply=operator_routes.OpenWork,
-        errors=(404, *_CONTROLS),
-    ),
-    Route(
-        method="POST",
-        path="/drain",
-        operation_id="drain",
-        tag=Tag.OPERATOR,
-        summary="Have a worker take no new requests",
-        handler=operator_routes.drain,
-        query=operator_routes.DrainQuery,
-        reply=operator_routes.OpenWork,
-        errors=(404, *_CONTROLS),
-    ),
-    Route(
-        method="POST",
-        path="/undrain",
-        operation_id="undrain",
-        tag=Tag.OPERATOR,
-        summary="Have a worker take requests again",
-        handler=operator_routes.undrain,
-        query=operator_routes.WorkerQuery,
-        reply=operator_routes.OpenWork,
-        errors=(404, *_CONTROLS),
-    ),
-    Route(
-        method="POST",
-        path="/start_profile",
-        operation_id="startProfile",
-        tag=Tag.OPERATOR,
-        summary="Begin a trace of what each worker computes",
-        handler=operator_routes.start_profile,
-        errors=_CONTROLS,
-    ),
-    Route(
-        method="POST",
-        path="/stop_profile",
-        operation_id="stopProfile",
-        tag=Tag.OPERATOR,
-        summary="End the traces and write them",
-        handler=operator_routes.stop_profile,
-        errors=_CONTROLS,
-    ),
-    Route(
-        method="POST",
-        path="/collective_rpc",
-        operation_id="collectiveRpc",
-        tag=Tag.OPERATOR,
-        summary="Call a function at each worker",
-        handler=operator_routes.collective_rpc,
-        body=operator_routes.CollectiveRpcRequest,
-        example={"method": "platform:node"},
-        reply=operator_routes.CollectiveRpcReply,
-        errors=_CONTROLS,
-    ),
-    Route(
-        method="POST",
-        path="/v1/load_lora_adapter",
-        operation_id="loadLoraAdapter",
-        tag=Tag.OPERATOR,
-        summary="Load an adapter",
-        handler=operator_routes.refuse_adapter,
-        body=operator_routes.LoadAdapterRequest,
-        example={"lora_name": "name", "lora_path": "/adapters/name"},
-        errors=(501,),
-    ),
-    Route(
-        method="POST",
-        path="/v1/unload_lora_adapter",
-        operation_id="unloadLoraAdapter",
-        tag=Tag.OPERATOR,
-        summary="Forget an adapter",
-        handler=operator_routes.refuse_adapter,
-        body=operator_routes.UnloadAdapterRequest,
-        example={"lora_name": "name"},
-        errors=(501,),
-    ),
+TOKENIZER_INFO: Final = Route(
+    method="GET",
+    path="/tokenizer_info",
+    operation_id="getTokenizerInfo",
+    tag=Tag.TOKENS,
+    summary="The tokenizer's configuration and the chat template",
+    handler=server_routes.tokenizer_info,
+    media_type="application/json",
 )

@@ -25,21 +25,25 @@ _PLAIN: Final = (
 )
 """Fields that mean what those of `SamplingParams` mean; null is the same as leaving them out."""
 _PLACED_HERE: Final = "nothing: the router places requests and moves their blocks itself"
-_REFUSED: Final[Mapping[str, tuple[object, str]]] = {
-    "best_of": (None, "nothing, or the value of n: all sequences are returned"),
-    "use_beam_search": (False, "false: LLM.beam_search does that"),
-    "length_penalty": (1.0, "1.0: there is no beam search here"),
-    "kv_transfer_params": (None, _PLACED_HERE),
-    "ec_transfer_params": (None, _PLACED_HERE),
-    "prompt_embeds": (None, "nothing: prompts are text or token ids"),
-    "store": (False, "false: nothing is stored"),
-    "truncation_side": ("left", "left: the last tokens of a prompt are kept"),
+_REFUSED: Final[Mapping[str, str]] = {
+    "use_beam_search": "false: LLM.beam_search does that",
+    "kv_transfer_params": _PLACED_HERE,
+    "ec_transfer_params": _PLACED_HERE,
+    "prompt_embeds": "nothing: prompts are text or token ids",
 }
-"""Fields that other servers know: the value that asks for nothing, and what is allowed."""
+"""Fields that other servers know, and what is allowed; a value that asks for nothing is taken."""
+_GUIDED: Final = {
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    "guided_whitespace_pattern": "whitespace_pattern",
+}
+"""Older names of constraints, and their names in `structured_outputs`."""
 
 
 class Fields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Base of all bodies: unknown fields are refused."""
+    """Base of all bodies. What decodes them decides whether unknown fields are refused or ignored."""
 
 
 class RepetitionDetection(Fields, kw_only=True):
@@ -60,8 +64,6 @@ class StreamOptions(Fields, kw_only=True):
     """A last chunk with the usage of the whole call."""
     continuous_usage_stats: bool | None = None
     """The usage so far in each chunk."""
-    include_obfuscation: bool | None = None
-    """Must be false: chunks are not padded."""
 
 
 class SamplingFields(Fields, kw_only=True):
@@ -160,27 +162,43 @@ class RequestFields(SamplingFields, kw_only=True):
     """The reply has the token ids of prompt and output."""
     return_tokens_as_token_ids: bool | None = None
     """Log-probabilities name tokens as token_id:N."""
-    user: str | None = None
+    guided_json: dict[str, Any] | str | None = None
+    """The older name of `structured_outputs.json`."""
+    guided_regex: str | None = None
+    """The older name of `structured_outputs.regex`."""
+    guided_choice: list[str] | None = None
+    """The older name of `structured_outputs.choice`."""
+    guided_grammar: str | None = None
+    """The older name of `structured_outputs.grammar`."""
+    guided_whitespace_pattern: str | None = None
+    """Refused: `structured_outputs.disable_any_whitespace` leaves no blanks."""
+    user: Any = None
     """Ignored."""
-    metadata: dict[str, str] | None = None
+    metadata: Any = None
     """Ignored."""
-    safety_identifier: str | None = None
+    safety_identifier: Any = None
     """Ignored."""
-    best_of: Any = None
-    """Refused, but for null and the value of n: all sequences are returned."""
-    use_beam_search: Any = None
-    """Refused, but for false."""
+    service_tier: Any = None
+    """Ignored: there is one tier."""
+    store: Any = None
+    """Ignored: nothing is stored."""
+    prompt_cache_retention: Any = None
+    """Ignored: the workers decide what stays cached."""
+    mm_processor_kwargs: Any = None
+    """Ignored: prompts are text."""
     length_penalty: Any = None
-    """Refused, but for 1: there is no beam search over HTTP."""
+    """Ignored: it matters in beam search alone."""
+    best_of: int | None = None
+    """Refused, but for the value of n: all sequences are returned."""
+    use_beam_search: bool | None = None
+    """Refused, but for false."""
     kv_transfer_params: Any = None
-    """Refused: the router places requests and moves their blocks itself."""
+    """Refused where it asks for something: the router places requests and moves their blocks itself."""
     ec_transfer_params: Any = None
-    """Refused: the router places requests and moves their blocks itself."""
+    """Refused where it asks for something: the router places requests and moves their blocks itself."""
     prompt_embeds: Any = None
     """Refused: prompts are text or token ids."""
-    store: Any = None
-    """Refused, but for false: nothing is stored."""
-    truncation_side: Any = None
+    truncation_side: str | None = None
     """Refused, but for left: the last tokens of a prompt are kept."""
 
 
@@ -196,8 +214,11 @@ def read_sampling(fields: SamplingFields) -> dict[str, Any]:
         sampling["repetition_detection"] = RepetitionDetectionParams(**pattern)
     if fields.vllm_xargs is not None:
         sampling["extra_args"] = fields.vllm_xargs
-    response_format = fields.response_format if isinstance(fields, RequestFields) else None
-    structured = read_structured_outputs(fields.structured_outputs, response_format)
+    if isinstance(fields, RequestFields):
+        guided = {name: getattr(fields, older) for older, name in _GUIDED.items()}
+        structured = read_structured_outputs(fields.structured_outputs, fields.response_format, guided)
+    else:
+        structured = read_structured_outputs(fields.structured_outputs)
     if structured is not None:
         sampling["structured_outputs"] = structured
     return sampling
@@ -209,12 +230,21 @@ def check_request(fields: RequestFields) -> None:
     Raises:
         InvalidRequestError: naming the field.
     """
-    for name, (neutral, allowed) in _REFUSED.items():
-        value = getattr(fields, name)
-        is_every_sequence = name == "best_of" and value == (fields.n or 1)
-        if value is not None and value != neutral and not is_every_sequence:
+    for name, allowed in _REFUSED.items():
+        if asks_for_something(value := getattr(fields, name)):
             raise InvalidRequestError(name, value, allowed)
+    if fields.best_of is not None and fields.best_of != (fields.n or 1):
+        allowed = "nothing, or the value of n: all sequences are returned"
+        raise InvalidRequestError("best_of", fields.best_of, allowed)
+    if fields.truncation_side not in (None, "left"):
+        allowed = "left: the last tokens of a prompt are kept"
+        raise InvalidRequestError("truncation_side", fields.truncation_side, allowed)
     check_stream_options(stream=bool(fields.stream), options=fields.stream_options)
+
+
+def asks_for_something(value: object) -> bool:
+    """Return whether a field is set: empty values ask for nothing, nor do objects of them."""
+    return any(value.values()) if isinstance(value, dict) else bool(value)
 
 
 def check_stream_options(*, stream: bool, options: StreamOptions | None) -> None:
@@ -225,8 +255,6 @@ def check_stream_options(*, stream: bool, options: StreamOptions | None) -> None
     """
     if options is not None and not stream:
         raise InvalidRequestError("stream_options", "given", "only beside stream: true")
-    if options is not None and options.include_obfuscation:
-        raise InvalidRequestError("stream_options.include_obfuscation", True, "false: chunks are not padded")
 
 
 def generation_requests(

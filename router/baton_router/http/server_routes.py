@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
-from baton_core.errors import ErrorCode, RequestError
 from baton_router.http.calls import Call
 from baton_router.requests.validation import check_model
+from baton_router.text.model_folder import read_json
 from baton_service.exposition import CONTENT_TYPE
 
 RETRY_AFTER_S: Final = 1
@@ -25,7 +26,7 @@ class Model(msgspec.Struct, kw_only=True):
     """Start of the router, in seconds since 1970."""
     owned_by: str = "baton"
     root: str
-    """The first of its names."""
+    """The folder or id that it is served from: load generators find its tokenizer there."""
     parent: str | None = None
     max_model_len: int
     permission: list[dict[str, Any]] = []
@@ -43,10 +44,15 @@ async def list_models(call: Call[None]) -> None:
 
 
 async def show_model(call: Call[None]) -> None:
-    """Raises RequestError: NOT_FOUND."""
+    """Reply with a model, or the list where there is only a slash.
+
+    Raises:
+        RequestError: NOT_FOUND.
+    """
     name = call.request.path_params["model"]
     if not name:
-        raise RequestError(ErrorCode.NOT_FOUND, "model is ''; allowed: a served name")
+        await list_models(call)
+        return
     check_model(name, call.state.service.model_names)
     await call.reply(_describe(call, name))
 
@@ -56,7 +62,7 @@ def _describe(call: Call[None], name: str) -> Model:
     return Model(
         id=name,
         created=call.state.started_at,
-        root=service.model_names[0],
+        root=call.state.model,
         max_model_len=service.max_model_len,
     )
 
@@ -90,6 +96,14 @@ async def health(call: Call[None]) -> None:
 
 async def show_version(call: Call[None]) -> None:
     await call.reply(Version(version=version("baton")))
+
+
+async def tokenizer_info(call: Call[None]) -> None:
+    """Reply with the tokenizer's configuration, and with the chat template in force."""
+    service = call.state.service
+    path = service.model.tokenizer_path / "tokenizer_config.json"
+    config = await asyncio.to_thread(read_json, path, is_optional=True)
+    await call.reply({**config, "chat_template": service.tokenizer.chat_template})
 
 
 async def load(call: Call[None]) -> None:

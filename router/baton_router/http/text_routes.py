@@ -39,10 +39,12 @@ class TokenizeRequest(Fields, kw_only=True):
     """A Jinja template instead of the model's; only where the operator trusts those of requests."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the template."""
+    enable_thinking: bool | None = None
+    """The same as in `chat_template_kwargs`, which comes first."""
     reasoning_effort: ReasoningEffort | None = None
     """For the template."""
     return_token_strs: bool | None = None
-    """The reply has the tokens as text, too."""
+    """The reply has the tokens as the vocabulary spells them, too."""
 
 
 class TokenizeReply(msgspec.Struct, kw_only=True):
@@ -85,7 +87,7 @@ async def tokenize(call: Call[TokenizeRequest]) -> None:
     )
     reply = TokenizeReply(count=len(token_ids), max_model_len=service.max_model_len, tokens=list(token_ids))
     if body.return_token_strs:
-        reply.token_strs = await asyncio.to_thread(lambda: list(map(service.tokenizer.token_text, token_ids)))
+        reply.token_strs = await asyncio.to_thread(lambda: list(map(service.tokenizer.spelling, token_ids)))
     call.release_body()  # the client may take its time with the reply
     await call.reply(reply)
 

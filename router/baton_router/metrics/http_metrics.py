@@ -1,6 +1,7 @@
 """A router's counts of its HTTP calls, under the names of prometheus-fastapi-instrumentator.
 
-Labels are bounded: a handler is a route's pattern, and one name stands for all paths that have no route.
+Labels are bounded: a handler is a route's pattern, and one name stands for all paths that have no route; an
+object of ignored fields is one that a route knows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ DURATION: Final = Family(
     text="From the headers of an HTTP call to the end of its answer",
     labels=("handler", "method"),
 )
-FAMILIES: Final = (REQUESTS, DURATION)
+IGNORED: Final = Family(
+    name="baton_http_ignored_fields",
+    kind=Kind.COUNTER,
+    text="Bodies with fields that are unknown and ignored, by the object that had them",
+    labels=("object",),
+)
+FAMILIES: Final = (REQUESTS, DURATION, IGNORED)
 _BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
@@ -36,6 +43,7 @@ class HttpMetrics:
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str, str]] = Counter()
         self._durations: dict[tuple[str, str], Distribution] = {}
+        self._ignored: Counter[str] = Counter()
 
     def on_answered(self, handler: str, method: str, status: int, duration_s: float) -> None:
         """Count a call that is over; `handler` is a route's pattern, or empty."""
@@ -45,9 +53,15 @@ class HttpMetrics:
             self._durations[labels] = Distribution(_BOUNDS)
         self._durations[labels].add(duration_s)
 
+    def on_ignored(self, place: str) -> None:
+        """Count a body with unknown fields in an object that a route knows; empty is the body itself."""
+        self._ignored[place or "body"] += 1
+
     def report(self, page: Exposition) -> None:
         """Add all samples to a scrape."""
         for key, count in self._counts.items():
             page.add(REQUESTS, count, *key)
         for labels, durations in self._durations.items():
             page.add(DURATION, durations, *labels)
+        for place, count in self._ignored.items():
+            page.add(IGNORED, count, place)

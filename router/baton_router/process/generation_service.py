@@ -16,6 +16,7 @@ from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.phases import Phase, PhaseName
 from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.router_messages import RequestSpec
+from baton_router.process.logged_requests import LoggedRequests
 from baton_router.process.router import Router
 from baton_router.process.text_converter import TextConverter
 from baton_router.requests.generation import GenerationRequest
@@ -65,6 +66,7 @@ class GenerationService:
         timeout_s: for calls without a deadline of their own.
         shares_prefixes: whether tenants may use each other's cached prefixes.
         resume_tokens: as every router of the fleet writes them.
+        seed: of the seeds of requests without one; None: they are random.
     """
 
     def __init__(
@@ -80,6 +82,8 @@ class GenerationService:
         spans: RequestSpans | None = None,
         shares_prefixes: bool = False,
         resume_tokens: ResumeTokens | None = None,
+        seed: int | None = None,
+        log_requests: LoggedRequests | None = None,
     ) -> None:
         self.model_names = tuple(model_names)
         self.model = model
@@ -94,8 +98,9 @@ class GenerationService:
         self._threads = threads
         self._spans = spans or RequestSpans()
         self._shares_prefixes = shares_prefixes
+        self._log_requests = log_requests or LoggedRequests()
         self.resume_tokens = resume_tokens or ResumeTokens()
-        self._prompts = PromptReader(model_names, model, tokenizer, limits)
+        self._prompts = PromptReader(model_names, model, tokenizer, limits, seed=seed)
         self._requests = RequestReader(self._prompts, self.resume_tokens, model.vocab_size)
         self._texts = TextConverter(model, tokenizer, limits)
         self._num_calls = 0
@@ -157,6 +162,7 @@ class GenerationService:
                     identity=self.router.fleet.identity,
                     now_s=time.time(),
                 )
+            self._log_requests.log(accepted.spec)
             return PreparedRequest(
                 accepted=accepted,
                 context=request.context,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
+from baton_router.process.answer_settings import AnswerSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +58,24 @@ class HttpSettings:
     shared_prefix_cache: bool = False
     """Lets requests of different keys share cached prefixes."""
     max_body_bytes: int = 4 * 2**20
+    strict_fields: bool = False
+    """Refuses bodies with unknown fields instead of ignoring these."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     root_path: str = ""
     """Prefix that a proxy in front strips from paths."""
     enable_operator_routes: bool = False
+    enable_tokenizer_info: bool = False
+    """Serves /tokenizer_info."""
     allowed_origins: tuple[str, ...] = ()
     """Pages of these origins may call from a browser; `*` is all. Without any there are no CORS headers."""
     allow_credentials: bool = False
     allowed_methods: tuple[str, ...] = ("*",)
     allowed_headers: tuple[str, ...] = ("*",)
+    middleware: tuple[str, ...] = ()
+    """ASGI middleware around all routes, the first one outermost, as `package.module.Name`."""
+    serves_docs: bool = True
+    """Serves /docs and /openapi.json."""
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
     enable_auto_tool_choice: bool = False
     """Lets the model decide to call a tool."""
     tool_call_parser: str = ""

@@ -13,6 +13,7 @@ from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.placement.routing_policies import RoutingPolicy
 from baton_router.process.admission_settings import AdmissionSettings
 from baton_router.process.http_settings import HttpSettings
+from baton_router.process.logged_requests import LoggedRequests
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.generation_defaults import MODELS_OWN
 from baton_service.logs import FORMATS, LEVELS
@@ -39,6 +40,8 @@ class RouterSettings:
     host: str = "127.0.0.1"
     port: int = 8000
     """HTTP port; 0 lets the system choose."""
+    uds: str = ""
+    """Path of a Unix socket that serves HTTP in the place of `host` and `port`; empty: none."""
     grpc_port: int = 8100
     """For gRPC clients and workers; 0 lets the system choose."""
     redis: RedisSettings = field(default_factory=RedisSettings)
@@ -65,6 +68,9 @@ class RouterSettings:
     generation_config: str = MODELS_OWN
     """Source of the sampling defaults, as `with_generation_config` reads it."""
     override_generation_config: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    """Seed of the seeds of requests without one; None: they are random."""
+    log_requests: LoggedRequests = field(default_factory=LoggedRequests)
     resume_secret: str = ""
     """Secret that signs resume tokens, the same at every router of a fleet; empty: none."""
     limits: RequestLimits = field(default_factory=RequestLimits)

@@ -69,7 +69,7 @@ class Delta:
     finish_reason: str | None = None
     """`stop`, `length` or `repetition`, with the sequence's last delta."""
     stop_reason: str | int | None = None
-    """The stop string or stop token that ended it; None for the model's own end token."""
+    """The stop string or token that ended it, or `repetition_detected`; None: the tokenizer's end token."""
     is_received: bool = False
     """True if the client has it from an earlier call: it is parsed but not sent again."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random, SystemRandom
 from typing import Final
 
 from baton_core.errors import InvalidRequestError
@@ -53,7 +54,7 @@ def truncate_prompt(token_ids: TokenIds, limit: int, max_tokens: int | None, max
 
 
 class PromptReader:
-    """Validates and tokenizes for one served model; changes nothing of its own."""
+    """Validates and tokenizes for one served model; `seed` is that of the seeds of requests without one."""
 
     def __init__(
         self,
@@ -61,11 +62,14 @@ class PromptReader:
         model: ModelFolder,
         tokenizer: Tokenizer,
         limits: RequestLimits = DEFAULT_LIMITS,
+        *,
+        seed: int | None = None,
     ) -> None:
         self._model_names = model_names
         self._model = model
         self._tokenizer = tokenizer
         self._limits = limits
+        self._random = SystemRandom() if seed is None else Random(seed)
         self._grammar_checks = BoundedGrammarChecks()
 
     def close(self) -> None:
@@ -104,7 +108,9 @@ class PromptReader:
             self._grammar_checks.check(structured)
             structured = with_backend(structured, self._limits.structured_outputs_backend)
             params = replace(params, structured_outputs=structured)
-        return params if params.seed is not None else replace(params, seed=_choose_seed())
+        if params.seed is not None:
+            return params
+        return replace(params, seed=self._random.getrandbits(_SEED_BITS))
 
     def _read_prompt(
         self, request: GenerationRequest, params: SamplingParams, max_model_len: int
@@ -156,7 +162,3 @@ def encode_bad_words(words: Sequence[str], tokenizer: Tokenizer, vocab_size: int
         if spaced[0] != bare[0]:
             encoded.append(spaced)
     return tuple(encoded)
-
-
-def _choose_seed() -> int:
-    return secrets.randbits(_SEED_BITS)

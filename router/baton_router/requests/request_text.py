@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from baton_core.requests.finish import FinishReason
 from baton_core.sessions.router_messages import RequestSpec, SequenceOutput
 from baton_router.core.router_events import FinishRequest
 from baton_router.requests.generation import Delta, Finished
 from baton_router.text.detokenizer import DetokenizedDelta, IncrementalDetokenizer
 from baton_router.text.tokenization import Tokenizer
+
+REPETITION_DETECTED: Final = "repetition_detected"
+"""vLLM's stop reason of a sequence that repeats itself."""
 
 
 class RequestText:
@@ -20,6 +25,7 @@ class RequestText:
         """Tokens that came together with a stop string, after it."""
         self.finish_reasons: list[str] = []
         """Finish reasons of the ended sequences, in the order of their ends."""
+        self._eos_token_id = None if spec.params.ignore_eos else tokenizer.eos_token_id
         n = spec.params.n
         self._texts = [
             IncrementalDetokenizer(tokenizer, spec.prompt_token_ids, spec.params) for _ in range(n)
@@ -37,7 +43,7 @@ class RequestText:
         text = self._texts[output.index].append(
             output.token_ids, reason is not None, is_stop_token=reason is FinishReason.STOP
         )
-        delta = _delta(output, text)
+        delta = self._delta(output, text)
         if delta.finish_reason:
             self._alive.discard(output.index)
             self.finish_reasons.append(delta.finish_reason)
@@ -57,14 +63,18 @@ class RequestText:
             timings=finished.timings,
         )
 
+    def _delta(self, output: SequenceOutput, text: DetokenizedDelta) -> Delta:
+        is_stopped = text.stop_text is not None
+        return Delta(
+            index=output.index,
+            text=text.text,
+            token_ids=output.token_ids[: text.num_kept_tokens],
+            logprobs=output.logprobs[: text.num_kept_tokens],
+            finish_reason=FinishReason.STOP if is_stopped else output.finish_reason,
+            stop_reason=text.stop_text if is_stopped else self._stop_reason(output),
+        )
 
-def _delta(output: SequenceOutput, text: DetokenizedDelta) -> Delta:
-    is_stopped = text.stop_text is not None
-    return Delta(
-        index=output.index,
-        text=text.text,
-        token_ids=output.token_ids[: text.num_kept_tokens],
-        logprobs=output.logprobs[: text.num_kept_tokens],
-        finish_reason=FinishReason.STOP if is_stopped else output.finish_reason,
-        stop_reason=text.stop_text if is_stopped else output.stop_token_id,
-    )
+    def _stop_reason(self, output: SequenceOutput) -> str | int | None:
+        if output.finish_reason is FinishReason.REPETITION:
+            return REPETITION_DETECTED
+        return None if output.stop_token_id == self._eos_token_id else output.stop_token_id

@@ -75,9 +75,14 @@ def check_prompt(
         ContextLengthError: the prompt leaves no room for a token.
         InvalidRequestError: it is empty, or has a token that the model lacks.
     """
-    if not 1 <= len(token_ids) < max_model_len:
-        kind = ContextLengthError if token_ids else InvalidRequestError
-        raise kind(field, f"{len(token_ids)} tokens", f"1 to {max_model_len - 1} tokens")
+    if not token_ids:
+        raise InvalidRequestError(field, "0 tokens", f"1 to {max_model_len - 1} tokens")
+    if len(token_ids) >= max_model_len:
+        # Clients such as LiteLLM know the error by these words.
+        allowed = (
+            f"1 to {max_model_len - 1} tokens: this model's maximum context length is {max_model_len} tokens"
+        )
+        raise ContextLengthError(field, f"{len(token_ids)} tokens", allowed)
     check_token_ids(field, token_ids, vocab_size)
 
 

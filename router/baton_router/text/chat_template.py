@@ -6,12 +6,17 @@ Untrusted templates, and templates over untrusted messages, are rendered only in
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from jinja2 import TemplateError
 
-from baton_core.errors import InvalidModelError, InvalidRequestError, UnprocessableRequestError
+from baton_core.errors import (
+    InvalidConfigError,
+    InvalidModelError,
+    InvalidRequestError,
+    UnprocessableRequestError,
+)
 from baton_router.text.chat_messages import ContentFormats, Message, read_messages
 from baton_router.text.template_sandbox import make_environment, render_bounded
 
@@ -22,6 +27,11 @@ _RESERVED: Final = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
     | {"chat_template", "tokenize", "return_dict"}
 )
+_CONTENT_FORMATS: Final[Mapping[str, ContentFormats | None]] = {
+    "auto": None,
+    "string": ContentFormats(takes_text=True, takes_parts=False),
+    "openai": ContentFormats(takes_text=False, takes_parts=True),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +52,39 @@ class Conversation:
     """Further variables of the template."""
     content_formats: ContentFormats | None = None
     """Formats of contents that the template gets; None detects those that it takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatDefaults:
+    """Template arguments and content format of conversations that do not say it themselves.
+
+    Raises:
+        InvalidConfigError: an argument has a reserved name, or the format is unknown.
+    """
+
+    template_arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of the template; those of the conversation come first."""
+    content_format: str = "auto"
+    """Format of contents: `string`, `openai` for lists of parts, or what the template takes."""
+
+    def __post_init__(self) -> None:
+        for name in self.template_arguments:
+            if name in _RESERVED:
+                allowed = f"names but {', '.join(sorted(_RESERVED))}"
+                raise InvalidConfigError(f"--default-chat-template-kwargs has {name!r}; allowed: {allowed}")
+        if self.content_format not in _CONTENT_FORMATS:
+            raise InvalidConfigError(
+                f"--chat-template-content-format is {self.content_format!r}; "
+                f"allowed: {', '.join(_CONTENT_FORMATS)}"
+            )
+
+    def complete(self, conversation: Conversation) -> Conversation:
+        """Return the conversation with what it lacks."""
+        return replace(
+            conversation,
+            template_arguments={**self.template_arguments, **conversation.template_arguments},
+            content_formats=conversation.content_formats or _CONTENT_FORMATS[self.content_format],
+        )
 
 
 class ChatTemplate:

@@ -6,11 +6,11 @@ not grow with the sequence.
 
 from __future__ import annotations
 
-from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from baton_core.requests.sampling_params import SamplingParams
+from baton_router.text.characters import CharacterStream
 from baton_router.text.stop_strings import StopMatcher
 from baton_router.text.tokenization import Tokenizer
 
@@ -32,7 +32,8 @@ class IncrementalDetokenizer:
 
     All deltas together are what the output adds to the prompt's text, cut at the first stop string that ends
     after the first `min_tokens` tokens: `decode(output)`, but with the space that some decoders strip from
-    the beginning of a text, if the prompt has any. Without `detokenize` there is no text.
+    the beginning of a text, if the prompt has any, and without bytes at the end that end no character.
+    Without `detokenize` there is no text.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int], params: SamplingParams) -> None:
@@ -65,9 +66,6 @@ class IncrementalDetokenizer:
             if stop_text is not None:
                 return self._stop(shown, position + 1, stop_text)
         if is_last:
-            stop_text = self._show(self._stream.flush(), shown)
-            if stop_text is not None:
-                return self._stop(shown, len(token_ids), stop_text)
             shown.append(self._matcher.flush())
         return DetokenizedDelta(text="".join(shown), num_kept_tokens=len(token_ids))
 
@@ -90,17 +88,14 @@ class _TextStream:
         self._skips_special = params.skip_special_tokens
         self._spaces_special = params.skip_special_tokens or params.spaces_between_special_tokens
         self._last = next(filter(self._is_decoded, reversed(prompt_token_ids)), None)
-        self._characters = getincrementaldecoder("utf-8")("replace")
+        self._characters = CharacterStream()
 
     def push(self, token_id: int) -> str:
         if not self._is_decoded(token_id):
             return ""
         data = self._bytes_of(token_id)
         self._last = token_id
-        return self._characters.decode(data)
-
-    def flush(self) -> str:
-        return self._characters.decode(b"", final=True)
+        return self._characters.push(data)
 
     def _bytes_of(self, token_id: int) -> bytes:
         if not self._spaces_special and self._last is not None:

@@ -57,10 +57,11 @@ class ModelFolder:
         return self.tokenizer_path / ("tokenizer.json" if self.byte_level_bpe is None else VOCABULARY)
 
 
-def find_model_folder(model: str, *, revision: str | None = None) -> Path:
+def find_model_folder(model: str, *, revision: str | None = None, field: str = "model") -> Path:
     """Return the folder that `model` names, or that of a Hugging Face Hub id, fetched into its cache.
 
-    Only configuration and tokenizer files are fetched. Blocks on disk and network.
+    Only configuration and tokenizer files are fetched. Blocks on disk and network. `field` is what an error
+    calls it.
 
     Raises:
         InvalidModelError: there is no such folder and no such id, or the Hub cannot be reached.
@@ -70,14 +71,14 @@ def find_model_folder(model: str, *, revision: str | None = None) -> Path:
         return folder
     allowed = "a folder that exists, or a model id of the Hugging Face Hub"
     if not model or model.startswith(("/", ".", "~")) or os.path.exists(folder):
-        raise InvalidModelError(f"model is {model!r}; allowed: {allowed}")
+        raise InvalidModelError(f"{field} is {model!r}; allowed: {allowed}")
     # Optional here: a router that is given a folder never needs the Hub's client.
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(model, revision=revision, allow_patterns=list(_HUB_PATTERNS)))
     except (OSError, ValueError) as error:
-        raise InvalidModelError(f"model is {model!r}; allowed: {allowed} ({error})") from error
+        raise InvalidModelError(f"{field} is {model!r}; allowed: {allowed} ({error})") from error
 
 
 def read_model_folder(path: Path, tokenizer: Path | None = None) -> ModelFolder:

@@ -65,6 +65,10 @@ class TokenDecoder:
         """The text of a token that stands beside the model's vocabulary, such as `<|im_end|>`; else None."""
         return self._added.get(token_id)
 
+    def spelling(self, token_id: int) -> str:
+        """The token as the vocabulary spells it; empty for an id without a token."""
+        return self._backend.id_to_token(token_id) or ""
+
     def bytes_of(self, token_id: int) -> bytes:
         """Return the bytes of a token that does not begin a text; b"" for an id without a token."""
         found = self._bytes.get(token_id)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_router.text.chat_rendering import ChatRendering
-from baton_router.text.chat_template import ChatTemplate, Conversation
+from baton_router.text.chat_template import ChatDefaults, ChatTemplate, Conversation
 from baton_router.text.large_texts import LARGE, LargeTexts
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds
@@ -20,8 +20,12 @@ from baton_router.text.tokenizer_loading import load_backend
 class Tokenizer:
     """The tokenizer and the chat templates of one model."""
 
-    def __init__(self, model: ModelFolder, chat_template: str | None = None) -> None:
+    def __init__(
+        self, model: ModelFolder, chat_template: str | None = None, defaults: ChatDefaults | None = None
+    ) -> None:
         """Load the model's tokenizer; `chat_template` is Jinja source to use instead of the model's own.
+
+        `defaults` complete every conversation.
 
         Raises:
             InvalidModelError: its files or the chat template are broken.
@@ -32,15 +36,20 @@ class Tokenizer:
         bos_token = model.special_tokens.get("bos_token")
         bos_id = None if bos_token is None else self._backend.token_to_id(bos_token)
         self._added_bos_id = bos_id if self._backend.encode("").ids[:1] == [bos_id] else None
+        eos_token = model.special_tokens.get("eos_token")
+        self.eos_token_id: int | None = None if eos_token is None else self._backend.token_to_id(eos_token)
+        """The tokenizer's own end token; a model may have others."""
         self._rendering = ChatRendering(model.special_tokens)
+        self._defaults = defaults or ChatDefaults()
         self._template = chat_template or model.chat_template
         self._tool_template = chat_template or model.tool_chat_template or self._template
         for source in {self._template, self._tool_template} - {None}:
             ChatTemplate(source or "", {})  # seen to be one before the first request comes
 
     @property
-    def has_chat_template(self) -> bool:
-        return self._template is not None
+    def chat_template(self) -> str | None:
+        """The template of conversations without tools."""
+        return self._template
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> TokenIds:
         """Return the ids of `text`.
@@ -81,6 +90,7 @@ class Tokenizer:
         Raises:
             InvalidRequestError: there is no chat template, or the template refuses the messages.
         """
+        conversation = self._defaults.complete(conversation)
         template = self._tool_template if conversation.tools else self._template
         if conversation.template is not None:
             template = conversation.template
@@ -126,6 +136,10 @@ class Tokenizer:
     def added_text(self, token_id: int) -> str | None:
         """The text of a token that stands beside the model's vocabulary, such as `<|im_end|>`; else None."""
         return self._decoder.added_text(token_id)
+
+    def spelling(self, token_id: int) -> str:
+        """The token as the vocabulary spells it, such as `Ġos`; empty for an id without a token."""
+        return self._decoder.spelling(token_id)
 
     def bytes_after(self, last: int | None, token_id: int) -> bytes:
         """Return the bytes that a token adds to a text after the token `last`; None: it begins the text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pytest
 
@@ -11,11 +12,12 @@ from baton.api.output_builder import OutputBuilder
 from baton.executors.executor import ExecutorLoad
 from baton_router.core.router_events import RequestTimings
 from baton_router.requests.generation import Delta, Finished
+from baton_router.text.characters import TokenTexts
 from tests.builders import make_request
 
 
 def ended(total_s: float, *, num_cached_tokens: int = 0, **params: object) -> OutputBuilder:
-    builder = OutputBuilder(None, make_request(prompt=40, **params), str)
+    builder = OutputBuilder(None, make_request(prompt=40, **params), partial(TokenTexts, str, bytes))
     builder.push(Delta(index=0, text="", token_ids=(1, 2, 3), finish_reason="length"))
     timings = RequestTimings(first_token_s=0.03, total_s=total_s, queue_s=0.25, prefill_s=0.5)
     builder.push(
@@ -35,7 +37,7 @@ def test_requests_are_counted() -> None:
     metrics = GenerationMetrics("model")
     metrics.finish(ended(0.9, num_cached_tokens=32))
     metrics.finish(ended(0.5, prompt_logprobs=1))
-    aborted = OutputBuilder(None, make_request(), str)
+    aborted = OutputBuilder(None, make_request(), partial(TokenTexts, str, bytes))
     aborted.abort()
     metrics.finish(aborted)
     load = ExecutorLoad(num_running=2, num_waiting=1, kv_cache_usage=0.25)

@@ -11,6 +11,7 @@ from baton.api.output_builder import OutputBuilder
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_router.core.router_events import RequestTimings
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
+from baton_router.text.characters import TokenTexts
 from tests.builders import make_request
 
 CUMULATIVE, DELTA, FINAL = RequestOutputKind
@@ -22,9 +23,13 @@ FINISHED = Finished(
 )
 
 
+def new_texts() -> TokenTexts:
+    return TokenTexts(lambda token_id: f"<{token_id}>", lambda token_id: b"")
+
+
 def make_builder(kind: RequestOutputKind | None = None, **params: Any) -> OutputBuilder:
     spec = make_request(prompt=3, **params)
-    return OutputBuilder("text", spec, lambda token_id: f"<{token_id}>", kind=kind, arrival_s=100.0)
+    return OutputBuilder("text", spec, new_texts, kind=kind, arrival_s=100.0)
 
 
 def position(token_id: int, logprob: float, rank: int = 1) -> PositionLogprobs:
@@ -137,7 +142,7 @@ def test_flat_logprobs_say_what_the_dictionaries_say() -> None:
         (plain.prompt_logprobs, flat.prompt_logprobs),
     ):
         assert isinstance(other, FlatLogprobs)
-        assert list(other) == one
+        assert list(other) == [position or {} for position in one or []]
         assert list(other[1:]) == (one or [])[1:]
         assert other[-1] == (one or [])[-1]
         assert len(other) == len(one or [])
@@ -148,7 +153,10 @@ def test_flat_logprobs_say_what_the_dictionaries_say() -> None:
     assert output.logprobs == [-1.0, -0.5, -0.5]
     assert output.ranks == [1, 1, 1]
     assert output.decoded_tokens == ["<4>", "<9>", "<9>"]
-    assert output == FlatLogprobs(plain.outputs[0].logprobs or [])
+    again = FlatLogprobs([0, 2], [2, 3], [4, 9, 9], [-1.0, -0.5, -0.5], [1, 1, 1], ["<4>", "<9>", "<9>"])
+    assert output == again
+    again.append_fast([7, 8], [-2.0, -3.0], range(1, 3), [None, None])
+    assert again[2] == {7: Logprob(-2.0, 1), 8: Logprob(-3.0, 2)}
     with pytest.raises(IndexError):
         output[2]
 

@@ -35,6 +35,38 @@ def test_a_repeatable_flag_takes_a_list_or_one_value_and_gives_way_to_the_comman
     assert parse(command).router == ("a:1",)
 
 
+def test_a_file_takes_what_the_command_line_takes(config: Path) -> None:
+    config.write_text(
+        "tensor-parallel-size: 1\ndisable-log-stats: true\nenable-lora: false\nno-enable-eplb: true\n"
+        "no-enable-prefix-caching: true\ndisable-log-requests: true\nuvicorn_log_level: debug\n"
+        "max-model-len: auto\nallowed-origins: ['*']\nprofiler-config:\n  torch_profiler_dir: /traces\n"
+    )
+    args = parse(["serve", "--config", str(config), "--disable-uvicorn-access-log"])
+    assert (args.enable_prefix_caching, args.max_model_len, args.allowed_origins) == (False, None, ("*",))
+    assert args.profiler_config == {"torch_profiler_dir": "/traces"}
+    assert args.neutral_flags == (
+        *("--disable-uvicorn-access-log", "--tensor-parallel-size", "--disable-log-stats", "--enable-lora"),
+        *("--enable-eplb", "--uvicorn-log-level"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tensor-parallel-size: 2", "{path}: tensor-parallel-size is 2; allowed: 1 (one device computes"),
+        ("enable-lora: true", "{path}: enable-lora is True; allowed: False (adapters are not"),
+        ("no-use-tqdm-on-load: false\nlora-modules: [a=b]", "{path}: lora-modules is ['a=b']; allowed: None"),
+        ("max-num-seq: 2", "{path}: key is 'max-num-seq'; did you mean max-num-seqs?; allowed: "),
+    ],
+)
+def test_a_refused_flag_has_its_reason_in_a_file_too(
+    config: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    config.write_text(text)
+    assert main(["serve", "--config", str(config)]) == 2
+    assert capsys.readouterr().err.startswith("baton: " + said.format(path=config))
+
+
 def test_an_empty_file_sets_nothing(config: Path) -> None:
     config.write_text("# nothing\n")
     assert parse(["router", "--config", str(config)]).port == 8000
@@ -43,7 +75,7 @@ def test_an_empty_file_sets_nothing(config: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("prot: 1", "{path}: key is 'prot'; allowed: adaptive-roles, "),
+        ("prot: 1", "{path}: key is 'prot'; did you mean port?; allowed: adaptive-roles, "),
         ("block-size: 32", "{path}: key is 'block-size'; allowed: adaptive-roles, "),
         ("parent-pid: 1", "{path}: key is 'parent-pid'; allowed: adaptive-roles, "),
         ("7: 1", "{path}: key is 7; allowed: adaptive-roles, "),

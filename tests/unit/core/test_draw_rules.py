@@ -195,12 +195,12 @@ def test_the_stop_token_is_told_with_the_first_token_and_with_later_ones(num_ste
     assert (output.finish_reason, output.stop_token_id) == (FinishReason.STOP, 7)
 
 
-def test_the_models_own_end_token_is_no_stop_token() -> None:
+def test_an_end_token_of_the_model_is_told_too() -> None:
     worker = make_worker()
-    worker.generate(make_request(stop_token_ids=(EOS_TOKEN_ID,)))
+    worker.generate(make_request())
     worker.step(token_id=EOS_TOKEN_ID)
     (output,) = worker.heard(FirstToken)[0].outputs
-    assert (output.finish_reason, output.stop_token_id) == (FinishReason.STOP, None)
+    assert (output.finish_reason, output.stop_token_id) == (FinishReason.STOP, EOS_TOKEN_ID)
 
 
 @pytest.mark.parametrize(

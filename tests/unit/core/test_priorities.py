@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from baton_core.errors import ErrorCode
-from baton_core.sessions.router_messages import Refused
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_worker.core.in_flight_prefixes import InFlightPrefixes
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
@@ -243,13 +241,14 @@ def test_siblings_have_the_priority_of_their_request() -> None:
 # --- at a worker ---
 
 
-def test_without_the_policy_a_priority_is_refused() -> None:
-    worker = Worker(make_worker_config())
-    worker.generate(make_request("a", priority=3))
-    worker.generate(make_request("b"))
-    text = "priority is 3; allowed: 0, under the scheduling policy fcfs"
-    assert worker.told == [Refused(request_id="a", code=ErrorCode.INVALID_REQUEST, message=text)]
-    assert worker.core.num_requests == 1
+def test_without_the_policy_priorities_are_ignored() -> None:
+    config = SchedulerConfig(max_num_seqs=1, max_num_batched_tokens=8)
+    worker = Worker(make_worker_config(scheduler=config))
+    for number, priority in enumerate((2, 1)):
+        worker.generate(make_request(f"p{priority}", first=100 * number, priority=priority), now=number)
+    plan = worker.core.schedule(2.0)
+    assert plan is not None
+    assert shape(plan) == [("p2", 0, 8)]
 
 
 def test_a_worker_follows_the_priorities_of_its_requests() -> None:

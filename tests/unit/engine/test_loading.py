@@ -185,9 +185,13 @@ def test_an_old_gpu_refuses_bfloat16(requested: str, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("requested", ["float16", "half"])
-def test_a_cpu_refuses_float16(requested: str) -> None:
-    with pytest.raises(InvalidConfigError, match="allowed on a CPU: auto, float32, bfloat16"):
-        resolve_dtype(requested, "float16", CPU)
+def test_a_cpu_computes_float16_where_it_is_asked_for(
+    requested: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert resolve_dtype(requested, "float16", CPU) == torch.float16
+    assert caplog.messages == [
+        "float16 on a CPU is computed by torch, slower than other dtypes by Baton's kernels"
+    ]
 
 
 def test_an_unknown_element_type_is_refused() -> None:
@@ -210,6 +214,10 @@ def test_a_changed_element_type_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dtype, "multiplies_bfloat16", lambda: False)
-    with caplog.at_level("INFO"):
-        resolve_dtype("auto", "bfloat16", CPU)
-    assert caplog.messages == ["weights are bfloat16; computing in float32 on this cpu"]
+    for checkpoint in ("bfloat16", "float16", "float32"):
+        resolve_dtype("auto", checkpoint, CPU)
+    assert caplog.messages == [
+        f"weights are {name}; computing in float32, which this CPU's kernels have; dtype={name} is "
+        "slower here"
+        for name in ("bfloat16", "float16")
+    ]

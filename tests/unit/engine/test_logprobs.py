@@ -13,11 +13,14 @@ from torch import Tensor
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.worker.step_plan import LogprobsSpec
 from baton_engine.sampling import token_logprobs
+from baton_engine.sampling.logits_rules import LogitsRules
 from baton_engine.sampling.sampler import Sampler
+from baton_engine.sampling.sampling_state import SamplingStates
 from baton_engine.sampling.token_logprobs import LogprobsMode, gather_logprobs
 from baton_engine.steps.runner import ModelRunner
 from tests.models import make_prompt, reference_logits
 from tests.unit.engine.steps import make_history, make_plan, make_runner, make_slice, make_spec
+from tests.unit.engine.test_sampling_state import GRAMMAR, VOCAB_SIZE, Grammars
 
 PROMPT = make_prompt(21, seed=3)
 
@@ -54,8 +57,10 @@ def test_most_likely_tokens_come_in_order_of_their_ranks_and_of_ties_the_lowest_
     assert top.ranks == (6, 1, 2, 3, 4, 5)
     assert top.logprobs == (-1.0, 2.0, 2.0, 0.0, 0.0, -1.0)
     (everything,) = gather_logprobs(values, [7], [LogprobsSpec(num_top=-1)])
-    assert everything.token_ids == (7, 2, 5, 0, 3, 1, 4, 6, 7)
-    assert everything.ranks == (8, *range(1, 9))
+    assert everything.token_ids == (7, 2, 5, 0, 3, 1, 4)  # 6 and 7 are excluded
+    assert everything.ranks == (8, *range(1, 7))
+    (named,) = gather_logprobs(values, [7], [LogprobsSpec(token_ids=(6, 3))])
+    assert (named.token_ids, named.ranks) == ((7, 6, 3), (8, 7, 4))
 
 
 def test_rows_that_ask_differently_get_what_they_ask_for() -> None:
@@ -158,7 +163,31 @@ def test_modes_tell_of_the_models_logits_or_of_what_is_drawn_from(mode: Logprobs
         logits = torch.tensor([[1.5, 3.0, -math.inf, -math.inf], [3.0, 2.0, 1.0, 0.0]])
     values = logits.log_softmax(dim=-1) if "logprobs" in mode else logits
     for row in (0, 1):
-        check(drawn.logprobs[row], values[row], drawn.token_ids[row], in_order(values[row].tolist()))
+        listed = [one for one in in_order(values[row].tolist()) if values[row, one] > -math.inf]
+        check(drawn.logprobs[row], values[row], drawn.token_ids[row], listed)
+
+
+@pytest.mark.parametrize("mode", LogprobsMode)
+def test_raw_ones_know_the_grammar_but_no_other_rule(mode: LogprobsMode) -> None:
+    logits = torch.randn(2, VOCAB_SIZE, generator=torch.Generator().manual_seed(4))
+    allowed = [*range(1, 32, 2)]  # the grammar's odd tokens, after an even one
+    history = make_history((2,), structured_outputs=GRAMMAR, logit_bias={3: 2.0}, bad_words=((5,),))
+    free = make_spec(logprobs=LogprobsSpec(num_top=20))
+    specs = [make_spec(logprobs=LogprobsSpec(num_top=20), history=history), free]
+    sampler = Sampler(rules=LogitsRules(SamplingStates(grammars=Grammars())), mode=mode)
+    found = sampler.sample(logits.clone(), specs).logprobs
+    expected = torch.full((VOCAB_SIZE,), -math.inf)
+    expected[allowed] = logits[0, allowed]
+    if mode.is_processed:
+        expected[3] += 2.0
+        expected[5] = -math.inf
+    listed = [token_id for token_id in in_order(expected.tolist()) if expected[token_id] > -math.inf]
+    assert {*listed} == {*allowed} - ({5} if mode.is_processed else set())
+    values = mode.values(expected)
+    check(found[0], values, found[0].token_ids[0], listed)
+    if "logprobs" in mode:
+        assert sum(math.exp(value) for value in found[0].logprobs[1:]) == pytest.approx(1.0)
+    check(found[1], mode.values(logits[1]), found[1].token_ids[0], in_order(logits[1].tolist())[:20])
 
 
 def test_a_slice_whose_rules_fail_gets_the_reason_and_the_others_theirs(runner: ModelRunner) -> None:

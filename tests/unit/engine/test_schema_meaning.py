@@ -142,3 +142,14 @@ def test_numbers_are_within_their_bounds(backend: str, low: str | None, high: st
         valid = jsonschema.Draft202012Validator(schema)
         for text in TEXTS:
             assert valid.is_valid(json.loads(text)) or not accepts(grammar, text), (schema, text)
+
+
+@pytest.mark.parametrize("backend", ["auto", "guidance"])
+def test_formats_that_no_library_knows_allow_every_string(backend: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "format": "path"}}, "required": ["a"]}
+    grammar = library(backend).compile(StructuredOutputsParams(json=json.dumps(schema)))
+    assert accepts(grammar, '{"a": "x y"}')
+    dates = {**schema, "properties": {"a": {"type": "string", "format": "date"}}}
+    grammar = library(backend).compile(StructuredOutputsParams(json=json.dumps(dates)))
+    assert accepts(grammar, '{"a": "2026-01-31"}')
+    assert not accepts(grammar, '{"a": "x y"}')

@@ -57,7 +57,10 @@ def test_the_sequence_length_is_lowered_to_the_cache_with_a_log_line(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert plan(GIB, kv_cache_memory_bytes=3 * BLOCK_BYTES).max_model_len == 24
-    assert caplog.messages == ["max_model_len lowered from 64 to 24 tokens, which the KV cache holds"]
+    assert caplog.messages == [
+        "max_model_len lowered from 64 to 24 tokens, which the KV cache holds; more kv_cache_memory_bytes "
+        "hold more, and a given max_model_len that does not fit is refused"
+    ]
     caplog.clear()
     assert plan(GIB).max_model_len == 64
     assert caplog.messages == []

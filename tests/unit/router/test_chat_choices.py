@@ -121,7 +121,7 @@ def test_hidden_thoughts_take_their_tokens_with_them() -> None:
     assert writer(hidden).piece(delta("<think>Hm", logprobs=(entry,))) is None
     choice = writer(hidden).whole(delta("<think>Hm</think>So.", "stop", logprobs=(entry,)))
     assert (choice.message.content, choice.message.reasoning, choice.logprobs) == ("So.", None, None)
-    assert choice.token_ids is msgspec.UNSET
+    assert choice.token_ids is None
 
 
 def test_ids_of_calls_are_such_as_the_models_template_takes() -> None:

@@ -8,7 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from baton_core.errors import InvalidConfigError, InvalidModelError, InvalidRequestError
-from baton_router.text.chat_template import ChatTemplate, Conversation
+from baton_router.text.chat_template import ChatDefaults, ChatTemplate, Conversation
 from baton_router.text.model_folder import read_chat_template, read_model_folder
 from baton_router.text.template_sandbox import make_environment
 from baton_router.text.tokenization import Tokenizer
@@ -153,6 +153,25 @@ def test_what_cannot_be_continued_is_refused(
 )
 def test_contents_come_in_the_form_that_the_template_takes(source: str, content: Any, expected: str) -> None:
     assert render(source, ({"role": "user", "content": content},)) == expected
+
+
+@pytest.mark.parametrize(
+    ("content_format", "source", "expected"),
+    [
+        ("auto", WITH_BOTH, "[a][b]"),
+        ("string", WITH_BOTH, "a\nb"),
+        ("openai", "{{ messages[0].content[1].text }}", "b"),
+    ],
+)
+def test_the_operator_may_choose_the_form_of_contents(
+    content_format: str, source: str, expected: str
+) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    conversation = Conversation(messages=({"role": "user", "content": parts},))
+    defaults = ChatDefaults(content_format=content_format)
+    assert ChatTemplate(source, {}).render(defaults.complete(conversation)) == expected
+    with pytest.raises(InvalidConfigError, match=r"^--chat-template-content-format is 'x'; allowed: auto"):
+        ChatDefaults(content_format="x")
 
 
 def test_arguments_of_tool_calls_become_objects() -> None:

@@ -101,15 +101,24 @@ def test_a_stop_string_in_the_workers_own_last_tokens_needs_no_word_to_it(
     assert (event.finish_reason, event.stop_reason) == ("stop", "lo")
 
 
-@pytest.mark.parametrize("stop_token_id", [5, None])
-def test_the_workers_word_on_a_stop_token_is_passed_on(
-    make_stream: MakeStream, stop_token_id: int | None
+@pytest.mark.parametrize(
+    ("token_id", "ignore_eos", "reason"), [(5, False, 5), (1, False, None), (1, True, 1)]
+)
+def test_every_stop_token_is_the_reason_but_the_tokenizers_end_token(
+    make_stream: MakeStream, tokenizer: Tokenizer, token_id: int, ignore_eos: bool, reason: int | None
 ) -> None:
-    stream = make_stream(stop_token_ids=(5,))
-    said = replace(output((7, 5), reason=FinishReason.STOP), stop_token_id=stop_token_id)
-    assert not stream.push(said)
+    assert tokenizer.eos_token_id == 1
+    stream = make_stream(stop_token_ids=(5, 1), ignore_eos=ignore_eos)
+    assert not stream.push(replace(output((7, token_id), reason=FinishReason.STOP), stop_token_id=token_id))
     event = run(stream.next_event())
-    assert (event.finish_reason, event.stop_reason, event.token_ids) == ("stop", stop_token_id, (7, 5))
+    assert (event.finish_reason, event.stop_reason, event.token_ids) == ("stop", reason, (7, token_id))
+
+
+def test_a_repetition_is_the_reason_as_vllm_names_it(make_stream: MakeStream) -> None:
+    stream = make_stream()
+    assert not stream.push(output((7, 7), reason=FinishReason.REPETITION))
+    event = run(stream.next_event())
+    assert (event.finish_reason, event.stop_reason) == ("repetition", "repetition_detected")
 
 
 def test_logprobs_are_cut_with_the_tokens(make_stream: MakeStream, tokenizer: Tokenizer) -> None:

@@ -34,6 +34,7 @@ GOOD: Final[tuple[dict[str, Any], ...]] = (
     },
     {"structural_tag": {"format": {"type": "triggered_tags", "triggers": ["<"], "tags": [TAG]}}},
     {"structural_tag": {"format": {"type": "grammar", "grammar": 'root ::= "a"'}}},
+    {"json": {"type": "object", "properties": {"a": {"type": "string", "format": "password"}}}},
     {"structural_tag": {"format": {"type": "dispatch", "rules": [["a", {"type": "token", "token": "b"}]]}}},
 )
 WRONG: Final[tuple[tuple[dict[str, Any], str], ...]] = (

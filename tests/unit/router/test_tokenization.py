@@ -145,7 +145,7 @@ def test_truncation_and_padding_in_the_file_are_ignored(tmp_path: Path) -> None:
 
 def test_without_a_template_a_chat_is_refused(tmp_path: Path) -> None:
     tokenizer = make_tokenizer(tmp_path, chat_template=None)
-    assert not tokenizer.has_chat_template
+    assert tokenizer.chat_template is None
     with pytest.raises(InvalidRequestError, match="no chat template"):
         tokenizer.render_chat(talk(CHATS[0]))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from baton_core.errors import InvalidRequestError
+from baton_engine.models.module_view import module_view
 from baton_worker.controls.dotted_names import resolve_function
 from baton_worker.controls.engine_operations import ApplyModel, CallWorker, Profile, Sleep, WakeUp
 from baton_worker.controls.profiler import Profiler
@@ -40,7 +41,9 @@ class EngineControls:
                 self._engine.wake_up(tags)
                 return self._engine.is_sleeping
             case ApplyModel(function=function):
-                return resolve_function("func", function)(self._engine.loaded.runner.model)
+                loaded = self._engine.loaded
+                model = module_view(loaded.runner.model, loaded.config.architecture)
+                return resolve_function("func", function)(model)
             case CallWorker():
                 return self._call(command)
             case Profile(is_start=True, folder=folder, prefix=prefix):

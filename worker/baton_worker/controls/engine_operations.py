@@ -57,7 +57,7 @@ class ResetPrefixCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyModel:
-    """Call a function with each worker's model."""
+    """Call a function with each worker's model, as an `nn.Module`."""
 
     function: Callable[..., Any] | str
     """Or its dotted name, `package.module:function`."""

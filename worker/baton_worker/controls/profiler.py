@@ -13,6 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from baton_core.errors import InvalidRequestError
 
+_RANKS: Final = "dp0_pp0_tp0"
+"""The ranks of a worker as vLLM's names of traces have them; the process tells workers apart."""
 _is_tracing: Final = threading.Lock()
 """Held from start to stop: torch has one profiler in a process."""
 
@@ -39,7 +41,8 @@ class Profiler:
             raise InvalidRequestError("torch_profiler_dir", folder, f"{allowed} ({error})") from error
         if not _is_tracing.acquire(blocking=False):
             raise InvalidRequestError("start_profile", "called again", "stop_profile first")
-        self._path = Path(folder) / f"{prefix or 'baton'}-{os.getpid()}-{time.time_ns()}.pt.trace.json"
+        name = f"{prefix or 'baton'}_{_RANKS}.{os.getpid()}.{time.time_ns()}.pt.trace.json"
+        self._path = Path(folder) / name
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)

@@ -20,6 +20,7 @@ class Outputs:
         self._eos_token_ids = config.eos_token_ids
         self._max_model_len = config.max_model_len
         self._vocab_size = config.vocab_size
+        self._processes_all = config.has_batch_processors
 
     def rules(self, spec: RequestSpec) -> SamplingRules | None:
         """The rules that change a request's logits; None if tokens are sampled from them as they are.
@@ -36,7 +37,7 @@ class Outputs:
             params=params, bad_words=spec.bad_words, thinking=spec.thinking, ending_token_ids=ending
         )
         check_first_token(rules)
-        return rules if rules.is_needed else None
+        return rules if rules.is_needed or self._processes_all else None
 
     def ends_with_next(self, seq: Sequence) -> bool:
         """True if a sequence ends with its next token, whichever it is: a pinned one ends with its first."""
@@ -114,12 +115,11 @@ class Outputs:
             max_model_len=self._max_model_len,
             is_repeating=seq.is_repeating,
         )
-        is_eos = token_id in self._eos_token_ids and not params.ignore_eos
         return SequenceOutput(
             request_id=seq.seq_id.request_id,
             index=index,
             token_ids=(token_id,),
             finish_reason=reason,
-            stop_token_id=token_id if reason is FinishReason.STOP and not is_eos else None,
+            stop_token_id=token_id if reason is FinishReason.STOP else None,
             logprobs=logprobs,
         )

@@ -14,7 +14,7 @@ LONG_PROMPT_SHARE: Final = 0.04
 
 class SchedulingPolicy(StrEnum):
     FCFS = "fcfs"
-    """First come, first served; a request may have no priority."""
+    """First come, first served; priorities are ignored."""
     PRIORITY = "priority"
     """Lower values first, at the expense of running requests with higher ones; then first come."""
 

@@ -49,6 +49,8 @@ class WorkerConfig:
     """True if a step is planned while the one before it runs, where that needs none of its tokens."""
     logits_processors: frozenset[str] = frozenset()
     """Names that requests may ask for."""
+    has_batch_processors: bool = False
+    """True if the engine processes the logits of every request."""
 
     @property
     def paging(self) -> Paging:
@@ -72,14 +74,16 @@ class WorkerConfig:
             is_verified_by_checksum=self.is_verified_by_checksum,
         )
 
+    def priority_of(self, spec: RequestSpec) -> int:
+        """Return a request's priority at this worker: all are alike under fcfs."""
+        return 0 if self.scheduler.policy is SchedulingPolicy.FCFS else spec.priority
+
     def check(self, spec: RequestSpec) -> None:
         """Refuse what does not fit this model or this worker.
 
         Raises:
             InvalidRequestError: names the field, its value and what is allowed.
         """
-        if spec.priority and self.scheduler.policy is SchedulingPolicy.FCFS:
-            raise InvalidRequestError("priority", spec.priority, "0, under the scheduling policy fcfs")
         self._check_lengths(spec)
         for field_name, token_ids in _token_ids(spec):
             for token_id in (min(token_ids, default=0), max(token_ids, default=0)):

@@ -64,7 +64,7 @@ def new_request(
             root=root,
             arrival_s=now,
             state=SequenceState.PULLING if isinstance(command, Reserve) else SequenceState.WAITING,
-            priority=spec.priority,
+            priority=config.priority_of(spec),
             is_pinned=isinstance(command, Prefill),
             rules=rules,
             max_chunk_tokens=outputs.max_chunk_tokens(spec.params),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_router.http.chat.replies import (
@@ -104,7 +104,7 @@ class ChoiceWriter:
             logprobs=self._logprobs(delta),
             finish_reason=self._finish_reason(delta),
             stop_reason=UNSET if delta.finish_reason is None else delta.stop_reason,
-            token_ids=self._token_ids(delta),
+            token_ids=UNSET if (token_ids := self._token_ids(delta)) is None else token_ids,
         )
         is_empty = piece == ReplyDelta() and choice.logprobs is None and choice.token_ids is UNSET
         return None if is_empty and choice.finish_reason is None else choice
@@ -137,9 +137,9 @@ class ChoiceWriter:
             return None
         return chat_logprobs(delta.logprobs, self._tokenizer, names_ids=self._options.names_ids)
 
-    def _token_ids(self, delta: Delta) -> list[int] | UnsetType:
+    def _token_ids(self, delta: Delta) -> list[int] | None:
         is_shown = self._options.has_token_ids and not self._options.hides_reasoning
-        return list(delta.token_ids) if is_shown else UNSET
+        return list(delta.token_ids) if is_shown else None
 
 
 def _piece(deltas: Iterable[OutputDelta]) -> ReplyDelta:

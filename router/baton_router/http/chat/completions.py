@@ -58,13 +58,14 @@ class ChatReply:
         self._resume_token: str | UnsetType = generation.resume_tokens[0]
         reasoning = find_reasoning(
             call.state.settings.reasoning_parser,
-            plan.conversation.template_arguments,
+            call.state.settings.answers.chat.complete(plan.conversation).template_arguments,
             self._spec.prompt_token_ids,
             tokenizer,
         )
         self._writers: list[ChoiceWriter] = []
         self._counters: list[ReasoningCounter] = []
-        choice_options = _choice_options(body, plan, has_reasoning=reasoning is not None)
+        role = call.state.settings.answers.response_role
+        choice_options = _choice_options(body, plan, role, has_reasoning=reasoning is not None)
         for index in range(self._spec.params.n):
             parser = plan.tool_use.make_parser()
             if reasoning is not None:
@@ -121,8 +122,10 @@ class ChatReply:
         """Return the first chunks; the very first one has the prompt's details."""
         choices = [choice for writer in self._writers for choice in writer.openings()]
         chunks = [self._chunk([choice], 0) for choice in choices]
-        chunks[0].prompt_logprobs = self._prompt_logprobs(prompt_logprobs)
-        chunks[0].prompt_token_ids = self._prompt_token_ids()
+        if (logprobs := self._prompt_logprobs(prompt_logprobs)) is not None:
+            chunks[0].prompt_logprobs = logprobs
+        if (token_ids := self._prompt_token_ids()) is not None:
+            chunks[0].prompt_token_ids = token_ids
         return chunks
 
     def _chunk(self, choices: list[ChatChunkChoice], num_output_tokens: int) -> ChatChunk:
@@ -154,13 +157,13 @@ class ChatReply:
             usage.completion_tokens_details = CompletionTokensDetails(reasoning_tokens=num_tokens)
         return usage
 
-    def _prompt_logprobs(self, entries: Iterable[PositionLogprobs]) -> PromptLogprobs | UnsetType:
+    def _prompt_logprobs(self, entries: Iterable[PositionLogprobs]) -> PromptLogprobs | None:
         if self._spec.params.prompt_logprobs is None:
-            return UNSET
+            return None
         return prompt_logprobs_of(entries, self._tokenizer)
 
-    def _prompt_token_ids(self) -> list[int] | UnsetType:
-        return list(self._spec.prompt_token_ids) if self._body.return_token_ids else UNSET
+    def _prompt_token_ids(self) -> list[int] | None:
+        return list(self._spec.prompt_token_ids) if self._body.return_token_ids else None
 
     def _timings(self, finished: Finished | None) -> ReplyTimings | UnsetType:
         if finished is None or not self._body.include_timings:
@@ -168,10 +171,12 @@ class ChatReply:
         return ReplyTimings(**asdict(finished.timings))
 
 
-def _choice_options(body: ChatRequest, plan: ChatPlan, *, has_reasoning: bool) -> ChoiceOptions:
+def _choice_options(
+    body: ChatRequest, plan: ChatPlan, response_role: str, *, has_reasoning: bool
+) -> ChoiceOptions:
     conversation = plan.conversation
     last = conversation.messages[-1]
-    role = "assistant" if conversation.add_generation_prompt else last["role"]
+    role = response_role if conversation.add_generation_prompt else last["role"]
     is_continued = bool(body.echo) and last["role"] == role
     return ChoiceOptions(
         role=role,

@@ -34,8 +34,8 @@ class ReplyMessage(msgspec.Struct, kw_only=True):
     audio: None = None
     function_call: None = None
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
-    reasoning: str | msgspec.UnsetType | None = msgspec.UNSET
-    reasoning_content: str | msgspec.UnsetType | None = msgspec.UNSET
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     """The same as `reasoning`, under its older name."""
 
 
@@ -121,7 +121,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     """`stop`, `length`, `tool_calls` or `repetition`."""
     stop_reason: str | int | None
     """The stop string or stop token that ended it."""
-    token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    token_ids: list[int] | None = None
 
 
 class ChatCompletion(msgspec.Struct, kw_only=True):
@@ -135,8 +135,9 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     usage: Usage
     service_tier: None = None
     system_fingerprint: str | None = None
-    prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
-    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    prompt_logprobs: PromptLogprobs | None = None
+    prompt_token_ids: list[int] | None = None
+    kv_transfer_params: None = None
     timings: ReplyTimings | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -12,20 +12,19 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_router.http.chat.schemas import MAX_MESSAGES, ROLES, ChatMessage, ChatRequest, ChatTool
+from baton_router.http.answer_defaults import fill_in
+from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool
 from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
 from baton_router.http.sampling_fields import check_request, read_sampling
 from baton_router.process.http_settings import HttpSettings
 from baton_router.text.chat_template import Conversation
 
 _REFUSED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
-    "functions": ((), "nothing: tools has what the model may call"),
-    "function_call": ((), "nothing: tool_choice says what is called"),
+    "functions": (([],), "nothing: tools has what the model may call"),
+    "function_call": (("none", "auto"), "nothing: tool_choice says what is called"),
     "audio": ((), "nothing: answers are text"),
-    "modalities": ((["text"],), "['text']: answers are text"),
-    "prediction": ((), "nothing: answers are not predicted"),
+    "modalities": (([], ["text"]), "['text']: answers are text"),
     "web_search_options": ((), "nothing: the model searches nowhere"),
-    "service_tier": (("auto", "default"), "auto or default: there is one tier"),
 }
 """Fields that others know: values that ask for nothing, and what is allowed."""
 _SHORT: Final = SamplingParams().max_tokens
@@ -49,6 +48,8 @@ class ConversationFields(Protocol):
     def chat_template(self) -> str | None: ...
     @property
     def chat_template_kwargs(self) -> Mapping[str, Any] | None: ...
+    @property
+    def enable_thinking(self) -> bool | None: ...
     @property
     def reasoning_effort(self) -> str | None: ...
 
@@ -85,24 +86,24 @@ def release_conversation(body: ChatRequest) -> None:
 
 def _template_arguments(fields: ConversationFields) -> Mapping[str, Any]:
     """Return the further variables of the template; those of the client's own come first."""
-    own = fields.chat_template_kwargs or {}
-    if fields.reasoning_effort is None:
-        return own
-    is_thinking = fields.reasoning_effort != "none"
-    return {"enable_thinking": is_thinking, **own, "reasoning_effort": fields.reasoning_effort}
+    effort, is_thinking = fields.reasoning_effort, fields.enable_thinking
+    if is_thinking is None and effort is not None:
+        is_thinking = effort != "none"
+    return {
+        **({} if is_thinking is None else {"enable_thinking": is_thinking}),
+        **(fields.chat_template_kwargs or {}),
+        **({} if effort is None else {"reasoning_effort": effort}),
+    }
 
 
 def _read_message(name: str, message: ChatMessage) -> dict[str, Any]:
     role = message.role
-    if role not in ROLES:
-        raise InvalidRequestError(f"{name}.role", role, ", ".join(ROLES))
-    if message.content is None and role != "assistant":
-        raise InvalidRequestError(f"{name}.content", None, "text, or a list of parts of type text")
     for field, owner in (("tool_calls", "assistant"), ("tool_call_id", "tool")):
         if getattr(message, field) is not None and role != owner:
             raise InvalidRequestError(f"{name}.{field}", "given", f"in messages of role {owner} alone")
     read: dict[str, Any] = msgspec.to_builtins(message)
-    read.pop("annotations", None)
+    for field in ("annotations", "refusal"):
+        read.pop(field, None)
     read["content"] = "" if message.content is None else message.content
     if message.tool_calls:
         read["tool_calls"] = [
@@ -139,6 +140,9 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
         value = getattr(body, name)
         if value is not None and value not in neutral:
             raise InvalidRequestError(name, value, allowed)
+    fill_in(body, settings.answers)
+    if settings.answers.excludes_unused_tools and body.tool_choice == "none":
+        body.tools = None
     conversation = read_conversation(body)
     tool_use = read_tool_use(
         body, parser_name=settings.tool_call_parser, is_auto_enabled=settings.enable_auto_tool_choice
@@ -185,7 +189,10 @@ def _read_sampling(body: ChatRequest, tool_use: ToolUse) -> dict[str, Any]:
             raise InvalidRequestError(
                 "structured_outputs", "given", "nothing: tool_choice sets the structured output"
             )
-        sampling["structured_outputs"] = StructuredOutputsParams(json=schema)  # type: ignore[arg-type]  # made text
+        sampling["structured_outputs"] = StructuredOutputsParams(
+            json=schema,  # type: ignore[arg-type]  # made text
+            disable_any_whitespace=True,  # a weak model would fill the call with it
+        )
     return sampling
 
 

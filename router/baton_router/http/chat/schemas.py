@@ -13,7 +13,6 @@ from baton_router.http.sampling_fields import Fields, RequestFields
 
 MAX_MESSAGES: Final = 4096
 MAX_TOOLS: Final = 1024
-ROLES: Final = ("developer", "system", "user", "assistant", "tool")
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 
 
@@ -42,8 +41,8 @@ class ToolCallOfMessage(Fields, omit_defaults=True):
 class ChatMessage(Fields, omit_defaults=True):
     """A message of the conversation."""
 
-    role: Annotated[str, msgspec.Meta(extra_json_schema={"enum": list(ROLES)})]
-    """The speaker."""
+    role: _Name
+    """The speaker: developer, system, user, assistant, tool, or another that the chat template knows."""
     content: str | list[str | dict[str, Any]] | None = None
     """Text, or parts of type `text`."""
     name: str | None = None
@@ -56,14 +55,14 @@ class ChatMessage(Fields, omit_defaults=True):
     """The reasoning of an earlier reply."""
     reasoning: str | None = None
     """The same as `reasoning_content`, under its newer name."""
-    refusal: None = None
-    """Must be null."""
+    refusal: str | None = None
+    """Ignored: earlier replies carry it."""
     audio: None = None
     """Must be null."""
     function_call: None = None
     """Must be null: `tool_calls` takes its place."""
-    annotations: Annotated[list[Any], msgspec.Meta(max_length=0)] | None = None
-    """Must be null or empty."""
+    annotations: list[Any] | None = None
+    """Ignored: earlier replies carry it."""
 
 
 class FunctionDefinition(Fields, omit_defaults=True):
@@ -124,6 +123,8 @@ class ChatRequest(RequestFields):
     """A Jinja template instead of the model's; only where the operator trusts those of requests."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the template."""
+    enable_thinking: bool | None = None
+    """The same as in `chat_template_kwargs`, which comes first."""
     reasoning_effort: ReasoningEffort | None = None
     """For the template, which also gets `enable_thinking`: whether this is not `none`."""
     max_tokens: int | None = None
@@ -148,14 +149,14 @@ class ChatRequest(RequestFields):
     functions: Any = None
     """Refused: `tools` takes its place."""
     function_call: Any = None
-    """Refused: `tool_choice` takes its place."""
+    """Refused, but for none and auto: `tool_choice` takes its place."""
     audio: Any = None
     """Refused: replies are text."""
     modalities: Any = None
     """Refused, but for text."""
-    prediction: Any = None
-    """Refused: there are no predicted outputs."""
     web_search_options: Any = None
     """Refused: nothing is searched."""
-    service_tier: Any = None
-    """Must be auto or default."""
+    prediction: Any = None
+    """Ignored: replies are not predicted."""
+    verbosity: Any = None
+    """Ignored: the prompt says how long replies are to be."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
-from msgspec import UNSET
-
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_core.sessions.router_messages import RequestSpec
@@ -70,7 +68,7 @@ class ChoiceWriter:
             text=(echo or "") + text,
             finish_reason=delta.finish_reason,
             stop_reason=delta.stop_reason,
-            token_ids=list(token_ids) if options.has_token_ids else UNSET,
+            token_ids=list(token_ids) if options.has_token_ids else None,
         )
         if options.has_logprobs:
             shown = _Positions(token_ids=token_ids, entries=entries)

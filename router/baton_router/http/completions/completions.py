@@ -10,6 +10,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from baton_core.errors import InvalidRequestError
+from baton_router.http.answer_defaults import fill_in
 from baton_router.http.calls import Call
 from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, ShownPrompt
 from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
@@ -33,15 +34,7 @@ async def complete(call: Call[CompletionRequest]) -> None:
         RequestError: as `generating`.
     """
     body = call.body
-    check_request(body)
-    if body.suffix is not None:
-        raise InvalidRequestError("suffix", body.suffix, "nothing: text can only be continued at its end")
-    prompts = await call.read(_read_prompts, body.prompt)
-    body.prompt = ""
-    if len(prompts) * (body.n or 1) > MAX_SEQUENCES:
-        allowed = f"at most {MAX_SEQUENCES} sequences of all prompts together"
-        raise InvalidRequestError("n", f"{body.n} for {len(prompts)} prompts", allowed)
-    sampling = _read_sampling(body)
+    prompts, sampling = await read_completion(call)
     async with generating(call, generation_requests(call, body, prompts, sampling)) as generation:
         reply = _CompletionReply(call, prompts, generation)
         await reply.prepare()
@@ -49,6 +42,25 @@ async def complete(call: Call[CompletionRequest]) -> None:
             await call.stream(reply.chunks())
         else:
             await call.reply(await reply.whole())
+
+
+async def read_completion(call: Call[CompletionRequest]) -> tuple[list[Prompt], dict[str, Any]]:
+    """Return the prompts of a body, which releases them, and its sampling parameters.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+    """
+    body = call.body
+    check_request(body)
+    fill_in(body, call.state.settings.answers)
+    if body.suffix:
+        raise InvalidRequestError("suffix", body.suffix, "nothing: text can only be continued at its end")
+    prompts = await call.read(_read_prompts, body.prompt)
+    body.prompt = ""
+    if len(prompts) * (body.n or 1) > MAX_SEQUENCES:
+        allowed = f"at most {MAX_SEQUENCES} sequences of all prompts together"
+        raise InvalidRequestError("n", f"{body.n} for {len(prompts)} prompts", allowed)
+    return prompts, _read_sampling(body)
 
 
 def _read_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:

@@ -46,9 +46,9 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     """The stop string or stop token that ended it."""
-    token_ids: list[int] | UnsetType = UNSET
-    prompt_token_ids: list[int] | UnsetType = UNSET
-    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class Completion(msgspec.Struct, kw_only=True):
@@ -62,5 +62,6 @@ class Completion(msgspec.Struct, kw_only=True):
     system_fingerprint: str
     usage: Usage | UnsetType | None = UNSET
     """Usage; in chunks, where it is requested, null but in the last one."""
+    kv_transfer_params: None = None
     resume_token: str | UnsetType = UNSET
     """Token in the first chunk of each prompt, with which a broken stream resumes at any router."""

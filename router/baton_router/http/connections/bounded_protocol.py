@@ -91,7 +91,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         sock: socket.socket | None = transport.get_extra_info("socket")
-        if sock is not None:
+        if sock is not None and sock.family is not socket.AF_UNIX:
             # The kernel notices who takes nothing, also of what waits in its own buffers.
             stall_ms = int(1e3 * self._limits.stall_timeout_s)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Callable
 from typing import Final
@@ -32,9 +33,11 @@ class HalfClosed:
         self._can_probe = can_probe
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket = transport.get_extra_info("socket")
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
+        self._is_unix = self._socket.family is socket.AF_UNIX
+        if not self._is_unix:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_S)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _KEEPALIVE_S)
         self._num_checks = 0
         self._has_probed = False
         self._timer = self._loop.call_later(_CHECK_EVERY_S, self._check)
@@ -42,8 +45,15 @@ class HalfClosed:
     def stop(self) -> None:
         self._timer.cancel()
 
+    def _is_gone(self) -> bool:
+        if not self._is_unix:
+            return self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE
+        poll = select.poll()
+        poll.register(self._socket, 0)  # a Unix socket that its peer has closed always reports a hang-up
+        return bool(poll.poll(0))
+
     def _check(self) -> None:
-        if self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_CLOSE:
+        if self._is_gone():
             self._transport.abort()
             return
         self._num_checks += 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, cast
 
@@ -18,6 +19,7 @@ from baton_router.http.connections.bounded_protocol import BoundedProtocol
 from baton_router.http.connections.open_connections import OpenConnections
 from baton_router.process.http_settings import ConnectionLimits
 from baton_service.tcp import listen_at
+from baton_service.unix_listener import listen_at_path
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
@@ -44,6 +46,21 @@ def listen(host: str, port: int) -> list[socket.socket]:
         return listeners
 
 
+def listen_on(path: str) -> socket.socket:
+    """Listen at a Unix socket; one that nobody serves any more is replaced.
+
+    Raises:
+        InvalidConfigError: the path cannot be bound; the message names the flag and what is allowed.
+    """
+    try:
+        return listen_at_path(path)
+    except OSError as error:
+        raise InvalidConfigError(
+            f"--uds is {path!r}, which cannot be bound ({error.strerror or error}); "
+            "allowed: a path in a folder to write to, where no other server listens"
+        ) from None
+
+
 def _addresses(host: str, port: int) -> list[str]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
@@ -60,6 +77,7 @@ class HttpServer:
         self._listeners: list[socket.socket] = []
         self._server: uvicorn.Server | None = None
         self._acceptor: Acceptor | None = None
+        self._path = ""
         self.port = 0
         """The bound port."""
 
@@ -71,6 +89,15 @@ class HttpServer:
         """
         self._listeners = listen(host, port)
         self.port = self._listeners[0].getsockname()[1]
+
+    def bind_path(self, path: str) -> None:
+        """Take a Unix socket in the place of a port, as `bind`.
+
+        Raises:
+            InvalidConfigError: it cannot be taken.
+        """
+        self._listeners = [listen_on(path)]
+        self._path = path
 
     async def start(
         self, app: ASGIApp, *, root_path: str, limits: ConnectionLimits, tls: ssl.SSLContext | None = None
@@ -112,6 +139,9 @@ class HttpServer:
 
     async def stop(self, within_s: float) -> None:
         """Close idle connections, give running calls `within_s` to end, then cut them off."""
+        if self._path:
+            with suppress(FileNotFoundError):
+                os.unlink(self._path)
         if self._server is None or self._acceptor is None:
             for listener in self._listeners:
                 listener.close()

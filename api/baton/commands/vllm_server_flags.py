@@ -1,0 +1,121 @@
+"""Flags of `vllm serve` that are no engine arguments and set nothing here: taken or refused, and why.
+
+The engine arguments of this kind are in `baton.config.fixed_engine_args`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from baton.config.fixed_engine_args import Fixed
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A flag whose every value changes nothing."""
+
+    reason: str
+    is_switch: bool = True
+
+
+TAKEN: Final[Mapping[str, Taken]] = {
+    "--disable-log-stats": Taken("a router logs no figures; /metrics has them"),
+    "--uvicorn-log-level": Taken("uvicorn logs nothing here; --log-level sets all lines", is_switch=False),
+    "--disable-uvicorn-access-log": Taken("there is no access log"),
+    "--disable-access-log-for-endpoints": Taken("there is no access log", is_switch=False),
+    "--enable-prompt-tokens-details": Taken("usage always has prompt_tokens_details"),
+    "--enable-server-load-tracking": Taken("/load is always served"),
+    "--enable-request-id-headers": Taken("every answer has x-request-id"),
+    "--enable-offline-docs": Taken("/docs needs no other host"),
+    "--disable-frontend-multiprocessing": Taken("the router is always a process of its own"),
+    "--log-error-stack": Taken("a failure of Baton's own is always logged with its stack"),
+    "--enable-log-deltas": Taken("answers are not logged"),
+    "--h11-max-header-count": Taken("headers are bounded by --max-header-bytes", is_switch=False),
+    "--enable-flash-late-interaction": Taken("models that pool are not supported"),
+    "--cohere-is-reasoning-model": Taken("there are no routes of Cohere"),
+}
+_ROUTERS: Final = "a router is one process; for more, start baton router with --redis"
+_ADAPTERS: Final = "adapters are not supported"
+_PARALLEL: Final = (
+    "there is no data parallelism within a model; --prefill-workers, --decode-workers and --mixed add workers"
+)
+_FINGERPRINT: Final = "system_fingerprint is baton- and the version"
+SERVER_FIXED: Final[dict[str, Fixed]] = {
+    "--api-server-count": Fixed((1,), _ROUTERS),
+    "--headless": Fixed(
+        (False,), "workers without a router are baton prefill-worker, decode-worker, mixed-worker"
+    ),
+    "--grpc": Fixed((False,), "gRPC is served beside HTTP, at --grpc-port"),
+    "--lora-modules": Fixed((None,), _ADAPTERS),
+    "--prompt-adapters": Fixed((None,), _ADAPTERS),
+    "--tool-server": Fixed((None,), "the server calls no tools; clients run those of tool_calls"),
+    "--log-config-file": Fixed((None,), "lines go to standard error; --log-format and --log-level set them"),
+    "--enable-log-outputs": Fixed((False,), "answers are not logged; --enable-log-requests logs requests"),
+    "--enable-ssl-refresh": Fixed(
+        (False,), "a certificate is read once; restart to renew it, requests migrate"
+    ),
+    "--enable-per-request-metrics": Fixed((False,), "include_timings in a request asks for its timings"),
+    "--fingerprint-mode": Fixed(("full",), _FINGERPRINT),
+    "--fingerprint-value": Fixed((None,), _FINGERPRINT),
+    "--cohere-format": Fixed(("cmd4",), "there are no routes of Cohere"),
+    "--sse-keep-alive-interval": Fixed((0,), "streams have no comments between their chunks"),
+    "--data-parallel-supervisor-port": Fixed((9256,), _PARALLEL),
+    "--dp-supervisor-probe-interval-s": Fixed((5.0,), _PARALLEL),
+    "--dp-supervisor-probe-timeout-s": Fixed((5.0,), _PARALLEL),
+    "--dp-supervisor-probe-failure-threshold": Fixed((3,), _PARALLEL),
+}
+"""Flags of vLLM's server with one value."""
+OTHER_NAMES: Final[dict[str, str]] = {
+    "--disable-log-requests": "--no-enable-log-requests",
+    "--no-disable-log-requests": "--enable-log-requests",
+    "--system-prompt": "--system",
+    "--h11-max-incomplete-event-size": "--max-header-bytes",
+}
+"""Flags of vLLM's commands that Baton has under other names."""
+SHORT_FLAGS: Final[dict[str, str]] = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dpn": "--data-parallel-rank",
+    "-dpr": "--data-parallel-start-rank",
+    "-dpl": "--data-parallel-size-local",
+    "-dpa": "--data-parallel-address",
+    "-dpp": "--data-parallel-rpc-port",
+    "-dpb": "--data-parallel-backend",
+    "-dph": "--data-parallel-hybrid-lb",
+    "-dpe": "--data-parallel-external-lb",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "-pcp": "--prefill-context-parallel-size",
+    "-dcp": "--decode-context-parallel-size",
+    "-ep": "--enable-expert-parallel",
+    "-n": "--nnodes",
+    "-r": "--node-rank",
+    "-q": "--quantization",
+    "-ac": "--attention-config",
+    "-cc": "--compilation-config",
+    "-sc": "--speculative-config",
+    "-asc": "--api-server-count",
+    "-O": "--optimization-level",
+}
+"""Short forms of `vllm serve`."""
+CLIENT_SHORT_FLAGS: Final[dict[str, str]] = {"-q": "--quick"}
+"""Short forms of `vllm chat` and `vllm complete`."""
+REFUSED_COMMANDS: Final[Mapping[str, str]] = {
+    "run-batch": "files of requests are not supported yet; send each line's body to baton serve",
+    "launch": "parts are started by baton router, prefill-worker, decode-worker and mixed-worker",
+    "bench startup": "time baton serve until its line `serving`",
+    "bench mm-processor": "models of text alone are supported",
+    "bench iterations": "baton bench latency measures steps of one batch",
+    "bench sweep serve": (
+        "baton bench sweep measures a running server at --request-rates and --max-concurrencies; start one "
+        "with baton serve for each set of its flags"
+    ),
+    "bench sweep serve_sla": "baton bench sweep --goodput counts requests within limits at each rate",
+    "bench sweep serve_workload": "baton bench sweep measures a running server at --request-rates",
+    "bench sweep startup": "time baton serve until its line `serving`",
+    "bench sweep plot": "baton bench sweep --plot FILE draws what it measures",
+    "bench sweep plot_pareto": "baton bench sweep --plot FILE draws what it measures",
+}
+"""Commands of vLLM's that Baton does not have, and what to do instead."""

@@ -1,0 +1,76 @@
+"""POST /v1/chat/completions/render and /v1/completions/render: what would be generated, without a worker.
+
+A reply, or each of its items, is a body of `/inference/v1/generate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_router.http.calls import Call
+from baton_router.http.chat.request import chat_names, read_chat, release_conversation
+from baton_router.http.chat.schemas import ChatRequest
+from baton_router.http.completions.completions import read_completion
+from baton_router.http.completions.schemas import CompletionRequest
+from baton_router.http.generate import GenerateRequest, TokenSampling
+from baton_router.http.response_format import StructuredOutputs
+from baton_router.http.sampling_fields import RequestFields, generation_requests
+from baton_router.text.prompts import Prompt
+
+
+async def render_chat(call: Call[ChatRequest]) -> None:
+    """Reply with the prompt of a conversation.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+        RequestError: as `GenerationService.prepare`.
+    """
+    body, state = call.body, call.state
+    with chat_names(body):
+        plan = await call.read(read_chat, body, state.settings, state.service.model.sampling_defaults)
+        release_conversation(body)
+        (rendered,) = await _render(call, body, [plan.conversation], plan.sampling)
+    await call.reply(rendered)
+
+
+async def render_completion(call: Call[CompletionRequest]) -> None:
+    """Reply with each prompt of a completion.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+        RequestError: as `GenerationService.prepare`.
+    """
+    prompts, sampling = await read_completion(call)
+    await call.reply(await _render(call, call.body, prompts, sampling))
+
+
+async def _render(
+    call: Call[Any], body: RequestFields, prompts: Sequence[Prompt], sampling: Mapping[str, Any]
+) -> list[GenerateRequest]:
+    requests = generation_requests(call, body, prompts, sampling)
+    specs = [(await call.state.service.prepare(request)).accepted.spec for request in requests]
+    call.release_body()
+    fields = {name: getattr(body, name) for name in GenerateRequest.__struct_fields__ if hasattr(body, name)}
+    shared = GenerateRequest(**{**fields, "token_ids": [], "sampling_params": _as_fields(sampling)})
+    return [
+        msgspec.structs.replace(shared, request_id=spec.request_id, token_ids=list(spec.prompt_token_ids))
+        for spec in specs
+    ]
+
+
+def _as_fields(sampling: Mapping[str, Any]) -> TokenSampling:
+    """Return sampling parameters as `/inference/v1/generate` takes them."""
+    values = dict(sampling)
+    structured = values.get("structured_outputs")
+    if isinstance(structured, StructuredOutputsParams):
+        names = (structured.kind, "disable_any_whitespace")
+        values["structured_outputs"] = StructuredOutputs(
+            **{name: getattr(structured, name) for name in names}
+        )
+    if "extra_args" in values:
+        values["vllm_xargs"] = values.pop("extra_args")
+    return TokenSampling(**values)

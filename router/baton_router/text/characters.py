@@ -1,0 +1,78 @@
+"""Characters of bytes that come in pieces, and texts of tokens that may be a part of a character."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+from collections.abc import Callable
+from typing import Final
+
+from baton_core.requests.logprobs import PositionLogprobs
+
+REPLACEMENT: Final = "\ufffd"
+_REPLACEMENT_BYTES: Final = REPLACEMENT.encode()
+_Utf8: Final = getincrementaldecoder("utf-8")
+
+
+class CharacterStream:
+    """Bytes in, complete characters out.
+
+    Broken bytes are U+FFFD once a character follows them, as in text decoded at once; at the end of the text
+    they are left out, which is where bytes that end no character mostly are.
+    """
+
+    def __init__(self) -> None:
+        self._decoder = _Utf8("replace")
+        self._num_broken = 0
+        """Replaced bytes that no character has followed yet."""
+        self._last_bytes = b""
+
+    def push(self, data: bytes) -> str:
+        """Take the next bytes; return the characters that can be shown."""
+        text = self._decoder.decode(data)
+        self._last_bytes = (self._last_bytes + data)[-len(_REPLACEMENT_BYTES) :]
+        shown = _without_broken_end(text, self._last_bytes)
+        num_before, self._num_broken = self._num_broken, len(text) - len(shown)
+        if not shown:
+            self._num_broken += num_before
+            return ""
+        return REPLACEMENT * num_before + shown
+
+    @property
+    def pending(self) -> bytes:
+        """The bytes of a character that is not complete."""
+        return self._decoder.getstate()[0]
+
+
+class TokenTexts:
+    """The texts of the tokens at the positions of one sequence, in their order.
+
+    A token that is a part of a character has no text, but the last part has the whole character, whose
+    beginning is in the tokens at the positions before. So vLLM's `decoded_token` is.
+
+    Args:
+        text_of: the text of one token.
+        bytes_of: its bytes.
+    """
+
+    def __init__(self, text_of: Callable[[int], str], bytes_of: Callable[[int], bytes]) -> None:
+        self._text_of = text_of
+        self._bytes_of = bytes_of
+        self._characters = CharacterStream()
+
+    def read(self, entry: PositionLogprobs) -> list[str]:
+        """Return the texts of the tokens of the next position."""
+        texts = [self._text(token_id) for token_id in entry.token_ids]
+        self._characters.push(self._bytes_of(entry.token_ids[0]))
+        return texts
+
+    def _text(self, token_id: int) -> str:
+        text = self._text_of(token_id)
+        if not text.endswith(REPLACEMENT):
+            return text
+        data = self._characters.pending + self._bytes_of(token_id)
+        return _without_broken_end(_Utf8("replace").decode(data), data)
+
+
+def _without_broken_end(text: str, data: bytes) -> str:
+    """Drop what broken bytes became at the end of `text`, which ends with what `data` spells."""
+    return text if data.endswith(_REPLACEMENT_BYTES) else text.rstrip(REPLACEMENT)
