@@ -1,0 +1,38 @@
+"""Items that differ on purpose: why, and how to have the other behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+DECISIONS: Final[Mapping[str, str]] = {
+    "block_size": "32 tokens serve a CPU and a GPU alike; `--block-size 16` is vLLM's on a GPU",
+    "gpu_memory_utilization": (
+        "other processes' memory is not counted as the engine's; `--kv-cache-memory-bytes` says the size"
+    ),
+    "max_model_len": (
+        "a model whose context is longer than the KV cache serves what fits, and the log says so; with "
+        "`--max-model-len` a length that does not fit is an error"
+    ),
+    "max_num_batched_tokens": "small chunks delay running sequences less; `--max-num-batched-tokens` sets it",
+    "max_num_seqs": "a fleet adds workers instead; `--max-num-seqs` sets more",
+    "logprob_token_ids": "a rank is the one among all tokens, as in `logprobs`; the list's order is its own",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": (
+        "nothing is there to turn off: `LLM` is in one process, unless `prefill_workers` or `decode_workers` "
+        "give it others"
+    ),
+    "serve: address": (
+        "a server without a key is for its own machine; `--host 0.0.0.0` listens on all interfaces, and "
+        "`baton as-vllm vllm serve` does"
+    ),
+    "serve: processes": (
+        "prefill and decode are apart; `--mixed 1 --prefill-workers 0 --decode-workers 0` is one engine, and "
+        "`baton as-vllm vllm serve` has one"
+    ),
+}
+"""By the item's name; a flag has the decision of its field."""
+
+
+def decision_of(item: str) -> str:
+    """Return why an item differs, and nothing for one that must not."""
+    return DECISIONS.get(item) or DECISIONS.get(item.removeprefix("--").replace("-", "_"), "")

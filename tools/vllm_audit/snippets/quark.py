@@ -1,0 +1,6 @@
+"""The example of a checkpoint that quark has quantized."""
+
+from vllm import LLM, SamplingParams
+
+llm = LLM(model="facebook/opt-125m", kv_cache_dtype="fp8", quantization="quark")
+llm.generate(["Hello"], SamplingParams(temperature=0.8, top_p=0.95))
