@@ -33,22 +33,25 @@ class Engines:
     logs: Path
 
     def offline(self, engine: str) -> OfflineEngine:
-        command = [*self._python(engine), "-m", "bench.peer.offline_engine", "--engine", engine]
+        command = [*self.python(engine), "-m", "bench.peer.offline_engine", "--engine", engine]
         command += ["--model", self._model(engine), "--dtype", self.dtype, "--kv-bytes", str(KV_BYTES)]
         if self.quantization and engine == "baton":
             command += ["--quantization", self.quantization]
-        environment = self._vllm_environment(sorted(os.sched_getaffinity(0))) if engine == "vllm" else {}
-        return OfflineEngine(engine, command, log=self._log(f"{engine}-offline"), environment=environment)
+        log = self._log(f"{engine}-offline")
+        return OfflineEngine(engine, command, log=log, environment=self.environment(engine))
 
-    def serve(self, engine: str) -> tuple[list[EngineProcess], Client]:
-        """Start a server of one engine with all cores."""
+    def environment(self, engine: str) -> dict[str, str]:
+        """Variables of an engine that has all cores."""
+        return self._vllm_environment(sorted(os.sched_getaffinity(0))) if engine == "vllm" else {}
+
+    def serve(self, engine: str, *more: str) -> tuple[list[EngineProcess], Client]:
+        """Start a server of one engine with all cores, and with `more` flags."""
         port = free_port()
         if engine == "baton":
-            process = self._baton_server(
-                port, "--mixed", "1", "--prefill-workers", "0", "--decode-workers", "0"
-            )
+            one = ("--mixed", "1", "--prefill-workers", "0", "--decode-workers", "0")
+            process = self._baton_server(port, *one, *more)
         else:
-            process = self._vllm_server("vllm-serve", port, sorted(os.sched_getaffinity(0)))
+            process = self._vllm_server("vllm-serve", port, sorted(os.sched_getaffinity(0)), *more)
         return [process], Client(port, RUN_WITHIN_S)
 
     def serve_pair(self, engine: str) -> tuple[list[EngineProcess], Client | PairClient]:
@@ -93,7 +96,8 @@ class Engines:
     def _peer(self) -> Path:
         return self.peer_folder / "bin" / "peer"
 
-    def _python(self, engine: str) -> list[str]:
+    def python(self, engine: str) -> list[str]:
+        """The interpreter of an engine's environment."""
         return [str(self._peer), "python"] if engine == "vllm" else [sys.executable]
 
     def _model(self, engine: str) -> str:

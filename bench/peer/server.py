@@ -22,7 +22,7 @@ class Client:
 
     def __init__(self, port: int, within_s: float) -> None:
         """`within_s` is the longest silence that is waited through."""
-        self._port = port
+        self.port = port
         self._within_s = within_s
 
     def stream(self, prompt: Sequence[int], num_tokens: int, **fields: Any) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Client:
     ) -> http.client.HTTPResponse:
         body = {"model": MODEL_NAME, "prompt": list(prompt), "max_tokens": num_tokens, "temperature": 0.0}
         body |= {"ignore_eos": True, "return_token_ids": True, **fields}
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=self._within_s)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self._within_s)
         headers = {"Content-Type": "application/json", "Connection": "close"}
         try:
             connection.request("POST", "/v1/completions", json.dumps(body), headers)

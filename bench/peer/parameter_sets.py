@@ -1,0 +1,131 @@
+"""Sets of sampling parameters that Baton and vLLM are asked the same prompts with. All are deterministic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+PROMPTS: Final[tuple[str, ...]] = ("The os module", "def main():\n", "Grüße, 世界! 🙂")
+FORCED: Final = 42
+_OTHERS: Final = [7, 42, 99, 150]
+_SCHEMA: Final = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"enum": ["x", "y"]}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+_GRAMMAR: Final = 'root ::= "yes" | "no" | "perhaps"'
+_REPETITION: Final = {"max_pattern_size": 2, "min_pattern_size": 1, "min_count": 3}
+
+PARAMETER_SETS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "greedy": {},
+    "max_tokens 1": {"max_tokens": 1},
+    "max_tokens 48": {"max_tokens": 48},
+    "min_tokens": {"min_tokens": 8},
+    "ignore_eos": {"ignore_eos": True, "max_tokens": 32},
+    "end token at once": {"logit_bias": {2: 100.0}},
+    "end token later": {"logit_bias": {2: 100.0}, "min_tokens": 3},
+    "end token ignored": {"logit_bias": {2: 100.0}, "ignore_eos": True, "max_tokens": 4},
+    "end token shown": {"logit_bias": {2: 100.0}, "skip_special_tokens": False},
+    "another end token": {"logit_bias": {0: 100.0}},
+    "stop a letter": {"stop": ["e"]},
+    "stop one of several": {"stop": ["zz", "t", "o"]},
+    "stop text": {"stop": "a"},
+    "stop across tokens": {"stop": ["s a"], "max_tokens": 32},
+    "stop is shown": {"stop": ["e"], "include_stop_str_in_output": True},
+    "stop after min_tokens": {"stop": ["e"], "min_tokens": 6},
+    "stop with logprobs": {"stop": ["e"], "logprobs": 1},
+    "stop_token_ids": {"logit_bias": {FORCED: 100.0}, "stop_token_ids": [FORCED]},
+    "stop_token_ids among others": {"stop_token_ids": list(range(100, 400))},
+    "stop_token_ids and min_tokens": {"stop_token_ids": list(range(100, 400)), "min_tokens": 4},
+    "stop_token_ids shown": {"stop_token_ids": list(range(100, 400)), "include_stop_str_in_output": True},
+    "logprobs 0": {"logprobs": 0},
+    "logprobs 1": {"logprobs": 1},
+    "logprobs 5": {"logprobs": 5},
+    "logprobs 20": {"logprobs": 20},
+    "prompt_logprobs 0": {"prompt_logprobs": 0},
+    "prompt_logprobs 1": {"prompt_logprobs": 1},
+    "prompt_logprobs 5": {"prompt_logprobs": 5},
+    "prompt_logprobs and logprobs": {"prompt_logprobs": 2, "logprobs": 2},
+    "flat_logprobs": {"logprobs": 2, "flat_logprobs": True},
+    "flat_logprobs of prompts": {"prompt_logprobs": 2, "flat_logprobs": True},
+    "logprob_token_ids": {"logprobs": 4, "logprob_token_ids": _OTHERS},
+    "presence_penalty": {"presence_penalty": 1.5, "max_tokens": 24},
+    "presence_penalty below 0": {"presence_penalty": -1.5, "max_tokens": 24},
+    "frequency_penalty": {"frequency_penalty": 1.5, "max_tokens": 24},
+    "frequency_penalty below 0": {"frequency_penalty": -1.5, "max_tokens": 24},
+    "repetition_penalty": {"repetition_penalty": 1.3, "max_tokens": 24},
+    "repetition_penalty below 1": {"repetition_penalty": 0.7, "max_tokens": 24},
+    "repetition_penalty 3": {"repetition_penalty": 3.0, "max_tokens": 24},
+    "all penalties": {
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+        "repetition_penalty": 1.1,
+        "max_tokens": 24,
+    },
+    "penalties with logprobs": {"repetition_penalty": 1.3, "logprobs": 3},
+    "logit_bias up": {"logit_bias": {FORCED: 100.0}, "max_tokens": 4},
+    "logit_bias down": {"logit_bias": dict.fromkeys(range(200, 400), -100.0)},
+    "logit_bias small": {"logit_bias": {FORCED: 1.5, 99: -0.5}},
+    "logit_bias 200": {"logit_bias": {FORCED: 200.0}, "max_tokens": 4},
+    "logit_bias with logprobs": {"logit_bias": {FORCED: 5.0}, "logprobs": 3},
+    "allowed_token_ids": {"allowed_token_ids": _OTHERS},
+    "allowed_token_ids of one": {"allowed_token_ids": [FORCED]},
+    "allowed_token_ids with logprobs": {"allowed_token_ids": _OTHERS, "logprobs": 3},
+    "bad_words": {"bad_words": [" the", "a", " module"]},
+    "bad_words of several tokens": {"bad_words": ["os path", " is a", "the file"]},
+    "top_k 1": {"temperature": 1.0, "top_k": 1, "seed": 1},
+    "top_p tiny": {"temperature": 1.0, "top_p": 1e-6, "seed": 1},
+    "min_p 1": {"temperature": 1.0, "min_p": 1.0, "seed": 1},
+    "top_k 1, n 2": {"temperature": 1.0, "top_k": 1, "n": 2},
+    "n 2, greedy": {"n": 2},
+    "detokenize off": {"detokenize": False},
+    "special tokens shown": {"skip_special_tokens": False},
+    "spaces_between_special_tokens off": {
+        "skip_special_tokens": False,
+        "spaces_between_special_tokens": False,
+        "allowed_token_ids": [1, 2],
+        "ignore_eos": True,
+        "max_tokens": 3,
+    },
+    "special tokens hidden": {"allowed_token_ids": [1, 2], "ignore_eos": True, "max_tokens": 3},
+    "choice": {"structured_outputs": {"choice": ["yes", "no"]}},
+    "choice with logprobs": {"structured_outputs": {"choice": ["yes", "no"]}, "logprobs": 3},
+    "regex": {"structured_outputs": {"regex": "[a-c]{3}[0-9]{2}"}},
+    "json schema": {
+        "structured_outputs": {"json": _SCHEMA, "disable_any_whitespace": True},
+        "max_tokens": 48,
+    },
+    "grammar": {"structured_outputs": {"grammar": _GRAMMAR}},
+    "structured with penalties": {
+        "structured_outputs": {"regex": "[a-c]{6}"},
+        "frequency_penalty": 1.5,
+    },
+    "repetition_detection": {"allowed_token_ids": [FORCED], "repetition_detection": _REPETITION},
+    "half characters": {"logit_bias": {125: 100.0}, "max_tokens": 3},
+    "half characters with logprobs": {"logit_bias": {125: 100.0}, "max_tokens": 3, "logprobs": 2},
+    "extra_args": {"extra_args": {"a": 1}},
+    "max_tokens of none": {"max_tokens": None, "stop_token_ids": list(range(100, 400))},
+    "temperature 3": {"temperature": 3.0, "top_k": 1},
+    "text keys in logit_bias": {"logit_bias": {str(FORCED): 100.0}, "max_tokens": 2},
+}
+"""By name; what a set leaves out is `temperature` 0 and `max_tokens` 16."""
+REFUSED_SETS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "n 0": {"n": 0},
+    "temperature below 0": {"temperature": -1.0},
+    "top_p 0": {"top_p": 0.0},
+    "top_p 2": {"top_p": 2.0},
+    "top_k below -1": {"top_k": -2},
+    "min_p 2": {"min_p": 2.0},
+    "max_tokens 0": {"max_tokens": 0},
+    "min_tokens over max_tokens": {"min_tokens": 20, "max_tokens": 10},
+    "logprobs below -1": {"logprobs": -2},
+    "logprobs 30": {"logprobs": 30},
+    "presence_penalty 3": {"presence_penalty": 3.0},
+    "repetition_penalty 0": {"repetition_penalty": 0.0},
+    "empty stop": {"stop": [""]},
+    "allowed_token_ids of none": {"allowed_token_ids": []},
+    "a token out of range": {"allowed_token_ids": [10**6]},
+    "logit_bias out of range": {"logit_bias": {10**6: 1.0}},
+}
+"""Sets that both refuse."""
