@@ -101,7 +101,7 @@ def test_nothing_is_taken_without_weights(llm: LLM) -> None:
 def test_other_levels_modes_and_tags_are_refused(llm: LLM) -> None:
     for call, said in (
         (lambda: llm.sleep(3), "level is 3; allowed: 0, 1, 2"),
-        (lambda: llm.sleep(1, mode="keep"), "mode is 'keep'; allowed: abort, wait"),
+        (lambda: llm.sleep(1, mode="keep"), "mode is 'keep'; allowed: abort, wait .level 0 keeps requests"),
         (lambda: llm.sleep(0, mode="drop"), "mode is 'drop'; allowed: abort, wait, keep"),
         (lambda: llm.wake_up(["cache"]), "tags is 'cache'; allowed: weights, kv_cache, scheduling"),
     ):

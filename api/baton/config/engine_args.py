@@ -74,7 +74,11 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         choices=("auto", "float32", "bfloat16", "float16", "float", "half"),
     )
     quantization: str | None = arg(
-        str, None, "quantization of linear layers on a CPU: 8-bit weights and activations", choices=("int8",)
+        str,
+        None,
+        "quantization of linear layers on a CPU: 8-bit weights and activations",
+        choices=("int8",),
+        reason="weights that are stored quantized cannot be read yet",
     )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(

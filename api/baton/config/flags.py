@@ -72,6 +72,8 @@ class Flag:
     suffixes: Suffixes | None = None
     nargs: str | None = None
     metavar: str | None = None
+    reason: str = ""
+    """Why there are no other choices."""
 
     @property
     def field(self) -> str:
@@ -81,7 +83,7 @@ class Flag:
     def allowed(self) -> str:
         """The allowed values, in words."""
         if self.choices is not None:
-            return ", ".join(self.choices)
+            return ", ".join(self.choices) + (f" ({self.reason})" if self.reason else "")
         if self.pattern is not None:
             return self.pattern.words
         low = "" if self.low == -math.inf else f" {'over' if self.is_low_open else 'from'} {self.low}"

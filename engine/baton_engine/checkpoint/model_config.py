@@ -74,4 +74,5 @@ def read_checkpoint_dtype(fields: ConfigFields) -> str:
 def refuse_quantized(fields: ConfigFields) -> None:
     """Raise InvalidModelError for weights that are stored quantized."""
     if fields.raw("quantization_config") is not None:
-        raise fields.refuse("quantization_config", fields.raw("quantization_config"), "unquantized weights")
+        allowed = "unquantized weights (those that are stored quantized cannot be read yet)"
+        raise fields.refuse("quantization_config", fields.raw("quantization_config"), allowed)

@@ -124,7 +124,7 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
     [
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2; allowed: 1 (one device computes a model"),
         ({"enable_lora": True}, "enable_lora is True; allowed: False (adapters are not supported)"),
-        ({"quantization": "awq"}, "quantization is 'awq'; allowed: int8"),
+        ({"quantization": "awq"}, "quantization is 'awq'; allowed: int8 (weights that are stored quantized"),
         ({"quantization_param_path": "a"}, "quantization_param_path is 'a'; allowed: None (weights are"),
         ({"trust_remote_code": True}, "trust_remote_code is True; allowed: False (code from model folders"),
         ({"enable_chunked_prefill": False}, "enable_chunked_prefill is False; allowed: None or True"),

@@ -234,7 +234,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"eos_token_id": [-1]}, "eos_token_id is [-1]"),
     (
         {"quantization_config": {"bits": 4}},
-        "quantization_config is {'bits': 4}; allowed: unquantized weights",
+        "quantization_config is {'bits': 4}; allowed: unquantized weights (those that are stored quantized",
     ),
     (
         {

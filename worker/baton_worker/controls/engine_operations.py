@@ -34,8 +34,10 @@ class Sleep:
             InvalidRequestError: naming what can.
         """
         allowed = SLEEP_MODES if self.level == 0 else SLEEP_MODES[:2]
-        if mode not in allowed:
-            raise InvalidRequestError("mode", mode, ", ".join(allowed))
+        if mode in allowed:
+            return
+        why = " (level 0 keeps requests; the others give up their KV cache)" if mode in SLEEP_MODES else ""
+        raise InvalidRequestError("mode", mode, ", ".join(allowed) + why)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
