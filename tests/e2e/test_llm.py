@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from baton import LLM, RequestOutput, SamplingParams
-from baton.api.logprobs import PromptLogprobs
+from baton.logprobs import PromptLogprobs
 from baton.commands.cli_arguments import BUNDLED_MODEL
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 from tests.e2e.calls import draw_prompt, greedy

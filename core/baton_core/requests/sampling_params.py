@@ -1,7 +1,7 @@
-"""Sampling parameters: how a request's tokens are chosen and when it ends.
+"""Sampling parameters of a request: how its tokens are chosen and when it ends.
 
-Names, defaults and meanings are those of vLLM's documented `SamplingParams`. Values are checked when
-the object is made, so an invalid one exists nowhere.
+Names, defaults and meanings are those of vLLM's documented `SamplingParams`, and of the class that callers
+write. Values are checked when the object is made, so an invalid one exists nowhere.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class RequestOutputKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Parameters of one request.
+    """Parameters of one request, as routers and workers have them.
 
     Raises:
         InvalidRequestError: a value is out of range; the message names field, value and what is allowed.
@@ -77,15 +77,11 @@ class SamplingParams:
 
     n: int = 1
     presence_penalty: float = 0.0
-    """-2 to 2; taken from the logit of each token that the output has."""
     frequency_penalty: float = 0.0
-    """-2 to 2; taken from it for every time the output has it."""
     repetition_penalty: float = 1.0
-    """Over 0; divides the positive logits of tokens of prompt and output, multiplies the negative."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    """0 or -1 means all tokens."""
     min_p: float = 0.0
     seed: int | None = None
     """None, or -1, which becomes None, lets the router choose one."""
@@ -93,40 +89,25 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     max_tokens: int | None = 16
-    """None means as many as the model's context holds."""
     min_tokens: int = 0
-    """Before so many tokens, neither end tokens are sampled nor stop strings looked for."""
     logprobs: int | None = None
-    """Most likely tokens whose log-probabilities are returned for each output token; -1 is all tokens, 0 the
-    sampled token alone, None returns nothing."""
     prompt_logprobs: int | None = None
-    """The same for each prompt token but the first."""
     logprob_token_ids: tuple[int, ...] | None = None
-    """These tokens' log-probabilities instead of the most likely ones'."""
     flat_logprobs: bool = False
-    """Return log-probabilities as one `FlatLogprobs` instead of a list of dictionaries."""
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     logit_bias: Mapping[int, float] | None = None
-    """Added to the logits of these tokens."""
     allowed_token_ids: tuple[int, ...] | None = None
-    """The only tokens that may be sampled."""
     bad_words: tuple[str, ...] = ()
-    """Words whose last token is not sampled where the output ends with those before it."""
     structured_outputs: StructuredOutputsParams | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     thinking_token_budget: int | None = None
-    """Tokens of thought after which the model is made to end its thinking; -1, which becomes None, is no limit."""
     logits_processors: tuple[str | Callable[..., Any], ...] = ()
-    """Functions that change logits, as dotted names (`package.module:function`) that the operator allows;
-    callables where everything runs in the caller's process."""
     extra_args: Mapping[str, Any] | None = None
-    """For logits processors; what JSON can hold."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool | None = None
-    """Compute the whole prompt; None does so where `prompt_logprobs` needs it."""
 
     def __post_init__(self) -> None:
         _check_params(self)
@@ -166,7 +147,7 @@ def _digest(seed: int, index: int) -> int:
 
 
 def _check_params(params: SamplingParams) -> None:
-    """Check every field; mutates `params`, which is being made: it owns its lists, and has no -1 that means None.
+    """Check every field; mutates `params`, which is being made: its lists become its own, a -1 for None None.
 
     Raises:
         InvalidRequestError: a value is out of range.
