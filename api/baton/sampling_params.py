@@ -237,7 +237,7 @@ class SamplingParams:
 
     @classmethod
     def from_optional(cls, **given: Any) -> Self:
-        """Return parameters of which None means the default; text keys of `logit_bias` are taken.
+        """Return parameters; None means the default of all but `max_tokens`.
 
         Biases are cut to -100 to 100, as vLLM's documented method does.
 
@@ -245,9 +245,9 @@ class SamplingParams:
             InvalidRequestError: a value is out of range.
             TypeError: a name is unknown.
         """
-        params = cls(**{name: value for name, value in given.items() if value is not None})
-        if "max_tokens" in given:
-            params.max_tokens = given["max_tokens"]
+        params = cls(
+            **{name: value for name, value in given.items() if value is not None or name == "max_tokens"}
+        )
         if (biases := params.frozen().logit_bias) is not None:
             params.logit_bias = {token_id: min(100.0, max(-100.0, bias)) for token_id, bias in biases.items()}
         return params

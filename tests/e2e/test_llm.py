@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from baton import LLM, RequestOutput, SamplingParams
-from baton.logprobs import PromptLogprobs
 from baton.commands.cli_arguments import BUNDLED_MODEL
+from baton.logprobs import PromptLogprobs
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 from tests.e2e.calls import draw_prompt, greedy
 from tests.e2e.every_parameter import EVERY, PROCESSOR

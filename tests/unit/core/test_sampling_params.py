@@ -100,10 +100,7 @@ def test_defaults_are_those_of_vllm() -> None:
             for field in ("presence_penalty", "frequency_penalty")
             for value in (-2.1, 2.1, *NUMBERS[1:])
         ],
-        *[
-            ("repetition_penalty", value, "a finite number over 0")
-            for value in (0, -1.0, *NUMBERS[1:])
-        ],
+        *[("repetition_penalty", value, "a finite number over 0") for value in (0, -1.0, *NUMBERS[1:])],
         *[("min_tokens", value, INT.format(0, 2**31)) for value in (-1, 2**31 + 1, 1.5, "1", None, True)],
         ("min_tokens", 17, "at most max_tokens, 16"),
         *[
