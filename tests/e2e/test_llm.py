@@ -73,6 +73,14 @@ def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> 
     assert len({tuple(completion.token_ids) for completion in outputs[2].outputs}) == 3
 
 
+def test_a_request_with_more_sequences_than_strangers_may_have_is_handed_over(llm: LLM, spawned: LLM) -> None:
+    params = replace(SAMPLED, n=150, max_tokens=3)
+    prompt = draw_prompt(300, seed=5)
+    expected = llm.generate(prompt, params, use_tqdm=False)
+    assert without_names(spawned.generate(prompt, params, use_tqdm=False)) == without_names(expected)
+    assert [one.index for one in expected[0].outputs] == list(range(150))
+
+
 def stop_string(llm: LLM) -> str:
     (output,) = llm.generate(TEXT, greedy(30), use_tqdm=False)
     text = output.outputs[0].text
