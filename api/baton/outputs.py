@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from baton.logprobs import FlatLogprobs, PromptLogprobs, SampleLogprobs
 
@@ -47,6 +47,17 @@ class RequestStateStats:
         """A duration in seconds."""
         return self.scheduled_ts - self.queued_ts if self.scheduled_ts else None
 
+    @property
+    def num_preemptions(self) -> NoReturn:
+        """Refuse: preemptions are counted for each worker.
+
+        Raises:
+            AttributeError: always.
+        """
+        raise AttributeError(
+            "num_preemptions is counted for each worker: the metric vllm:num_preemptions_total"
+        )
+
 
 RequestMetrics: TypeAlias = RequestStateStats
 """The older name."""
@@ -70,6 +81,10 @@ class CompletionOutput:
     """The stop string or token that ended it, or `repetition_detected`; None: the tokenizer's end token."""
     lora_request: None = None
     """Adapters are not supported."""
+    sampling_mask: None = None
+    spec_decode_metrics: None = None
+    weight_versions: None = None
+    """None, as the two before: no engine here fills them."""
 
     def finished(self) -> bool:
         return self.finish_reason is not None
@@ -98,6 +113,10 @@ class RequestOutput:
     """Prompt tokens that were not computed for this request; None until it has finished."""
     kv_transfer_params: dict[str, Any] | None
     """Facts of the KV transfer, where prefill and decode ran on different workers."""
+    num_cache_creation_tokens: ClassVar[None] = None
+    prompt_token_id_logprobs: ClassVar[None] = None
+    ec_transfer_params: ClassVar[None] = None
+    """None, as the two before: no engine here fills them."""
 
     def __init__(
         self,

@@ -84,5 +84,7 @@ def test_times_read_under_older_names_too() -> None:
     stats = RequestStateStats(3, 10.0, 10.0, 11.0, 12.0, 14.0, 2.0)
     assert (stats.first_scheduled_time, stats.first_token_time, stats.last_token_time) == (11.0, 12.0, 14.0)
     assert (stats.time_in_queue, stats.first_token_latency, stats.is_corrupted) == (1.0, 2.0, False)
+    with pytest.raises(AttributeError, match="num_preemptions is counted for each worker"):
+        stats.num_preemptions  # noqa: B018
     begun = RequestStateStats(arrival_time=10.0, queued_ts=10.0)
     assert (begun.first_scheduled_time, begun.first_token_time, begun.time_in_queue) == (None, None, None)
