@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from bisect import insort
 from collections import deque
 from collections.abc import Callable
 
