@@ -11,6 +11,7 @@ from baton_core.errors import InvalidRequestError
 
 T = TypeVar("T")
 Prompt: TypeAlias = PromptType
+"""One prompt, as signatures here call it."""
 
 _ALLOWED: Final = "text, token ids, or a dictionary with `prompt` or `prompt_token_ids`"
 _KEYS: Final = ("prompt", "prompt_token_ids", "cache_salt")
