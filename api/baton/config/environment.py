@@ -27,9 +27,7 @@ _STANDS_FOR: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "VLLM_CPU_OMP_THREADS_BIND": ("--cpu-bind", lambda text: "none" if text == "nobind" else text),
 }
 """The flag that each stands in for where it is left out, and its value as the flag writes it."""
-_READ_ELSEWHERE: Final = frozenset(
-    {"VLLM_API_KEY", "VLLM_CACHE_ROOT", CPU_KV_CACHE_VARIABLE, "VLLM_PLUGINS"}
-)
+_READ_ELSEWHERE: Final = frozenset({"VLLM_API_KEY", "VLLM_CACHE_ROOT", CPU_KV_CACHE_VARIABLE, "VLLM_PLUGINS"})
 _NEEDLESS: Final = frozenset({"VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "VLLM_ENABLE_V1_MULTIPROCESSING"})
 """Variables that turn off things which are not there."""
 _INSTEAD: Final[Mapping[str, str]] = {
