@@ -67,10 +67,12 @@ def test_deltas_are_appended_to_their_sequences() -> None:
 
 def test_flat_log_probabilities_stay_flat() -> None:
     first, later = output(completion("a", [1])), output(completion("b", [2]))
-    first.outputs[0].logprobs = FlatLogprobs([{1: Logprob(-1.0)}])
-    later.outputs[0].logprobs = FlatLogprobs([{2: Logprob(-2.0)}])
+    first.outputs[0].logprobs, later.outputs[0].logprobs = FlatLogprobs(), FlatLogprobs()
+    first.outputs[0].logprobs.append({1: Logprob(-1.0)})
+    later.outputs[0].logprobs.append({2: Logprob(-2.0)})
     first.add(later, aggregate=True)
-    assert first.outputs[0].logprobs == FlatLogprobs([{1: Logprob(-1.0)}, {2: Logprob(-2.0)}])
+    assert isinstance(first.outputs[0].logprobs, FlatLogprobs)
+    assert list(first.outputs[0].logprobs) == [{1: Logprob(-1.0)}, {2: Logprob(-2.0)}]
 
 
 def test_cumulative_outputs_take_the_place_of_earlier_ones() -> None:
