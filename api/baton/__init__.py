@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from baton.api.async_llm_engine import AsyncLLMEngine
-    from baton.api.beam_search import BeamSearchOutput, BeamSearchParams, BeamSearchSequence
+    from baton.api.beam_search import BeamSearchOutput, BeamSearchSequence
     from baton.api.llm import LLM
     from baton.api.llm_engine import LLMEngine
-    from baton.api.logprobs import FlatLogprobs, Logprob
-    from baton.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
-    from baton.api.prompts import TextPrompt, TokensPrompt
     from baton.config.engine_args import AsyncEngineArgs, EngineArgs
-    from baton_core.requests.repetition import RepetitionDetectionParams
-    from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams, derived_seed
-    from baton_core.requests.structured_outputs import StructuredOutputsParams
+    from baton.inputs import PromptType, TextPrompt, TokensPrompt
+    from baton.logprobs import FlatLogprobs, Logprob
+    from baton.outputs import CompletionOutput, RequestOutput, RequestStateStats
+    from baton.sampling_params import (
+        BeamSearchParams,
+        RepetitionDetectionParams,
+        RequestOutputKind,
+        SamplingParams,
+        SamplingType,
+        StructuredOutputsParams,
+    )
+    from baton_core.requests.sampling_params import derived_seed
 
 __all__ = [
     "LLM",
@@ -29,11 +35,13 @@ __all__ = [
     "FlatLogprobs",
     "LLMEngine",
     "Logprob",
+    "PromptType",
     "RepetitionDetectionParams",
-    "RequestMetrics",
     "RequestOutput",
     "RequestOutputKind",
+    "RequestStateStats",
     "SamplingParams",
+    "SamplingType",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
@@ -42,16 +50,18 @@ __all__ = [
 
 _HOMES = {
     "baton.api.async_llm_engine": ("AsyncLLMEngine",),
-    "baton.api.beam_search": ("BeamSearchOutput", "BeamSearchParams", "BeamSearchSequence"),
+    "baton.api.beam_search": ("BeamSearchOutput", "BeamSearchSequence"),
     "baton.config.engine_args": ("AsyncEngineArgs", "EngineArgs"),
     "baton.api.llm": ("LLM",),
     "baton.api.llm_engine": ("LLMEngine",),
-    "baton.api.logprobs": ("FlatLogprobs", "Logprob"),
-    "baton.api.outputs": ("CompletionOutput", "RequestMetrics", "RequestOutput"),
-    "baton.api.prompts": ("TextPrompt", "TokensPrompt"),
-    "baton_core.requests.repetition": ("RepetitionDetectionParams",),
-    "baton_core.requests.sampling_params": ("RequestOutputKind", "SamplingParams", "derived_seed"),
-    "baton_core.requests.structured_outputs": ("StructuredOutputsParams",),
+    "baton.inputs": ("PromptType", "TextPrompt", "TokensPrompt"),
+    "baton.logprobs": ("FlatLogprobs", "Logprob"),
+    "baton.outputs": ("CompletionOutput", "RequestMetrics", "RequestOutput", "RequestStateStats"),
+    "baton.sampling_params": (
+        *("BeamSearchParams", "RepetitionDetectionParams", "RequestOutputKind", "SamplingParams"),
+        *("SamplingType", "StructuredOutputsParams"),
+    ),
+    "baton_core.requests.sampling_params": ("derived_seed",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _COMPUTING = ("LLM", "LLMEngine", "AsyncLLMEngine")

@@ -160,6 +160,7 @@ def _router(args: argparse.Namespace) -> int:
 
     limits = RequestLimits(
         max_logprobs=args.max_logprobs,
+        max_n_sequences=args.max_n_sequences,
         max_answer_bytes=args.max_answer_bytes,
         logits_processors=args.logits_processors,
         trust_request_chat_template=args.trust_request_chat_template,

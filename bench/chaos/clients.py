@@ -50,7 +50,7 @@ def make_requests(num_requests: int, seed: int) -> list[pb.GenerateRequest]:
     for number in range(num_requests):
         own = rng.choices(range(4, 500), k=rng.choice([8, 40, 100, 300, 900]))
         prompt = (rng.choice(prefixes) if rng.random() < 0.6 else []) + own
-        params = encode_params(KINDS[number % len(KINDS)])
+        params = encode_params(KINDS[number % len(KINDS)].frozen())
         requests.append(pb.GenerateRequest(token_ids=pb.TokenIds(ids=prompt), sampling_params=params))
     return requests
 

@@ -21,7 +21,7 @@ def greedy(max_tokens: int, **params: object) -> SamplingParams:
 
 
 def ask(prompt: str | Sequence[int], params: SamplingParams) -> pb.GenerateRequest:
-    request = pb.GenerateRequest(sampling_params=encode_params(params))
+    request = pb.GenerateRequest(sampling_params=encode_params(params.frozen()))
     if isinstance(prompt, str):
         request.text = prompt
     else:

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from baton import LLM, RequestOutput, SamplingParams
-from baton.api.logprobs import PromptLogprobs
 from baton.commands.cli_arguments import BUNDLED_MODEL
+from baton.logprobs import PromptLogprobs
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 from tests.e2e.calls import draw_prompt, greedy
 from tests.e2e.every_parameter import EVERY, PROCESSOR
@@ -71,6 +71,14 @@ def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> 
     assert [len(output.prompt_token_ids) for output in outputs[1::2][:2]] == [600, 300]
     assert [output.outputs[0].finish_reason for output in outputs] == ["length"] * 5 + ["stop"] * 2
     assert len({tuple(completion.token_ids) for completion in outputs[2].outputs}) == 3
+
+
+def test_a_request_with_more_sequences_than_strangers_may_have_is_handed_over(llm: LLM, spawned: LLM) -> None:
+    params = replace(SAMPLED, n=150, max_tokens=3)
+    prompt = draw_prompt(300, seed=5)
+    expected = llm.generate(prompt, params, use_tqdm=False)
+    assert without_names(spawned.generate(prompt, params, use_tqdm=False)) == without_names(expected)
+    assert [one.index for one in expected[0].outputs] == list(range(150))
 
 
 def stop_string(llm: LLM) -> str:

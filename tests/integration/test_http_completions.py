@@ -175,7 +175,7 @@ def test_every_field_reaches_the_worker() -> None:
         "max_tokens": 9,
         "presence_penalty": 1.0,
         "frequency_penalty": -1.0,
-        "repetition_penalty": 1.5,
+        "repetition_penalty": 3.0,
         "min_tokens": 2,
         "stop_token_ids": [9],
         "allowed_token_ids": [5, 6],
@@ -183,7 +183,7 @@ def test_every_field_reaches_the_worker() -> None:
         "skip_reading_prefix_cache": True,
     }
     others: dict[str, Any] = {
-        "logit_bias": {"7": 1.5},
+        "logit_bias": {"7": 101.5},
         "repetition_detection": {"max_pattern_size": 4, "min_count": 3},
         "response_format": {
             "type": "json_schema",
@@ -216,7 +216,7 @@ def test_every_field_reaches_the_worker() -> None:
             spec, params = command.spec, command.spec.params
             read = {name: getattr(params, name) for name in fields}
             assert read == {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-            assert params.logit_bias == {7: 1.5}
+            assert params.logit_bias == {7: 101.5}
             assert params.repetition_detection == RepetitionDetectionParams(max_pattern_size=4, min_count=3)
             assert params.structured_outputs == StructuredOutputsParams(
                 json='{"type": "object"}', backend="xgrammar"
@@ -244,6 +244,11 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
     ),
     ("structured_outputs", {"structured_outputs": {"regex": "a", "choice": ["b"]}}),
+    (
+        "structured_outputs.whitespace_pattern",
+        {"structured_outputs": {"json": {}, "whitespace_pattern": "[ ]?"}},
+    ),
+    ("n", {"n": 65}),
     ("request_id", {"request_id": "a\nb"}),
     ("prompt", {"prompt": []}),
     ("prompt", {"prompt": [[]]}),

@@ -54,7 +54,7 @@ def test_requests_join_while_others_run(engine: LLMEngine) -> None:
     engine.add_request("second", PROMPT[:9], greedy(3), arrival_time=1.0)
     rest = run(engine)
     assert {output.request_id for output in outputs} == {"first"}
-    (metrics,) = {output.metrics for output in rest["second"][-1:]}
+    metrics = rest["second"][-1].metrics
     assert metrics is not None
     assert metrics.arrival_time == 1.0
     assert len(rest["first"][-1].outputs[0].token_ids) == 10

@@ -91,7 +91,7 @@ def specs(**params: Any) -> list[RequestSpec]:
                 max_tokens=NUM_TOKENS,
                 ignore_eos=True,
                 **params,
-            ),
+            ).frozen(),
         )
         for number in range(6)
     ]

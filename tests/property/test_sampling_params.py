@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.sampling_params import MAX_N, SamplingParams
 
 FIELDS = [field.name for field in fields(SamplingParams)]
 INTEGERS = st.one_of(st.integers(), st.sampled_from([-(2**63) - 1, -(2**63), -1, 0, 2**31, 2**63, 10**400]))
@@ -44,7 +45,7 @@ def test_any_values_are_taken_or_refused_by_name(values: dict[str, Any]) -> None
 
 
 def check(params: SamplingParams) -> None:
-    assert 1 <= params.n <= 64
+    assert 1 <= params.n <= MAX_N
     assert 0 <= params.temperature < float("inf")
     assert 0 < params.top_p <= 1
     assert params.seed != -1
@@ -52,5 +53,5 @@ def check(params: SamplingParams) -> None:
     for token_ids in (params.stop_token_ids, params.allowed_token_ids, params.logprob_token_ids):
         assert all(0 <= token_id < 2**31 for token_id in token_ids or ())
     assert params.max_tokens is None or params.min_tokens <= params.max_tokens
-    assert all(-100 <= bias <= 100 for bias in (params.logit_bias or {}).values())
+    assert all(math.isfinite(bias) for bias in (params.logit_bias or {}).values())
     assert not (params.reads_prefix_cache and params.prompt_logprobs is not None)

@@ -10,7 +10,6 @@ from typing import Any, Final, Self
 from baton.api.engine_parts import load_parts
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
-from baton.api.outputs import RequestOutput
 from baton.api.prompts import Prompt
 from baton.api.request_builder import RequestOptions
 from baton.api.transformers_tokenizer import load_tokenizer
@@ -20,8 +19,9 @@ from baton.executors.async_spawned_executor import AsyncSpawnedExecutor
 from baton.executors.engine_loop import EngineLoop
 from baton.executors.executor import ABORTED, AsyncExecutor, Inbox, InboxEvent
 from baton.executors.in_process_executor import InProcessExecutor
+from baton.outputs import RequestOutput
+from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
-from baton_core.requests.sampling_params import SamplingParams
 from baton_router.text.chat_template import Conversation
 from baton_router.text.tokenization import Tokenizer
 from baton_worker.controls.engine_operations import (

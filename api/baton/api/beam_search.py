@@ -9,45 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from baton.api.logprobs import LogprobsOnePosition
-from baton.api.outputs import RequestOutput
-from baton.api.prompts import TokensPrompt
-from baton_core.errors import InvalidRequestError
+from baton.inputs import TokensPrompt
+from baton.logprobs import LogprobsOnePosition
+from baton.outputs import RequestOutput
+from baton.sampling_params import BeamSearchParams, SamplingParams
 from baton_core.requests.finish import FinishReason
-from baton_core.requests.sampling_params import SamplingParams
-from baton_core.requests.structured_outputs import StructuredOutputsParams
-
-
-@dataclass(frozen=True, slots=True)
-class BeamSearchParams:
-    """Names and defaults are those of vLLM's.
-
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
-
-    beam_width: int
-    """Completions to find for each prompt."""
-    max_tokens: int
-    ignore_eos: bool = False
-    temperature: float = 0.0
-    """0 or 1; neither changes anything, since the search does not sample."""
-    length_penalty: float = 1.0
-    """A completion's score is its log-probability over its number of tokens to this power."""
-    include_stop_str_in_output: bool = False
-    """Leave the end token in the output."""
-    structured_outputs: StructuredOutputsParams | None = None
-    """None: beams have no structured output."""
-
-    def __post_init__(self) -> None:
-        for name in ("beam_width", "max_tokens"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidRequestError(name, value, "an integer of at least 1")
-        if self.temperature not in (0.0, 1.0):
-            raise InvalidRequestError("temperature", self.temperature, "0, as beam search draws nothing")
-        if self.structured_outputs is not None:
-            raise InvalidRequestError("structured_outputs", self.structured_outputs.kind, "None")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

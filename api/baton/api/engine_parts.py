@@ -9,6 +9,7 @@ from baton.api.metrics import GenerationMetrics
 from baton.api.request_builder import RequestBuilder
 from baton.config.engine_args import EngineArgs
 from baton.config.engine_folders import with_local_folders
+from baton_core.requests.sampling_params import MAX_N
 from baton_router.output_parsing.registry import find_reasoning_parser
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
 from baton_router.text.generation_defaults import with_generation_config
@@ -65,6 +66,7 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
         reasoning = ReasoningMarkers(start=parser.start_text, end=parser.end_text)
     limits = RequestLimits(
         max_logprobs=args.max_logprobs,
+        max_n_sequences=MAX_N,
         logits_processors=tuple(map(str, args.logits_processors)),
         reasoning=reasoning,
         trust_request_chat_template=True,

@@ -7,17 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
-from baton.api.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams, run_searches
+from baton.api.beam_search import BeamSearch, BeamSearchOutput, run_searches
 from baton.api.conversations import ChatOptions, Messages, as_conversations
 from baton.api.llm_engine import LLMEngine
 from baton.api.metrics import Metric
 from baton.api.offline_requests import OfflineRequests, Params
-from baton.api.outputs import RequestOutput
 from baton.api.progress import UseTqdm
-from baton.api.prompts import Prompt, TokensPrompt, as_list
+from baton.api.prompts import Prompt, as_list
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
+from baton.inputs import TokensPrompt
+from baton.outputs import RequestOutput
+from baton.sampling_params import BeamSearchParams, SamplingParams
 from baton_core.errors import BatonError, InvalidConfigError, InvalidRequestError
-from baton_core.requests.sampling_params import SamplingParams
 from baton_engine.models.registry import read_model_config
 from baton_worker.controls.engine_operations import ApplyModel, CallWorker, ResetPrefixCache
 
@@ -139,6 +140,7 @@ class LLM:
             RequestError: a request failed, or the engine sleeps.
         """
         _refuse_adapter(lora_request)
+        params.check()
         engine = self.llm_engine
         end_ids = read_model_config(Path(engine.args.model)).eos_token_ids
         searches = []

@@ -8,7 +8,6 @@ from typing import Any, Self
 from baton.api.engine_parts import load_parts
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
-from baton.api.outputs import RequestOutput
 from baton.api.prompts import Prompt
 from baton.api.request_builder import RequestOptions
 from baton.api.transformers_tokenizer import load_tokenizer
@@ -17,8 +16,9 @@ from baton.config.worker_parts import worker_settings
 from baton.executors.executor import Executor
 from baton.executors.in_process_executor import InProcessExecutor
 from baton.executors.spawned_executor import SpawnedExecutor
+from baton.outputs import RequestOutput
+from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
-from baton_core.requests.sampling_params import SamplingParams
 from baton_router.text.chat_template import Conversation
 from baton_router.text.tokenization import Tokenizer
 from baton_worker.controls.engine_operations import Control, Profile, Sleep, WakeUp

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from baton.api.llm_engine import LLMEngine
-from baton.api.outputs import RequestOutput
 from baton.api.progress import Progress, UseTqdm
 from baton.api.prompts import Prompt, one_each
 from baton.api.request_builder import RequestOptions
-from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams
+from baton.outputs import RequestOutput
+from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_router.text.chat_template import Conversation
 
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams]

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from baton.api.logprobs import FlatLogprobs, LogprobsOnePosition, SampleLogprobs, read_position
-from baton.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
+from baton.logprobs import FlatLogprobs, LogprobsOnePosition, SampleLogprobs, read_position
+from baton.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.sampling_params import RequestOutputKind
@@ -124,25 +124,23 @@ class OutputBuilder:
         flat.extend(self._prompt_logprobs)
         return flat
 
-    def _metrics(self) -> RequestMetrics:
+    def _metrics(self) -> RequestStateStats:
         arrival_s = self._arrival_s
-        if self._finished is None:
-            return RequestMetrics(
-                arrival_time=arrival_s,
-                first_token_time=self._first_token_s,
-                last_token_time=self._last_token_s,
-                num_generation_tokens=self.num_tokens,
-            )
-        timings = self._finished.timings
-        return RequestMetrics(
-            arrival_time=arrival_s,
-            first_scheduled_time=arrival_s + timings.queue_s,
-            first_token_time=arrival_s + timings.first_token_s,
-            last_token_time=arrival_s + timings.total_s,
-            time_in_queue=timings.queue_s,
-            finished_time=arrival_s + timings.total_s,
+        stats = RequestStateStats(
             num_generation_tokens=self.num_tokens,
+            arrival_time=arrival_s,
+            queued_ts=arrival_s,
+            first_token_ts=self._first_token_s or 0.0,
+            last_token_ts=self._last_token_s or 0.0,
         )
+        if self._finished is not None:
+            timings = self._finished.timings
+            stats.scheduled_ts = arrival_s + timings.queue_s
+            stats.first_token_ts = arrival_s + timings.first_token_s
+            stats.last_token_ts = stats.finished_time = arrival_s + timings.total_s
+        if stats.first_token_ts:
+            stats.first_token_latency = stats.first_token_ts - arrival_s
+        return stats
 
 
 class _SequenceOutput:

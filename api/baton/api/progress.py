@@ -8,7 +8,7 @@ from typing import Any, Self, TypeAlias
 
 from tqdm import tqdm
 
-from baton.api.outputs import RequestOutput
+from baton.outputs import RequestOutput
 
 UseTqdm: TypeAlias = bool | Callable[..., Any]
 """True to show a progress bar, or a function that makes one in place of `tqdm`."""

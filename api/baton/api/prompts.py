@@ -1,36 +1,30 @@
-"""Prompts as callers give them: text, token ids, or a dictionary of either; one or many."""
+"""Reads prompts as callers give them: text, token ids, or a dictionary of either; one or many."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypeAlias, TypedDict, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
+from baton.inputs import PromptType
 from baton_core.errors import InvalidRequestError
 
 T = TypeVar("T")
+Prompt: TypeAlias = PromptType
+"""One prompt, as signatures here call it."""
 
-
-class TextPrompt(TypedDict):
-    """A prompt of text."""
-
-    prompt: str
-    cache_salt: NotRequired[str]
-    """Prompts with different salts share no cached block."""
-
-
-class TokensPrompt(TypedDict):
-    """A prompt of token ids."""
-
-    prompt_token_ids: Sequence[int]
-    prompt: NotRequired[str]
-    """Its text, as outputs show it."""
-    cache_salt: NotRequired[str]
-
-
-Prompt: TypeAlias = str | Sequence[int] | TextPrompt | TokensPrompt
-_ALLOWED = "text, token ids, or a dictionary with `prompt` or `prompt_token_ids`"
-_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+_ALLOWED: Final = "text, token ids, or a dictionary with `prompt` or `prompt_token_ids`"
+_KEYS: Final = ("prompt", "prompt_token_ids", "cache_salt")
+_REFUSED: Final = {
+    "token_type_ids": "nothing: models that pool, which read them, are not supported yet",
+    "multi_modal_data": "nothing: models of text alone are supported yet",
+    "multi_modal_uuids": "nothing: models of text alone are supported yet",
+    "mm_processor_kwargs": "nothing: models of text alone are supported yet",
+    "prompt_embeds": "nothing: prompts are text or token ids",
+    "encoder_prompt": "nothing: models with an encoder are not supported",
+    "decoder_prompt": "nothing: models with an encoder are not supported",
+}
+"""Keys of vLLM's prompts that nothing here uses, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +77,8 @@ def read_prompt(prompt: Prompt) -> PromptParts:
         return PromptParts(text=None, token_ids=_check_token_ids(prompt, prompt))
     given: dict[str, Any] = {key: value for key, value in prompt.items() if value is not None}
     for key in given:
+        if key in _REFUSED:
+            raise InvalidRequestError(key, given[key], _REFUSED[key])
         if key not in _KEYS:
             raise InvalidRequestError("prompt", prompt, f"{_ALLOWED}, and `cache_salt`")
     if not ("prompt" in given or "prompt_token_ids" in given):

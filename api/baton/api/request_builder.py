@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from baton.api.output_builder import OutputBuilder
 from baton.api.prompts import Prompt, read_prompt
+from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams
+from baton_core.requests import sampling_params
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.request_limits import RequestLimits
@@ -21,7 +22,7 @@ from baton_router.text.model_folder import ModelFolder
 from baton_router.text.tokenization import Tokenizer
 
 _SEED_BITS: Final = 63
-_PARAMS: Final = tuple(field.name for field in fields(SamplingParams))
+_PARAMS: Final = tuple(field.name for field in fields(sampling_params.SamplingParams))
 _TOKENIZATION: Final = ("truncate_prompt_tokens", "add_special_tokens")
 
 
@@ -45,11 +46,16 @@ class RequestBuilder:
 
     def __init__(self, model: ModelFolder, tokenizer: Tokenizer, limits: RequestLimits, *, seed: int) -> None:
         self.tokenizer = tokenizer
-        self.default_params = model.sampling_defaults
+        self._defaults = model.sampling_defaults
         self._reader = PromptReader((), model, tokenizer, limits)
         self._random = Random(seed)
         self._num_requests = 0
         self._new_texts = partial(TokenTexts, cache(self._decode_token), tokenizer.token_bytes)
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """The parameters of requests that give none, as an object of the caller's own."""
+        return SamplingParams.from_frozen(self._defaults)
 
     def build(
         self,
@@ -75,7 +81,7 @@ class RequestBuilder:
             text, token_ids, cache_salt = parts.text, parts.token_ids, parts.cache_salt
         request = GenerationRequest(
             prompt=token_ids if token_ids is not None else text or "",
-            sampling=self._given(params or self.default_params),
+            sampling=self._given(self.default_params if params is None else params),
             request_id=options.request_id or self._next_id(),
             cache_salt=cache_salt,
             priority=options.priority,
@@ -88,14 +94,15 @@ class RequestBuilder:
     def _given(self, params: SamplingParams) -> dict[str, Any]:
         if not isinstance(params, SamplingParams):
             raise InvalidRequestError("sampling_params", params, "SamplingParams, or one for each prompt")
-        given = {name: getattr(params, name) for name in _PARAMS}
+        frozen = params.frozen()
+        given = {name: getattr(frozen, name) for name in _PARAMS}
         if given["seed"] is None:
             given["seed"] = self._random.getrandbits(_SEED_BITS)
         return given
 
     def _next_id(self) -> str:
         self._num_requests += 1
-        return f"llm-{self._num_requests}"
+        return str(self._num_requests - 1)
 
     def _decode_token(self, token_id: int) -> str:
         return self.tokenizer.decode((token_id,), skip_special_tokens=False)

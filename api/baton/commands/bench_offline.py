@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from baton.api.outputs import RequestOutput
-from baton.api.prompts import TokensPrompt
 from baton.commands.bench_plan import read_prompts
 from baton.config.engine_args import EngineArgs
+from baton.inputs import TokensPrompt
+from baton.outputs import RequestOutput
+from baton.sampling_params import SamplingParams
 from baton_bench.answers import BenchRequest
 from baton_bench.figures import percentile
 from baton_bench.progress import Progress
 from baton_bench.token_source import TokenSource
 from baton_core.errors import InvalidConfigError
-from baton_core.requests.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from baton.api.llm import LLM

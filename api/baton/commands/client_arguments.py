@@ -87,7 +87,7 @@ SAMPLING_FLAGS: Final = (
 
 COMPLETE_FLAGS: Final = (
     Flag("--max-tokens", int, 64, "most tokens to generate", low=1, high=_MAX_INT),
-    Flag("--n", int, 1, "sequences to generate", low=1, high=64),
+    Flag("--n", int, 1, "sequences to generate", low=1, high=16_384),
     Flag("--chat", bool, False, "ask as a user, with the chat template"),
     Flag("--quick", bool, False, "a prompt follows, as without it, or -q"),
     Flag(

@@ -154,6 +154,7 @@ HTTP_FLAGS: Final = (
         high=2**53,
         suffixes=BYTES,
     ),
+    Flag("--max-n-sequences", int, 64, "sequences that one request may ask for (n)", low=1, high=16_384),
     Flag("--enable-operator-routes", bool, False, "serve the routes that change the workers' state"),
     Flag("--enable-tokenizer-info-endpoint", bool, False, "serve /tokenizer_info, chat template included"),
     _cross_origin("--allowed-origins", (), "origins whose pages may call from a browser; * is all", "ORIGIN"),

@@ -21,14 +21,13 @@ _SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False, "": Fal
 _STANDS_FOR: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "VLLM_LOGGING_LEVEL": ("--log-level", lambda text: _LEVELS.get(text.lower(), text.lower())),
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": ("--idle-timeout", str),
+    "VLLM_MAX_N_SEQUENCES": ("--max-n-sequences", str),
     "VLLM_SERVER_DEV_MODE": ("--enable-operator-routes", str.lower),
     "VLLM_TORCH_PROFILER_DIR": ("--profiler-config", lambda text: json.dumps({"torch_profiler_dir": text})),
     "VLLM_CPU_OMP_THREADS_BIND": ("--cpu-bind", lambda text: "none" if text == "nobind" else text),
 }
 """The flag that each stands in for where it is left out, and its value as the flag writes it."""
-_READ_ELSEWHERE: Final = frozenset(
-    {"VLLM_API_KEY", "VLLM_CACHE_ROOT", CPU_KV_CACHE_VARIABLE, "VLLM_MAX_N_SEQUENCES", "VLLM_PLUGINS"}
-)
+_READ_ELSEWHERE: Final = frozenset({"VLLM_API_KEY", "VLLM_CACHE_ROOT", CPU_KV_CACHE_VARIABLE, "VLLM_PLUGINS"})
 _NEEDLESS: Final = frozenset({"VLLM_NO_USAGE_STATS", "VLLM_DO_NOT_TRACK", "VLLM_ENABLE_V1_MULTIPROCESSING"})
 """Variables that turn off things which are not there."""
 _INSTEAD: Final[Mapping[str, str]] = {

@@ -20,6 +20,7 @@ from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import EngineArgs
 from baton.processes.launcher import STOP_WITHIN_S
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, RequestError
+from baton_core.requests.sampling_params import MAX_N
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_service.process import API_KEY_VARIABLE, EXIT_BAD_CONFIG
@@ -47,6 +48,7 @@ class ServingProcess:
         self._shutdown_timeout_s = args.shutdown_timeout or 0.0
         workers = ("--prefill-workers", args.prefill_workers, "--decode-workers", args.decode_workers)
         placing = ("--split", args.split, "--session-timeout", _SESSION_TIMEOUT_S)
+        limits = ("--max-n-sequences", MAX_N)
         ports = ("--port", 0, "--grpc-port", 0)
         key = secrets.token_hex(16)
         self.access = RouterAccess(key=key)
@@ -59,7 +61,7 @@ class ServingProcess:
             "baton",
             "serve",
             *_flags(replace(args, shutdown_timeout=self._shutdown_timeout_s)),
-            *map(str, (*workers, *placing, *ports, *operator, *ends)),
+            *map(str, (*workers, *placing, *limits, *ports, *operator, *ends)),
         ]
         environment = {**os.environ, API_KEY_VARIABLE: key}
         self._process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Sampling parameters: how a request's tokens are chosen and when it ends.
+"""Sampling parameters of a request: how its tokens are chosen and when it ends.
 
-Names, defaults and meanings are those of vLLM's documented `SamplingParams`. Values are checked when
-the object is made, so an invalid one exists nowhere.
+Names, defaults and meanings are those of vLLM's documented `SamplingParams`, and of the class that callers
+write. Values are checked when the object is made, so an invalid one exists nowhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 GREEDY_BELOW: Final = 1e-5
 """A temperature below this means greedy, as it does in vLLM."""
 
-MAX_N: Final = 64
+MAX_N: Final = 16_384
+"""Sequences of one request that messages can number; routers allow fewer."""
 MAX_STOP_STRINGS: Final = 32
 MAX_STOP_CHARACTERS: Final = 1024
 """Characters of one stop string, as much text as it may hold back."""
@@ -43,6 +44,15 @@ _FLAGS: Final = (
     "spaces_between_special_tokens",
     "include_stop_str_in_output",
 )
+_INTEGERS: Final = {
+    "seed": (-_SEED_LIMIT, _SEED_LIMIT - 1),
+    "max_tokens": (1, TOKEN_ID_LIMIT),
+    "min_tokens": (0, TOKEN_ID_LIMIT),
+    "logprobs": (-1, TOKEN_ID_LIMIT),
+    "prompt_logprobs": (-1, TOKEN_ID_LIMIT),
+    "thinking_token_budget": (-1, TOKEN_ID_LIMIT),
+}
+"""Fields that may also be whole floats, and all but `min_tokens` None."""
 _LISTS: Final = ("stop", "stop_token_ids", "bad_words", "logits_processors")
 
 
@@ -59,7 +69,7 @@ class RequestOutputKind(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """Parameters of one request.
+    """Parameters of one request, as routers and workers have them.
 
     Raises:
         InvalidRequestError: a value is out of range; the message names field, value and what is allowed.
@@ -67,15 +77,11 @@ class SamplingParams:
 
     n: int = 1
     presence_penalty: float = 0.0
-    """-2 to 2; taken from the logit of each token that the output has."""
     frequency_penalty: float = 0.0
-    """-2 to 2; taken from it for every time the output has it."""
     repetition_penalty: float = 1.0
-    """Over 0, to 2; divides the positive logits of tokens of prompt and output, multiplies the negative."""
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
-    """0 or -1 means all tokens."""
     min_p: float = 0.0
     seed: int | None = None
     """None, or -1, which becomes None, lets the router choose one."""
@@ -83,40 +89,25 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     max_tokens: int | None = 16
-    """None means as many as the model's context holds."""
     min_tokens: int = 0
-    """Before so many tokens, neither end tokens are sampled nor stop strings looked for."""
     logprobs: int | None = None
-    """Most likely tokens whose log-probabilities are returned for each output token; -1 is all tokens, 0 the
-    sampled token alone, None returns nothing."""
     prompt_logprobs: int | None = None
-    """The same for each prompt token but the first."""
     logprob_token_ids: tuple[int, ...] | None = None
-    """These tokens' log-probabilities instead of the most likely ones'."""
     flat_logprobs: bool = False
-    """Return log-probabilities as one `FlatLogprobs` instead of a list of dictionaries."""
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     logit_bias: Mapping[int, float] | None = None
-    """Added to the logits of these tokens; each -100 to 100."""
     allowed_token_ids: tuple[int, ...] | None = None
-    """The only tokens that may be sampled."""
     bad_words: tuple[str, ...] = ()
-    """Words whose last token is not sampled where the output ends with those before it."""
     structured_outputs: StructuredOutputsParams | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     thinking_token_budget: int | None = None
-    """Tokens of thought after which the model is made to end its thinking."""
     logits_processors: tuple[str | Callable[..., Any], ...] = ()
-    """Functions that change logits, as dotted names (`package.module:function`) that the operator allows;
-    callables where everything runs in the caller's process."""
     extra_args: Mapping[str, Any] | None = None
-    """For logits processors; what JSON can hold."""
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     skip_reading_prefix_cache: bool | None = None
-    """Compute the whole prompt; None does so where `prompt_logprobs` needs it."""
 
     def __post_init__(self) -> None:
         _check_params(self)
@@ -156,7 +147,7 @@ def _digest(seed: int, index: int) -> int:
 
 
 def _check_params(params: SamplingParams) -> None:
-    """Check every field; mutates `params`, which is being made: lists become tuples, a seed of -1 None.
+    """Check every field; mutates `params`, which is being made: its lists become its own, a -1 for None None.
 
     Raises:
         InvalidRequestError: a value is out of range.
@@ -181,30 +172,27 @@ def _check_params(params: SamplingParams) -> None:
     _check_kind(params, "structured_outputs", StructuredOutputsParams)
     _check_kind(params, "repetition_detection", RepetitionDetectionParams)
     _check_processors(params.logits_processors)
-    _check_extra_args(params.extra_args)
+    _set(params, "extra_args", _as_extra_args(params.extra_args))
 
 
 def _check_numbers(params: SamplingParams) -> None:
     _check_int("n", params.n, 1, MAX_N)
     _check_float("presence_penalty", params.presence_penalty, -2.0, 2.0)
     _check_float("frequency_penalty", params.frequency_penalty, -2.0, 2.0)
-    _check_float("repetition_penalty", params.repetition_penalty, 0.0, 2.0, is_low_open=True)
+    _check_float("repetition_penalty", params.repetition_penalty, 0.0, math.inf, is_low_open=True)
     _check_float("temperature", params.temperature, 0.0, math.inf)
     _check_float("top_p", params.top_p, 0.0, 1.0, is_low_open=True)
     _check_int("top_k", params.top_k, -1, TOKEN_ID_LIMIT)
     _check_float("min_p", params.min_p, 0.0, 1.0)
-    if params.seed is not None:
-        _check_int("seed", params.seed, -_SEED_LIMIT, _SEED_LIMIT - 1)
-    if params.seed == -1:
-        _set(params, "seed", None)
-    if params.max_tokens is not None:
-        _check_int("max_tokens", params.max_tokens, 1, TOKEN_ID_LIMIT)
-    _check_int("min_tokens", params.min_tokens, 0, TOKEN_ID_LIMIT)
     for name in ("logprobs", "prompt_logprobs"):
-        if getattr(params, name) is not None:
-            _check_int(name, getattr(params, name), -1, TOKEN_ID_LIMIT)
-    if params.thinking_token_budget is not None:
-        _check_int("thinking_token_budget", params.thinking_token_budget, 0, TOKEN_ID_LIMIT)
+        if getattr(params, name) is True:
+            _set(params, name, 1)
+    for name, (low, high) in _INTEGERS.items():
+        if getattr(params, name) is not None or name == "min_tokens":
+            _set(params, name, _as_int(name, getattr(params, name), low, high))
+    for name in ("seed", "thinking_token_budget"):
+        if getattr(params, name) == -1:
+            _set(params, name, None)
 
 
 def _check_together(params: SamplingParams) -> None:
@@ -246,6 +234,14 @@ def _check_bool(field: str, value: object) -> None:
         raise InvalidRequestError(field, value, "true or false")
 
 
+def _as_int(field: str, value: object, low: int, high: int) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    _check_int(field, value, low, high)
+    assert isinstance(value, int)
+    return value
+
+
 def _check_int(field: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise InvalidRequestError(field, value, f"an integer from {low} to {high}")
@@ -256,8 +252,9 @@ def _check_float(field: str, value: object, low: float, high: float, *, is_low_o
         is_in_range = (low < value or (value == low and not is_low_open)) and value <= high
         if is_in_range and abs(value) <= sys.float_info.max:
             return
-    bound = f"{'over' if is_low_open else 'from'} {low:g}" + ("" if high == math.inf else f" to {high:g}")
-    raise InvalidRequestError(field, value, f"a finite number {bound}")
+    lowest = "" if low == -math.inf else f" {'over' if is_low_open else 'from'} {low:g}"
+    highest = "" if high == math.inf else f" to {high:g}"
+    raise InvalidRequestError(field, value, f"a finite number{lowest}{highest}")
 
 
 def _check_texts(field: str, texts: tuple[Any, ...], limit: int) -> None:
@@ -292,7 +289,7 @@ def _as_biases(value: object) -> dict[int, float] | None:
         is_text = isinstance(key, str) and key.isascii() and key.isdigit() and len(key) < 11
         token_id = int(key) if is_text else key
         _check_int("logit_bias", token_id, 0, TOKEN_ID_LIMIT - 1)
-        _check_float(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
+        _check_float(f"logit_bias[{token_id}]", bias, -math.inf, math.inf)
         biases[token_id] = float(bias)
     return biases or None
 
@@ -306,15 +303,18 @@ def _check_processors(processors: tuple[str | Callable[..., Any], ...]) -> None:
             raise InvalidRequestError("logits_processors", processor, "names such as package.module:function")
 
 
-def _check_extra_args(value: object) -> None:
+def _as_extra_args(value: object) -> Mapping[str, Any] | None:
+    """A copy as JSON has it, which is what a worker of another process gets."""
     if value is None:
-        return
+        return None
     allowed = f"an object that JSON can hold, in at most {MAX_EXTRA_ARGS_BYTES} bytes"
     if not isinstance(value, Mapping):
         raise InvalidRequestError("extra_args", value, allowed)
     try:
-        size = len(json.dumps(value, allow_nan=False))
+        text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         raise InvalidRequestError("extra_args", value, allowed) from None
-    if size > MAX_EXTRA_ARGS_BYTES:
-        raise InvalidRequestError("extra_args", f"{size} bytes", allowed)
+    if len(text) > MAX_EXTRA_ARGS_BYTES:
+        raise InvalidRequestError("extra_args", f"{len(text)} bytes", allowed)
+    copy: dict[str, Any] = json.loads(text)
+    return copy

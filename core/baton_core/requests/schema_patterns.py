@@ -8,15 +8,17 @@ from baton_core.requests.expression_tree import Characters, Choice, Node, Repeat
 from baton_core.requests.expression_writers import rust_regex
 from baton_core.requests.regex_syntax import RegexError, parse_search
 
-_NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
+NAMED: Final = frozenset({"properties", "$defs", "definitions", "patternProperties", "dependentSchemas"})
 """Keywords whose value holds a schema under each name."""
-_SINGLE: Final = frozenset(
+SINGLE: Final = frozenset(
     {
         *("items", "additionalProperties", "additionalItems", "not", "contains", "if", "then", "else"),
         *("propertyNames", "unevaluatedProperties", "unevaluatedItems"),
     }
 )
-_SEVERAL: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+"""Keywords whose value may be a schema."""
+SEVERAL: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
+"""Keywords whose value may be a list of schemas."""
 
 
 _FORMATS: Final = frozenset(
@@ -45,7 +47,7 @@ def with_plain_patterns(schema: Any) -> Any:
 def _plain(keyword: str, value: Any) -> Any:
     if keyword == "pattern" and isinstance(value, str):
         return _whole(value)
-    if keyword in _NAMED and isinstance(value, dict):
+    if keyword in NAMED and isinstance(value, dict):
         plain = {
             _whole(name) if keyword == "patternProperties" else name: with_plain_patterns(inner)
             for name, inner in value.items()
@@ -53,9 +55,9 @@ def _plain(keyword: str, value: Any) -> Any:
         if len(plain) < len(value):
             raise RegexError(f"two keys of {keyword!r} mean the same")
         return plain
-    if keyword in _SEVERAL and isinstance(value, list):
+    if keyword in SEVERAL and isinstance(value, list):
         return [with_plain_patterns(inner) for inner in value]
-    return with_plain_patterns(value) if keyword in _SINGLE else value
+    return with_plain_patterns(value) if keyword in SINGLE else value
 
 
 def _whole(pattern: str) -> str:

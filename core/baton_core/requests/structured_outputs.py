@@ -8,12 +8,18 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.closed_schemas import closed_schema
 
 MAX_GRAMMAR_CHARACTERS: Final = 65_536
 """Characters of a schema, a grammar, an expression, or all choices together."""
 LIBRARIES: Final = ("xgrammar", "guidance")
 """Libraries that compile grammars."""
 KINDS: Final = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+_OPTIONS: Final = ("disable_additional_properties", "whitespace_pattern")
+"""Options of clients that are no fields: a schema is written out, a pattern refused."""
+_NO_PATTERN: Final = (
+    "nothing: the compilers of grammars have their own; disable_any_whitespace leaves no blanks"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,16 +69,25 @@ class StructuredOutputsParams:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> StructuredOutputsParams:
-        """Make one of a client's object, which names no library.
+        """Make one of a client's object, which names no library and may have further options.
 
         Raises:
             InvalidRequestError: a key is unknown or a value wrong.
         """
         known = {field.name for field in fields(cls)} - {"backend"}
-        for key in values:
+        given = {key: value for key, value in values.items() if key not in _OPTIONS}
+        for key in given:
             if key not in known:
                 raise InvalidRequestError("structured_outputs", key, ", ".join(sorted(known)))
-        return cls(**values)
+        if (pattern := values.get("whitespace_pattern")) is not None:
+            raise InvalidRequestError("structured_outputs.whitespace_pattern", pattern, _NO_PATTERN)
+        is_closed = values.get("disable_additional_properties", False)
+        if not isinstance(is_closed, bool):
+            name = "structured_outputs.disable_additional_properties"
+            raise InvalidRequestError(name, is_closed, "true or false")
+        if is_closed and given.get("json") is not None:
+            given["json"] = _closed(given["json"])
+        return cls(**given)
 
     @property
     def kind(self) -> str:
@@ -94,6 +109,14 @@ def _as_text(field: str, value: object) -> str | None:
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidRequestError(field, value, f"what JSON can hold ({error})") from None
     raise InvalidRequestError(field, value, "an object, or one as JSON text")
+
+
+def _closed(schema: object) -> Any:
+    text = _as_text("structured_outputs.json", schema)
+    try:
+        return closed_schema(json.loads(text or ""))
+    except (ValueError, RecursionError):
+        return text  # which the checks of grammars refuse
 
 
 def _as_choices(value: object) -> tuple[str, ...]:

@@ -28,7 +28,9 @@ from baton_engine.structured.interface import TokenMask
 from baton_kernels.interface.upload import upload
 
 _MIN_REPETITION: Final = 1e-20
-"""Smaller ones would make logits infinite, or those of excluded tokens no number."""
+_MAX_REPETITION: Final = 1e20
+_MAX_BIAS: Final = 1e10
+"""Beyond these bounds, together too, logits would be infinite, or those of excluded tokens no number."""
 _States = dict[int, SamplingState]
 """Sampling states by row of the logits."""
 
@@ -122,7 +124,7 @@ def _add_biases(logits: Tensor, states: _States) -> None:
         np.concatenate([bias.token_ids for bias in biased.values()]),
         np.concatenate([bias.values for bias in biased.values()]),
     )
-    logits[rows, token_ids] += values.float()
+    logits[rows, token_ids] += values.clamp(-_MAX_BIAS, _MAX_BIAS).float()
 
 
 def _process(logits: Tensor, states: _States) -> dict[int, Exception]:
@@ -155,7 +157,7 @@ def _penalize(logits: Tensor, states: _States) -> None:
     places = torch.arange(len(counts), device=logits.device)
     places = places.repeat_interleave(row_lengths, output_size=sum(lengths))
     repetition, frequency, presence = by_row.float()[places].unbind(1)
-    repetition = repetition.clamp(min=_MIN_REPETITION)
+    repetition = repetition.clamp(_MIN_REPETITION, _MAX_REPETITION)
     index = rows[places] * logits.shape[1] + token_ids
     values = logits.view(-1).index_select(0, index)
     values = torch.where(values > 0, values / repetition, values * repetition)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -28,6 +29,17 @@ class SamplerOutput:
     logprobs: Mapping[int, PositionLogprobs] = field(default_factory=dict)
     failures: Mapping[int, Exception] = field(default_factory=dict)
     """Errors of rows whose rules failed; their tokens are undefined."""
+
+
+def joined(outputs: Sequence[SamplerOutput]) -> SamplerOutput:
+    """Return the output of all rows, given those of parts of them, in order."""
+    starts = accumulate((len(output.token_ids) for output in outputs), initial=0)
+    parts = list(zip(starts, outputs, strict=False))
+    return SamplerOutput(
+        token_ids=torch.cat([output.token_ids for output in outputs]),
+        logprobs={start + row: told for start, output in parts for row, told in output.logprobs.items()},
+        failures={start + row: error for start, output in parts for row, error in output.failures.items()},
+    )
 
 
 class Sampler:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
+from typing import Final
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
-from baton_engine.sampling.sampler import Sampler, SamplerOutput
+from baton_engine.sampling.sampler import Sampler, SamplerOutput, joined
 from baton_engine.steps.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
 from baton_engine.steps.decode_inputs import DecodeInputs
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
@@ -26,6 +27,9 @@ from baton_engine.steps.step_pipeline import Launched
 from baton_engine.steps.step_results import step_result
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 from baton_kernels.interface.upload import upload
+
+MAX_COPIED_ROWS: Final = 256
+"""Copies of logits that are made at a time for sequences of one prompt: 256 MiB with 2**18 tokens."""
 
 
 class ModelRunner:
@@ -136,9 +140,11 @@ class ModelRunner:
             return SamplerOutput()
         logits = self.model.logits(hidden if len(sampling) == len(hidden) else hidden[_last_rows(slices)])
         specs = [spec for piece in sampling for spec in piece.samples]
-        if len(specs) > len(sampling):
-            logits = logits[[row for row, piece in enumerate(sampling) for _ in piece.samples]]
-        return self._sampler.sample(logits, specs)
+        if len(specs) == len(sampling):
+            return self._sampler.sample(logits, specs)
+        rows = [row for row, piece in enumerate(sampling) for _ in piece.samples]
+        parts = [slice(start, start + MAX_COPIED_ROWS) for start in range(0, len(rows), MAX_COPIED_ROWS)]
+        return joined([self._sampler.sample(logits[rows[part]], specs[part]) for part in parts])
 
 
 def _last_rows(slices: Sequence[SequenceSlice]) -> list[int]:

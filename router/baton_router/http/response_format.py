@@ -28,6 +28,10 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """Text with constrained parts."""
     disable_any_whitespace: bool = False
     """JSON is written without optional blanks."""
+    disable_additional_properties: bool = False
+    """Objects have only the properties that the schema names, unless it says otherwise."""
+    whitespace_pattern: str | None = None
+    """Refused: `disable_any_whitespace` leaves no blanks."""
 
 
 class TextFormat(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, tag_field="type", tag="text"):

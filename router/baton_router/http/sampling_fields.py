@@ -100,7 +100,7 @@ class SamplingFields(Fields, kw_only=True):
     """Divides the scores of tokens that prompt or output have; over 1 discourages them. Default: the
     model's, else 1."""
     logit_bias: dict[str, float] | None = None
-    """Scores to add, by token id, -100 to 100."""
+    """Scores to add, by token id."""
     include_stop_str_in_output: bool | None = None
     """The text keeps the stop string that ended it."""
     skip_special_tokens: bool | None = None

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.vocabulary import check_token_ids
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
-from baton_router.requests.validation import check_template_trust, check_token_ids
+from baton_router.requests.validation import check_template_trust
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds
 from baton_router.text.tokenization import Tokenizer

@@ -12,6 +12,7 @@ from baton_core.errors import InvalidRequestError
 from baton_core.requests.grammar_limits import check_grammar_limits
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_backends import with_backend
+from baton_core.requests.vocabulary import encode_bad_words
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
@@ -23,7 +24,6 @@ from baton_router.requests.validation import (
     check_prompt,
     check_room,
     check_template_trust,
-    check_token_ids,
     read_priority,
 )
 from baton_router.structured_outputs.bounded_checks import BoundedGrammarChecks
@@ -140,25 +140,3 @@ def bounded(spec: RequestSpec, max_model_len: int) -> RequestSpec:
     if spec.params.max_tokens is not None and spec.params.max_tokens <= room:
         return spec
     return replace(spec, params=replace(spec.params, max_tokens=room))
-
-
-def encode_bad_words(words: Sequence[str], tokenizer: Tokenizer, vocab_size: int) -> tuple[TokenIds, ...]:
-    """Return the tokens of each word, as it stands at the beginning of a text and after a space.
-
-    The second only where its first token differs: some tokenizers write both alike.
-
-    Raises:
-        InvalidRequestError: a word is blank, or has a token that the model lacks.
-    """
-    encoded: list[TokenIds] = []
-    for word in words:
-        bare = tokenizer.encode(word.lstrip(), add_special_tokens=False)
-        spaced = tokenizer.encode(" " + word.lstrip(), add_special_tokens=False)
-        if not word.strip() or not bare:
-            raise InvalidRequestError("bad_words", word, "words with at least one character that is no space")
-        for token_ids in (bare, spaced):
-            check_token_ids("bad_words", token_ids, vocab_size)
-        encoded.append(bare)
-        if spaced[0] != bare[0]:
-            encoded.append(spaced)
-    return tuple(encoded)

@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
+from baton_core.requests.sampling_params import MAX_N
 from baton_core.requests.structured_backends import AUTO, check_backend
 
 DEFAULT_MAX_LOGPROBS: Final = 20
 """vLLM's."""
+DEFAULT_MAX_N_SEQUENCES: Final = 64
+"""Each sequence has a copy of its prompt's token ids at its worker."""
 DEFAULT_MAX_ANSWER_BYTES: Final = 256 * 2**20
 
 
@@ -33,6 +36,8 @@ class RequestLimits:
 
     max_logprobs: int = DEFAULT_MAX_LOGPROBS
     """Highest `logprobs` and `prompt_logprobs`; -1 is as many as the vocabulary has."""
+    max_n_sequences: int = DEFAULT_MAX_N_SEQUENCES
+    """Highest `n`."""
     logits_processors: tuple[str, ...] = ()
     """Logits processors that requests may name, as `package.module:function`."""
     reasoning: ReasoningMarkers | None = None
@@ -52,6 +57,9 @@ class RequestLimits:
             raise InvalidConfigError(f"--max-logprobs is {self.max_logprobs!r}; allowed: an integer from -1")
         if self.max_logprobs < -1:
             raise InvalidConfigError(f"--max-logprobs is {self.max_logprobs}; allowed: an integer from -1")
+        if not 1 <= self.max_n_sequences <= MAX_N:
+            allowed = f"an integer from 1 to {MAX_N}"
+            raise InvalidConfigError(f"--max-n-sequences is {self.max_n_sequences}; allowed: {allowed}")
         if self.max_answer_bytes < 1:
             raise InvalidConfigError(f"--max-answer-bytes is {self.max_answer_bytes}; allowed: 1 or more")
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from baton_core.errors import InvalidRequestError
 from baton_core.model.model_identity import ModelIdentity
+from baton_core.requests.vocabulary import check_token_ids
 from baton_core.sessions.router_messages import OutputSoFar, RequestSpec, SequenceOutput
 from baton_router.requests.generation import Delta, GenerationRequest, ReceivedSequence, Resumption
 from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.resume_tokens import ResumeTicket, ResumeTokens, require_same
-from baton_router.requests.validation import check_token_ids
 
 _FIELD: Final = "num_received_tokens"
 _IDS_FIELD: Final = "received_token_ids"

@@ -9,6 +9,7 @@ from typing import Final
 
 from baton_core.errors import ContextLengthError, ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.vocabulary import check_token_ids, check_vocabulary
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.chat_template import Conversation
 from baton_router.text.prompts import Prompt
@@ -86,17 +87,6 @@ def check_prompt(
     check_token_ids(field, token_ids, vocab_size)
 
 
-def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:
-    """Refuse ids that the model has no token for.
-
-    Raises:
-        InvalidRequestError: naming one such id.
-    """
-    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
-        if not 0 <= token_id < vocab_size:
-            raise InvalidRequestError(field, token_id, f"token ids from 0 to {vocab_size - 1}")
-
-
 def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> None:
     """Refuse a `min_tokens` that does not fit beside the prompt.
 
@@ -115,21 +105,12 @@ def check_params(params: SamplingParams, limits: RequestLimits, vocab_size: int)
     Raises:
         InvalidRequestError: naming the field.
     """
-    check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
-    check_token_ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
-    check_token_ids("logprob_token_ids", params.logprob_token_ids or (), vocab_size)
-    check_token_ids("logit_bias", tuple(params.logit_bias or ()), vocab_size)
-    _check_logprobs("logprobs", params.logprobs, limits, vocab_size)
-    _check_logprobs("prompt_logprobs", params.prompt_logprobs, limits, vocab_size)
-    _check_processors(params, limits)
-
-
-def _check_logprobs(field: str, value: int | None, limits: RequestLimits, vocab_size: int) -> None:
+    if params.n > limits.max_n_sequences:
+        allowed = f"1 to {limits.max_n_sequences}, of which --max-n-sequences decides"
+        raise InvalidRequestError("n", params.n, allowed)
     most = limits.most_logprobs(vocab_size)
-    wanted = vocab_size if value == -1 else value or 0
-    if wanted > most:
-        lowest = -1 if most == vocab_size else 0
-        raise InvalidRequestError(field, value, f"{lowest} to {most}, of which --max-logprobs decides")
+    check_vocabulary(params, vocab_size=vocab_size, max_logprobs=most)
+    _check_processors(params, limits)
 
 
 def _check_processors(params: SamplingParams, limits: RequestLimits) -> None:

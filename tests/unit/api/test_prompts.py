@@ -34,11 +34,25 @@ def test_one_prompt_is_read_and_is_one_of_a_list(given: Any, parts: PromptParts)
 
 @pytest.mark.parametrize(
     "given",
-    [None, 3, {"text": "a"}, {}, ["a", 1], {"prompt": 3}, {"prompt": "a", "multi_modal_data": {"image": 1}}],
+    [None, 3, {"text": "a"}, {}, ["a", 1], {"prompt": 3}],
 )
 def test_anything_else_is_refused(given: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"prompt is .*allowed: text, token ids"):
         read_prompt(given)
+
+
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("token_type_ids", "models that pool"),
+        ("multi_modal_data", "models of text alone"),
+        ("prompt_embeds", "prompts are text or token ids"),
+        ("encoder_prompt", "models with an encoder"),
+    ],
+)
+def test_a_part_that_nothing_here_uses_is_refused_with_the_reason(key: str, reason: str) -> None:
+    with pytest.raises(InvalidRequestError, match=rf"{key} is .*; allowed: nothing: {reason}"):
+        read_prompt({"prompt_token_ids": [1], key: [0]})  # type: ignore[arg-type,misc]
 
 
 def test_text_has_to_be_text() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from baton import RepetitionDetectionParams, RequestOutputKind, SamplingParams, StructuredOutputsParams
 from baton.executors.request_encoder import (
     ENCODED_FIELDS,
     LOCAL_FIELDS,
@@ -16,6 +15,9 @@ from baton.executors.request_encoder import (
     encode_request,
 )
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.repetition import RepetitionDetectionParams
+from baton_core.requests.sampling_params import RequestOutputKind, SamplingParams
+from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.grpc.client_messages import read_request
 from baton_router.requests.generation import GenerationRequest
 from tests.builders import make_request

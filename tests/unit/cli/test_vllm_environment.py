@@ -36,11 +36,13 @@ def test_variables_stand_in_for_flags_that_are_left_out(monkeypatch: pytest.Monk
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
     monkeypatch.setenv("VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "9")
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    monkeypatch.setenv("VLLM_MAX_N_SEQUENCES", "200")
     monkeypatch.setenv("VLLM_TORCH_PROFILER_DIR", "/traces")
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0-1|2-3")
     args = parse(["serve"])
     assert (args.log_level, args.idle_timeout, args.enable_operator_routes) == ("debug", 9.0, True)
     assert (args.profiler_config, args.cpu_bind) == ({"torch_profiler_dir": "/traces"}, "0-1|2-3")
+    assert args.max_n_sequences == 200
     args = parse(["serve", "--log-level", "error", "--no-enable-operator-routes", "--cpu-bind", "none"])
     assert (args.log_level, args.enable_operator_routes, args.cpu_bind) == ("error", False, "none")
 

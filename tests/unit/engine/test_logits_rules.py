@@ -18,10 +18,11 @@ from transformers import (
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_rules import ThinkingBudget
-from baton_core.worker.step_plan import SampleSpec, SamplingHistory
+from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SamplingHistory
 from baton_engine.sampling.logits_rules import LogitsRules, unpack_bits
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.sampling.sampling_state import SamplingState
+from baton_engine.sampling.token_logprobs import LogprobsMode
 from tests.unit.engine.steps import make_history, make_spec
 
 VOCAB_SIZE = 53
@@ -128,6 +129,25 @@ def test_the_smallest_repetition_penalty_keeps_logits_finite_and_excluded_tokens
     (changed,) = apply(random_logits(6), history)
     assert changed.isfinite().nonzero().flatten().tolist() == [1, 2]
     assert (changed == -math.inf).sum() == VOCAB_SIZE - 2
+
+
+@pytest.mark.parametrize("penalty", [5e-324, 1e-20, 1e20, 1e308])
+@pytest.mark.parametrize("bias", [1e308, -1e308])
+def test_the_largest_biases_and_penalties_leave_numbers_to_sample(penalty: float, bias: float) -> None:
+    history = make_history(
+        prompt=range(VOCAB_SIZE), repetition_penalty=penalty, logit_bias={1: bias, 2: bias}
+    )
+    logits = random_logits(6)
+    logits[0, 3] = 0.0
+    (changed,) = apply(logits, history)
+    assert changed.isfinite().all()
+    spec = make_spec(
+        temperature=1e-5, top_p=0.9, min_p=0.1, history=history, logprobs=LogprobsSpec(num_top=2)
+    )
+    for mode in LogprobsMode:
+        drawn = Sampler(mode=mode).sample(logits.clone(), [spec])
+        assert 0 <= drawn.token_ids[0] < VOCAB_SIZE
+        assert not any(math.isnan(value) for value in drawn.logprobs[0].logprobs)
 
 
 def test_logit_bias_is_that_of_transformers() -> None:

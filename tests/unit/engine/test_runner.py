@@ -8,10 +8,26 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_core.worker.step_plan import SAMPLED, Followed, SequenceSlice, StepPlan, StepResult
+from baton_core.worker.step_plan import (
+    SAMPLED,
+    Followed,
+    LogprobsSpec,
+    SequenceSlice,
+    StepPlan,
+    StepResult,
+)
 from baton_engine.steps.runner import ModelRunner
 from tests.models import greedy_reference, make_prompt
-from tests.unit.engine.steps import BLOCK_SIZE, generate, make_plan, make_runner, make_slice, make_spec
+from tests.unit.engine.steps import (
+    BLOCK_SIZE,
+    generate,
+    make_history,
+    make_plan,
+    make_rules,
+    make_runner,
+    make_slice,
+    make_spec,
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +86,34 @@ def test_several_samples_of_one_slice_draw_from_the_same_logits(runner: ModelRun
     assert list(together) == alone
     assert together[0] == together[3]
     assert len(set(together)) > 2
+
+
+def test_more_samples_than_are_copied_at_a_time_keep_their_rows(
+    runner: ModelRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third is refused, the others have log-probabilities or not."""
+    prompt, rules = make_prompt(12), make_rules(allowed_token_ids=(7, 8), bad_words=((7,), (8,)))
+    specs = [
+        make_spec(
+            12,
+            seed=seed,
+            temperature=1.0,
+            logprobs=LogprobsSpec(num_top=1) if seed % 2 else None,
+            history=make_history(prompt=prompt, rules=rules) if seed == refused else None,
+        )
+        for refused in (-1, 2)
+        for seed in range(5)
+    ]
+    plan = make_plan(
+        make_slice(prompt, (0, 1), samples=specs[:5]), make_slice(prompt, (2, 3), samples=specs[5:])
+    )
+    together = runner.execute(plan)
+    monkeypatch.setattr("baton_engine.steps.runner.MAX_COPIED_ROWS", 3)
+    in_parts = runner.execute(plan)
+    assert in_parts == together
+    assert len(together.sampled[0]) == 5
+    assert list(together.failures) == [1]
+    assert len(together.logprobs[0]) == 2
 
 
 def test_a_step_without_samples_returns_no_tokens(runner: ModelRunner) -> None:

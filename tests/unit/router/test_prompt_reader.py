@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from baton_core.errors import ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
-from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.sampling_params import MAX_N, SamplingParams
 from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import RequestSpec
@@ -84,6 +84,7 @@ def test_names_salts_and_priorities_are_kept(folder: Path) -> None:
         ({"sampling": {"bad_words": [" "]}}, "bad_words is ' '; allowed: words with"),
         ({"sampling": {"logprobs": 21}}, "logprobs is 21; allowed: 0 to 20, of which --max-logprobs decides"),
         ({"sampling": {"prompt_logprobs": -1}}, "prompt_logprobs is -1; allowed: 0 to 20"),
+        ({"sampling": {"n": 65}}, "n is 65; allowed: 1 to 64, of which --max-n-sequences decides"),
         ({"sampling": {"logits_processors": ["a:b"]}}, "logits_processors is 'a:b'; allowed: none"),
         (
             {"sampling": {"logits_processors": [len]}},
@@ -129,6 +130,22 @@ def test_the_operator_says_how_many_logprobs_there_may_be(
 def test_a_number_of_logprobs_that_is_none_is_refused_to_the_operator() -> None:
     with pytest.raises(InvalidConfigError, match="--max-logprobs is -2; allowed: an integer from -1"):
         RequestLimits(max_logprobs=-2)
+
+
+def test_the_operator_says_how_many_sequences_a_request_may_have(folder: Path) -> None:
+    assert read(folder, ask(n=65), RequestLimits(max_n_sequences=65)).params.n == 65
+    with pytest.raises(
+        InvalidRequestError, match="n is 2; allowed: 1 to 1, of which --max-n-sequences decides"
+    ):
+        read(folder, ask(n=2), RequestLimits(max_n_sequences=1))
+
+
+@pytest.mark.parametrize("most", [0, MAX_N + 1])
+def test_a_number_of_sequences_that_messages_cannot_hold_is_refused_to_the_operator(most: int) -> None:
+    with pytest.raises(
+        InvalidConfigError, match=rf"--max-n-sequences is {most}; allowed: an integer from 1 to"
+    ):
+        RequestLimits(max_n_sequences=most)
 
 
 def test_logits_processors_are_those_that_the_operator_names_and_any_in_process(folder: Path) -> None:

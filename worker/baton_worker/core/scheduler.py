@@ -65,8 +65,7 @@ class Scheduler:
 
     def add(self, seq: Sequence) -> None:
         """Queue a waiting sequence in order."""
-        later = [waiting for waiting in self._waiting if _order(waiting) > _order(seq)]
-        self._waiting.insert(len(self._waiting) - len(later), seq)
+        insort(self._waiting, seq, key=_order)
 
     def remove(self, now: float, seq: Sequence) -> None:
         """End a sequence. Its blocks are released now, or after the last step in flight that it is in."""
