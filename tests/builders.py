@@ -21,12 +21,13 @@ from baton_worker.core.worker_config import WorkerConfig
 BLOCK_SIZE = 4
 VOCAB_SIZE = 1000
 EOS_TOKEN_ID = 999
+WEIGHTS = "tiny"
 ONE_GROUP = Paging(block_size=BLOCK_SIZE)
 
 
 def make_identity(**changes: Any) -> ModelIdentity:
     fields = {
-        "weights": "tiny",
+        "weights": WEIGHTS,
         "dtype": "float32",
         "kv_layout": "LKHTD:1x2x1x4x8:float32",
         "block_size": BLOCK_SIZE,
@@ -47,9 +48,10 @@ def make_prompt(num_tokens: int, first: int = 1) -> tuple[int, ...]:
 
 
 def make_request(request_id: str = "r", *, prompt: int = 8, first: int = 1, **changes: Any) -> RequestSpec:
-    """A request of `prompt` tokens; other fields of it and of `SamplingParams` may be given."""
-    names = ("cache_salt", "priority", "thinking", "traceparent", "resumed")
-    own = {name: changes.pop(name) for name in names if name in changes}
+    """A request of `prompt` tokens for the weights of `make_identity`; other fields of it and of
+    `SamplingParams` may be given."""
+    names = ("cache_salt", "priority", "thinking", "traceparent", "resumed", "weights")
+    own = {"weights": WEIGHTS} | {name: changes.pop(name) for name in names if name in changes}
     if "bad_word_ids" in changes:
         own["bad_words"] = changes.pop("bad_word_ids")
     return RequestSpec(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -90,6 +91,8 @@ class ReadModel:
     """Hash of all bytes of the weights, by `WeightReader.digest`."""
     description: ModelDescription
     """The rest of the folder, without its tokenizer."""
+    shapes: Mapping[str, tuple[int, ...]]
+    """Shapes of the tensors that the model has, by name; empty where Transformers reads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +184,12 @@ def load_runner(
     return load_model(settings).start(allocate_pool, grammars)
 
 
-def load_model(settings: EngineSettings, plan: KVCachePlan | None = None) -> LoadedModel:
+def load_model(
+    settings: EngineSettings, plan: KVCachePlan | None = None, weight_folder: Path | None = None
+) -> LoadedModel:
     """Load the weights and size the KV pool, unless its `plan` is given.
+
+    Weights come from the model's own folder, or from `weight_folder`.
 
     Raises:
         InvalidModelError: the model cannot be found or loaded.
@@ -196,15 +203,15 @@ def load_model(settings: EngineSettings, plan: KVCachePlan | None = None) -> Loa
     require_quantizable(settings.quantization, config, device)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
-    weights = WeightReader(folder, dtype, device, is_quantized=settings.quantization is not None)
+    weights = WeightReader(
+        weight_folder or folder, dtype, device, is_quantized=settings.quantization is not None
+    )
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
     model = build_model(config, weights, kernels.layers)
-    description = describe_model(
-        read_json_object(folder / "config.json"), config.eos_token_ids, config.vocab_size
-    )
-    read = ReadModel(weights=weights.digest(), description=description)
+    description = describe_folder(folder, config)
+    read = ReadModel(weights=weights.digest(), description=description, shapes=weights.shapes)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
@@ -246,6 +253,12 @@ def _vllm_config(
         cache_config=SimpleNamespace(block_size=settings.block_size),
         device_config=SimpleNamespace(device=model.device, device_type=model.device.type),
     )
+
+
+def describe_folder(folder: Path, config: ModelConfig) -> ModelDescription:
+    """Return what a model's folder says beside its weights and its tokenizer."""
+    values = read_json_object(folder / "config.json")
+    return describe_model(values, config.eos_token_ids, config.vocab_size)
 
 
 def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCachePlan) -> None:

@@ -238,6 +238,7 @@ REPORTS = {
         role=st.none() | st.sampled_from(Role),
         is_role_fixed=st.booleans(),
         is_draining=st.booleans(),
+        weights=st.just("") | names,
     ),
 }
 
@@ -298,6 +299,7 @@ loads = st.builds(
     role=st.none() | st.sampled_from(Role),
     is_role_fixed=st.booleans(),
     is_draining=st.booleans(),
+    weights=st.just("") | names,
     rates=st.builds(
         WorkerRates,
         prefill_tokens_per_s=seconds,

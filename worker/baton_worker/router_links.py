@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from baton_core.errors import IncompatibleWorkerError
 from baton_core.sessions.router_messages import ToRouter
+from baton_core.sessions.worker_info import WorkerInfo
 from baton_service.redis.records import RouterRecord
 from baton_worker.session_client import SessionClient
 
@@ -93,6 +94,11 @@ class RouterLinks:
         """Queue a message for the router of that session; see `SessionClient.send`."""
         for link in self._links.values():
             link.client.send(router_id, message)
+
+    def register_as(self, info: WorkerInfo) -> None:
+        """Have sessions that begin from here on register this."""
+        for link in self._links.values():
+            link.client.info = info
 
     async def close(self) -> None:
         """Say farewell to all routers."""

@@ -99,7 +99,8 @@ class SessionClient:
     ) -> None:
         self._address = address
         self._access = access or RouterAccess()
-        self._info = info
+        self.info = info
+        """The registration, as the next hello has it."""
         self._load = load
         self._callbacks = callbacks
         self._timings = timings
@@ -190,7 +191,7 @@ class SessionClient:
         """Open one stream and serve it to its end."""
         offered = self._session
         epoch, received = (0, 0) if offered is None else (offered.epoch, offered.loop_session.received)
-        hello = encode_hello(self._info, router_epoch=epoch, received=received)
+        hello = encode_hello(self.info, router_epoch=epoch, received=received)
         async with self._access.open_async_channel(self._address, _CHANNEL_OPTIONS) as channel:
             call = SessionsStub(channel).Connect(metadata=self._access.metadata)  # type: ignore[no-untyped-call]
             frame = await self._greet(call, pb.WorkerFrame(hello=hello))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
@@ -20,6 +22,7 @@ from baton_core.errors import BatonError, ErrorCode
 from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.phases import PhaseReport
 from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.peer_messages import ToConsumer, ToProducer
 from baton_core.sessions.router_messages import KVSource, ToRouter, ToWorker, Transferred
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
@@ -30,6 +33,7 @@ from baton_core.worker.worker_events import (
     CacheChanged,
     CompileGrammar,
     ComputeChecksums,
+    ControlDone,
     FromConsumer,
     FromProducer,
     FromRouter,
@@ -127,6 +131,7 @@ class Worker:
         self._grammars = parts.grammars
         self._followers = parts.followers
         self._worker_id = parts.info.worker_id
+        self._info = parts.info
         self._tracing = parts.tracing
         self._consumer = ConsumerEndpoint(
             parts.context, f"{parts.info.worker_id}-{parts.info.epoch:x}", self._on_producer_message
@@ -147,7 +152,7 @@ class Worker:
         self._routers = RouterLinks(
             parts.routers,
             lambda address: SessionClient(
-                address, parts.info, self._load, callbacks, parts.session_timings, parts.access
+                address, self._info, self._load, callbacks, parts.session_timings, parts.access
             ),
             finds_more=parts.share.finds_routers,
         )
@@ -245,8 +250,16 @@ class Worker:
             self.on_event(grammar_compiled(compilation_id, grammar.exception()))
 
     def _answer_control(self, asked: RunControl) -> None:
-        """Called on the engine thread."""
-        self._loop.call_soon_threadsafe(self.on_event, self._controls.answer(asked))
+        """Called on the engine thread, or on one of its own."""
+        done = self._controls.answer(asked)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for it
+            self._loop.call_soon_threadsafe(self._on_control_done, done)
+
+    def _on_control_done(self, done: ControlDone) -> None:
+        self.on_event(done)
+        if (identity := self._core.config.identity) != self._info.identity:
+            self._info = replace(self._info, identity=identity)
+            self._routers.register_as(self._info)
 
     def _on_deadline(self) -> None:
         self._timer = None
@@ -319,7 +332,11 @@ class Worker:
             grammar.add_done_callback(partial(self._deliver_grammar, effect.compilation_id))
 
     def run_control(self, effect: RunControl) -> None:
-        self._engine.run(partial(self._answer_control, effect))
+        answer = partial(self._answer_control, effect)
+        if effect.action is ControlAction.CHECK_WEIGHTS:
+            threading.Thread(target=answer, name="check-weights", daemon=True).start()
+        else:
+            self._engine.run(answer)
 
     def cache_changed(self, effect: CacheChanged) -> None:
         self._share.on_changed(effect)

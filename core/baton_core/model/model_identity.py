@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from baton_core.kv_layout.paging import Paging
@@ -67,3 +67,8 @@ class ModelIdentity:
             share_one = one.name == "transport" and {*mine.split("+")} & {*theirs.split("+")}
             if not share_one:
                 require_equal(one.name, theirs, mine, _REGISTERED, _HINTS.get(one.name, ""))
+
+
+def with_weights(identity: ModelIdentity, weights: str) -> ModelIdentity:
+    """Return the identity with other weights, or the same one where they are its own."""
+    return identity if identity.weights == weights else replace(identity, weights=weights)

@@ -29,6 +29,20 @@ class ControlAction(StrEnum):
     DRAIN = "drain"
     """Take no new requests; those it has go on. Argument: force."""
     UNDRAIN = "undrain"
+    START_WEIGHT_UPDATE = "start_weight_update"
+    """Argument: is_checkpoint_format. The router does it, and the next two with `WORKER_ACTIONS`."""
+    UPDATE_WEIGHTS = "update_weights"
+    """Argument: path. Check a new version of the weights at every worker; the old one serves on."""
+    FINISH_WEIGHT_UPDATE = "finish_weight_update"
+    """Have every worker switch to the version that was checked."""
+    CHECK_WEIGHTS = "check_weights"
+    """Argument: path. Answered with the hash of the weights, while steps go on."""
+    SWITCH_WEIGHTS = "switch_weights"
+    """Argument: path, weights. Begins when the worker has no open work, and takes no new one until then."""
+
+
+WORKER_ACTIONS: Final = frozenset({ControlAction.CHECK_WEIGHTS, ControlAction.SWITCH_WEIGHTS})
+"""Actions that routers ask of workers, and operators do not ask of routers."""
 
 
 class EnginePart(StrEnum):
@@ -68,3 +82,4 @@ class ControlResult:
     is_role_fixed: bool = False
     is_draining: bool = False
     is_paused: bool = False
+    weights: str = ""

@@ -48,6 +48,8 @@ class RequestSpec:
     """The sequences that go on, where the request comes from another worker; the others are over."""
     tenant: str = ""
     """Whom it is counted for: tenants take turns where grammars are compiled; empty without keys."""
+    weights: str = ""
+    """Hash of the weights that all of its tokens come from; empty where any will do."""
 
     @property
     def given_token_ids(self) -> tuple[int, ...]:

@@ -96,6 +96,8 @@ class WorkerLoad:
     """True if an operator gave it that role: routers do not change it by themselves."""
     is_draining: bool = False
     """True if it refuses requests because it is to be emptied; those it has go on."""
+    weights: str = ""
+    """Hash of the weights that it computes with now; empty is those that it registered with."""
     fault: str = ""
     """The fault for which it refuses requests until it is restarted; empty while there is none."""
     rates: WorkerRates = field(default_factory=WorkerRates)

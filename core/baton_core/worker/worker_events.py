@@ -133,6 +133,8 @@ class ControlDone:
     message: str = ""
     away: frozenset[EnginePart] = frozenset()
     """The parts that the engine lacks now."""
+    weights: str = ""
+    """Hash of the weights that the engine has now; empty where they are as before."""
 
 
 WorkerEvent = (

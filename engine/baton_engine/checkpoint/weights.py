@@ -7,6 +7,7 @@ passes through a staging buffer of fixed size. Each byte is hashed as it is read
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from io import BufferedReader
@@ -53,6 +54,8 @@ class WeightReader:
         """In which weights and biases of linear layers are wanted."""
         self.loaded_bytes = 0
         """Size of all tensors handed out so far, as those who got them keep them."""
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        """Shapes of the tensors handed out so far, by name."""
         self._folder = folder
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
         self._entries: dict[str, TensorEntry] = {}
@@ -87,6 +90,26 @@ class WeightReader:
             whole.update(repr((name, entry.dtype, entry.shape)).encode())
             whole.update(self._digests[name])
         return whole.hexdigest()
+
+    def require_finite(self, name: str, shape: Sequence[int]) -> None:
+        """Read a tensor without keeping it.
+
+        Raises:
+            InvalidModelError: as `load`, or one of its numbers is NaN or infinite.
+        """
+        entry, content = self._find(name, tuple(shape)), xxhash.xxh3_128()
+        staging, num_left = self._staging.view(_TORCH_DTYPES[entry.dtype]), math.prod(entry.shape)
+        with entry.path.open("rb") as file:
+            file.seek(entry.offset)
+            while num_left:
+                part = staging[:num_left]
+                _fill(part, file, entry, content)
+                if not part.isfinite().all():
+                    text = f"{entry.path}: tensor {name} holds NaN or an infinity; allowed: finite numbers"
+                    raise InvalidModelError(text)
+                num_left -= len(part)
+        self._digests[name] = content.digest()
+        self._note_read(entry)
 
     def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         """Return the tensor `name`, newly allocated, as `dtype` or else the reader's.
@@ -138,6 +161,7 @@ class WeightReader:
             raise InvalidModelError(
                 f"{entry.path}: tensor {name} has dtype {entry.dtype}; allowed: {', '.join(_TORCH_DTYPES)}"
             )
+        self.shapes[name] = shape
         return entry
 
     def _read_into(self, entry: TensorEntry, destination: Tensor) -> bytes:

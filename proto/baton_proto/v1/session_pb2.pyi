@@ -142,7 +142,7 @@ class WorkerHeartbeat(_message.Message):
     def __init__(self, sent: _Optional[int] = ..., received: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s", "is_asleep", "role", "is_draining", "rates", "is_role_fixed", "fault", "num_deferred", "is_paused")
+    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s", "is_asleep", "role", "is_draining", "rates", "is_role_fixed", "fault", "num_deferred", "is_paused", "weights")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +156,7 @@ class Load(_message.Message):
     FAULT_FIELD_NUMBER: _ClassVar[int]
     NUM_DEFERRED_FIELD_NUMBER: _ClassVar[int]
     IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     num_queued_tokens: int
@@ -169,7 +170,8 @@ class Load(_message.Message):
     fault: str
     num_deferred: int
     is_paused: bool
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ..., is_paused: bool = ...) -> None: ...
+    weights: str
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ..., is_paused: bool = ..., weights: _Optional[str] = ...) -> None: ...
 
 class Rates(_message.Message):
     __slots__ = ("prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "num_prefill_steps", "num_decode_steps", "num_pulls")
@@ -240,7 +242,7 @@ class WorkerData(_message.Message):
     def __init__(self, number: _Optional[int] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., token_batch: _Optional[_Union[TokenBatch, _Mapping]] = ..., transferred: _Optional[_Union[Transferred, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., cache_delta: _Optional[_Union[CacheDelta, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., control_result: _Optional[_Union[ControlResult, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ...) -> None: ...
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed", "tenant")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed", "tenant", "weights")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -251,6 +253,7 @@ class RequestSpec(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -261,7 +264,8 @@ class RequestSpec(_message.Message):
     traceparent: str
     resumed: _containers.RepeatedCompositeFieldContainer[OutputSoFar]
     tenant: str
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ...) -> None: ...
+    weights: str
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ..., weights: _Optional[str] = ...) -> None: ...
 
 class OutputSoFar(_message.Message):
     __slots__ = ("index", "token_ids")
@@ -602,7 +606,7 @@ class TokenSources(_message.Message):
     def __init__(self, num_computed: _Optional[int] = ..., num_local_cache: _Optional[int] = ..., num_remote: _Optional[int] = ..., num_recomputed: _Optional[int] = ...) -> None: ...
 
 class ControlResult(_message.Message):
-    __slots__ = ("control_id", "code", "message", "result_json", "is_asleep", "role", "is_role_fixed", "is_draining", "is_paused")
+    __slots__ = ("control_id", "code", "message", "result_json", "is_asleep", "role", "is_role_fixed", "is_draining", "is_paused", "weights")
     CONTROL_ID_FIELD_NUMBER: _ClassVar[int]
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
@@ -612,6 +616,7 @@ class ControlResult(_message.Message):
     IS_ROLE_FIXED_FIELD_NUMBER: _ClassVar[int]
     IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
     IS_PAUSED_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     control_id: int
     code: str
     message: str
@@ -621,4 +626,5 @@ class ControlResult(_message.Message):
     is_role_fixed: bool
     is_draining: bool
     is_paused: bool
-    def __init__(self, control_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., result_json: _Optional[str] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_role_fixed: bool = ..., is_draining: bool = ..., is_paused: bool = ...) -> None: ...
+    weights: str
+    def __init__(self, control_id: _Optional[int] = ..., code: _Optional[str] = ..., message: _Optional[str] = ..., result_json: _Optional[str] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_role_fixed: bool = ..., is_draining: bool = ..., is_paused: bool = ..., weights: _Optional[str] = ...) -> None: ...

@@ -99,6 +99,13 @@ class ProcessUpdate:
     process: WorkerProcess
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldDispatch:
+    """An operator has requests wait that have not begun, or has them dispatched again."""
+
+    is_held: bool
+
+
 RouterEvent = (
     Submit
     | ClientGone
@@ -110,6 +117,7 @@ RouterEvent = (
     | PrefixUpdate
     | PeerLoad
     | ProcessUpdate
+    | HoldDispatch
 )
 
 # --- effects ---

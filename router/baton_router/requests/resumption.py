@@ -171,7 +171,7 @@ class RequestReader:
         ticket = self._tokens.read(resumption.token, now_s)
         spec = self._prompts.read(_as_before(request, ticket), max_model_len=max_model_len)
         require_same(ticket, self._tokens.fingerprints(spec, request.context.tenant, identity))
-        spec = bounded(spec, max_model_len)
+        spec = replace(bounded(spec, max_model_len), weights=identity.weights if identity else "")
         most = spec.params.max_tokens or 0
         counts = checked_counts(resumption, spec.params.n, most)
         resumed = outputs_so_far(resumption.received, self._vocab_size, most)

@@ -96,6 +96,7 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
         traceparent=spec.traceparent,
         resumed=[pb.OutputSoFar(index=one.index, token_ids=one.token_ids) for one in spec.resumed],
         tenant=spec.tenant,
+        weights=spec.weights,
     )
 
 
@@ -115,6 +116,7 @@ def _decode_spec(message: pb.Generate | pb.Prefill | pb.Reserve) -> RequestSpec:
         traceparent=spec.traceparent,
         resumed=_decode_resumed(spec.resumed, params.n),
         tenant=spec.tenant,
+        weights=spec.weights,
     )
 
 

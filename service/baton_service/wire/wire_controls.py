@@ -39,6 +39,7 @@ def encode_control_result(result: ControlResult) -> pb.ControlResult:
         role=result.role or "",
         is_role_fixed=result.is_role_fixed,
         is_draining=result.is_draining,
+        weights=result.weights,
     )
 
 
@@ -53,6 +54,7 @@ def decode_control_result(result: pb.ControlResult) -> ControlResult:
         role=checked_code("role", result.role, Role) if result.role else None,
         is_role_fixed=result.is_role_fixed,
         is_draining=result.is_draining,
+        weights=result.weights,
     )
 
 

@@ -136,6 +136,7 @@ def encode_load(load: WorkerLoad) -> pb.Load:
         role=load.role or "",
         is_draining=load.is_draining,
         is_role_fixed=load.is_role_fixed,
+        weights=load.weights,
         fault=load.fault,
         rates=pb.Rates(
             prefill_tokens_per_s=load.rates.prefill_tokens_per_s,
@@ -166,6 +167,7 @@ def decode_load(load: pb.Load) -> WorkerLoad:
         role=checked_code("role", load.role, Role) if load.role else None,
         is_draining=load.is_draining,
         is_role_fixed=load.is_role_fixed,
+        weights=load.weights,
         fault=load.fault,
         rates=WorkerRates(
             prefill_tokens_per_s=checked_number("prefill_tokens_per_s", load.rates.prefill_tokens_per_s),

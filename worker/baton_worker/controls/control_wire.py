@@ -13,14 +13,21 @@ import msgspec
 
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.control_messages import MAX_JSON_BYTES, ControlAction
+from baton_core.sessions.weight_arguments import CheckWeightsArgument, SwitchWeightsArgument
 from baton_worker.controls.dotted_names import require_name
 from baton_worker.controls.engine_operations import (
     ApplyModel,
     CallWorker,
+    CheckWeights,
     Control,
+    EngineOperation,
+    FinishWeightUpdate,
     Profile,
     ResetPrefixCache,
     Sleep,
+    StartWeightUpdate,
+    SwitchWeights,
+    UpdateWeights,
     WakeUp,
 )
 
@@ -51,12 +58,14 @@ class _Call(_Argument):
     kwargs: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-_ARGUMENTS: Final[dict[ControlAction, type[_Argument]]] = {
+_ARGUMENTS: Final[dict[ControlAction, type[msgspec.Struct]]] = {
     ControlAction.SLEEP: _Sleep,
     ControlAction.WAKE_UP: _WakeUp,
     ControlAction.START_PROFILE: _Profile,
     ControlAction.APPLY_MODEL: _Apply,
     ControlAction.COLLECTIVE_RPC: _Call,
+    ControlAction.CHECK_WEIGHTS: CheckWeightsArgument,
+    ControlAction.SWITCH_WEIGHTS: SwitchWeightsArgument,
 }
 
 
@@ -83,10 +92,20 @@ def encode_control(command: Control) -> tuple[ControlAction, str]:
             return ControlAction.START_PROFILE, _to_json({"prefix": prefix})
         case Profile():
             return ControlAction.STOP_PROFILE, "{}"
+        case StartWeightUpdate(is_checkpoint_format=is_checkpoint_format):
+            return ControlAction.START_WEIGHT_UPDATE, _to_json({"is_checkpoint_format": is_checkpoint_format})
+        case UpdateWeights(path=path):
+            return ControlAction.UPDATE_WEIGHTS, _to_json({"path": path})
+        case FinishWeightUpdate():
+            return ControlAction.FINISH_WEIGHT_UPDATE, "{}"
+        case CheckWeights(path=path):
+            return ControlAction.CHECK_WEIGHTS, _to_json({"path": path})
+        case SwitchWeights(path=path, weights=weights):
+            return ControlAction.SWITCH_WEIGHTS, _to_json({"path": path, "weights": weights})
     assert_never(command)
 
 
-def decode_control(action: ControlAction, argument_json: str) -> Control:
+def decode_control(action: ControlAction, argument_json: str) -> EngineOperation:
     """Read what a worker is asked.
 
     Raises:
@@ -105,6 +124,10 @@ def decode_control(action: ControlAction, argument_json: str) -> Control:
                 return ApplyModel(function=func)
             case _Call():
                 return CallWorker(method=argument.method, args=argument.args, kwargs=argument.kwargs)
+            case CheckWeightsArgument(path=path):
+                return CheckWeights(path=path)
+            case SwitchWeightsArgument(path=path, weights=weights):
+                return SwitchWeights(path=path, weights=weights)
     except msgspec.DecodeError as error:
         fields = ", ".join(kind.__struct_fields__) or "no field"
         allowed = f"an object with {fields} ({error})"

@@ -10,7 +10,16 @@ from typing import Any, assert_never
 from baton_core.errors import InvalidRequestError
 from baton_engine.models.module_view import module_view
 from baton_worker.controls.dotted_names import resolve_function
-from baton_worker.controls.engine_operations import ApplyModel, CallWorker, Profile, Sleep, WakeUp
+from baton_worker.controls.engine_operations import (
+    ApplyModel,
+    CallWorker,
+    CheckWeights,
+    EngineOperation,
+    Profile,
+    Sleep,
+    SwitchWeights,
+    WakeUp,
+)
 from baton_worker.controls.profiler import Profiler
 from baton_worker.engine.resident_engine import ResidentEngine
 
@@ -27,7 +36,7 @@ class EngineControls:
         self._profiler = Profiler()
         self._profiler_folder = profiler_folder
 
-    def run(self, command: Sleep | WakeUp | ApplyModel | CallWorker | Profile) -> Any:
+    def run(self, command: EngineOperation) -> Any:
         """Do it; returns the answer.
 
         Raises:
@@ -50,6 +59,11 @@ class EngineControls:
                 return self._profiler.start(folder or self._profiler_folder, prefix)
             case Profile():
                 return self._profiler.stop()
+            case CheckWeights(path=path):
+                return self._engine.check_weights(path)
+            case SwitchWeights(path=path, weights=weights):
+                self._engine.switch_weights(path, weights)
+                return self._engine.weights
         assert_never(command)
 
     def _call(self, command: CallWorker) -> Any:

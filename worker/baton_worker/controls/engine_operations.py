@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.control_messages import SLEEP_LEVELS, EnginePart
+from baton_core.sessions.weight_arguments import require_checkpoint_format
 
 SLEEP_MODES: Final = ("abort", "wait", "keep")
 """The ways to treat open requests."""
@@ -91,5 +92,47 @@ class Profile:
             raise InvalidRequestError("profile_prefix", self.prefix, "at most 100 characters, none of them /")
 
 
-Control: TypeAlias = Sleep | WakeUp | ResetPrefixCache | ApplyModel | CallWorker | Profile
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckWeights:
+    """Read a new version of the weights without loading it; answered with its hash."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchWeights:
+    """Load the version that was checked; answered with its hash."""
+
+    path: str
+    weights: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartWeightUpdate:
+    """Begin an update of the weights."""
+
+    is_checkpoint_format: bool = True
+
+    def __post_init__(self) -> None:
+        require_checkpoint_format(self.is_checkpoint_format)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateWeights:
+    """Check a new version at every worker; answered with its hash."""
+
+    path: str
+    """Folder of the weight files, as every worker sees it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishWeightUpdate:
+    """Have every worker load the version that was checked last; answered with its hash."""
+
+
+WeightUpdateStep: TypeAlias = StartWeightUpdate | UpdateWeights | FinishWeightUpdate
+"""The steps of an update, which a router or the executor in this process takes with its workers."""
+EngineOperation: TypeAlias = Sleep | WakeUp | ApplyModel | CallWorker | Profile | CheckWeights | SwitchWeights
+"""Runs on one engine, between two steps."""
+Control: TypeAlias = EngineOperation | ResetPrefixCache | WeightUpdateStep
 """Runs an operation on all workers; returns one value from each."""

@@ -9,7 +9,7 @@ from baton_core.errors import BatonError, ErrorCode, InvalidRequestError
 from baton_core.worker.worker_events import ControlDone, RunControl
 from baton_worker.controls.control_wire import decode_control, encode_result
 from baton_worker.controls.engine_controls import EngineControls
-from baton_worker.controls.engine_operations import ApplyModel, CallWorker, Control, ResetPrefixCache
+from baton_worker.controls.engine_operations import ApplyModel, CallWorker, EngineOperation
 from baton_worker.engine.resident_engine import ResidentEngine
 
 _log = logging.getLogger(__name__)
@@ -43,17 +43,21 @@ class WorkerControls:
         else:
             _log.info("%s done in %.3f s", asked.action, time.monotonic() - began)
         return ControlDone(
-            run_id=asked.run_id, result_json=result, code=code, message=message, away=self._engine.away
+            run_id=asked.run_id,
+            result_json=result,
+            code=code,
+            message=message,
+            away=self._engine.away,
+            weights=self._engine.weights,
         )
 
-    def _run(self, command: Control) -> object:
-        assert not isinstance(command, ResetPrefixCache), "the core does that"
+    def _run(self, command: EngineOperation) -> object:
         if not self._allows_functions:
             _refuse_functions(command)
         return self._controls.run(command)
 
 
-def _refuse_functions(command: Control) -> None:
+def _refuse_functions(command: EngineOperation) -> None:
     allowed = "none: this worker runs without --allow-functions"
     match command:
         case ApplyModel(function=function):

@@ -1,7 +1,7 @@
 """The controls that operators run on a worker: one at a time, between steps.
 
 Part of a worker's core. What needs the engine is handed to the shell, which answers when it is done; until
-then, and while the engine sleeps, no step is planned.
+then, and while the engine sleeps, no step is planned. A check of new weights alone runs beside the steps.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from baton_core.sessions.control_messages import (
     ControlResult,
     EnginePart,
 )
+from baton_core.sessions.router_messages import Generate, Prefill, Reserve
 from baton_core.sessions.sleep_arguments import read_sleep_level
 from baton_core.worker.worker_events import ControlDone, RunControl, SendToRouter, WorkerEffect
 from baton_worker.core.worker_status import WorkerStatus
@@ -60,8 +61,13 @@ class Controls:
     def __init__(self, pool: BlockPool) -> None:
         self.status = WorkerStatus()
         self._pool = pool
+        self.weights = ""
+        """Hash of the weights that the engine has."""
         self._queue: deque[_Asked] = deque()
-        self._running: _Asked | None = None
+        self._running: dict[int, _Asked] = {}
+        """Controls that the shell runs, by number: at most one check of weights, and one of the others."""
+        self._switch: _Asked | None = None
+        """A switch of weights that waits until the worker has no open work, or that runs."""
         self._num_begun = 0
         self._away: frozenset[EnginePart] = frozenset()
         self._is_giving_up = False
@@ -74,23 +80,36 @@ class Controls:
 
     @property
     def is_paused(self) -> bool:
-        """True if an operator has it compute nothing, although it has all that a request needs."""
-        return EnginePart.SCHEDULING in self._away
+        """True if it begins no request for a while: it was paused, or its weights are to be switched."""
+        return EnginePart.SCHEDULING in self._away or self._switch is not None
 
     @property
     def holds_steps(self) -> bool:
         """True if no step may be planned."""
-        return bool(self._queue or self._running or self._away)
+        return bool(self._queue or self._exclusive or self._away)
 
-    def require_accepting(self) -> None:
-        """Refuse a request.
+    @property
+    def _exclusive(self) -> _Asked | None:
+        """The control that runs between steps."""
+        running = self._running.values()
+        return next((asked for asked in running if asked.action is not ControlAction.CHECK_WEIGHTS), None)
+
+    def require_accepting(self, command: Generate | Prefill | Reserve) -> None:
+        """Refuse a request; while a switch of weights waits, those alone that have not begun elsewhere.
 
         Raises:
-            RequestError: UNAVAILABLE, the worker sleeps or drains.
+            RequestError: UNAVAILABLE, the worker sleeps or drains, or has or will have other weights.
         """
         if self.is_asleep:
             raise RequestError(ErrorCode.UNAVAILABLE, "the worker sleeps")
         self.status.require_accepting()
+        weights = command.spec.weights
+        if weights not in ("", self.weights):
+            text = f"weights is {weights!r}; allowed: {self.weights!r}, which this worker has loaded"
+            raise RequestError(ErrorCode.UNAVAILABLE, text)
+        has_begun = isinstance(command, Reserve) or command.spec.resumed
+        if self._switch is not None and (self._exclusive is self._switch or not has_begun):
+            raise RequestError(ErrorCode.UNAVAILABLE, "the worker is about to load other weights")
 
     def take(self, now: float, router_id: str, control: Control, work: OpenWork) -> list[WorkerEffect]:
         """Answer what the core can do at once; queue the rest for `begin`."""
@@ -103,6 +122,10 @@ class Controls:
                 return [self._answer(asked, json.dumps(counts))]
             case ControlAction.SET_ROLE | ControlAction.DRAIN | ControlAction.UNDRAIN:
                 return [self._change_status(asked, work)]
+            case ControlAction.CHECK_WEIGHTS:
+                return [self._check_weights(asked)]
+            case ControlAction.SWITCH_WEIGHTS:
+                return self._take_switch(asked)
         if len(self._queue) >= MAX_QUEUED:
             text = f"{len(self._queue)} controls wait at this worker; allowed: {MAX_QUEUED}"
             return [self._refuse(asked, OverloadedError(text))]
@@ -112,53 +135,82 @@ class Controls:
     def begin(self, work: OpenWork) -> list[WorkerEffect]:
         """Begin the next one unless one runs. Not while a step is in flight."""
         effects: list[WorkerEffect] = []
-        while self._queue and self._running is None:
+        if self._switch is not None and self._exclusive is None and not work:
+            self._pool.forget_cached()
+            return [self._run(self._switch)]
+        while self._queue and self._exclusive is None:
             asked = self._queue.popleft()
             try:
                 self._is_giving_up = self._prepare_sleep(asked.control, work)
             except BatonError as error:
                 effects.append(self._refuse(asked, error))
                 continue
-            self._running = asked
-            self._num_begun += 1
-            argument_json = asked.control.argument_json
-            effects.append(
-                RunControl(run_id=self._num_begun, action=asked.action, argument_json=argument_json)
-            )
+            effects.append(self._run(asked))
         return effects
 
     def on_done(self, done: ControlDone) -> list[WorkerEffect]:
-        """End the control that runs."""
-        if self._running is None or done.run_id != self._num_begun:
+        """End a control that runs."""
+        asked = self._running.pop(done.run_id, None)
+        if asked is None:
             return []
-        asked, self._running = self._running, None
-        self._away, self._is_giving_up = done.away, False
+        if asked.action is not ControlAction.CHECK_WEIGHTS:
+            self._away, self._is_giving_up = done.away, False
+            self.weights = done.weights or self.weights
+        if asked is self._switch:
+            self._switch = None
         return [self._answer(asked, done.result_json, done.code, done.message)]
 
     def next_deadline(self) -> float | None:
         """The time when `expire` is due."""
-        return min((asked.deadline for asked in self._queue), default=None)
+        return min((asked.deadline for asked in self._waiting), default=None)
 
-    def expire(self, now: float) -> list[WorkerEffect]:
+    def expire(self, now: float, work: OpenWork) -> list[WorkerEffect]:
         """Refuse those that have waited too long."""
-        late = [asked for asked in self._queue if asked.deadline <= now]
+        late = [asked for asked in self._waiting if asked.deadline <= now]
         self._queue = deque(asked for asked in self._queue if asked.deadline > now)
-        awaited = "the step in flight" if self._running is None else self._running.action
-        return [
-            self._refuse(
-                asked,
-                RequestError(
-                    ErrorCode.DEADLINE_EXCEEDED,
-                    f"{asked.action} waited {asked.control.timeout_s:g} s for {awaited} to end",
-                ),
-            )
-            for asked in late
-        ]
+        exclusive = self._exclusive
+        refused: list[WorkerEffect] = []
+        for asked in late:
+            awaited = "the step in flight" if exclusive is None else str(exclusive.action)
+            if asked is self._switch:
+                self._switch, awaited = None, str(work) if work else awaited
+            text = f"{asked.action} waited {asked.control.timeout_s:g} s for {awaited} to end"
+            refused.append(self._refuse(asked, RequestError(ErrorCode.DEADLINE_EXCEEDED, text)))
+        return refused
+
+    @property
+    def _waiting(self) -> list[_Asked]:
+        """Controls that have not begun."""
+        switch = self._switch
+        has_switch = switch is not None and self._exclusive is not switch
+        return [*self._queue, *([switch] if switch is not None and has_switch else [])]
 
     def check_invariants(self) -> None:
         """Raise AssertionError when more wait than may, or blocks are in use without their memory."""
         assert len(self._queue) <= MAX_QUEUED
         assert not self.is_asleep or self._pool.num_free == self._pool.num_blocks, "asleep, but has blocks"
+
+    def _run(self, asked: _Asked) -> RunControl:
+        self._num_begun += 1
+        self._running[self._num_begun] = asked
+        argument_json = asked.control.argument_json
+        return RunControl(run_id=self._num_begun, action=asked.action, argument_json=argument_json)
+
+    def _check_weights(self, asked: _Asked) -> WorkerEffect:
+        """Begin a check at once: it needs no engine, and reads one file after the other."""
+        if any(one.action is ControlAction.CHECK_WEIGHTS for one in self._running.values()):
+            return self._refuse(asked, OverloadedError("weights are being checked; allowed: one at a time"))
+        return self._run(asked)
+
+    def _take_switch(self, asked: _Asked) -> list[WorkerEffect]:
+        if self._switch is not None:
+            error = OverloadedError("a switch of weights is open; allowed: one at a time")
+            return [self._refuse(asked, error)]
+        if self._away - {EnginePart.SCHEDULING}:
+            text = f"the engine sleeps without {' and '.join(sorted(self._away))}; allowed: wake_up first"
+            return [self._refuse(asked, RequestError(ErrorCode.UNAVAILABLE, text))]
+        self._switch = asked
+        return []
 
     def _change_status(self, asked: _Asked, work: OpenWork) -> SendToRouter:
         """Answered with what is open: a worker that drains is empty when nothing is."""
@@ -200,5 +252,6 @@ class Controls:
             role=self.status.role,
             is_role_fixed=self.status.is_role_fixed,
             is_draining=self.status.is_draining,
+            weights=self.weights,
         )
         return SendToRouter(router_id=asked.router_id, message=result)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from baton_core.blocks.block_pool import BlockPool
 from baton_core.errors import InvalidRequestError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.kv_layout.paging import Paging
-from baton_core.model.model_identity import ModelIdentity
+from baton_core.model.model_identity import ModelIdentity, with_weights
 from baton_core.requests.logprobs import MAX_LOGPROBS
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.worker.learned_rates import LearnedRates
@@ -55,6 +55,11 @@ class WorkerConfig:
     @property
     def paging(self) -> Paging:
         return self.kv_spec.paging
+
+    def with_weights(self, weights: str) -> WorkerConfig:
+        """Return the configuration after a switch of weights: blocks get other hashes."""
+        identity = with_weights(self.identity, weights)
+        return self if identity is self.identity else replace(self, identity=identity)
 
     def make_lease_table(self, pool: BlockPool) -> LeaseTable:
         """Return the producer's half of a worker: what other workers pull from `pool`."""

@@ -18,7 +18,6 @@ from baton_core.sessions.router_messages import (
     Generate,
     Prefill,
     Refused,
-    RequestSpec,
     Reserve,
     Reserved,
     SequenceOutput,
@@ -79,6 +78,7 @@ class WorkerCore:
         self.outputs = Outputs(config)
         self.grammars = GrammarCompilations(config.compile_within_s)
         self.controls = Controls(self.pool)
+        self.controls.weights = config.identity.weights
         self.health = StepHealth(self.controls.status, pauses=config.pauses_when_failing)
         self.shutdown = GracefulShutdown(self.controls.status)
         self._cache_reports = CacheReports(self.pool.cache, config)
@@ -135,7 +135,8 @@ class WorkerCore:
         effects = self.leases.expire(now) + self.kv_pulls.on_deadline(now) + self._return_requests(now)
         for request_id, text in self.grammars.overdue(now):
             effects += self._fail(now, self._requests[request_id], ErrorCode.DEADLINE_EXCEEDED, text)
-        return effects + self._start_ready(now) + self.controls.expire(now) + self._phases.publish(now)
+        effects += self._start_ready(now) + self.controls.expire(now, self.open_work)
+        return effects + self._phases.publish(now)
 
     def load(self, now: float) -> WorkerLoad:
         """The load that heartbeats report to the routers."""
@@ -174,7 +175,9 @@ class WorkerCore:
             case GrammarCompiled():
                 return self._on_grammar_compiled(now, event)
             case ControlDone():
-                return self.controls.on_done(event)
+                effects = self.controls.on_done(event)
+                self.config = self.config.with_weights(self.controls.weights)
+                return effects
             case StepDone(result=result):
                 return self._on_step(now, result)
             case StepFailed(message=message):
@@ -185,7 +188,7 @@ class WorkerCore:
         match command:
             case Generate(spec=spec) | Prefill(spec=spec) | Reserve(spec=spec):
                 try:
-                    self._check(spec)
+                    self._check(command)
                     return self._accept(now, router_id, command)
                 except BatonError as error:
                     refused = Refused(request_id=spec.request_id, code=error.code, message=str(error))
@@ -203,9 +206,10 @@ class WorkerCore:
                 return self.controls.take(now, router_id, command, self.open_work)
         assert_never(command)
 
-    def _check(self, spec: RequestSpec) -> None:
+    def _check(self, command: Generate | Prefill | Reserve) -> None:
+        spec = command.spec
         self.config.check(spec)
-        self.controls.require_accepting()
+        self.controls.require_accepting(command)
         if spec.request_id in self._requests:
             raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
         if len(self._requests) >= self.config.max_num_requests:

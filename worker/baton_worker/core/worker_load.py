@@ -45,6 +45,7 @@ def measure_load(
         role=status.role,
         is_role_fixed=status.is_role_fixed,
         is_draining=status.is_draining,
+        weights=controls.weights,
         fault=status.fault,
         rates=rates.rates,
     )

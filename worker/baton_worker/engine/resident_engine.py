@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
-from baton_core.errors import ErrorCode, RequestError
+from baton_core.errors import ErrorCode, InvalidModelError, RequestError
 from baton_core.model.model_description import require_equal
 from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan
+from baton_engine.checkpoint.weight_check import check_weights
 from baton_engine.device import free_unused
 from baton_engine.loading import (
     AllocatePool,
@@ -55,6 +57,8 @@ class ResidentEngine:
         self._allocate_pool = allocate_pool
         self._give_back_pool = give_back_pool
         self._model: LoadedModel | None = load_model(settings)
+        self._weight_folder: Path | None = None
+        """Folder of the weights after a switch; None is the model's own."""
         self._plan = self._model.kv_cache
         self._read = self._model.read
         self._device = self._model.model.device
@@ -122,9 +126,44 @@ class ResidentEngine:
             self._engine = self._model.start(self._allocate_pool, self._grammars)
         self._away = away
 
+    @property
+    def weights(self) -> str:
+        """Hash of its weights, in memory or not."""
+        return self._read.weights
+
+    def check_weights(self, path: str) -> str:
+        """Return the hash of the weights in a folder; any thread may call it, while the engine computes.
+
+        Raises:
+            BatonError: as `check_weights` of `weight_check`.
+        """
+        return check_weights(Path(path), self._read)
+
+    def switch_weights(self, path: str, weights: str) -> None:
+        """Compute with the weights of a folder from now on; what is cached is lost.
+
+        They are loaded beside the old ones, which stay if that fails.
+
+        Raises:
+            RequestError: UNAVAILABLE, it sleeps.
+            InvalidModelError: the folder cannot be loaded, or does not hold those weights.
+        """
+        if weights == self._read.weights:
+            return
+        _ = self.loaded
+        model = load_model(self._settings, self._plan, Path(path))
+        if model.read.weights != weights:
+            text = f"path is {path!r}, which holds weights {model.read.weights}"
+            raise InvalidModelError(f"{text}; allowed: {weights}, as checked")
+        self._engine = None
+        self._give_back_pool()
+        self._model, self._read, self._weight_folder = model, model.read, Path(path)
+        free_unused(self._device)
+        self._engine = model.start(self._allocate_pool, self._grammars)
+
     def _wake_weights(self) -> None:
         if self._model is None:
-            model = load_model(self._settings, self._plan)
+            model = load_model(self._settings, self._plan, self._weight_folder)
             self._require_unchanged(model.read)
             self._model = model
         elif self._device.type != "cpu":

@@ -27,6 +27,10 @@ class Assignment:
         self, spec: RequestSpec, config: PlacementConfig, fleet: Fleet, *, session_id: str = ""
     ) -> None:
         self.placement: Placement | None = None
+        self.weights = spec.weights
+        """Hash of the weights that the request is placed for; empty before it was placed."""
+        self._needs_weights = bool(spec.weights)
+        """True if the client has tokens of these weights from an earlier call."""
         self._spec = spec
         self._config = _config_for(spec, config)
         self._fleet = fleet
@@ -48,8 +52,20 @@ class Assignment:
 
     def resume(self, spec: RequestSpec) -> None:
         """Place the request from here on with the tokens that it has generated."""
-        self._spec, self._hashed_for, self.avoided = spec, None, {}
+        self._spec, self._hashed_for, self.avoided = replace(spec, weights=self.weights), None, {}
         self._config = _config_for(spec, self._config)
+
+    def choose_weights(self, *, is_bound: bool) -> None:
+        """Place the request for the weights that are served now, unless it has begun on others.
+
+        Args:
+            is_bound: True if the client has something that was computed with the weights chosen before.
+        """
+        weights = self._fleet.weights
+        if weights == self.weights or (self.weights and (is_bound or self._needs_weights)):
+            return
+        self.weights, self._hashed_for = weights, None
+        self._spec = replace(self._spec, weights=weights)
 
     def choose(self, now: float) -> Placement | Unplaceable:
         """Place the request and reserve load at its workers."""

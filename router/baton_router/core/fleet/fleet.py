@@ -11,11 +11,12 @@ from baton_core.blocks.block_hash import block_hashes, root_hash
 from baton_core.errors import IncompatibleWorkerError
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.load_reservation import LoadReservation
-from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity
+from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity, with_weights
 from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import KVSource, RequestSpec
 from baton_core.sessions.served_model import ServedModel
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad, WorkerRates
+from baton_core.weight_update import WeightVersion
 from baton_router.core.fleet.member import Member
 from baton_router.core.fleet.prefix_index import NUM_SHARDS, PrefixIndex
 from baton_router.core.placement.placement_snapshot import (
@@ -51,19 +52,46 @@ class Fleet:
         """True if reports have changed the rates since then."""
         self._num_placed = 0
         self._model: ServedModel | None = None
+        self._weights = ""
+        """Hash of the weights that new requests begin on."""
+        self._version: WeightVersion | None = None
+        """The version that an operator has brought to the workers; None while these have their own."""
         self.processes = WorkerProcesses()
         """The workers' processes, where a launcher reports them."""
 
     @property
     def identity(self) -> ModelIdentity | None:
-        """The model identity that all members share; None while there is no member."""
+        """The model identity of the members, with the weights served; None while there is no member."""
         first = next(iter(self._members.values()), None)
-        return first.info.identity if first else None
+        return with_weights(first.info.identity, self._weights) if first else None
+
+    @property
+    def weights(self) -> str:
+        """Hash of the weights that are served: members with others take no new request."""
+        return self._weights
+
+    @property
+    def version(self) -> WeightVersion | None:
+        """The version that workers with other weights are brought to; None if there was no update."""
+        return self._version
+
+    def set_version(self, version: WeightVersion) -> None:
+        """Serve this version alone from now on, and let workers join that have yet to load it."""
+        self._version, self._weights = version, version.weights
+
+    def has_served_weights(self, worker_id: str) -> bool:
+        """True if a member has the weights that are served."""
+        member = self._members.get(worker_id)
+        return member is not None and member.info.identity.weights == self._weights
 
     @property
     def is_ready(self) -> bool:
         """True if a serving worker can decode and a serving worker can prefill."""
-        roles = [member.role for member in self._members.values() if member.load.is_serving]
+        roles = [
+            member.role
+            for member in self._members.values()
+            if member.load.is_serving and member.info.identity.weights == self._weights
+        ]
         return any(role.can_decode for role in roles) and any(role.can_prefill for role in roles)
 
     @property
@@ -106,7 +134,8 @@ class Fleet:
     def check(self, info: WorkerInfo) -> None:
         """Refuse a worker of another model, or one that cannot exchange blocks with the members.
 
-        A member of the same name is not compared: it may be the same worker before a restart.
+        A member of the same name is not compared: it may be the same worker before a restart. Other weights
+        are taken where the worker can be brought to those served.
 
         Raises:
             IncompatibleWorkerError: names the field, its value and what is allowed.
@@ -116,9 +145,10 @@ class Fleet:
             raise IncompatibleWorkerError(text, is_permanent=True)
         if self._model is not None:
             self._model.require_same(info)
+        weights = self._weights if self._version is None else info.identity.weights
         for worker_id, member in self._members.items():
             if worker_id != info.worker_id:
-                member.info.identity.require_compatible(info.identity)
+                with_weights(member.info.identity, weights).require_compatible(info.identity)
 
     def join(self, info: WorkerInfo) -> None:
         """Add a worker.
@@ -131,6 +161,8 @@ class Fleet:
             raise IncompatibleWorkerError(
                 f"worker_id is {info.worker_id!r}; allowed: a name that no registered worker has"
             )
+        if self._version is None and not self._members:
+            self._weights = info.identity.weights
         load = WorkerLoad(num_available_blocks=info.num_blocks)
         self._members[info.worker_id] = Member(info=info, load=load)
         self._rates = None
@@ -139,6 +171,9 @@ class Fleet:
 
     def leave(self, worker_id: str) -> None:
         self._members.pop(worker_id, None)
+        if self._version is None and not any(map(self.has_served_weights, self._members)):
+            first = next(iter(self._members.values()), None)
+            self._weights = first.info.identity.weights if first else ""
         for name in self._members:
             self.mark_pair(worker_id, name, is_broken=False)
         self._rates = None
@@ -159,6 +194,7 @@ class Fleet:
             if is_urgent or (self._has_new_rates and now >= self._aged_s + AGE_EVERY_S):
                 self._rates, self._aged_s, self._has_new_rates = None, now, False
             member.report(now, load)
+            self._note_weights(member, load.weights)
 
     def rates(self) -> Mapping[str, WorkerRates]:
         """Return the rates assumed of each worker, aged where others have newer ones."""
@@ -194,7 +230,17 @@ class Fleet:
                 is_draining=result.is_draining,
             )
             member.set_load(load)
+            self._note_weights(member, result.weights)
             self._rates = None
+
+    def _note_weights(self, member: Member, weights: str) -> None:
+        """Note the weights that a member has; those that one has changed to last are served."""
+        if weights in ("", member.info.identity.weights):
+            return
+        member.set_weights(weights)
+        self._weights = weights
+        if self._version is not None and self._version.weights != weights:
+            self._version = None  # another router has brought the workers to a later one
 
     def apply_delta(self, worker_id: str, delta: CacheDelta, epoch: int | None = None) -> bool:
         """Apply a worker's cache update; False when an earlier update was missed.
@@ -255,9 +301,10 @@ class Fleet:
 
     def prompt_hashes(self, spec: RequestSpec) -> list[bytes]:
         """Return the hashes of the full blocks of the request's known tokens, as the members compute them."""
-        assert self.identity is not None, "hashes depend on the model"
-        root = root_hash(self.identity, spec.cache_salt)
-        return block_hashes(root, spec.given_token_ids, self.identity.block_size)
+        identity = self.identity
+        assert identity is not None, "hashes depend on the model"
+        root = root_hash(with_weights(identity, spec.weights or identity.weights), spec.cache_salt)
+        return block_hashes(root, spec.given_token_ids, identity.block_size)
 
     def views(self, num_prompt_tokens: int, hashes: Sequence[bytes]) -> list[WorkerView]:
         """Return each worker as placement sees it, for a prompt whose blocks have these hashes."""
@@ -290,6 +337,7 @@ class Fleet:
             num_sequences=spec.num_sequences,
             num_output_tokens=min(params.max_tokens or EXPECTED_OUTPUT_TOKENS, EXPECTED_OUTPUT_TOKENS),
             num_needed_tokens=_num_needed_tokens(spec, headroom_tokens),
+            weights=spec.weights or self._weights,
             priority=spec.priority,
             session_id=session_id,
             prompt_key=hashes[0].hex() if hashes else "",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from baton_core.load_reservation import NO_LOAD, LoadReservation, total
+from baton_core.model.model_identity import with_weights
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 from baton_router.core.fleet.token_queue import TokenQueue
 from baton_router.core.placement.placement_snapshot import PRIOR_SPEED, WorkerSpeed, WorkerView
@@ -58,6 +59,11 @@ class Member:
     def set_load(self, load: WorkerLoad) -> None:
         """Replace the load, without its queue: only a report of the worker changes that."""
         self.load, self._last_view = load, None
+
+    def set_weights(self, weights: str) -> None:
+        """Replace the weights: the worker has switched to others."""
+        identity = with_weights(self.info.identity, weights)
+        self.info, self._last_view = replace(self.info, identity=identity), None
 
     def mark_source(self, worker_id: str, *, is_broken: bool) -> None:
         """Record whether blocks of another worker arrive here."""
@@ -125,4 +131,5 @@ class Member:
             speed=self._speed,
             broken_sources=self.broken_sources,
             max_model_len=self.max_model_len,
+            weights=info.identity.weights,
         )

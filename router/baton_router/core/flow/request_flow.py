@@ -32,6 +32,7 @@ from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.flow_state import PREFILLING, TERMINAL, TRANSITIONS, FlowInput, FlowState
 from baton_router.core.flow.migration import Migrations
 from baton_router.core.flow.request_record import RequestRecord
+from baton_router.core.flow.request_timings import measure_request
 from baton_router.core.flow.token_stream import TokenStream
 from baton_router.core.placement.eligibility import Unplaceable
 from baton_router.core.placement.placement import Placement
@@ -220,6 +221,7 @@ class RequestFlow:
     def _place(self, now: float) -> list[RouterEffect]:
         is_migrating = self._state is FlowState.MIGRATING
         assignment = self._assignment
+        assignment.choose_weights(is_bound=self._stream.has_emitted)
         outcome = assignment.choose(now) if is_migrating else self._gate.choose(now, assignment)
         if isinstance(outcome, Refusal):
             return self.refuse(now, outcome)
@@ -246,7 +248,8 @@ class RequestFlow:
         record, name = self._record, self.spec.request_id
         self.attempt_id = attempt_name(name, self._limits.router_name, record.num_attempts)
         record.num_attempts += 1
-        self._attempt = replace(self.spec, request_id=self.attempt_id, resumed=self._stream.resumed)
+        weights, resumed = self._assignment.weights, self._stream.resumed
+        self._attempt = replace(self.spec, request_id=self.attempt_id, resumed=resumed, weights=weights)
 
     def _on_refused(self, now: float, worker_id: str, refused: Refused) -> list[RouterEffect]:
         if worker_id not in self._workers_in_use():
@@ -351,20 +354,16 @@ class RequestFlow:
         return [*self._cancel_at_workers(), terminal]
 
     def _timings(self, now: float) -> RequestTimings:
-        first, transferred = self._first, self._transferred
         placement = self._assignment.placement or self._last_placement
         assert placement is not None, "a finished request was placed"
-        is_decoded = not placement.is_split or transferred is not None
-        return RequestTimings(
-            queue_s=self._placed_s - self._accepted_s + (first.queue_s if first else 0.0),
-            prefill_s=first.prefill_s if first else 0.0,
-            transfer_s=transferred.transfer_s if transferred else 0.0,
-            first_token_s=self._stream.first_s - self._accepted_s,
-            total_s=now - self._accepted_s,
-            per_token_s=self._stream.per_token_s,
-            transferred_bytes=transferred.num_bytes if transferred else 0,
-            prefill_worker=placement.prefill,
-            decode_worker=placement.decode if is_decoded else "",
+        return measure_request(
+            now,
+            accepted_s=self._accepted_s,
+            placed_s=self._placed_s,
+            stream=self._stream,
+            placement=placement,
+            first=self._first,
+            transferred=self._transferred,
         )
 
     # --- workers ---

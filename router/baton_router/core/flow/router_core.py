@@ -27,6 +27,7 @@ from baton_router.core.router_events import (
     ClientGone,
     FailRequest,
     FromWorker,
+    HoldDispatch,
     PeerLoad,
     PrefixUpdate,
     ProcessUpdate,
@@ -70,6 +71,8 @@ class RouterCore:
         self._attempt_of: dict[str, str] = {}
         self._deadlines = Deadlines()
         self._without_worker: dict[str, None] = {}
+        self.is_held = False
+        """True while no request that waits is dispatched; those that have begun go on."""
         self._next_dispatch_s = -math.inf
         """Earliest next dispatch from the queue, unless an event certainly makes room."""
         self._may_have_room = False
@@ -78,6 +81,11 @@ class RouterCore:
     @property
     def num_requests(self) -> int:
         return len(self._flows)
+
+    @property
+    def num_begun(self) -> int:
+        """Requests that workers have, or have had: they do not wait for their first one."""
+        return len(self._flows) - self.admission.num_waiting
 
     def on_event(self, now: float, event: RouterEvent) -> list[RouterEffect]:
         """Take one event; returns the effects for the shell, in order.
@@ -121,6 +129,9 @@ class RouterCore:
             case ProcessUpdate(process=process):
                 self.fleet.processes.update(now, process)
                 return []
+            case HoldDispatch(is_held=is_held):
+                self.is_held = is_held
+                return self._place_waiting(now, is_forced=True)
         assert_never(event)
 
     def next_deadline(self) -> float | None:
@@ -174,7 +185,7 @@ class RouterCore:
         flow = RequestFlow(now, spec, limits=limits, fleet=self.fleet, gate=gate, record=record)
         self._flows[spec.request_id] = flow
         effects = self._track(now, flow, [])
-        if self.admission.num_waiting == 1:
+        if self.admission.num_waiting == 1 and not self.is_held:
             effects += self._track(now, flow, flow.place(now))
         return effects + self._shed(now, flow)
 
@@ -239,7 +250,7 @@ class RouterCore:
         for request_id in list(self._without_worker):
             flow = self._flows[request_id]
             effects += self._track(now, flow, flow.place(now))
-        self._may_have_room = self.admission.num_waiting > 0
+        self._may_have_room = self.admission.num_waiting > 0 and not self.is_held
         if not self._may_have_room or (now < self._next_dispatch_s and not is_forced):
             return effects
         for request_id in self.admission.queue.dispatch():

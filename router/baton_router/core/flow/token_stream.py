@@ -46,6 +46,11 @@ class TokenStream:
         return sum(map(len, self._tokens))
 
     @property
+    def has_emitted(self) -> bool:
+        """True if the client has something that was computed with the weights of this request."""
+        return self._num_emitted_prompt_tokens > 1 or self.num_tokens > 0
+
+    @property
     def resumed(self) -> tuple[OutputSoFar, ...]:
         """The outputs that another worker resumes from; empty before the first tokens."""
         return tuple(

@@ -55,6 +55,17 @@ class LengthFilter:
         return f"holds {worker.max_model_len} tokens of a sequence; needed: {request.num_needed_tokens}"
 
 
+class WeightsFilter:
+    """Leaves out workers with another version of the weights."""
+
+    def keep(self, request: PlacementRequest, workers: Sequence[WorkerView]) -> Sequence[WorkerView]:
+        weights = request.weights
+        return [one for one in workers if one.weights == weights] if weights else workers
+
+    def reason(self, request: PlacementRequest, worker: WorkerView) -> str:
+        return f"has weights {worker.weights}; needed: {request.weights}"
+
+
 @dataclass(frozen=True, slots=True)
 class ExclusionFilter:
     """Leaves out workers that refused this request, or that have reached a limit of dispatch."""
@@ -75,6 +86,7 @@ FILTERS: Final[tuple[Filter, ...]] = (
     StatusFilter(attrgetter("is_draining"), "drains"),
     StatusFilter(attrgetter("is_faulty"), "is faulty"),
     StatusFilter(attrgetter("is_paused"), "is paused"),
+    WeightsFilter(),
     LengthFilter(),
 )
 """The filters of every routing policy, in the order in which they give reasons."""

@@ -60,6 +60,8 @@ class WorkerView(NamedTuple):
     """Workers whose blocks do not arrive here."""
     max_model_len: int = sys.maxsize
     """Tokens of a sequence that it holds, prompt and output together."""
+    weights: str = ""
+    """Hash of the weights that it has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,8 @@ class PlacementRequest:
     """Expected of each sequence."""
     num_needed_tokens: int = 0
     """Tokens that a worker must be able to hold in one sequence: what there is, and some output."""
+    weights: str = ""
+    """Hash of the weights that all of its tokens come from; empty where any will do."""
     priority: int = 0
     """Lower values are more important."""
     session_id: str = ""
