@@ -14,6 +14,7 @@ from baton.api.metrics import Metric
 from baton.api.offline_requests import OfflineRequests, Params
 from baton.api.progress import UseTqdm
 from baton.api.prompts import Prompt, as_list
+from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
 from baton.inputs import TokensPrompt
 from baton.outputs import RequestOutput
@@ -53,6 +54,7 @@ class LLM:
         self._name = engine_args.model_names[0]
         self.llm_engine = LLMEngine(engine_args)
         self._offline = OfflineRequests(self.llm_engine)
+        self._weights = WeightUpdates(self.llm_engine)
 
     def __repr__(self) -> str:
         """Return the parts of the model, as torch prints modules; only its name while it sleeps."""
@@ -298,6 +300,49 @@ class LLM:
             InvalidRequestError: none has begun.
         """
         self.llm_engine.stop_profile()
+
+    # --- updates of the weights ---
+
+    def init_weight_transfer_engine(self, request: object) -> None:
+        """Agree on the way of new weights; it may be left out.
+
+        Args:
+            request: an object with `init_info`: empty, or `{"backend": "files"}`.
+
+        Raises:
+            InvalidRequestError: another backend is asked for, such as NCCL or IPC.
+        """
+        self._weights.init(request)
+
+    def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        """Begin an update: `update_weights` and `finish_weight_update` follow.
+
+        Raises:
+            InvalidRequestError: the weights are not to come under the names and shapes of the checkpoint.
+        """
+        self._weights.start(is_checkpoint_format=is_checkpoint_format)
+
+    def update_weights(self, request: object) -> None:
+        """Give new weights, which nothing computes with yet.
+
+        Args:
+            request: an object with `update_info`: `{"path": folder}` of safetensors files, or `{"tensors":
+                tensors by name}`, which may come in several calls.
+
+        Raises:
+            InvalidRequestError: `update_info` is none of these, or no update was begun.
+            InvalidModelError: a tensor of the folder is missing, has another shape or is not finite.
+        """
+        self._weights.update(request)
+
+    def finish_weight_update(self) -> None:
+        """Finish what is enqueued with the old weights; from then on the new ones compute. Caches are empty.
+
+        Raises:
+            InvalidModelError: a tensor is missing, has another shape or is not finite: the old ones stay.
+            RequestError: INVALID_REQUEST, there are no new weights; UNAVAILABLE, the engine sleeps.
+        """
+        self._weights.finish()
 
     # --- what there is not ---
 

@@ -163,12 +163,23 @@ class LLMEngine:
         command.check_mode(mode)
         if mode == "abort":
             self._outputs += self._abort(list(self._open))
-        outputs: list[RequestOutput] = []
-        while mode == "wait" and self._open:
-            outputs += self.step()
-        self._outputs = outputs + self._outputs
+        if mode == "wait":
+            self.finish_requests()
         self._executor.control(command)
         self.is_sleeping = True
+
+    def finish_requests(self) -> None:
+        """Step until no request is open; the outputs come with the next step.
+
+        Raises:
+            RequestError: a request failed, or the engine sleeps.
+        """
+        if self._open:
+            self.require_awake()
+        outputs: list[RequestOutput] = []
+        while self._open:
+            outputs += self.step()
+        self._outputs = outputs + self._outputs
 
     def wake_up(self, tags: Iterable[str] | None = None) -> None:
         """Take back what `sleep` gave up: of `weights`, `kv_cache`, `scheduling` those named, or all.

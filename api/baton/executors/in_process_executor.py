@@ -16,6 +16,7 @@ from baton.executors.executor import ExecutorEvent, ExecutorLoad
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.router_messages import RequestSpec
+from baton_core.weight_update import WeightUpdate
 from baton_core.worker.step_plan import StepResult
 from baton_core.worker.worker_events import StepDone, StepFailed
 from baton_engine.steps.step_pipeline import StepPipeline
@@ -35,7 +36,17 @@ from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.tokenization import Tokenizer
 from baton_service.tracing_start import start_tracing
 from baton_worker.controls.engine_controls import EngineControls
-from baton_worker.controls.engine_operations import Control, ResetPrefixCache, Sleep
+from baton_worker.controls.engine_operations import (
+    CheckWeights,
+    Control,
+    FinishWeightUpdate,
+    ResetPrefixCache,
+    Sleep,
+    StartWeightUpdate,
+    SwitchWeights,
+    UpdateWeights,
+    WeightUpdateStep,
+)
 from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.worker_process import WorkerSettings, cache_followers, grammar_compiler, worker_config
 
@@ -59,6 +70,7 @@ class InProcessExecutor:
         self._cores = self._new_cores()
         self._steps = StepPipeline(self._engine.launch)
         self._controls = EngineControls(self._engine)
+        self._update = WeightUpdate()
         self._waiting: dict[str, RequestText] = {}
         self._running: dict[str, RequestText] = {}
         self.max_model_len = self._config.max_model_len
@@ -122,6 +134,8 @@ class InProcessExecutor:
                 answer = self._controls.run(command)
                 self._forget_blocks()
                 return [answer]
+            case StartWeightUpdate() | UpdateWeights() | FinishWeightUpdate():
+                return self._update_weights(command)
             case _:
                 return [self._controls.run(command)]
 
@@ -192,6 +206,28 @@ class InProcessExecutor:
             return False
         self._forget_blocks()
         return True
+
+    def _update_weights(self, step: WeightUpdateStep) -> list[Any]:
+        """Take a step of an update; the last one needs that no request is open."""
+        match step:
+            case StartWeightUpdate():
+                self._update.start()
+                return []
+            case UpdateWeights(path=path):
+                self._update.require_open()
+                weights = self._controls.run(CheckWeights(path=path))
+                self._update.stage(path, {self._config.worker_id: weights})
+                return [weights]
+        version, num_open = self._update.staged, len(self._running) + len(self._waiting)
+        if num_open:
+            text = f"finish_weight_update has to wait; allowed with {num_open} requests open: 0"
+            raise RequestError(ErrorCode.OVERLOADED, text)
+        self._steps.close()
+        weights = self._controls.run(SwitchWeights(path=version.path, weights=version.weights))
+        self._update.finish()
+        self._config = self._config.with_weights(weights)
+        self._forget_blocks()
+        return [weights]
 
     def _forget_blocks(self) -> None:
         """Replace the cores: new ones know no block of the pool."""

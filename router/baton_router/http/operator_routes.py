@@ -117,7 +117,7 @@ class SetRoleQuery(DrainQuery, kw_only=True):
 
 async def reset_prefix_cache(call: Call[None]) -> None:
     read_query(call, Query)
-    results = await _control(call, ControlAction.RESET_PREFIX_CACHE)
+    results = await ask_workers(call, ControlAction.RESET_PREFIX_CACHE)
     names = CacheReset.__struct_fields__
     await call.reply(CacheReset(**{name: sum(result[name] for result in results) for name in names}))
 
@@ -132,7 +132,7 @@ async def wake_up(call: Call[None]) -> None:
 
 async def is_sleeping(call: Call[None]) -> None:
     read_query(call, Query)
-    await call.reply(SleepState(is_sleeping=any(await _control(call, ControlAction.IS_SLEEPING))))
+    await call.reply(SleepState(is_sleeping=any(await ask_workers(call, ControlAction.IS_SLEEPING))))
 
 
 async def set_role(call: Call[None]) -> None:
@@ -164,7 +164,7 @@ async def collective_rpc(call: Call[CollectiveRpcRequest]) -> None:
     timeout_s = DEFAULT_TIMEOUT_S if body.timeout is None else checked_timeout("timeout", body.timeout)
     argument = {"method": body.method, "args": body.args, "kwargs": body.kwargs}
     call.release_body()
-    results = await _control(call, ControlAction.COLLECTIVE_RPC, argument, timeout_s)
+    results = await ask_workers(call, ControlAction.COLLECTIVE_RPC, argument, timeout_s)
     await call.reply(CollectiveRpcReply(results=results))
 
 
@@ -204,7 +204,7 @@ async def _change(
     call: Call[None], action: ControlAction, query: WorkerQuery, argument: Mapping[str, Any]
 ) -> None:
     try:
-        (work,) = await _control(call, action, argument, worker_ids=(query.worker_id,))
+        (work,) = await ask_workers(call, action, argument, worker_ids=(query.worker_id,))
     except RequestError as error:
         raise HttpError(STATUS[error.code].http, error.code, str(error), param="worker_id") from None
     await call.reply(OpenWork(**work))
@@ -214,11 +214,11 @@ async def _control_all(
     call: Call[Any], action: ControlAction, argument: Mapping[str, Any] | None = None
 ) -> None:
     """Send a control to all workers, and reply without a body."""
-    await _control(call, action, argument)
+    await ask_workers(call, action, argument)
     await call.respond(Response(status_code=200))
 
 
-async def _control(
+async def ask_workers(
     call: Call[Any],
     action: ControlAction,
     argument: Mapping[str, Any] | None = None,

@@ -6,6 +6,7 @@ from typing import Final
 
 from baton_router.http import operator_routes
 from baton_router.http.route import Route, Tag
+from baton_router.http.weight_routes import WEIGHT_ROUTES
 
 _CONTROLS: Final = (400, 429, 499, 502, 503, 504)
 
@@ -135,4 +136,5 @@ OPERATOR_ROUTES: Final = (
         example={"lora_name": "name"},
         errors=(501,),
     ),
+    *WEIGHT_ROUTES,
 )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, TypeAlias
 
-from baton_core.errors import ErrorCode, RequestError
+from baton_core.errors import ErrorCode
 from baton_core.sessions.control_messages import ControlAction, ControlResult
 from baton_core.sessions.sleep_arguments import check_wake_up, read_sleep_level
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_router.operations.turns import Turns
 
 Results: TypeAlias = dict[str, ControlResult]
 ControlWorkers: TypeAlias = Callable[[ControlAction, str, float, Sequence[str]], Awaitable[Results]]
@@ -26,6 +27,7 @@ class FleetSleep:
         control: sends a control to the workers named, or to all; returns their results by name.
         workers: gives those that are registered now.
         num_requests: counts those that are open at this router.
+        turns: shared with other operations that must not meet a sleep.
     """
 
     def __init__(
@@ -33,12 +35,12 @@ class FleetSleep:
         control: ControlWorkers,
         workers: Callable[[], Sequence[tuple[WorkerInfo, WorkerLoad]]],
         num_requests: Callable[[], int],
+        turns: Turns,
     ) -> None:
         self._control = control
         self._workers = workers
         self._num_requests = num_requests
-        self._lock = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Results]] = set()
+        self._turns = turns
 
     async def change(
         self, action: ControlAction, argument_json: str, timeout_s: float, worker_ids: Sequence[str]
@@ -50,34 +52,12 @@ class FleetSleep:
             RequestError: as of `control`; or DEADLINE_EXCEEDED, an earlier one has not ended.
         """
         level = read_sleep_level(argument_json) if action is ControlAction.SLEEP else None
-        if level is None:
-            check_wake_up(argument_json)
-        work = self._in_turn(action, argument_json, timeout_s, worker_ids, level)
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
-
-    async def _in_turn(
-        self,
-        action: ControlAction,
-        argument_json: str,
-        timeout_s: float,
-        worker_ids: Sequence[str],
-        level: int | None,
-    ) -> Results:
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._lock.acquire()
-        except TimeoutError:
-            text = f"{action} waited {timeout_s:g} s for an earlier sleep or wake_up to end"
-            raise RequestError(ErrorCode.DEADLINE_EXCEEDED, text) from None
-        try:
-            if level is None:
-                return await self._control(action, argument_json, timeout_s, worker_ids)
-            return await self._sleep(argument_json, timeout_s, worker_ids, level)
-        finally:
-            self._lock.release()
+        if level is not None:
+            sleep = partial(self._sleep, argument_json, timeout_s, worker_ids, level)
+            return await self._turns.run(action, timeout_s, sleep)
+        check_wake_up(argument_json)
+        wake_up = partial(self._control, action, argument_json, timeout_s, worker_ids)
+        return await self._turns.run(action, timeout_s, wake_up)
 
     async def _sleep(
         self, argument_json: str, timeout_s: float, worker_ids: Sequence[str], level: int

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
-from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
-from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_core.sessions.control_messages import WORKER_ACTIONS, Control, ControlAction, ControlResult
+from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.role_guard import require_served
+from baton_router.operations.dispatch_hold import DispatchHold
 from baton_router.operations.fleet_sleep import SLEEP_ACTIONS, FleetSleep
+from baton_router.operations.turns import Turns
+from baton_router.operations.weight_updates import UPDATE_ACTIONS, WeightUpdates
 
 DEFAULT_TIMEOUT_S: Final = 120.0
 MAX_TIMEOUT_S: Final = 86_400.0
 _GRACE_S: Final = 1.0
 """After the deadline, within which a worker's own, more precise error comes first."""
 _CHANGES_OF_ROLES: Final = (ControlAction.SET_ROLE, ControlAction.DRAIN, ControlAction.UNDRAIN)
-
-
-Workers: TypeAlias = Sequence[tuple[WorkerInfo, WorkerLoad]]
 
 
 class _PendingControl:
@@ -43,26 +44,30 @@ class Operations:
     """The operator's controls of one router, on its loop.
 
     Args:
-        workers: gives those that are registered now.
+        fleet: the workers.
         send: hands a worker a message.
+        hold: holds requests back that have not begun.
         num_requests: counts those that are open at this router.
         must_split: whether every request needs two workers.
     """
 
     def __init__(
         self,
-        workers: Callable[[], Workers],
+        fleet: Fleet,
         send: Callable[[str, Control], None],
-        num_requests: Callable[[], int] = lambda: 0,
+        hold: DispatchHold,
+        num_requests: Callable[[], int],
         *,
         must_split: bool = False,
     ) -> None:
-        self._workers = workers
+        self._workers = fleet.workers
         self._send = send
         self._must_split = must_split
-        self._changing = asyncio.Lock()
-        """Held while roles change: each change is checked against what the one before it has left."""
-        self._sleep = FleetSleep(self._control, workers, num_requests)
+        self._role_turns = Turns("change of roles")
+        """Each change is checked against what the one before it has left."""
+        turns = Turns("sleep, wake_up or weight update")
+        self._sleep = FleetSleep(self._control, fleet.workers, num_requests, turns)
+        self._updates = WeightUpdates(self._control, fleet, hold, turns)
         self._numbers = count(1)
         self._open: dict[int, _PendingControl] = {}
 
@@ -85,28 +90,33 @@ class Operations:
                 DEADLINE_EXCEEDED, an earlier change of roles has not ended.
         """
         _require_object(argument_json)
+        if action in WORKER_ACTIONS:
+            raise InvalidRequestError("action", action, ", ".join(UPDATE_ACTIONS))
         if action in SLEEP_ACTIONS:
             return await self._sleep.change(action, argument_json, timeout_s, worker_ids)
+        if action in UPDATE_ACTIONS:
+            return await self._updates.step(action, argument_json, timeout_s, worker_ids)
+        work = partial(self._control, action, argument_json, timeout_s, worker_ids)
         if action not in _CHANGES_OF_ROLES:
-            return await self._control(action, argument_json, timeout_s, worker_ids)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changing.acquire()
-        except TimeoutError:
-            text = f"{action} waited {timeout_s:g} s for an earlier change of roles to end"
-            raise RequestError(ErrorCode.DEADLINE_EXCEEDED, text) from None
-        try:
-            return await self._control(action, argument_json, timeout_s, worker_ids)
-        finally:
-            self._changing.release()
+            return await work()
+        return await self._role_turns.run(action, timeout_s, work)
 
     def on_result(self, worker_id: str, result: ControlResult) -> None:
         """Take a result; one without a waiting control is dropped."""
         if (pending := self._open.get(result.control_id)) is not None:
             pending.put(worker_id, result)
 
+    def on_joined(self, worker_id: str) -> None:
+        """Bring a worker to the weights that are served."""
+        self._updates.on_joined(worker_id)
+
+    def close(self) -> None:
+        """Cancel all waits for workers."""
+        self._updates.close()
+
     def on_left(self, worker_id: str, reason: str) -> None:
         """Fail the results of a worker whose session is over."""
+        self._updates.on_left(worker_id)
         for control_id, pending in self._open.items():
             pending.put(
                 worker_id, _failed(control_id, ErrorCode.WORKER_LOST, f"the worker was lost: {reason}")

@@ -37,8 +37,10 @@ from baton_router.core.router_events import (
 )
 from baton_router.core.worker_processes import AbsentWorker
 from baton_router.metrics.request_metrics import RequestMetrics
+from baton_router.operations.dispatch_hold import DispatchHold
 from baton_router.operations.fleet_status import FleetStatus, fleet_status
 from baton_router.operations.operations import Operations
+from baton_router.operations.pauses import Pauses
 from baton_router.operations.role_shifts import RoleShifts
 from baton_router.operations.transfer_probing import TransferProbing
 from baton_router.process.router_effects import RouterEffects
@@ -98,9 +100,11 @@ class Router:
             router_id, epoch, callbacks, timings, has_locality=self._share.has_prefix_updates
         )
         must_split = config.limits.placement.split is SplitMode.ALWAYS
+        hold = self._hold = DispatchHold(self._take, lambda: self.core.num_begun)
         self.operations = Operations(
-            self.fleet.workers, self.sessions.send, lambda: self.core.num_requests, must_split=must_split
+            self.fleet, self.sessions.send, hold, lambda: self.core.num_requests, must_split=must_split
         )
+        self.pauses = Pauses(self.operations.control, hold, self._abort_all)
         self._shifts = RoleShifts(self.operations)
         self._effects = RouterEffects(
             self.sessions, self._shifts, self.core.log, self._requests, spans or RequestSpans()
@@ -171,14 +175,18 @@ class Router:
     def close(self, reason: str) -> None:
         """End all requests as UNAVAILABLE and all sessions."""
         self._is_closing = True
-        for request_id in list(self._effects.streams):
-            error = RequestError(ErrorCode.UNAVAILABLE, reason)
-            self._take(self._effects.give_up(request_id, error))
+        self._abort_all(reason)
         self._shifts.close()
+        self.operations.close()
         self.transfers.close()
         self.sessions.close()
         if self._timer is not None:
             self._timer.cancel()
+
+    def _abort_all(self, reason: str = "an operator has paused generation; send the request again") -> None:
+        for request_id in list(self._effects.streams):
+            error = RequestError(ErrorCode.UNAVAILABLE, reason)
+            self._take(self._effects.give_up(request_id, error))
 
     # --- workers ---
 
@@ -193,6 +201,7 @@ class Router:
             _log.warning("worker %s has another tokenizer than --tokenizer names", info.worker_id)
         self._note_status()
         self.transfers.on_joined(info)
+        self.operations.on_joined(info.worker_id)
 
     def _on_message(self, worker_id: str, message: ToRouter) -> None:
         if self.transfers.take(worker_id, message):
@@ -228,6 +237,7 @@ class Router:
 
     def _take(self, event: RouterEvent) -> None:
         self._driver.on_event(event)
+        self._hold.note()
         self._arm()
         self._share.on_load_changed()
 
@@ -245,5 +255,6 @@ class Router:
         try:
             self._driver.on_deadline()
         finally:
+            self._hold.note()
             self._arm()
             self._share.on_load_changed()

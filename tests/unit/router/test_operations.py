@@ -6,18 +6,23 @@ import pytest
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
-from baton_core.sessions.worker_info import WorkerLoad
+from baton_router.core.fleet.fleet import Fleet
+from baton_router.operations.dispatch_hold import DispatchHold
 from baton_router.operations.operations import Operations
 from tests.builders import make_worker_info
+from tests.integration.scripted_worker import until
 
 
 def test_a_change_of_roles_does_not_wait_for_an_earlier_one_without_end() -> None:
     async def scenario() -> None:
         sent: list[Control] = []
-        workers = [(make_worker_info(name), WorkerLoad()) for name in ("a", "b")]
-        operations = Operations(lambda: workers, lambda worker_id, control: sent.append(control))
+        fleet = Fleet()
+        for name in ("a", "b"):
+            fleet.join(make_worker_info(name))
+        hold = DispatchHold(lambda event: None, lambda: 0)
+        operations = Operations(fleet, lambda worker_id, control: sent.append(control), hold, lambda: 0)
         first = asyncio.create_task(operations.control(ControlAction.DRAIN, worker_ids=("a",), timeout_s=5.0))
-        await asyncio.sleep(0)
+        await until(lambda: len(sent) == 1)
         with pytest.raises(RequestError) as raised:
             await operations.control(ControlAction.UNDRAIN, worker_ids=("a",), timeout_s=0.05)
         assert raised.value.code is ErrorCode.DEADLINE_EXCEEDED
@@ -25,7 +30,7 @@ def test_a_change_of_roles_does_not_wait_for_an_earlier_one_without_end() -> Non
         operations.on_result("a", ControlResult(control_id=sent[0].control_id))
         assert (await first)["a"].code is None
         second = asyncio.create_task(operations.control(ControlAction.UNDRAIN, worker_ids=("a",)))
-        await asyncio.sleep(0)
+        await until(lambda: len(sent) == 2)
         operations.on_result("a", ControlResult(control_id=sent[1].control_id))
         assert (await second)["a"].code is None
 

@@ -98,10 +98,6 @@ def encode_control(command: Control) -> tuple[ControlAction, str]:
             return ControlAction.UPDATE_WEIGHTS, _to_json({"path": path})
         case FinishWeightUpdate():
             return ControlAction.FINISH_WEIGHT_UPDATE, "{}"
-        case CheckWeights(path=path):
-            return ControlAction.CHECK_WEIGHTS, _to_json({"path": path})
-        case SwitchWeights(path=path, weights=weights):
-            return ControlAction.SWITCH_WEIGHTS, _to_json({"path": path, "weights": weights})
     assert_never(command)
 
 

@@ -133,6 +133,6 @@ class FinishWeightUpdate:
 WeightUpdateStep: TypeAlias = StartWeightUpdate | UpdateWeights | FinishWeightUpdate
 """The steps of an update, which a router or the executor in this process takes with its workers."""
 EngineOperation: TypeAlias = Sleep | WakeUp | ApplyModel | CallWorker | Profile | CheckWeights | SwitchWeights
-"""Runs on one engine, between two steps."""
-Control: TypeAlias = EngineOperation | ResetPrefixCache | WeightUpdateStep
+"""Runs on one engine."""
+Control: TypeAlias = Sleep | WakeUp | ResetPrefixCache | ApplyModel | CallWorker | Profile | WeightUpdateStep
 """Runs an operation on all workers; returns one value from each."""

@@ -1,0 +1,115 @@
+"""Updates of the weights of an engine, from a folder or from tensors of this process."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from baton.api.llm_engine import LLMEngine
+from baton_core.errors import InvalidRequestError
+from baton_core.sessions.weight_arguments import check_init_info, read_update_info
+from baton_worker.controls.engine_operations import FinishWeightUpdate, StartWeightUpdate, UpdateWeights
+
+_INDEX: Final = "model.safetensors.index.json"
+
+
+class WeightUpdates:
+    """The updates of one engine. Tensors go through files, so workers in any process read them alike."""
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self._engine = engine
+        self._staged: _TensorFolder | None = None
+        """Tensors of the update that is open."""
+        self._served: _TensorFolder | None = None
+        """Those of the version in place: workers that wake up read them again."""
+
+    def init(self, request: object) -> None:
+        """Refuse other ways of the weights than files and tensors.
+
+        Raises:
+            InvalidRequestError: `init_info` asks for another way.
+        """
+        check_init_info(_read_field(request, "init_info"))
+
+    def start(self, *, is_checkpoint_format: bool) -> None:
+        """Begin an update.
+
+        Raises:
+            InvalidRequestError: the weights are not to come as in a checkpoint.
+        """
+        self._engine.control(StartWeightUpdate(is_checkpoint_format=is_checkpoint_format))
+        self._staged = None
+
+    def update(self, request: object) -> None:
+        """Take weights: a folder is checked at once, tensors when all have come.
+
+        Raises:
+            InvalidRequestError: `update_info` has neither `path` nor `tensors`.
+            BatonError: the folder has no weights for this model, or no update was begun.
+        """
+        info = _read_field(request, "update_info")
+        if set(info) != {"tensors"}:
+            path = str(Path(read_update_info(info)).resolve())
+            self._staged = None
+            self._engine.control(UpdateWeights(path=path))
+            return
+        self._staged = self._staged or _TensorFolder()
+        self._staged.add(info["tensors"])
+
+    def finish(self) -> None:
+        """Finish open requests with the old weights, and compute with the new ones from here on.
+
+        Raises:
+            BatonError: the tensors are no weights for this model, or there are none: the old ones stay.
+        """
+        if self._staged is not None:
+            self._engine.control(UpdateWeights(path=self._staged.path))
+        self._engine.finish_requests()
+        self._engine.control(FinishWeightUpdate())
+        self._staged, self._served = None, self._staged
+
+
+class _TensorFolder:
+    """A folder with tensors as safetensors files; it is deleted with this object."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="baton-weights-")
+        self._file_of: dict[str, str] = {}
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def add(self, tensors: object) -> None:
+        """Write tensors by name: a mapping, or pairs.
+
+        Raises:
+            InvalidRequestError: there are none, one is no tensor, or a name came before.
+        """
+        named: dict[Any, Any] = dict(tensors)  # type: ignore[call-overload]
+        for name, tensor in named.items():
+            if not isinstance(tensor, Tensor) or name in self._file_of:
+                allowed = "tensors of torch by their names in the checkpoint, each once in an update"
+                raise InvalidRequestError("tensors", f"{name!r}: {type(tensor).__name__}", allowed)
+        file = f"part-{len(set(self._file_of.values()))}.safetensors"
+        whole = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in named.items()}
+        save_file(whole, Path(self.path) / file)
+        self._file_of |= dict.fromkeys(named, file)
+        (Path(self.path) / _INDEX).write_text(json.dumps({"weight_map": self._file_of}))
+
+
+def _read_field(request: object, field: str) -> Mapping[str, Any]:
+    """Return a field of a request, which has it as a key or, as vLLM's classes do, as an attribute.
+
+    Raises:
+        InvalidRequestError: it has no such field, or no object there.
+    """
+    value = request.get(field) if isinstance(request, Mapping) else getattr(request, field, None)
+    if not isinstance(value, Mapping):
+        raise InvalidRequestError("request", request, f"an object whose {field} is an object")
+    return value

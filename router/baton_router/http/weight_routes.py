@@ -1,0 +1,221 @@
+"""Routes that pause generation and replace the weights, under vLLM's names, for operators."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from baton_core.errors import STATUS, RequestError
+from baton_core.sessions.control_messages import ControlAction
+from baton_core.sessions.weight_arguments import check_init_info, read_update_info
+from baton_router.http.calls import Call
+from baton_router.http.errors import HttpError
+from baton_router.http.operator_routes import Query, ask_workers, read_query
+from baton_router.http.route import Route, Tag
+from baton_router.http.sampling_fields import Fields
+from baton_router.operations.operations import DEFAULT_TIMEOUT_S, read_results
+
+_ERRORS: Final = (400, 409, 429, 499, 502, 503, 504)
+
+
+class PauseQuery(Query, kw_only=True):
+    mode: str = "abort"
+    """The fate of running requests: abort ends them with an error, wait lets them end, keep stops them."""
+    clear_cache: bool = True
+    """Forget cached prefixes; not with keep."""
+    wait_for_inflight_requests: bool = False
+    """The same as mode wait."""
+
+
+class WorldSizeQuery(Query, kw_only=True):
+    include_dp: bool = True
+    """Count all workers; else one, for each holds the whole model."""
+
+
+class InitRequest(Fields, kw_only=True):
+    """Agree on the way of the weights."""
+
+    init_info: dict[str, Any]
+    """Empty, or the backend, which is files."""
+
+
+class StartRequest(Fields, kw_only=True):
+    """Begin an update."""
+
+    is_checkpoint_format: bool = True
+    """Whether tensors have the names and shapes of the checkpoint; nothing else is taken."""
+
+
+class UpdateRequest(Fields, kw_only=True):
+    """Check a new version of the weights at every worker."""
+
+    update_info: dict[str, Any]
+    """The field path: a folder of safetensors files that every worker reads."""
+
+
+class PauseState(msgspec.Struct, kw_only=True):
+    is_paused: bool
+    """True if requests that have not begun wait for `/resume`."""
+
+
+class Status(msgspec.Struct, kw_only=True):
+    status: str
+
+
+class Done(msgspec.Struct, kw_only=True):
+    message: str
+
+
+class WorldSize(msgspec.Struct, kw_only=True):
+    world_size: int
+
+
+async def pause(call: Call[None]) -> None:
+    query = read_query(call, PauseQuery)
+    mode = "wait" if query.wait_for_inflight_requests else query.mode
+    pauses = call.state.service.router.pauses
+    with call.state.service.open_call():
+        async with call.while_connected():
+            _check(await pauses.pause(mode, DEFAULT_TIMEOUT_S, clear_cache=query.clear_cache))
+    await call.reply(Status(status="paused"))
+
+
+async def resume(call: Call[None]) -> None:
+    read_query(call, Query)
+    with call.state.service.open_call():
+        async with call.while_connected():
+            _check(await call.state.service.router.pauses.resume(DEFAULT_TIMEOUT_S))
+    await call.reply(Status(status="resumed"))
+
+
+async def is_paused(call: Call[None]) -> None:
+    read_query(call, Query)
+    await call.reply(PauseState(is_paused=call.state.service.router.pauses.is_paused))
+
+
+async def init_weight_transfer_engine(call: Call[InitRequest]) -> None:
+    check_init_info(call.body.init_info)
+    await call.reply(Done(message="Weight transfer initialized"))
+
+
+async def start_weight_update(call: Call[StartRequest]) -> None:
+    argument = {"is_checkpoint_format": call.body.is_checkpoint_format}
+    await ask_workers(call, ControlAction.START_WEIGHT_UPDATE, argument)
+    await call.reply(Done(message="Weight update started"))
+
+
+async def update_weights(call: Call[UpdateRequest]) -> None:
+    await ask_workers(call, ControlAction.UPDATE_WEIGHTS, {"path": read_update_info(call.body.update_info)})
+    await call.reply(Done(message="Weights updated"))
+
+
+async def finish_weight_update(call: Call[None]) -> None:
+    await ask_workers(call, ControlAction.FINISH_WEIGHT_UPDATE)
+    await call.reply(Done(message="Weight update finished"))
+
+
+async def get_world_size(call: Call[None]) -> None:
+    query = read_query(call, WorldSizeQuery)
+    num_workers = len(call.state.service.router.fleet.workers())
+    await call.reply(WorldSize(world_size=num_workers if query.include_dp else 1))
+
+
+def _check(results: Any) -> None:
+    """Raises HttpError: a worker could not do it."""
+    try:
+        read_results(results)
+    except RequestError as error:
+        raise HttpError(STATUS[error.code].http, error.code, str(error)) from None
+
+
+WEIGHT_ROUTES: Final = (
+    Route(
+        method="POST",
+        path="/pause",
+        operation_id="pauseGeneration",
+        tag=Tag.OPERATOR,
+        summary="Have new requests wait, and end or stop those that run",
+        handler=pause,
+        query=PauseQuery,
+        reply=Status,
+        errors=_ERRORS,
+    ),
+    Route(
+        method="POST",
+        path="/resume",
+        operation_id="resumeGeneration",
+        tag=Tag.OPERATOR,
+        summary="End a pause",
+        handler=resume,
+        reply=Status,
+        errors=_ERRORS,
+    ),
+    Route(
+        method="GET",
+        path="/is_paused",
+        operation_id="isPaused",
+        tag=Tag.OPERATOR,
+        summary="Whether generation is paused",
+        handler=is_paused,
+        reply=PauseState,
+        errors=_ERRORS,
+    ),
+    Route(
+        method="POST",
+        path="/init_weight_transfer_engine",
+        operation_id="initWeightTransferEngine",
+        tag=Tag.OPERATOR,
+        summary="Agree on the way in which new weights come",
+        handler=init_weight_transfer_engine,
+        bodies=(InitRequest,),
+        example={"init_info": {}},
+        reply=Done,
+        errors=_ERRORS,
+    ),
+    Route(
+        method="POST",
+        path="/start_weight_update",
+        operation_id="startWeightUpdate",
+        tag=Tag.OPERATOR,
+        summary="Begin an update of the weights",
+        handler=start_weight_update,
+        bodies=(StartRequest,),
+        example={"is_checkpoint_format": True},
+        reply=Done,
+        errors=_ERRORS,
+    ),
+    Route(
+        method="POST",
+        path="/update_weights",
+        operation_id="updateWeights",
+        tag=Tag.OPERATOR,
+        summary="Check new weights at every worker",
+        handler=update_weights,
+        bodies=(UpdateRequest,),
+        example={"update_info": {"path": "/models/new"}},
+        reply=Done,
+        errors=_ERRORS,
+    ),
+    Route(
+        method="POST",
+        path="/finish_weight_update",
+        operation_id="finishWeightUpdate",
+        tag=Tag.OPERATOR,
+        summary="Have every worker compute with the new weights",
+        handler=finish_weight_update,
+        reply=Done,
+        errors=_ERRORS,
+    ),
+    Route(
+        method="GET",
+        path="/get_world_size",
+        operation_id="getWorldSize",
+        tag=Tag.OPERATOR,
+        summary="How many workers there are",
+        handler=get_world_size,
+        query=WorldSizeQuery,
+        reply=WorldSize,
+        errors=_ERRORS,
+    ),
+)

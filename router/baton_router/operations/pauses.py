@@ -1,0 +1,64 @@
+"""Pauses generation, as vLLM's `/pause` and `/resume` do: requests that come meanwhile wait."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from baton_core.errors import InvalidRequestError
+from baton_core.sessions.control_messages import ControlAction, ControlResult
+from baton_router.operations.dispatch_hold import DispatchHold
+
+PAUSE_MODES: Final = ("abort", "wait", "keep")
+Control: TypeAlias = Callable[[ControlAction, str, float], Awaitable[dict[str, ControlResult]]]
+_REASON: Final = "pause"
+
+
+class Pauses:
+    """The pause of one router, on its loop.
+
+    Args:
+        control: sends a control to all workers; returns their results.
+        abort: ends all requests with an error.
+    """
+
+    def __init__(self, control: Control, hold: DispatchHold, abort: Callable[[], None]) -> None:
+        self._control = control
+        self._hold = hold
+        self._abort = abort
+
+    @property
+    def is_paused(self) -> bool:
+        return self._hold.is_held_for(_REASON)
+
+    async def pause(self, mode: str, timeout_s: float, *, clear_cache: bool) -> dict[str, ControlResult]:
+        """Have new requests wait until `resume`; returns the workers' results.
+
+        Args:
+            mode: `abort` ends running requests with an error, `wait` lets them end, `keep` stops them where
+                they are.
+            clear_cache: whether cached prefixes are forgotten; not with `keep`.
+
+        Raises:
+            InvalidRequestError: there is no such mode.
+            RequestError: DEADLINE_EXCEEDED, running requests have not ended: nothing is paused.
+        """
+        if mode not in PAUSE_MODES:
+            raise InvalidRequestError("mode", mode, ", ".join(PAUSE_MODES))
+        self._hold.hold(_REASON)
+        try:
+            if mode == "keep":
+                return await self._control(ControlAction.SLEEP, '{"level": 0}', timeout_s)
+            if mode == "abort":
+                self._abort()
+            await self._hold.wait_idle(timeout_s)
+        except BaseException:
+            self._hold.release(_REASON)
+            raise
+        return await self._control(ControlAction.RESET_PREFIX_CACHE, "{}", timeout_s) if clear_cache else {}
+
+    async def resume(self, timeout_s: float) -> dict[str, ControlResult]:
+        """Go on; returns the workers' results."""
+        results = await self._control(ControlAction.WAKE_UP, '{"tags": ["scheduling"]}', timeout_s)
+        self._hold.release(_REASON)
+        return results
