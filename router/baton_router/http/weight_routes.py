@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from baton_core.errors import STATUS, RequestError
+from baton_core.errors import STATUS, ErrorCode, RequestError
 from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.weight_arguments import check_init_info, read_update_info
 from baton_router.http.calls import Call
@@ -106,12 +107,12 @@ async def start_weight_update(call: Call[StartRequest]) -> None:
 
 
 async def update_weights(call: Call[UpdateRequest]) -> None:
-    await ask_workers(call, ControlAction.UPDATE_WEIGHTS, {"path": read_update_info(call.body.update_info)})
+    await _update(call, ControlAction.UPDATE_WEIGHTS, {"path": read_update_info(call.body.update_info)})
     await call.reply(Done(message="Weights updated"))
 
 
 async def finish_weight_update(call: Call[None]) -> None:
-    await ask_workers(call, ControlAction.FINISH_WEIGHT_UPDATE)
+    await _update(call, ControlAction.FINISH_WEIGHT_UPDATE, {})
     await call.reply(Done(message="Weight update finished"))
 
 
@@ -119,6 +120,20 @@ async def get_world_size(call: Call[None]) -> None:
     query = read_query(call, WorldSizeQuery)
     num_workers = len(call.state.service.router.fleet.workers())
     await call.reply(WorldSize(world_size=num_workers if query.include_dp else 1))
+
+
+async def _update(call: Call[Any], action: ControlAction, argument: Mapping[str, Any]) -> None:
+    """Take a step of an update; files that no worker can load are the caller's error.
+
+    Raises:
+        HttpError: it could not be done.
+    """
+    try:
+        await ask_workers(call, action, argument)
+    except HttpError as error:
+        if error.code != ErrorCode.INVALID_MODEL:
+            raise
+        raise HttpError(400, error.code, str(error), param="update_info") from None
 
 
 def _check(results: Any) -> None:
