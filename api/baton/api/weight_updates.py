@@ -16,6 +16,7 @@ from torch import Tensor
 from baton.api.llm_engine import LLMEngine
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.weight_arguments import check_init_info, read_update_info
+from baton_core.weight_update import WeightUpdate
 from baton_worker.controls.engine_operations import FinishWeightUpdate, StartWeightUpdate, UpdateWeights
 
 _INDEX: Final = "model.safetensors.index.json"
@@ -26,6 +27,7 @@ class WeightUpdates:
 
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
+        self._update = WeightUpdate()
         self._staged: _TensorFolder | None = None
         """Tensors of the update that is open."""
         self._served: _TensorFolder | None = None
@@ -46,6 +48,7 @@ class WeightUpdates:
             InvalidRequestError: the weights are not to come as in a checkpoint.
         """
         self._engine.control(StartWeightUpdate(is_checkpoint_format=is_checkpoint_format))
+        self._update.start()
         self._staged = None
 
     def update(self, request: object) -> None:
@@ -61,8 +64,10 @@ class WeightUpdates:
             self._staged = None
             self._engine.control(UpdateWeights(path=path))
             return
-        self._staged = self._staged or _TensorFolder()
-        self._staged.add(info["tensors"])
+        self._update.require_open()
+        folder = self._staged or _TensorFolder()
+        folder.add(info["tensors"])
+        self._staged = folder
 
     def finish(self) -> None:
         """Finish open requests with the old weights, and compute with the new ones from here on.
@@ -74,6 +79,7 @@ class WeightUpdates:
             self._engine.control(UpdateWeights(path=self._staged.path))
         self._engine.finish_requests()
         self._engine.control(FinishWeightUpdate())
+        self._update.finish()
         self._staged, self._served = None, self._staged
 
 

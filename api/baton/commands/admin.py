@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -39,9 +40,35 @@ def admin(args: argparse.Namespace) -> int:
             stub = BatonStub(channel)  # type: ignore[no-untyped-call]
             info = stub.GetModelInfo(pb.GetModelInfoRequest(), timeout=_WITHIN_S)
             sys.stdout.write(table(info.workers))
+        elif args.action == "update-weights":
+            operator = OperatorStub(channel)  # type: ignore[no-untyped-call]
+            num_workers = _update_weights(operator, args.folder, args.timeout)
+            sys.stdout.write(f"{num_workers} workers compute with the weights of {args.folder}\n")
         else:
             _Change(OperatorStub(channel), args.worker_id).make(args)  # type: ignore[no-untyped-call]
     return 0
+
+
+def _update_weights(stub: OperatorStub, folder: str, timeout_s: float) -> int:
+    """Take the steps of an update; returns the number of workers.
+
+    Raises:
+        RequestError: a worker could not check or load the weights, or requests did not end in time.
+    """
+    num_workers = 0
+    for action, argument in (
+        (ControlAction.START_WEIGHT_UPDATE, {}),
+        (ControlAction.UPDATE_WEIGHTS, {"path": str(Path(folder).resolve())}),
+        (ControlAction.FINISH_WEIGHT_UPDATE, {}),
+    ):
+        request = pb.ControlRequest(action=action, argument_json=json.dumps(argument), timeout_s=timeout_s)
+        results = stub.Control(request, timeout=timeout_s + _WITHIN_S).results
+        for result in results:
+            if result.error_code:
+                text = f"worker {result.worker_id}: {result.message}"
+                raise RequestError(ErrorCode(result.error_code), text)
+        num_workers = len(results)
+    return num_workers
 
 
 class _Change:

@@ -27,6 +27,16 @@ _WAIT: Final = Flag(
     is_low_open=True,
     metavar="SECONDS",
 )
+_TIMEOUT: Final = Flag(
+    "--timeout",
+    float,
+    600.0,
+    "seconds that running requests and the workers' loading may take",
+    low=0,
+    high=86_400,
+    is_low_open=True,
+    metavar="SECONDS",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,12 @@ _ACTIONS: Final = (
     _Action("set-role", "have a worker prefer prefill, decode, or both, for good", flags=(_FORCE,)),
     _Action("drain", "have a worker take no new requests; those it has go on", flags=(_WAIT, _FORCE)),
     _Action("undrain", "have it take requests again"),
+    _Action(
+        "update-weights",
+        "have all workers compute with new weights; no answer mixes two versions",
+        has_worker=False,
+        flags=(_TIMEOUT,),
+    ),
 )
 
 
@@ -53,6 +69,8 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
         sub = parsers.add_parser(action.name, help=action.help, description=description, allow_abbrev=False)
         if action.has_worker:
             sub.add_argument("worker_id", metavar="WORKER", help="name of the worker")
+        if action.name == "update-weights":
+            sub.add_argument("folder", metavar="FOLDER", help="safetensors files that all workers read")
         if action.name == "set-role":
             sub.add_argument(
                 "role", metavar="ROLE", choices=[role.value for role in Role], help=", ".join(Role)

@@ -12,11 +12,18 @@ import grpc
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
-from baton_core.sessions.control_messages import ControlAction
+from baton_core.sessions.control_messages import UPDATE_TIMEOUT_S, ControlAction
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import OperatorStub
 from baton_worker.controls.control_wire import encode_control
-from baton_worker.controls.engine_operations import CallWorker, Control, ResetPrefixCache, Sleep
+from baton_worker.controls.engine_operations import (
+    CallWorker,
+    Control,
+    FinishWeightUpdate,
+    ResetPrefixCache,
+    Sleep,
+    UpdateWeights,
+)
 
 _TIMEOUT_S: Final = 120.0
 _GRACE_S: Final = 5.0
@@ -41,10 +48,13 @@ def ask_workers(process: ServingProcess, command: Control, *, has_open_requests:
     if has_open_requests and isinstance(command, Sleep) and command.level:
         raise InvalidRequestError("level", command.level, "0 while requests are open")
     action, argument_json = encode_control(command)
-    timeout_s = command.timeout_s if isinstance(command, CallWorker) else None
-    request = pb.ControlRequest(
-        action=action, argument_json=argument_json, timeout_s=_TIMEOUT_S if timeout_s is None else timeout_s
-    )
+    timeout_s = _TIMEOUT_S
+    match command:
+        case CallWorker(timeout_s=chosen_s) if chosen_s is not None:
+            timeout_s = chosen_s
+        case UpdateWeights() | FinishWeightUpdate():
+            timeout_s = UPDATE_TIMEOUT_S
+    request = pb.ControlRequest(action=action, argument_json=argument_json, timeout_s=timeout_s)
     results = _ask_until_settled(process, request)
     for result in results:
         if result.error_code:

@@ -11,6 +11,8 @@ from baton_core.sessions.worker_info import Role
 
 MAX_JSON_BYTES: Final = 65_536
 """Maximum size of an argument, and of a result."""
+UPDATE_TIMEOUT_S: Final = 600.0
+"""Time that a step of a weight update may take, unless its caller says otherwise."""
 SLEEP_LEVELS: Final = (0, 1, 2)
 """Pause; give up the KV cache; give up the KV cache and the weights."""
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from baton_core.errors import STATUS, ErrorCode, RequestError
-from baton_core.sessions.control_messages import ControlAction
+from baton_core.sessions.control_messages import UPDATE_TIMEOUT_S, ControlAction
 from baton_core.sessions.weight_arguments import check_init_info, read_update_info
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError
@@ -129,7 +129,7 @@ async def _update(call: Call[Any], action: ControlAction, argument: Mapping[str,
         HttpError: it could not be done.
     """
     try:
-        await ask_workers(call, action, argument)
+        await ask_workers(call, action, argument, UPDATE_TIMEOUT_S)
     except HttpError as error:
         if error.code != ErrorCode.INVALID_MODEL:
             raise

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
-from baton_core.sessions.control_messages import ControlAction, ControlResult
+from baton_core.sessions.control_messages import UPDATE_TIMEOUT_S, ControlAction, ControlResult
 from baton_core.sessions.status_arguments import read_argument
 from baton_core.sessions.weight_arguments import (
     CheckWeightsArgument,
@@ -36,8 +36,6 @@ UPDATE_ACTIONS: Final = (
     ControlAction.FINISH_WEIGHT_UPDATE,
 )
 _REASON: Final = "weight update"
-_BRING_WITHIN_S: Final = 600.0
-"""Time that a worker which joins has to load the version that is served."""
 _BRING_AGAIN_S: Final = 30.0
 _OUTDATED: Final = "it gets no request until it has the weights that are served"
 _log = logging.getLogger(__name__)
@@ -149,14 +147,14 @@ class WeightUpdates:
             _log.info("worker %s is to load weights %s of %s", worker_id, version.weights, version.path)
             try:
                 switch = partial(self._switch_one, version, worker_id)
-                await self._turns.run(ControlAction.SWITCH_WEIGHTS, _BRING_WITHIN_S, switch)
+                await self._turns.run(ControlAction.SWITCH_WEIGHTS, UPDATE_TIMEOUT_S, switch)
             except BatonError as error:
                 _log.warning("worker %s keeps its weights: %s; %s", worker_id, error, _OUTDATED)
                 await asyncio.sleep(_BRING_AGAIN_S)
 
     async def _switch_one(self, version: WeightVersion, worker_id: str) -> None:
         argument = json.dumps(asdict(version))
-        control = self._control(ControlAction.SWITCH_WEIGHTS, argument, _BRING_WITHIN_S, (worker_id,))
+        control = self._control(ControlAction.SWITCH_WEIGHTS, argument, UPDATE_TIMEOUT_S, (worker_id,))
         (result,) = (await control).values()
         if result.code is not None:
             raise RequestError(result.code, result.message)

@@ -135,7 +135,7 @@ class Router:
     @property
     def why_not_ready(self) -> str:
         """The reason why no prompt can be served; empty while ready."""
-        return why_not_ready(self.fleet.workers(), self.absent)
+        return why_not_ready(self.fleet.workers(), self.absent, self.fleet.weights)
 
     @property
     def absent(self) -> list[AbsentWorker]:

@@ -6,14 +6,34 @@ from typing import Any
 import pytest
 
 from baton_core.errors import BatonError, ErrorCode, IncompatibleWorkerError, InvalidRequestError
+from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.requests.finish import FinishReason
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult, EnginePart
-from baton_core.sessions.router_messages import Generate, OutputSoFar, Refused, Reserve
+from baton_core.sessions.router_messages import (
+    Cancel,
+    Generate,
+    OutputSoFar,
+    PromptLogprobs,
+    Refused,
+    Reserve,
+)
 from baton_core.sessions.weight_arguments import check_init_info, read_update_info
 from baton_core.sessions.worker_info import WorkerLoad
 from baton_core.weight_update import WeightUpdate, WeightVersion
-from baton_core.worker.worker_events import ControlDone, FromRouter, RouterJoined, RunControl
+from baton_core.worker.worker_events import ControlDone, RouterJoined, RunControl
 from baton_router.core.fleet.fleet import Fleet
-from tests.builders import WEIGHTS, make_identity, make_request, make_source, make_worker_config, make_worker_info
+from baton_router.core.placement.placement_config import SplitMode
+from baton_router.core.router_events import FailRequest, HoldDispatch, WorkerLeft
+from tests.builders import (
+    WEIGHTS,
+    make_identity,
+    make_logprobs,
+    make_request,
+    make_source,
+    make_worker_config,
+    make_worker_info,
+)
+from tests.unit.core.routers import Client, batch, first_token, refused, tokens
 from tests.unit.core.workers import ROUTER, Worker
 
 NEW = WeightVersion(path="/new", weights="new")
@@ -75,7 +95,9 @@ def test_an_update_that_is_begun_again_forgets_its_weights() -> None:
 def test_workers_that_see_different_files_at_a_path_are_named() -> None:
     update = WeightUpdate()
     update.start()
-    with pytest.raises(BatonError, match="'/new', where p sees weights new and d sees other; allowed: the same"):
+    with pytest.raises(
+        BatonError, match="'/new', where p sees weights new and d sees other; allowed: the same"
+    ):
         update.stage("/new", {"p": "new", "d": "other"})
     with pytest.raises(BatonError, match="has no weights"):
         _ = update.staged
@@ -85,14 +107,16 @@ def test_workers_that_see_different_files_at_a_path_are_named() -> None:
 def test_another_backend_is_refused(info: dict[str, Any]) -> None:
     check_init_info({})
     check_init_info({"backend": "files"})
-    with pytest.raises(InvalidRequestError, match="init_info .*neither NCCL nor IPC"):
+    with pytest.raises(InvalidRequestError, match="neither NCCL nor IPC"):
         check_init_info(info)
 
 
-@pytest.mark.parametrize("info", [{}, {"path": ""}, {"path": 3}, {"names": []}, {"path": "/new", "packed": True}])
+@pytest.mark.parametrize(
+    "info", [{}, {"path": ""}, {"path": 3}, {"names": []}, {"path": "/new", "packed": True}]
+)
 def test_weights_that_are_in_no_folder_are_refused(info: dict[str, Any]) -> None:
     assert read_update_info({"path": "/new"}) == "/new"
-    with pytest.raises(InvalidRequestError, match='update_info .*allowed: {"path": FOLDER}'):
+    with pytest.raises(InvalidRequestError, match="neither NCCL nor IPC"):
         read_update_info(info)
 
 
@@ -128,7 +152,9 @@ def test_a_switch_waits_until_nothing_is_open_and_lets_nothing_begin_meanwhile(w
     assert not answer(worker).is_paused
 
 
-def test_a_request_that_has_begun_elsewhere_is_taken_before_a_switch_but_not_during_it(worker: Worker) -> None:
+def test_a_request_that_has_begun_elsewhere_is_taken_before_a_switch_but_not_during_it(
+    worker: Worker,
+) -> None:
     worker.generate(make_request("open", max_tokens=8))
     switch(worker)
     resumed = (OutputSoFar(index=0, token_ids=(5,)),)
@@ -177,17 +203,81 @@ def test_blocks_of_other_weights_are_not_found_and_requests_for_them_not_taken(w
         while worker.core.num_requests:
             worker.step()
 
+    def stored() -> set[bytes]:
+        return {one for delta in worker.heard(CacheDelta) for one in delta.stored}
+
     run("first")
-    (before,) = {*worker.core.pool.cache.hashes()} and [set(worker.core.pool.cache.hashes())]
+    before = stored()
     (control,) = switch(worker)
     worker.feed(ControlDone(run_id=control.run_id, weights="new"))
     worker.generate(make_request("late"))
     assert refusals(worker) == ["weights is 'tiny'; allowed: 'new', which this worker has loaded"]
+    assert worker.heard(CacheDelta)[-1] == CacheDelta(number=2, is_snapshot=True)
+    worker.take_told()
     run("second", weights="new")
-    assert before.isdisjoint(worker.core.pool.cache.hashes())
+    assert len(stored()) == len(before)
+    assert before.isdisjoint(stored())
 
 
-# --- a router's fleet ---
+# --- a router ---
+
+
+def test_requests_that_have_not_begun_wait_while_dispatch_is_held_and_those_that_have_go_on() -> None:
+    client = Client("p", "d")
+    client.submit("begun")
+    client.feed(HoldDispatch(is_held=True))
+    assert client.core.num_begun == 1
+    assert client.submit("new", first=50) == []
+    assert [worker_id for worker_id, _ in client.says("p", first_token("begun"))] == ["d"]
+    assert client.heartbeat("d", now=1.0) == []
+    client.says("d", batch(tokens("begun", 0, 6, reason=FinishReason.STOP)))
+    assert client.core.num_begun == 0
+    assert client.core.next_deadline() == 30.0
+    sent = client.feed(HoldDispatch(is_held=False), now=2.0)
+    assert [worker_id for worker_id, _ in sent] == ["p", "d"]
+
+
+def test_a_request_names_the_weights_that_are_served_and_takes_others_until_it_has_tokens() -> None:
+    client = Client("p", "d")
+    sent = client.submit(weights="")
+    client.join("p2")
+    client.join("d2")
+    assert {message.spec.weights for _, message in sent} == {WEIGHTS}
+    for name in ("p2", "d2"):
+        client.heartbeat(name, weights="new")
+    sent = client.says("p", refused(code=ErrorCode.UNAVAILABLE))
+    begun = [
+        (worker_id, message.spec.weights) for worker_id, message in sent if not isinstance(message, Cancel)
+    ]
+    assert begun == [("p2", "new"), ("d2", "new")]
+
+
+@pytest.mark.parametrize("has_prompt_logprobs", [False, True])
+def test_a_request_that_the_client_has_something_of_stays_with_its_weights(has_prompt_logprobs: bool) -> None:
+    client = Client("m", "m2", split=SplitMode.NEVER)
+    client.submit(weights="", prompt=4, prompt_logprobs=0 if has_prompt_logprobs else None)
+    (placed,) = [worker_id for worker_id, _ in client.sent]
+    if has_prompt_logprobs:
+        entries = tuple(make_logprobs(1, position) for position in (1, 2, 3))
+        client.says(placed, PromptLogprobs(request_id="r", start=1, entries=entries))
+    else:
+        client.says(placed, first_token())
+    (other,) = {"m", "m2"} - {placed}
+    client.heartbeat(other, weights="new")
+    sent = client.feed(WorkerLeft(worker_id=placed, reason="it is silent"), now=1.0)
+    assert [message for _, message in sent if not isinstance(message, Cancel)] == []
+    client.wait(30.0)
+    assert client.code is ErrorCode.WORKER_LOST
+    assert isinstance(client.terminal, FailRequest)
+    assert f"weights {WEIGHTS}" in client.terminal.message
+
+
+def test_a_request_that_its_client_resumes_takes_its_own_weights_alone() -> None:
+    client = Client("m", split=SplitMode.NEVER)
+    assert client.submit(weights="other") == []
+    assert not client.ends
+    (sent,) = client.heartbeat("m", weights="other", now=1.0)
+    assert sent[1].spec.weights == "other"
 
 
 def reported(weights: str) -> WorkerLoad:

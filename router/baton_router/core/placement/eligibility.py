@@ -140,6 +140,13 @@ def _absence(
         return Unplaceable(reason=f"every decode worker {able}{does}", is_permanent=True)
     if config.split is SplitMode.ALWAYS and not _has_pair(present):
         return Unplaceable(reason=f"no prefill worker {able}is registered and awake", is_permanent=True)
+    able_weights = [one for one in present if request.weights in ("", one.weights)]
+    if not any(one.role.can_decode for one in able_weights):
+        return Unplaceable(reason=f"no decode worker {able}has weights {request.weights}", is_permanent=False)
+    if config.split is SplitMode.ALWAYS and not _has_pair(able_weights):
+        return Unplaceable(
+            reason=f"no prefill worker {able}has weights {request.weights}", is_permanent=False
+        )
     if all(one.is_paused for one in present if one.role.can_decode):
         return Unplaceable(reason=f"every decode worker {able}is paused", is_permanent=False)
     return None
