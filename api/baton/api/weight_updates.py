@@ -31,7 +31,7 @@ class WeightUpdates:
         self._staged: _TensorFolder | None = None
         """Tensors of the update that is open."""
         self._served: _TensorFolder | None = None
-        """Those of the version in place: workers that wake up read them again."""
+        """Tensors of the version in place: workers that wake up read them again."""
 
     def init(self, request: object) -> None:
         """Refuse other ways of the weights than files and tensors.

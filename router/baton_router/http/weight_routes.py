@@ -45,7 +45,7 @@ class StartRequest(Fields, kw_only=True):
     """Begin an update."""
 
     is_checkpoint_format: bool = True
-    """Whether tensors have the names and shapes of the checkpoint; nothing else is taken."""
+    """True: tensors have the names and shapes of the checkpoint. Nothing else is taken."""
 
 
 class UpdateRequest(Fields, kw_only=True):
