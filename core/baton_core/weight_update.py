@@ -63,7 +63,7 @@ class WeightUpdate:
         """
         self.require_open()
         if self._staged is None:
-            text = "the weight update has no weights; allowed: update_weights before finish_weight_update"
+            text = "the weight update is without weights; allowed: update_weights before finish_weight_update"
             raise RequestError(ErrorCode.INVALID_REQUEST, text)
         return self._staged
 

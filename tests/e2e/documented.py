@@ -23,7 +23,12 @@ AS_ASKED: Final = frozenset(
 NOT_READ: Final = (400, b"Invalid HTTP request received.")
 """Status and body of a request that is no HTTP, before any route is looked for."""
 MAX_VALIDATED_BYTES: Final = 2**17
-_CONTROLS: Final = frozenset({"/start_profile", "/stop_profile", "/collective_rpc", "/sleep", "/wake_up"})
+_CONTROLS: Final = frozenset(
+    {
+        *("/start_profile", "/stop_profile", "/collective_rpc", "/sleep", "/wake_up"),
+        *("/update_weights", "/finish_weight_update"),
+    }
+)
 """Paths whose calls workers may refuse: their message names the field, `param` does not."""
 _NAMED: Final = re.compile(r".*\w is .*; allowed: .*", re.DOTALL)
 

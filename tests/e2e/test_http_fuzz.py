@@ -42,8 +42,8 @@ OPEN: Final = (
     *("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
 )
 """One worker, and everything switched on."""
-WITHOUT: Final = ("/sleep",)
-"""While the workers sleep, nobody can be served."""
+WITHOUT: Final = ("/sleep", "/pause")
+"""While the workers sleep or requests are held, nobody can be served."""
 NEIGHBOUR: Final = {
     "token_ids": [5, 6, 7] * 12,
     "sampling_params": {"max_tokens": 24, "seed": 3, "temperature": 1, "ignore_eos": True},

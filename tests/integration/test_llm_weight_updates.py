@@ -115,7 +115,7 @@ def test_tensors_that_do_not_fit_are_refused_and_the_old_weights_stay(
         with pytest.raises(kind, match=message):
             update(llm, tensors=tensors)
         assert tokens(llm) == expected
-    with pytest.raises(BatonError, match="has no weights; allowed: update_weights before"):
+    with pytest.raises(BatonError, match="is without weights; allowed: update_weights before"):
         llm.finish_weight_update()
 
 

@@ -186,7 +186,7 @@ def test_bad_weights_are_refused_by_name_and_the_old_ones_serve_on(tmp_path: Pat
         assert 400 <= response.status_code < 500, response.text
         after = await site.post("/finish_weight_update")
         assert error_of(after)[2].startswith(
-            "the weight update has no weights; allowed: update_weights before"
+            "the weight update is without weights; allowed: update_weights before"
         )
         return error_of(response)[2]
 

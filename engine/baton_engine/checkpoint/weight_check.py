@@ -29,6 +29,14 @@ def check_weights(folder: Path, model: ReadModel) -> str:
         raise InvalidModelError(f"{text}; allowed: start the workers again with --model {folder}")
     if not folder.is_absolute():
         raise InvalidModelError(f"path is {str(folder)!r}; allowed: an absolute path of a folder")
+    try:
+        return _read(folder, model)
+    except OSError as error:
+        text = f"path is {str(folder)!r:.200} ({error.strerror}); allowed: a folder that the worker can read"
+        raise InvalidModelError(text) from None
+
+
+def _read(folder: Path, model: ReadModel) -> str:
     if folder.is_dir():
         check_links(folder)
     weights = WeightReader(folder, torch.float32)

@@ -88,7 +88,7 @@ def test_an_update_that_is_begun_again_forgets_its_weights() -> None:
     update.start()
     update.stage("/new", {"p": "new"})
     update.start()
-    with pytest.raises(BatonError, match="has no weights"):
+    with pytest.raises(BatonError, match="is without weights"):
         _ = update.staged
 
 
@@ -99,7 +99,7 @@ def test_workers_that_see_different_files_at_a_path_are_named() -> None:
         BatonError, match="'/new', where p sees weights new and d sees other; allowed: the same"
     ):
         update.stage("/new", {"p": "new", "d": "other"})
-    with pytest.raises(BatonError, match="has no weights"):
+    with pytest.raises(BatonError, match="is without weights"):
         _ = update.staged
 
 
