@@ -10,7 +10,6 @@ from baton_core.errors import ErrorCode, InvalidModelError, RequestError
 from baton_core.model.model_description import require_equal
 from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan
-from baton_engine.checkpoint.weight_check import check_weights
 from baton_engine.device import free_unused
 from baton_engine.loading import (
     AllocatePool,
@@ -23,6 +22,7 @@ from baton_engine.loading import (
 from baton_engine.sampling.sampling_state import Grammars
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.tensor_moves import move_tensors
+from baton_engine.weight_check import check_weights
 
 _MEMORY: Final = frozenset({EnginePart.WEIGHTS, EnginePart.KV_CACHE})
 _AWAY_AT: Final = {0: frozenset({EnginePart.SCHEDULING}), 1: _MEMORY, 2: _MEMORY}
