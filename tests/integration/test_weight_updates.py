@@ -247,6 +247,43 @@ def test_a_worker_that_comes_back_with_the_old_weights_loads_the_new_ones_first(
 
 
 @pytest.mark.timeout(600)
+def test_another_router_of_the_workers_follows_without_a_mixed_or_a_failed_answer(new: Path) -> None:
+    versions: list[str] = []
+
+    async def load(baton: BatonStub, index: int, is_over: asyncio.Event) -> None:
+        while not is_over.is_set():
+            request = ask(list(PROMPTS[index]), greedy(NUM_TOKENS))
+            outputs, _ = answer([event async for event in baton.Generate(request)])
+            tokens = list(outputs[0].token_ids)
+            assert tokens in (answers_of()[index], answers_of(new)[index])
+            versions.append("old" if tokens == answers_of()[index] else "new")
+
+    async def scenario() -> None:
+        is_over = asyncio.Event()
+        async with AsyncExitStack() as stack:
+            http = HttpSettings(enable_operator_routes=True)
+            one, two = [await stack.enter_async_context(serving(split="never", http=http)) for _ in range(2)]
+            await stack.enter_async_context(working(Role.MIXED, one.grpc_port, also=(two.grpc_port,)))
+            client = await stack.enter_async_context(client_of(one))
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{two.grpc_port}")
+            baton = BatonStub(await stack.enter_async_context(channel))
+            await until(lambda: all(server._router.is_ready for server in (one, two)))
+            async with asyncio.TaskGroup() as clients:
+                for index in range(3):
+                    clients.create_task(load(baton, index, is_over))
+                await until(lambda: len(versions) > 3, WITHIN_S)
+                await Site(one, client, baton).update(new)
+                num_answers = len(versions)
+                await until(lambda: len(versions) > num_answers + 6, WITHIN_S)
+                is_over.set()
+            assert {*versions[-3:]} == {"new"}
+            assert one._router.fleet.weights == two._router.fleet.weights
+
+    answers_of(), answers_of(new)
+    run(scenario())
+
+
+@pytest.mark.timeout(600)
 def test_a_pause_ends_what_runs_or_waits_for_it_or_keeps_it() -> None:
     async def scenario() -> None:
         gate = Gate()
