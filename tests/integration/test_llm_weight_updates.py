@@ -115,6 +115,10 @@ def test_tensors_that_do_not_fit_are_refused_and_the_old_weights_stay(
         with pytest.raises(kind, match=message):
             update(llm, tensors=tensors)
         assert tokens(llm) == expected
+    llm.start_weight_update()
+    llm.update_weights({"update_info": {"path": str(folders[1])}})
+    with pytest.raises(InvalidModelError, match="is missing; allowed: an existing folder"):
+        llm.update_weights({"update_info": {"path": str(folders[1] / "nowhere")}})
     with pytest.raises(BatonError, match="is without weights; allowed: update_weights before"):
         llm.finish_weight_update()
 

@@ -215,6 +215,7 @@ class InProcessExecutor:
                 return []
             case UpdateWeights(path=path):
                 self._update.require_open()
+                self._update.start()  # what was staged before gives way, fit or not
                 weights = self._controls.run(CheckWeights(path=path))
                 self._update.stage(path, {self._config.worker_id: weights})
                 return [weights]

@@ -65,9 +65,9 @@ class Operations:
         self._must_split = must_split
         self._role_turns = Turns("change of roles")
         """Each change is checked against what the one before it has left."""
-        turns = Turns("sleep, wake_up or weight update")
-        self._sleep = FleetSleep(self._control, fleet.workers, num_requests, turns)
-        self._updates = WeightUpdates(self._control, fleet, hold, turns)
+        self._turns = Turns("sleep, wake_up or weight update")
+        self._sleep = FleetSleep(self._control, fleet.workers, num_requests, self._turns)
+        self._updates = WeightUpdates(self._control, fleet, hold, self._turns)
         self._numbers = count(1)
         self._open: dict[int, _PendingControl] = {}
 
@@ -111,8 +111,10 @@ class Operations:
         self._updates.on_joined(worker_id)
 
     def close(self) -> None:
-        """Cancel all waits for workers."""
+        """Cancel what runs or waits for its turn."""
         self._updates.close()
+        self._turns.close()
+        self._role_turns.close()
 
     def on_left(self, worker_id: str, reason: str) -> None:
         """Fail the results of a worker whose session is over."""

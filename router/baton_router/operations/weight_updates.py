@@ -56,7 +56,7 @@ class WeightUpdates:
         self._turns = turns
         self._update = WeightUpdate()
         self._bringing: dict[str, asyncio.Task[None]] = {}
-        """Workers that load the version that is served, by name."""
+        """Tasks that have a worker load the version that is served, by its name; some may have ended."""
 
     async def step(
         self, action: ControlAction, argument_json: str, timeout_s: float, worker_ids: Sequence[str]
@@ -87,13 +87,13 @@ class WeightUpdates:
         """Have a worker with other weights load those that are served."""
         if self._fleet.version is None or self._fleet.has_served_weights(worker_id):
             return
-        if worker_id not in self._bringing:
+        running = self._bringing.get(worker_id)
+        if running is None or running.done():
             task = asyncio.get_running_loop().create_task(self._bring(worker_id))
             self._bringing[worker_id] = task
-            task.add_done_callback(lambda _: self._bringing.pop(worker_id, None))
 
     def on_left(self, worker_id: str) -> None:
-        if (task := self._bringing.get(worker_id)) is not None:
+        if (task := self._bringing.pop(worker_id, None)) is not None:
             task.cancel()
 
     def close(self) -> None:
@@ -103,6 +103,7 @@ class WeightUpdates:
 
     async def _check(self, path: str, timeout_s: float) -> Results:
         self._update.require_open()
+        self._update.start()  # what was staged before gives way, fit or not
         argument = json.dumps({"path": path})
         results = await self._control(ControlAction.CHECK_WEIGHTS, argument, timeout_s, ())
         if all(result.code is None for result in results.values()):
