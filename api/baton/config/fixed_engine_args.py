@@ -229,11 +229,14 @@ _GROUPS: Final = (
         renderer_num_workers=1,
     ),
     _group(
+        "new weights come by update_weights from a folder, or as tensors of LLM, without a backend to set up",
+        unset="weight_transfer_config",
+    ),
+    _group(
         "weights are read from safetensors or torch files, one tensor at a time, without a bar",
         unset=(
             "model_weights safetensors_load_strategy safetensors_prefetch_num_threads "
-            "safetensors_prefetch_block_size model_loader_extra_config ignore_patterns hf_token "
-            "weight_transfer_config"
+            "safetensors_prefetch_block_size model_loader_extra_config ignore_patterns hf_token"
         ),
         off="enable_sleep_mode",
         pt_load_map_location="cpu",
