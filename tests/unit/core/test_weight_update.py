@@ -22,6 +22,7 @@ from baton_core.sessions.worker_info import WorkerLoad
 from baton_core.weight_update import WeightUpdate, WeightVersion
 from baton_core.worker.worker_events import ControlDone, RouterJoined, RunControl
 from baton_router.core.fleet.fleet import Fleet
+from baton_router.core.fleet.readiness import why_not_ready
 from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.router_events import FailRequest, HoldDispatch, WorkerLeft
 from tests.builders import (
@@ -303,8 +304,11 @@ def test_a_fleet_is_ready_with_workers_of_the_weights_that_are_served_alone() ->
         fleet.join(make_worker_info(name))
     fleet.set_version(NEW)
     assert not fleet.is_ready
+    why = why_not_ready(fleet.workers(), weights=fleet.weights)
+    assert why == "no worker prefills: a has yet to load weights new, b has yet to load weights new"
     fleet.report(0.0, "a", reported("new"))
     assert fleet.is_ready
+    assert why_not_ready(fleet.workers(), weights=fleet.weights) == ""
 
 
 def test_a_worker_with_other_weights_joins_only_where_it_can_be_brought_to_those_served() -> None:
