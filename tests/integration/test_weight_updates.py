@@ -240,6 +240,7 @@ def test_a_worker_that_comes_back_with_the_old_weights_loads_the_new_ones_first(
                 assert (await site.post("/finish_weight_update")).status_code == 200
                 changed = site.weights()
                 async with working(Role.DECODE, port, epoch=2):
+                    await until(lambda: len(site.server._router.fleet.workers()) == 2)
                     assert (await site.generate(0))[0] == answers_of(new)[0]
                     assert site.weights() == changed
 
