@@ -110,7 +110,7 @@ def test_schemas_are_json_schemas_and_examples_follow_them(document: dict[str, A
             schema = {**media["schema"], "components": document["components"]}
             jsonschema.Draft202012Validator(schema).validate(media["example"])
             examples += 1
-    assert examples == 11
+    assert examples == 14
 
 
 def test_every_field_of_a_request_is_described(document: dict[str, Any]) -> None:
