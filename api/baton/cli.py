@@ -169,6 +169,7 @@ def _router(args: argparse.Namespace) -> int:
     settings = RouterSettings(
         model=args.model,
         tokenizer=args.tokenizer,
+        hf_overrides=args.hf_overrides or {},
         host=args.host,
         port=args.port,
         uds=args.uds or "",

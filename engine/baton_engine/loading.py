@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription, describe_model
 from baton_engine.checkpoint.config_fields import read_json_object
+from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weights import WeightReader
@@ -70,6 +72,10 @@ class EngineSettings:
     """The build of the C++ kernels on a CPU, one of `CPU_KERNELS`."""
     async_scheduling: bool | None = None
     """Plan a step while the one before it runs; None: on a GPU."""
+    config_overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Values that come before those of config.json."""
+    has_dummy_weights: bool = False
+    """Random weights; none are read."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs"):
@@ -198,19 +204,18 @@ def load_model(
     device = resolve_device(settings.device)
     processors = LogitsProcessors.load(settings.logits_processors)
     folder = resolve_model(settings.model)
-    config = read_model_config(folder, settings.kv_cache.max_model_len)
+    config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     require_quantizable(settings.quantization, config, device)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
-    weights = WeightReader(
-        weight_folder or folder, dtype, device, is_quantized=settings.quantization is not None
-    )
+    source = DummyWeights if settings.has_dummy_weights and weight_folder is None else WeightReader
+    weights = source(weight_folder or folder, dtype, device, is_quantized=settings.quantization is not None)
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
     model = build_model(config, weights, kernels.layers)
-    description = describe_folder(folder, config)
+    description = describe_folder(folder, config, settings.config_overrides)
     read = ReadModel(weights=weights.digest(), description=description, shapes=weights.shapes)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
@@ -255,9 +260,11 @@ def _vllm_config(
     )
 
 
-def describe_folder(folder: Path, config: ModelConfig) -> ModelDescription:
-    """Return what a model's folder says beside its weights and its tokenizer."""
-    values = read_json_object(folder / "config.json")
+def describe_folder(
+    folder: Path, config: ModelConfig, overrides: Mapping[str, Any] = MappingProxyType({})
+) -> ModelDescription:
+    """Return what a model's folder says beside its weights and its tokenizer, under `overrides`."""
+    values = {**read_json_object(folder / "config.json"), **overrides}
     return describe_model(values, config.eos_token_ids, config.vocab_size)
 
 

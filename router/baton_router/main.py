@@ -243,6 +243,7 @@ class RouterServer:
                 None
                 if settings.tokenizer is None
                 else find_model_folder(settings.tokenizer, field="tokenizer"),
+                settings.hf_overrides,
             ),
             settings.generation_config,
             settings.override_generation_config,

@@ -237,7 +237,8 @@ def grammar_compiler(settings: WorkerSettings) -> GrammarCompiler:
 
     So the tokenizer and the library are there when the engine warms up.
     """
-    config = read_model_config(resolve_model(settings.engine.model))
+    engine = settings.engine
+    config = read_model_config(resolve_model(engine.model), overrides=engine.config_overrides)
     tokenizer, backend = _tokenizer_folder(settings), settings.structured_outputs_backend
     grammars = GrammarCompiler(tokenizer, config.vocab_size, config.eos_token_ids, backend=backend)
     grammars.compile(WARM_UP_GRAMMAR)

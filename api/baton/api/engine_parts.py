@@ -49,7 +49,7 @@ def read_model(args: EngineArgs) -> ModelFolder:
         InvalidConfigError: the generation_config cannot hold.
     """
     tokenizer = None if args.tokenizer is None else Path(args.tokenizer)
-    model = read_model_folder(Path(args.model), tokenizer)
+    model = read_model_folder(Path(args.model), tokenizer, args.hf_overrides)
     return with_generation_config(model, args.generation_config, args.override_generation_config)
 
 

@@ -134,7 +134,7 @@ def settle(args: argparse.Namespace) -> None:
         InvalidModelError: a model of a certain revision cannot be fetched.
     """
     engine = EngineArgs.from_cli_args(args)
-    if args.revision or args.tokenizer_revision or args.download_dir:
+    if args.revision or args.tokenizer_revision or args.download_dir or args.hf_token or args.hf_config_path:
         # Imports the Hub's client, which a folder does not need.
         from baton.config.engine_folders import with_local_folders
 

@@ -11,10 +11,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from baton.commands.vllm_server_flags import SERVER_FIXED, TAKEN, Taken
-from baton.config.fixed_engine_args import FIXED, Fixed, literal
+from baton.config.fixed_engine_args import FIELD_OF, FIXED, Fixed, literal
+from baton.config.ignored_engine_args import IGNORED
 
 _NEGATIVE: Final = re.compile(r"-\d")
-ENGINE_FIXED: Final[dict[str, Fixed]] = {f"--{name.replace('_', '-')}": one for name, one in FIXED.items()}
+_SWITCHES: Final = ("--enable-", "--disable-")
+ENGINE_FIXED: Final[dict[str, Fixed]] = {
+    flag: FIXED[name] for flag, name in FIELD_OF.items() if name in FIXED
+}
+ENGINE_TAKEN: Final[dict[str, Taken]] = {
+    flag: Taken(
+        IGNORED[name].reason,
+        is_switch=isinstance(IGNORED[name].default, bool) or flag.startswith(_SWITCHES),
+    )
+    for flag, name in FIELD_OF.items()
+    if name in IGNORED
+}
 
 
 class NeutralFlags:
@@ -76,7 +88,7 @@ class NeutralFlags:
 
 def neutral_flags(*, has_engine: bool, has_router: bool) -> NeutralFlags:
     """The flags of a command that computes, that serves HTTP, or both."""
-    engine: Mapping[str, Fixed | Taken] = ENGINE_FIXED if has_engine else {}
+    engine: Mapping[str, Fixed | Taken] = {**ENGINE_FIXED, **ENGINE_TAKEN} if has_engine else {}
     server: Mapping[str, Fixed | Taken] = {**SERVER_FIXED, **TAKEN} if has_router else {}
     return NeutralFlags({**engine, **server})
 
@@ -84,7 +96,7 @@ def neutral_flags(*, has_engine: bool, has_router: bool) -> NeutralFlags:
 def _is_switch(name: str, flag: Fixed | Taken) -> bool:
     if isinstance(flag, Taken):
         return flag.is_switch
-    return _has_switch_values(flag) or name.startswith(("--enable-", "--disable-"))
+    return _has_switch_values(flag) or name.startswith(_SWITCHES)
 
 
 def _has_switch_values(flag: Fixed) -> bool:

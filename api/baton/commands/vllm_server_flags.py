@@ -44,6 +44,7 @@ _PARALLEL: Final = (
 _FINGERPRINT: Final = "system_fingerprint is baton- and the version"
 SERVER_FIXED: Final[dict[str, Fixed]] = {
     "--api-server-count": Fixed((1,), _ROUTERS),
+    "--skip-tokenizer-init": Fixed((False,), "a server takes and returns text; in Python LLM has it"),
     "--headless": Fixed(
         (False,), "workers without a router are baton prefill-worker, decode-worker, mixed-worker"
     ),

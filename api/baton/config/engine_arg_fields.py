@@ -23,9 +23,23 @@ class Part(StrEnum):
     """The process that has the object, alone."""
 
 
-def arg(kind: type, default: Any, help_: str, part: Part = Part.WORKER, **options: Any) -> Any:
-    """Declare a field; `kind` and `options` are those of its `Flag`."""
-    metadata = {"kind": kind, "help": help_, "part": part, "options": options}
+def arg(
+    kind: type,
+    default: Any,
+    help_: str,
+    part: Part = Part.WORKER,
+    *,
+    takes_function: bool = False,
+    **options: Any,
+) -> Any:
+    """Declare a field; `kind` and `options` are those of its `Flag`. In Python it may take a function too."""
+    metadata = {
+        "kind": kind,
+        "help": help_,
+        "part": part,
+        "takes_function": takes_function,
+        "options": options,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -52,6 +66,8 @@ def check_fields(args: Any) -> None:
     """
     for one in _declared(type(args)):
         flag, value = flag_of(one), getattr(args, one.name)
+        if one.metadata["takes_function"] and callable(value):
+            continue
         if value is not None or flag.default is not None:
             setattr(args, one.name, _check(flag, one.name, value))
 

@@ -1,7 +1,7 @@
 """Everything that can be said of an engine, under the names of vLLM's documented `EngineArgs`.
 
-Each field that does something here is declared below with its flag; the others are in `fixed_engine_args`,
-and giving one of those another value is an error.
+Each field that does something here is declared below with its flag. The others are in `fixed_engine_args`,
+where another value is an error, and in `ignored_engine_args`, where it is without effect.
 """
 
 from __future__ import annotations
@@ -10,13 +10,21 @@ import argparse
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Self
 
 from baton.config.engine_arg_fields import Part, arg, check_fields, flags_of
+from baton.config.engine_arg_values import (
+    check_profiler_config,
+    read_objects,
+    read_structured_outputs_config,
+)
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.config.flags import BYTES, COUNT, MODEL, NAME
+from baton.config.ignored_engine_args import IGNORED
 from baton.config.processor_names import names_of
+from baton.config.vllm_config import LoadConfig, ModelConfig, VllmConfig
 from baton_core.errors import InvalidConfigError
 from baton_kernels.cpu.variants import CPU_KERNELS
 from baton_kv.transport import Transport
@@ -25,17 +33,29 @@ from baton_worker.kv_events.kv_events_config import read_kv_events_config
 
 BUNDLED_MODEL: Final = str(Path(__file__).parents[1] / "bundled")
 BUNDLED_MODEL_NAME: Final = "baton-docs-5m"
+_USES: Final = ("LLM_CLASS", "OPENAI_API_SERVER")
 _MAX_INT: Final = 2**31 - 1
 _LOGPROBS_MODES: Final = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
-_FixedArgs: Any = make_dataclass(
-    "_FixedArgs",
-    [(name, Any, dataclasses.field(default=fixed.default, kw_only=True)) for name, fixed in FIXED.items()],
+_NONE_IS_DEFAULT: Final = (
+    *("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"),
+    "otlp_traces_endpoint",
+)
+_UNUSED: Final[Mapping[str, Any]] = {
+    **{name: fixed.default for name, fixed in FIXED.items()},
+    **{name: ignored.default for name, ignored in IGNORED.items()},
+}
+"""Defaults of the fields that do nothing here."""
+_UnusedArgs: Any = make_dataclass(
+    "_UnusedArgs",
+    [(name, Any, dataclasses.field(default=default, kw_only=True)) for name, default in _UNUSED.items()],
 )
 
 
 @dataclass
-class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
+class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
     """Arguments of `LLM` and the engines.
+
+    A function as `hf_overrides` gets the Transformers configuration and returns the one to use.
 
     Raises:
         InvalidConfigError: a value is out of range, or asks for what there is not; the message names the
@@ -65,7 +85,26 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     )
     download_dir: str | None = arg(str, None, "folder for models from the Hub", Part.LAUNCHER)
     load_format: str = arg(
-        str, "auto", "kind of weight files to read; pt: torch's", choices=("auto", "safetensors", "pt")
+        str,
+        "auto",
+        "kind of weight files to read; pt: torch's; dummy: none, random weights",
+        choices=("auto", "safetensors", "pt", "dummy"),
+    )
+    hf_token: str | None = arg(
+        str, None, "token for the Hugging Face Hub; default: the one of its own login", Part.LAUNCHER
+    )
+    hf_config_path: str | None = arg(
+        str, None, "a folder or id whose config.json is used in the place of the model's", Part.LAUNCHER
+    )
+    hf_overrides: Any = arg(
+        dict,
+        None,
+        "JSON with values that come before those of config.json",
+        Part.BOTH,
+        takes_function=True,
+    )
+    skip_tokenizer_init: bool = arg(
+        bool, False, "take token ids alone and return no text, in Python", Part.CALLER
     )
     dtype: str = arg(
         str,
@@ -223,17 +262,20 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     )
 
     def __post_init__(self) -> None:
-        for name, fixed in FIXED.items():
-            check_fixed(name, getattr(self, name))
+        for name, default in _UNUSED.items():
+            if name in FIXED:
+                check_fixed(name, getattr(self, name))
             if getattr(self, name) is None:
-                setattr(self, name, fixed.default)
-        for name in ("max_num_seqs", "max_num_batched_tokens", "block_size", "enable_prefix_caching", "seed"):
+                setattr(self, name, default)
+        for name in _NONE_IS_DEFAULT:
             if getattr(self, name) is None:
                 setattr(self, name, type(self).__dataclass_fields__[name].default)
         self.logits_processors = names_of(self.logits_processors, is_disaggregated=self.is_disaggregated)
+        read_objects(self)
         check_fields(self)
-        self._read_structured_outputs_config()
-        self._check_profiler_config()
+        read_structured_outputs_config(self)
+        check_fields(self)
+        check_profiler_config(self.profiler_config or {})
         read_kv_events_config(self.kv_events_config)
 
     @classmethod
@@ -255,6 +297,60 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
         names = [one.name for one in dataclasses.fields(cls)]
         return cls(**{name: getattr(args, name) for name in names if hasattr(args, name)})
 
+    def create_engine_config(self, usage_context: object = None, headless: bool = False) -> VllmConfig:
+        """Read the model's files and return the configuration that an engine of these arguments has.
+
+        Args:
+            usage_context: anything; no use is reported.
+            headless: False; workers without a router are `baton mixed-worker` and its like.
+
+        Raises:
+            InvalidModelError: the model cannot be found, or a file is broken.
+            InvalidConfigError: a setting cannot hold for this model and this machine.
+        """
+        if headless:
+            raise InvalidConfigError(
+                "headless is True; allowed: False (baton mixed-worker is a worker alone)"
+            )
+        # Loads torch, which flags do without.
+        config: VllmConfig = import_module("baton.api.engine_config").engine_config(self)
+        return config
+
+    def create_model_config(self) -> ModelConfig:
+        """Return the part of `create_engine_config` on the model."""
+        return self.create_engine_config().model_config
+
+    def create_load_config(self) -> LoadConfig:
+        """Return the part of the configuration on the reading of weights."""
+        return LoadConfig.of(self)
+
+    def create_speculative_config(self, *args: object, **kwargs: object) -> None:
+        """Return None: speculative decoding is not supported yet."""
+
+    def get_batch_defaults(self, world_size: int = 1) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the defaults of `max_num_batched_tokens` and `max_num_seqs`, which every use shares."""
+        default = {one.name: one.default for one in dataclasses.fields(self)}
+        return (
+            {use: default["max_num_batched_tokens"] for use in _USES},
+            {use: default["max_num_seqs"] for use in _USES},
+        )
+
+    def validate_tensorizer_args(self) -> None:
+        """Do nothing: `load_format` does not take tensorizer."""
+
+    def _check_feature_supported(self) -> None:
+        """Do nothing: the constructor has checked every field."""
+
+    def _get_min_mm_batched_tokens(self, *args: object) -> int:
+        """Return 0: models of text alone are supported."""
+        return 0
+
+    def _set_default_chunked_prefill_and_prefix_caching_args(self, *args: object) -> None:
+        """Do nothing: the constructor has set the defaults."""
+
+    def _set_default_max_num_seqs_and_batched_tokens_args(self, *args: object) -> None:
+        """Do nothing: the constructor has set the defaults."""
+
     @property
     def is_disaggregated(self) -> bool:
         """True if workers are processes of their own."""
@@ -264,30 +360,6 @@ class EngineArgs(_FixedArgs):  # type: ignore[misc]  # made of a table
     def model_names(self) -> tuple[str, ...]:
         """Names of the model; the first one is reported."""
         return tuple(self.served_model_name) or default_names(self.model)
-
-    def _read_structured_outputs_config(self) -> None:
-        config = dict(self.structured_outputs_config or {})
-        backend = config.pop("backend", self.structured_outputs_backend)
-        parser = config.pop("reasoning_parser", self.reasoning_parser)
-        for key, value in config.items():
-            if value not in (False, None, ""):
-                allowed = "backend and reasoning_parser; a request says the rest"
-                raise InvalidConfigError(
-                    f"structured_outputs_config has {key}: {value!r}; allowed: {allowed}"
-                )
-        for name, value in (("structured_outputs_backend", backend), ("reasoning_parser", parser)):
-            setattr(self, name, value)
-        check_fields(self)
-
-    def _check_profiler_config(self) -> None:
-        for key, value in (self.profiler_config or {}).items():
-            is_known = (key == "torch_profiler_dir" and isinstance(value, str)) or (key, value) == (
-                "profiler",
-                "torch",
-            )
-            if not is_known:
-                allowed = 'torch_profiler_dir, a folder, and "profiler": "torch"'
-                raise InvalidConfigError(f"profiler_config has {key}: {value!r}; allowed: {allowed}")
 
 
 def default_names(model: str) -> tuple[str, ...]:
@@ -300,3 +372,16 @@ class AsyncEngineArgs(EngineArgs):
     """The same for `AsyncLLMEngine`."""
 
     enable_log_requests: bool = arg(bool, False, "log each request", Part.CALLER)
+
+    @classmethod
+    def add_cli_args(
+        cls, parser: argparse.ArgumentParser, async_args_only: bool = False
+    ) -> argparse.ArgumentParser:
+        """Add a flag for every field, or only for those that `EngineArgs` has not."""
+        if not async_args_only:
+            return super().add_cli_args(parser)
+        known = {flag.name for flag in flags_of(EngineArgs)}
+        for flag in flags_of(cls):
+            if flag.name not in known:
+                flag.add_to(parser)
+        return parser

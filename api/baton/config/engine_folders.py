@@ -1,26 +1,43 @@
-"""The folders of a model and its tokenizer on this machine. It loads no torch, since launchers use it too."""
+"""The folders of a model and its tokenizer on this machine, and what is to be changed of its config.json.
+
+It loads no torch, since launchers use it too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from baton.config.engine_args import EngineArgs
+from baton_core.errors import InvalidConfigError
+from baton_engine.checkpoint.config_fields import read_json_object
 from baton_engine.checkpoint.model_source import resolve_model
 
 
 def with_local_folders(args: EngineArgs) -> EngineArgs:
     """Return the arguments with folders of this machine in the place of ids, fetched where they are not here.
 
+    What changes config.json is one mapping afterwards, `hf_overrides`.
+
     Raises:
         InvalidModelError: a model cannot be found.
+        InvalidConfigError: the function of `hf_overrides` fails.
     """
-    cache_dir = args.download_dir
-    model = resolve_model(args.model, revision=args.revision, cache_dir=cache_dir)
+    resolve = partial(resolve_model, cache_dir=args.download_dir, token=args.hf_token)
+    model = resolve(args.model, revision=args.revision)
     tokenizer = args.tokenizer
     if tokenizer is not None:
-        tokenizer = str(
-            resolve_model(tokenizer, revision=args.tokenizer_revision, cache_dir=cache_dir, field="tokenizer")
-        )
+        tokenizer = str(resolve(tokenizer, revision=args.tokenizer_revision, field="tokenizer"))
+    overrides: Mapping[str, Any] | None = None
+    if args.hf_config_path is not None:
+        overrides = _replacing(model, read_json_object(resolve(args.hf_config_path, field="hf_config_path") / "config.json"))
+    if callable(args.hf_overrides):
+        overrides = _from_function(model, overrides or {}, args.hf_overrides)
+    elif args.hf_overrides:
+        overrides = {**(overrides or {}), **args.hf_overrides}
     return replace(
         args,
         model=str(model),
@@ -28,4 +45,33 @@ def with_local_folders(args: EngineArgs) -> EngineArgs:
         served_model_name=args.model_names,
         revision=None,
         download_dir=None,
+        hf_token=None,
+        hf_config_path=None,
+        hf_overrides=overrides,
     )
+
+
+def _replacing(model: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Overrides that turn a model's config.json into another one; null stands for a key that is not there."""
+    return {**dict.fromkeys(read_json_object(model / "config.json")), **config}
+
+
+def _from_function(
+    model: Path, overrides: Mapping[str, Any], function: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Return the overrides with what a function changes of the Transformers configuration."""
+    # Optional, and slow to import: few callers give a function.
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model, trust_remote_code=False, **overrides)
+    before = config.to_dict()
+    try:
+        after = function(config).to_dict()
+    # The caller's code may raise anything.
+    except Exception as error:
+        raise InvalidConfigError(
+            f"hf_overrides fails with {type(error).__name__}: {error}; allowed: a function that returns "
+            "the Transformers configuration that it is given, changed"
+        ) from error
+    changed = {key: value for key, value in after.items() if key not in before or before[key] != value}
+    return {**overrides, **changed}

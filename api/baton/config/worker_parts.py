@@ -50,6 +50,8 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         async_scheduling=args.async_scheduling,
         logits_processors=(*installed_names(), *map(str, args.logits_processors)),
         logprobs_mode=LogprobsMode(args.logprobs_mode),
+        config_overrides=args.hf_overrides or {},
+        has_dummy_weights=args.load_format == "dummy",
     )
     _check_load_format(args)
     settings: dict[str, Any] = {"role": Role.MIXED, "routers": ("in-process",), **others}
@@ -75,7 +77,7 @@ def _cpu_kv_cache_bytes(device: str) -> int | None:
 
 
 def _check_load_format(args: EngineArgs) -> None:
-    if args.load_format == "auto":
+    if args.load_format in ("auto", "dummy"):
         return
     wants_safetensors = args.load_format == "safetensors"
     for path in find_weight_files(resolve_model(args.model)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,6 +63,15 @@ class ConfigFields:
 
     def raw(self, key: str) -> Any:
         return self._values.get(key)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All keys with their values."""
+        return dict(self._values)
+
+    def updated(self, overrides: Mapping[str, Any]) -> ConfigFields:
+        """Return the same object with further values, which come before its own."""
+        return ConfigFields(self._source, {**self._values, **overrides})
 
     def with_default(self, key: str, value: Any) -> ConfigFields:
         """Return the same object with a value where the key is absent; a `null` stays."""

@@ -16,11 +16,16 @@ _ALLOWED: Final = "a local model folder, or a Hugging Face id that is cached or 
 
 
 def resolve_model(
-    model: str, *, revision: str | None = None, cache_dir: str | None = None, field: str = "model"
+    model: str,
+    *,
+    revision: str | None = None,
+    cache_dir: str | None = None,
+    token: str | None = None,
+    field: str = "model",
 ) -> Path:
     """Return the local folder of `model`; an id is downloaded where it is not in the cache, or `cache_dir`.
 
-    `field` is what an error calls it.
+    Without a `token` the one of the Hub's own login is used. `field` is what an error calls the model.
 
     Raises:
         InvalidModelError: there is no such folder, and the hub does not have it or cannot be reached; or a
@@ -34,7 +39,7 @@ def resolve_model(
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        fetch = partial(snapshot_download, model, revision=revision, cache_dir=cache_dir)
+        fetch = partial(snapshot_download, model, revision=revision, cache_dir=cache_dir, token=token)
         folder = Path(fetch(allow_patterns=_PATTERNS))
         if not list(folder.glob("*.safetensors")):
             folder = Path(fetch(allow_patterns=_PATTERNS + _TORCH_PATTERNS))

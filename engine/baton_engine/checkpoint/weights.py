@@ -59,7 +59,7 @@ class WeightReader:
         self._folder = folder
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
         self._entries: dict[str, TensorEntry] = {}
-        for path in find_weight_files(folder):
+        for path in self._files(folder):
             entries = read_entries(path) if is_safetensors(path) else read_torch_entries(path)
             for name in entries.keys() & self._entries.keys():
                 raise InvalidModelError(
@@ -138,6 +138,9 @@ class WeightReader:
             self._note_read(entry)
         self.loaded_bytes += stacked.nbytes
         return stacked
+
+    def _files(self, folder: Path) -> tuple[Path, ...]:
+        return find_weight_files(folder)
 
     def _note_read(self, entry: TensorEntry) -> None:
         """Count a tensor and, now and then, say how far the files are read."""

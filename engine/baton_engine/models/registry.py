@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
+from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.config_fields import ConfigFields
+from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig, read_architecture
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models import decoder_reading, learned_positions_config
@@ -49,19 +52,22 @@ FAMILIES: Final = (
 _FAMILY_OF: Final = {name: family for family in FAMILIES for name in family.architectures}
 
 
-def read_model_config(folder: Path, max_model_len: int | None = None) -> ModelConfig:
+def read_model_config(
+    folder: Path, max_model_len: int | None = None, overrides: Mapping[str, Any] = MappingProxyType({})
+) -> ModelConfig:
     """Read and check a model folder's configuration.
 
-    `max_model_len` is the longest sequence that the operator asks for; None takes the model's.
+    `max_model_len` is the longest sequence that the operator asks for; None takes the model's. `overrides`
+    come before the values of config.json.
 
     Raises:
         InvalidModelError: a file or key is missing, or a value is of the wrong type, contradicts another or
             asks for what the engine does not implement.
     """
-    fields = ConfigFields.from_file(folder / "config.json")
+    fields = ConfigFields.from_file(folder / "config.json").updated(overrides)
     architecture = read_architecture(fields)
     if architecture not in _FAMILY_OF:
-        return read_transformers_config(folder, fields, native=tuple(_FAMILY_OF))
+        return read_transformers_config(folder, fields, native=tuple(_FAMILY_OF), overrides=overrides)
     return _FAMILY_OF[architecture].read_config(folder, fields, max_model_len)
 
 
@@ -80,8 +86,12 @@ def build_model(config: ModelConfig, weights: WeightReader, kernels: LayerKernel
 
     Raises:
         InvalidModelError: the weights do not fit the configuration.
+        InvalidConfigError: the model cannot have dummy weights.
     """
     if isinstance(config, TransformersConfig):
+        if isinstance(weights, DummyWeights):
+            allowed = "auto: it runs through Transformers, which reads its weights itself"
+            raise InvalidConfigError(f"load_format is 'dummy'; allowed with {config.architecture}: {allowed}")
         # Imports Transformers, which is optional.
         from baton_engine.models.transformers_model import TransformersModel
 

@@ -5,8 +5,8 @@ Imports Transformers only where such a model is read: it is an optional dependen
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -41,6 +41,8 @@ class TransformersConfig:
     dtype: str
     """Dtype of the checkpoint, by torch's name."""
     kv_variant: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Values that come before those of config.json."""
 
     def kv_spec(self, block_size: int, dtype: str) -> KVSpec:
         """Return the shape of this model's KV blocks; `dtype` is the cache's dtype by torch's name."""
@@ -56,11 +58,12 @@ class TransformersConfig:
 
 
 def read_transformers_config(
-    folder: Path, fields: ConfigFields, *, native: Sequence[str]
+    folder: Path, fields: ConfigFields, *, native: Sequence[str], overrides: Mapping[str, Any]
 ) -> TransformersConfig:
     """Read a model folder's configuration and trace its model without weights.
 
-    `native` are the architectures that do not need Transformers, for the error messages.
+    `native` are the architectures that do not need Transformers, for the error messages; `overrides` are
+    among the `fields` already.
 
     Raises:
         InvalidModelError: Transformers is not installed, does not know the architecture, or its model is
@@ -72,10 +75,12 @@ def read_transformers_config(
         install = "once it is installed: pip install 'baton[transformers]'"
         raise fields.refuse("architectures", architecture, f"{allowed} {install}")
     refuse_quantized(fields)
+    if fields.raw("auto_map") is not None:
+        allowed += "; code from model folders (auto_map) is never run, and ModelRegistry takes code of yours"
     for key in _LAYER_KEYS:
         fields.optional_integer(key, maximum=MAX_LAYERS)
     try:
-        config = _load_config(folder, architecture)
+        config = _load_config(folder, architecture, overrides)
         trace = _trace(config)
     # Code of many authors reads values of the user's: it may raise anything.
     except Exception as error:
@@ -90,6 +95,7 @@ def read_transformers_config(
         max_position_embeddings=_positive(config, "max_position_embeddings"),
         eos_token_ids=read_eos_token_ids(folder, fields),
         dtype=read_checkpoint_dtype(fields),
+        overrides=overrides,
     )
 
 
@@ -104,11 +110,18 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0][:200]
 
 
-def _load_config(folder: Path, architecture: str) -> Any:
-    """Return Transformers' configuration of a plain decoder; its own code only, never the folder's."""
+def load_transformers_config(folder: Path, overrides: Mapping[str, Any]) -> Any:
+    """Return Transformers' configuration of a model; its own code only, never the folder's."""
     import transformers  # Optional and slow to import.
 
-    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    return transformers.AutoConfig.from_pretrained(folder, trust_remote_code=False, **overrides)
+
+
+def _load_config(folder: Path, architecture: str, overrides: Mapping[str, Any]) -> Any:
+    """Return the configuration of a plain decoder."""
+    import transformers  # Optional and slow to import.
+
+    config = load_transformers_config(folder, overrides)
     if config.is_encoder_decoder:
         raise UnsupportedError("an encoder (is_encoder_decoder)")
     if config.get_text_config() is not config:

@@ -20,7 +20,11 @@ from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.step_attention import StepAttention
 from baton_engine.models.transformers_attention import ATTENTION, AttentionCall, plugged, register
-from baton_engine.models.transformers_config import TransformersConfig, first_line
+from baton_engine.models.transformers_config import (
+    TransformersConfig,
+    first_line,
+    load_transformers_config,
+)
 from baton_kernels.interface.kernels import LayerKernels
 
 _CHECKED_POSITIONS: Final = (0, 3, 1, 3, 2)
@@ -134,6 +138,7 @@ def _load(config: TransformersConfig, weights: WeightReader) -> Any:
     try:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(
             config.folder,
+            config=load_transformers_config(config.folder, config.overrides),
             dtype=weights.dtype,
             attn_implementation=ATTENTION,
             trust_remote_code=False,

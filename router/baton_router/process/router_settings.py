@@ -35,6 +35,8 @@ class RouterSettings:
     """A model folder, or a Hugging Face Hub id."""
     tokenizer: str | None = None
     """The same of the tokenizer; None is the model's own."""
+    hf_overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Values that come before those of the model's config.json."""
     served_model_names: tuple[str, ...] = ()
     """Names that clients use, the first one first; none means `model` as it is written."""
     host: str = "127.0.0.1"

@@ -38,6 +38,8 @@ class ModelFolder:
     path: Path
     tokenizer_path: Path
     """The folder of its tokenizer: mostly the same."""
+    config: Mapping[str, Any]
+    """The values of config.json, under those that the operator chooses instead."""
     vocab_size: int
     max_position_embeddings: int
     sampling_defaults: SamplingParams
@@ -81,8 +83,12 @@ def find_model_folder(model: str, *, revision: str | None = None, field: str = "
         raise InvalidModelError(f"{field} is {model!r}; allowed: {allowed} ({error})") from error
 
 
-def read_model_folder(path: Path, tokenizer: Path | None = None) -> ModelFolder:
+def read_model_folder(
+    path: Path, tokenizer: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> ModelFolder:
     """Read and check the folder's configuration files; those of the tokenizer from `tokenizer`, if given.
+
+    `overrides` come before the values of config.json.
 
     Raises:
         InvalidModelError: folder or file missing, broken JSON, or a value of the wrong kind.
@@ -92,7 +98,7 @@ def read_model_folder(path: Path, tokenizer: Path | None = None) -> ModelFolder:
         raise InvalidModelError(f"model folder is {str(path)!r}; allowed: a folder that exists")
     for folder in {path, tokenizer}:
         check_links(folder)
-    config = read_json(path / "config.json")
+    config = {**read_json(path / "config.json"), **(overrides or {})}
     generation = read_json(path / "generation_config.json", is_optional=True)
     tokenizer_config = read_json(tokenizer / "tokenizer_config.json", is_optional=True)
     templates = _chat_templates(tokenizer, tokenizer_config)
@@ -107,6 +113,7 @@ def read_model_folder(path: Path, tokenizer: Path | None = None) -> ModelFolder:
     return ModelFolder(
         path=path,
         tokenizer_path=tokenizer,
+        config=config,
         vocab_size=_positive_int(path, config, "vocab_size"),
         max_position_embeddings=_positive_int(
             path, config, next((key for key in _LENGTH_KEYS if key in config), _LENGTH_KEYS[0])

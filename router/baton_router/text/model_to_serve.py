@@ -23,7 +23,7 @@ def read_served_model(model: ModelFolder, logits_processors: tuple[str, ...] = (
         InvalidModelError: a file is broken.
     """
     config_path, generation_path = (model.path / name for name in ("config.json", "generation_config.json"))
-    config, generation = read_json(config_path), read_json(generation_path, is_optional=True)
+    config, generation = model.config, read_json(generation_path, is_optional=True)
     eos_token_ids = _eos_token_ids(config_path, config) + _eos_token_ids(generation_path, generation)
     tokenizer = read_tokenizer_digest(model.tokenizer_path)
     return ServedModel(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from baton import AsyncEngineArgs, EngineArgs
 from baton.commands.cli_arguments import COMMANDS, parse, router_flags, settle, worker_flags
 from baton.config.engine_arg_fields import Part, flag_of, flags_of
 from baton.config.engine_args import BUNDLED_MODEL
 from baton.config.fixed_engine_args import FIXED
+from baton.config.ignored_engine_args import IGNORED, log_ignored
+from baton.config.vllm_config import StructuredOutputsConfig
 from baton_core.errors import InvalidConfigError
 
 GIVEN: dict[str, Any] = {
@@ -24,6 +28,10 @@ GIVEN: dict[str, Any] = {
     "tokenizer_revision": "v2",
     "download_dir": "/cache",
     "load_format": "safetensors",
+    "hf_token": "secret",
+    "hf_config_path": "/config",
+    "hf_overrides": {"rope_theta": 5e5},
+    "skip_tokenizer_init": True,
     "dtype": "float32",
     "quantization": "int8",
     "device": "cpu",
@@ -123,11 +131,12 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
     ("given", "said"),
     [
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2; allowed: 1 (one device computes a model"),
-        ({"enable_lora": True}, "enable_lora is True; allowed: False (adapters are not supported)"),
+        ({"enable_lora": True}, "enable_lora is True; allowed: False (adapters are not supported yet)"),
         ({"quantization": "awq"}, "quantization is 'awq'; allowed: int8 (weights that are stored quantized"),
         ({"quantization_param_path": "a"}, "quantization_param_path is 'a'; allowed: None (weights are"),
-        ({"trust_remote_code": True}, "trust_remote_code is True; allowed: False (code from model folders"),
-        ({"enable_chunked_prefill": False}, "enable_chunked_prefill is False; allowed: None or True"),
+        ({"dtype": "float17"}, "dtype is 'float17'; allowed: auto, float32"),
+        ({"hf_overrides": "a=b"}, "hf_overrides is 'a=b'; allowed: a JSON object"),
+        ({"max_num_seqs": print}, "max_num_seqs is <built-in function print>; allowed: an integer"),
         ({"speculative_config": {"method": "ngram"}}, "speculative_config is {'method': 'ngram'}; allowed"),
         ({"block_size": 0}, "block_size is 0; allowed: an integer from 1 to 65536"),
         ({"block_size": True}, "block_size is True; allowed: an integer"),
@@ -135,7 +144,7 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
         ({"max_model_len": "16x"}, "max_model_len is '16x'; allowed: an integer from 1"),
         ({"max_model_len": "0.3k"}, None),
         ({"max_model_len": "0.0001k"}, "max_model_len is '0.0001k'; allowed: an integer from 1"),
-        ({"load_format": "gguf"}, "load_format is 'gguf'; allowed: auto, safetensors, pt"),
+        ({"load_format": "gguf"}, "load_format is 'gguf'; allowed: auto, safetensors, pt, dummy"),
         ({"logprobs_mode": "none"}, "logprobs_mode is 'none'; allowed: raw_logprobs, "),
         ({"served_model_name": [""]}, "served_model_name is ''; allowed: 1 to 128 printable characters"),
         ({"logits_processors": 3}, "logits_processors is 3; allowed: a list of "),
@@ -158,6 +167,65 @@ def test_a_value_that_cannot_hold_is_refused_by_name(given: dict[str, Any], said
     with pytest.raises(InvalidConfigError) as raised:
         EngineArgs(**given)
     assert str(raised.value).startswith(said)
+
+
+VLLM_DEFAULTS: dict[str, Any] = {
+    "all2all_backend": "allgather_reducescatter",
+    "prefix_caching_hash_algo": "sha256",
+    "ignore_patterns": ["original/**/*"],
+    "otlp_traces_endpoint": None,
+    "scheduler_reserve_full_isl": True,
+    "dp_sync_interval": 16,
+    "safetensors_prefetch_num_threads": 8,
+    "safetensors_prefetch_block_size": 16777216,
+    "prefix_cache_retention_interval": 0,
+    "mm_hasher_algorithm": "blake3",
+    "mm_encoder_fp8_scale_save_margin": 1.5,
+    "video_pruning_method": "evs",
+    "mm_tensor_ipc": "direct_rpc",
+    "mm_ipc_gpu_memory_gb": 0,
+    "mm_device_do_normalize": True,
+    "enable_cumem_allocator": False,
+    "replayssm_buffer_len": 16,
+    "mamba_cache_philox_rounds": 0,
+    "optimization_level": 2,
+    "compilation_config": {"mode": 0},
+}
+"""Defaults of vLLM's that differ from those of the fields here."""
+
+
+@pytest.mark.parametrize("name", VLLM_DEFAULTS)
+def test_vllm_s_own_defaults_are_never_refused(name: str) -> None:
+    EngineArgs(**{name: VLLM_DEFAULTS[name]})
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_a_value_without_effect_is_taken_and_named_in_the_log(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    args = EngineArgs(**{name: "something else"})
+    assert getattr(args, name) == "something else"
+    warns = (
+        pytest.warns(DeprecationWarning, match="swap_space is ignored")
+        if name == "swap_space"
+        else contextlib.nullcontext()
+    )
+    with warns:
+        log_ignored(vars(args))
+    (record,) = caplog.records
+    assert record.getMessage() == f"taken without effect: {name} ({IGNORED[name].reason})"
+    caplog.clear()
+    log_ignored(vars(EngineArgs()))
+    log_ignored(vars(EngineArgs(**{name: None})))
+    assert caplog.records == []
+
+
+def test_objects_of_other_libraries_are_taken_as_their_values() -> None:
+    args = EngineArgs(dtype=torch.bfloat16, hf_token=True)  # type: ignore[arg-type]
+    assert (args.dtype, args.hf_token) == ("bfloat16", None)
+    config = StructuredOutputsConfig(backend="guidance", reasoning_parser="qwen3")
+    args = EngineArgs(structured_outputs_config=config)  # type: ignore[arg-type]
+    assert (args.structured_outputs_backend, args.reasoning_parser) == ("guidance", "qwen3")
 
 
 def test_an_unknown_name_is_refused() -> None:
@@ -187,13 +255,16 @@ def test_flags_of_what_there_is_not_are_refused_by_name(capsys: pytest.CaptureFi
 
 
 def test_serve_refuses_such_flags_by_name_too() -> None:
-    args = parse(
-        ["serve", "--tensor-parallel-size", "1", "--runner=generate", "--enable-sleep-mode", "model"]
+    line = (
+        "serve --tensor-parallel-size 1 --runner=generate --enable-sleep-mode --optimization-level 3 "
+        "--disable-custom-all-reduce --trust-remote-code model"
     )
+    args = parse(line.split())
     assert args.model == "model"
     for flag, said in (
         ("--tensor-parallel-size=2", "--tensor-parallel-size is 2; allowed: 1 (one device"),
         ("--enable-lora", "--enable-lora is True; allowed: False (adapters"),
+        ("--skip-tokenizer-init", "--skip-tokenizer-init is True; allowed: False (a server takes"),
         ("--quantization=awq", "--quantization is 'awq'; allowed: int8"),
     ):
         for command in ("serve", "mixed-worker"):
@@ -222,15 +293,18 @@ def test_a_revision_is_fetched_once_for_router_and_workers(
 ) -> None:
     asked: list[tuple[object, ...]] = []
 
-    def fetch(model: str, *, revision: str, cache_dir: str, allow_patterns: list[str]) -> str:
-        asked.append((model, revision, cache_dir))
+    def fetch(
+        model: str, *, revision: str, cache_dir: str, token: str | None, allow_patterns: list[str]
+    ) -> str:
+        asked.append((model, revision, cache_dir, token))
         (tmp_path / "model.safetensors").touch()
         return str(tmp_path)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
-    args = parse(["serve", "some/model", "--revision", "v1", "--download-dir", "/cache"])
+    args = parse(["serve", "some/model", "--revision", "v1", "--download-dir", "/cache", "--hf-token", "t"])
     settle(args)
-    assert asked == [("some/model", "v1", "/cache")]
+    assert asked == [("some/model", "v1", "/cache", "t")]
+    assert not [flag for flag in worker_flags(args, num_workers=1) if "hf-token" in flag]
     assert worker_flags(args, num_workers=1)[0] == str(tmp_path)
     assert router_flags(args)[0] == str(tmp_path)
     assert "--served-model-name=some/model" in router_flags(args)

@@ -1,0 +1,78 @@
+"""Makes the configuration that users read, from `EngineArgs` and the model's files."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from baton.api.engine_parts import read_model
+from baton.config.engine_args import EngineArgs
+from baton.config.engine_folders import with_local_folders
+from baton.config.vllm_config import (
+    CacheConfig,
+    DeviceConfig,
+    LoadConfig,
+    ModelConfig,
+    ObservabilityConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    StructuredOutputsConfig,
+    VllmConfig,
+)
+from baton_core.requests.sampling_params import SamplingParams
+from baton_engine.device import resolve_device
+from baton_engine.dtype import resolve_dtype
+from baton_engine.models.registry import read_model_config
+
+
+def engine_config(
+    args: EngineArgs, *, max_model_len: int | None = None, num_gpu_blocks: int | None = None
+) -> VllmConfig:
+    """Read the model's files; `max_model_len` and `num_gpu_blocks` are those of an engine that runs.
+
+    Raises:
+        InvalidModelError: the model cannot be found, or a file is broken.
+        InvalidConfigError: a setting cannot hold for this model and this machine.
+    """
+    local = with_local_folders(args)
+    overrides = local.hf_overrides or {}
+    config = read_model_config(Path(local.model), args.max_model_len, overrides)
+    device = resolve_device(args.device)
+    longest = max_model_len or args.max_model_len or config.max_position_embeddings
+    model_config = ModelConfig.of(
+        args,
+        tokenizer=args.tokenizer or args.model,
+        served_model_name=args.model_names,
+        dtype=resolve_dtype(args.dtype, config.dtype, device),
+        max_model_len=longest,
+        max_position_embeddings=config.max_position_embeddings,
+        architecture=config.architecture,
+        vocab_size=config.vocab_size,
+        eos_token_ids=config.eos_token_ids,
+        folder=local.model,
+        hf_overrides=overrides,
+        diff_sampling_param=_own_defaults(read_model(local).sampling_defaults),
+        runner="generate",
+        convert="none",
+        pooler_config=None,
+    )
+    return VllmConfig(
+        engine_args=args,
+        model_config=model_config,
+        cache_config=CacheConfig.of(args, num_gpu_blocks=num_gpu_blocks),
+        parallel_config=ParallelConfig.of(args, distributed_executor_backend="uni"),
+        scheduler_config=SchedulerConfig.of(args, max_model_len=longest, enable_chunked_prefill=True),
+        device_config=DeviceConfig.of(args, device=device),
+        load_config=LoadConfig.of(args),
+        observability_config=ObservabilityConfig.of(args),
+        structured_outputs_config=StructuredOutputsConfig(
+            backend=args.structured_outputs_backend, reasoning_parser=args.reasoning_parser
+        ),
+    )
+
+
+def _own_defaults(params: SamplingParams) -> dict[str, Any]:
+    baton = SamplingParams()
+    values = {one.name: getattr(params, one.name) for one in fields(params)}
+    return {name: value for name, value in values.items() if value != getattr(baton, name)}

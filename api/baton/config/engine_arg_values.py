@@ -1,0 +1,50 @@
+"""Reads values of `EngineArgs` that are objects or mappings of several settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from baton_core.errors import InvalidConfigError
+
+
+def read_objects(args: Any) -> None:
+    """Mutate `EngineArgs` that are objects, as vLLM takes them: a dtype of torch's, dataclasses."""
+    if str(args.dtype).startswith("torch."):
+        args.dtype = str(args.dtype).removeprefix("torch.")
+    if args.hf_token is True:
+        args.hf_token = None  # the token of the Hub's own login, which is the default
+    for name in ("structured_outputs_config", "profiler_config", "kv_events_config"):
+        value = getattr(args, name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            setattr(args, name, dataclasses.asdict(value))
+
+
+def read_structured_outputs_config(args: Any) -> None:
+    """Mutate `EngineArgs`: the mapping comes before the fields that it has keys for.
+
+    Raises:
+        InvalidConfigError: a key asks for what there is not.
+    """
+    config = dict(args.structured_outputs_config or {})
+    backend = config.pop("backend", args.structured_outputs_backend)
+    parser = config.pop("reasoning_parser", args.reasoning_parser)
+    for key, value in config.items():
+        if value not in (False, None, ""):
+            allowed = "backend and reasoning_parser; a request says the rest"
+            raise InvalidConfigError(f"structured_outputs_config has {key}: {value!r}; allowed: {allowed}")
+    args.structured_outputs_backend, args.reasoning_parser = backend, parser
+
+
+def check_profiler_config(config: Mapping[str, Any]) -> None:
+    """Check the keys of a profiler's configuration.
+
+    Raises:
+        InvalidConfigError: naming the key, its value and what is allowed.
+    """
+    for key, value in config.items():
+        is_folder = key == "torch_profiler_dir" and isinstance(value, str)
+        if not is_folder and (key, value) != ("profiler", "torch"):
+            allowed = 'torch_profiler_dir, a folder, and "profiler": "torch"'
+            raise InvalidConfigError(f"profiler_config has {key}: {value!r}; allowed: {allowed}")
