@@ -198,7 +198,7 @@ def test_it_says_how_it_does(engine: AsyncLLMEngine, caplog: pytest.LogCaptureFi
         (request,) = [text for text in caplog.messages if text.startswith("request logged: 70 tokens, ")]
         assert "max_tokens=1" in request
         assert any("prompt tokens/s" in text for text in caplog.messages)
-        assert (await engine.get_tokenizer()).eos_token == "<|im_end|>"
+        assert engine.get_tokenizer().eos_token == "<|im_end|>"
         names = [metric.name for metric in await engine.get_metrics()]
         assert names[0] == "vllm:num_requests_running"
 

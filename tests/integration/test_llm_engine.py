@@ -100,9 +100,9 @@ def test_a_request_that_fails_takes_no_other_with_it(engine: LLMEngine) -> None:
 def test_bad_requests_are_refused_by_name(engine: LLMEngine) -> None:
     for given, said in (
         ({"params": greedy(1, stop_token_ids=(9999,))}, "stop_token_ids is 9999"),
-        ({"priority": 2**40}, "priority is 1099511627776"),
         ({"lora_request": "adapter"}, "lora_request is 'adapter'; allowed: None"),
-        ({"trace_headers": {}}, "trace_headers is {}; allowed: None"),
+        ({"trace_headers": {"traceparent": "00"}}, "trace_headers is .*; allowed: None: requests over HTTP"),
+        ({"prompt_adapter_request": "a"}, "prompt_adapter_request is 'a'; allowed: None: adapters"),
         ({"tokenization_kwargs": {"a": 1}}, "tokenization_kwargs is 'a'"),
         ({"params": "greedy"}, "sampling_params is 'greedy'; allowed: SamplingParams"),
     ):

@@ -7,18 +7,21 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from baton.api.engine_parts import load_parts
+from baton.api.configured_engine import ConfiguredEngine
+from baton.api.engine_options import EngineConfig, check_executor_class
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
 from baton.api.prompts import Prompt
+from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, NO_POOLING, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
-from baton.api.transformers_tokenizer import load_tokenizer
 from baton.config.engine_args import AsyncEngineArgs, EngineArgs
+from baton.config.vllm_config import ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
 from baton.config.worker_parts import worker_settings
 from baton.executors.async_spawned_executor import AsyncSpawnedExecutor
 from baton.executors.engine_loop import EngineLoop
 from baton.executors.executor import ABORTED, AsyncExecutor, Inbox, InboxEvent
 from baton.executors.in_process_executor import InProcessExecutor
+from baton.inputs import TokensPrompt
 from baton.outputs import RequestOutput
 from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
@@ -38,29 +41,53 @@ MAX_OPEN: Final = 8192
 _log = logging.getLogger(__name__)
 
 
-class AsyncLLMEngine:
+class AsyncLLMEngine(ConfiguredEngine):
     """A model for callers on an event loop.
 
     With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own; without,
-    the engine computes on a thread of this process.
+    the engine computes on a thread of this process. Its arguments are those of `LLMEngine`.
 
     Raises:
         InvalidModelError: the model cannot be loaded.
         InvalidConfigError: a setting cannot hold.
+        TypeError: an option is unknown.
     """
 
-    def __init__(self, engine_args: EngineArgs) -> None:
-        parts = load_parts(engine_args)
-        self.args, self.model, self.requests = parts.args, parts.model, parts.requests
-        self.metrics = parts.metrics
-        self._executor = _make_executor(self.args, self.requests.tokenizer)
+    def __init__(
+        self,
+        vllm_config: EngineConfig | None = None,
+        executor_class: type | None = None,
+        log_stats: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(vllm_config, log_stats, options)
+        check_executor_class(executor_class, _executor_class(self.args))
+        self._executor: AsyncExecutor = _make_executor(self.args, self.requests.tokenizer)
         self._open: dict[str, Inbox] = {}
         self._is_sleeping = False
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+    def from_engine_args(
+        cls,
+        engine_args: EngineArgs,
+        start_engine_loop: bool = True,
+        usage_context: object = None,
+        stat_loggers: None = None,
+    ) -> Self:
         """Load the model that the arguments describe; waits until it is ready."""
-        return cls(engine_args)
+        return cls(engine_args, stat_loggers=stat_loggers)
+
+    @classmethod
+    def from_vllm_config(
+        cls,
+        vllm_config: VllmConfig,
+        start_engine_loop: bool = True,
+        usage_context: object = None,
+        stat_loggers: None = None,
+        disable_log_stats: bool = False,
+    ) -> Self:
+        """Load the model that a configuration describes; waits until it is ready."""
+        return cls(vllm_config, None, not disable_log_stats, stat_loggers=stat_loggers)
 
     async def generate(
         self,
@@ -68,22 +95,28 @@ class AsyncLLMEngine:
         sampling_params: SamplingParams | None,
         request_id: str,
         *,
+        prompt_text: str | None = None,
         lora_request: None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
         trace_headers: None = None,
         priority: int = 0,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
+        data_parallel_rank: None = None,
+        session_id: str | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Complete a prompt; yields outputs as the parameters' `output_kind` says. Leaving it aborts.
 
-        A caller that is slower than the engine gets several steps' tokens at once.
+        A caller that is slower than the engine gets several steps' tokens at once. `prompt_text` is the text
+        that outputs show of token ids; `session_id` has no effect: the prefix cache finds what is known.
 
         Raises:
             InvalidRequestError: a field is out of range, or an open request has the id.
             RequestError: the request failed, or cannot be taken now.
         """
-        for name, value in (("lora_request", lora_request), ("trace_headers", trace_headers)):
-            if value is not None:
-                raise InvalidRequestError(name, value, "None: there are neither adapters nor traces")
+        refuse_unsupported(
+            lora_request=lora_request, trace_headers=trace_headers, data_parallel_rank=data_parallel_rank
+        )
+        if prompt_text is not None and not isinstance(prompt, str | Mapping | Conversation):
+            prompt = TokensPrompt(prompt_token_ids=prompt, prompt=prompt_text)
         if len(self._open) >= MAX_OPEN:
             raise RequestError(ErrorCode.OVERLOADED, f"{len(self._open)} requests are open, the maximum")
         options = RequestOptions(request_id=request_id, priority=priority, tokenization=tokenization_kwargs)
@@ -122,28 +155,51 @@ class AsyncLLMEngine:
             RequestError: it has failed, or is shut down.
         """
         if not self.is_running:
-            raise RequestError(ErrorCode.UNAVAILABLE, "the engine has ended")
+            raise self.dead_error
         await self._executor.load()
 
-    async def get_tokenizer(self) -> Any:
-        """The model's tokenizer as Transformers loads it.
+    @property
+    def dead_error(self) -> RequestError:
+        """The error of calls to an engine that has ended."""
+        return RequestError(ErrorCode.UNAVAILABLE, "the engine has ended")
 
-        Raises:
-            InvalidConfigError: Transformers is not installed, or cannot load it.
-        """
-        return await asyncio.to_thread(load_tokenizer, self.model.tokenizer_path)
+    async def get_vllm_config(self) -> VllmConfig:
+        return self.vllm_config
+
+    async def get_model_config(self) -> ModelConfig:
+        return self.vllm_config.model_config
+
+    async def get_parallel_config(self) -> ParallelConfig:
+        return self.vllm_config.parallel_config
+
+    async def get_scheduler_config(self) -> SchedulerConfig:
+        return self.vllm_config.scheduler_config
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        return self.model_config.supported_tasks
+
+    async def is_tracing_enabled(self) -> bool:
+        return bool(self.args.otlp_traces_endpoint)
 
     async def get_metrics(self) -> list[Metric]:
         """Figures of all requests so far, under vLLM's names."""
         return self.metrics.read(await self._executor.load())
 
-    async def do_log_stats(self) -> None:
+    async def do_log_stats(self, scheduler_outputs: object = None, model_output: object = None) -> None:
         """Log how the engine does, and its speed since the last time; nothing with `disable_log_stats`."""
         if not self.args.disable_log_stats:
             self.metrics.log(await self._executor.load())
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget every cached block; False, and nothing is done, while requests are open."""
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget every cached block; False, and nothing is done, while requests are open.
+
+        Raises:
+            InvalidRequestError: `reset_running_requests` while requests are open.
+        """
+        if reset_running_requests and self._open:
+            raise InvalidRequestError("reset_running_requests", True, KEEPS_RUNNING)
         return all(await self._executor.control(ResetPrefixCache()))
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
@@ -169,6 +225,32 @@ class AsyncLLMEngine:
             InvalidRequestError: a tag is none of these.
         """
         self._is_sleeping = any(await self._executor.control(WakeUp(tags=tuple(tags or ()))))
+
+    async def reset_mm_cache(self) -> None:
+        """Do nothing: models of text alone are supported, so there is no cache of other inputs."""
+
+    async def pause_generation(
+        self, *, mode: str = "abort", wait_for_inflight_requests: bool = False, clear_cache: bool = True
+    ) -> None:
+        """Compute nothing until `resume_generation`; open requests end, are finished first, or are kept.
+
+        Raises:
+            InvalidRequestError: mode is none that there is.
+        """
+        await self.sleep(0, "wait" if wait_for_inflight_requests else mode)
+        if clear_cache and not self._open:
+            await self.reset_prefix_cache()
+
+    async def resume_generation(self) -> None:
+        """Go on after `pause_generation`."""
+        await self.wake_up(["scheduling"])
+
+    async def is_paused(self) -> bool:
+        return self._is_sleeping
+
+    encode = Refused(NO_POOLING)
+    add_request = Refused("generate takes a request and yields its outputs")
+    add_lora, remove_lora, list_loras, pin_lora = (Refused(NO_ADAPTERS) for _ in range(4))
 
     async def is_sleeping(self) -> bool:
         return self._is_sleeping
@@ -197,8 +279,11 @@ class AsyncLLMEngine:
         """End the trace and write it."""
         await self._executor.control(Profile(is_start=False))
 
-    def shutdown(self) -> None:
-        """End the engine after the step in flight; open requests end with an error."""
+    def shutdown(self, timeout: float | None = None) -> None:
+        """End the engine after the step in flight; open requests end with an error.
+
+        `timeout` has no effect: `shutdown_timeout` of the arguments is the time that workers get.
+        """
         self._executor.close()
 
     # --- parts ---
@@ -234,6 +319,10 @@ class AsyncLLMEngine:
         if isinstance(self.args, AsyncEngineArgs) and self.args.enable_log_requests:
             spec = builder.spec
             _log.info("request %s: %d tokens, %s", spec.request_id, len(spec.prompt_token_ids), spec.params)
+
+
+def _executor_class(args: EngineArgs) -> type[AsyncSpawnedExecutor | EngineLoop]:
+    return AsyncSpawnedExecutor if args.is_disaggregated else EngineLoop
 
 
 def _make_executor(args: EngineArgs, tokenizer: Tokenizer) -> AsyncExecutor:

@@ -27,15 +27,19 @@ from baton_engine.models.registry import read_model_config
 
 
 def engine_config(
-    args: EngineArgs, *, max_model_len: int | None = None, num_gpu_blocks: int | None = None
+    args: EngineArgs,
+    *,
+    local: EngineArgs | None = None,
+    max_model_len: int | None = None,
+    num_gpu_blocks: int | None = None,
 ) -> VllmConfig:
-    """Read the model's files; `max_model_len` and `num_gpu_blocks` are those of an engine that runs.
+    """Read the model's files; an engine that runs gives its sizes, and its arguments with `local` folders.
 
     Raises:
         InvalidModelError: the model cannot be found, or a file is broken.
         InvalidConfigError: a setting cannot hold for this model and this machine.
     """
-    local = with_local_folders(args)
+    local = local or with_local_folders(args)
     overrides = local.hf_overrides or {}
     config = read_model_config(Path(local.model), args.max_model_len, overrides)
     device = resolve_device(args.device)

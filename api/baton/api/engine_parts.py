@@ -9,6 +9,7 @@ from baton.api.metrics import GenerationMetrics
 from baton.api.request_builder import RequestBuilder
 from baton.config.engine_args import EngineArgs
 from baton.config.engine_folders import with_local_folders
+from baton.config.ignored_engine_args import log_ignored
 from baton_core.requests.sampling_params import MAX_N
 from baton_router.output_parsing.registry import find_reasoning_parser
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
@@ -21,8 +22,10 @@ from baton_router.text.tokenization import Tokenizer
 class EngineParts:
     """The parts of every engine, wherever it computes."""
 
+    given: EngineArgs
+    """The engine's arguments as they were given."""
     args: EngineArgs
-    """The engine's arguments, with the folders of this machine."""
+    """The same with the folders of this machine."""
     model: ModelFolder
     requests: RequestBuilder
     metrics: GenerationMetrics
@@ -35,10 +38,17 @@ def load_parts(args: EngineArgs) -> EngineParts:
         InvalidModelError: the model cannot be found, or a file is broken.
         InvalidConfigError: a setting cannot hold.
     """
-    args = with_local_folders(args)
+    given = args
+    log_ignored(vars(given))
+    args = with_local_folders(given)
     model = read_model(args)
-    metrics = GenerationMetrics(args.served_model_name[0])
-    return EngineParts(args=args, model=model, requests=request_builder(args, model), metrics=metrics)
+    return EngineParts(
+        given=given,
+        args=args,
+        model=model,
+        requests=request_builder(args, model),
+        metrics=GenerationMetrics(args.served_model_name[0]),
+    )
 
 
 def read_model(args: EngineArgs) -> ModelFolder:
@@ -73,4 +83,11 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
         structured_outputs_backend=args.structured_outputs_backend,
         is_in_process=not args.is_disaggregated,
     )
-    return RequestBuilder(model, Tokenizer(model), limits, seed=args.seed)
+    return RequestBuilder(
+        model,
+        Tokenizer(model),
+        limits,
+        seed=args.seed,
+        has_priorities=args.scheduling_policy == "priority",
+        takes_text=not args.skip_tokenizer_init,
+    )

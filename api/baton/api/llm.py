@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import Any, Final, Self
 
-from baton.api.beam_search import BeamSearch, BeamSearchOutput, run_searches
+from baton.api.beam_search import BeamSearchOutput
 from baton.api.conversations import ChatOptions, Messages, as_conversations
 from baton.api.llm_engine import LLMEngine
 from baton.api.metrics import Metric
 from baton.api.offline_requests import OfflineRequests, Params
 from baton.api.progress import UseTqdm
+from baton.api.prompt_searches import search_prompts
 from baton.api.prompts import Prompt, as_list
+from baton.api.refused import NO_POOLING, Refused, refuse_unsupported
 from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
-from baton.inputs import TokensPrompt
+from baton.config.vllm_config import ModelConfig
 from baton.outputs import RequestOutput
 from baton.sampling_params import BeamSearchParams, SamplingParams
-from baton_core.errors import BatonError, InvalidConfigError, InvalidRequestError
-from baton_engine.models.registry import read_model_config
-from baton_worker.controls.engine_operations import ApplyModel, CallWorker, ResetPrefixCache
+from baton_core.errors import BatonError, InvalidRequestError
+from baton_router.text.model_folder import read_chat_template
 
 
 class LLM:
@@ -32,6 +33,7 @@ class LLM:
 
     Args:
         model: a folder or a Hugging Face id.
+        chat_template: Jinja source, or a file of it, for conversations that give none.
         engine_args: fields of `EngineArgs`.
 
     Raises:
@@ -40,8 +42,14 @@ class LLM:
         TypeError: a name is unknown.
     """
 
-    def __init__(self, model: str = BUNDLED_MODEL, **engine_args: Any) -> None:
-        self._start(EngineArgs(model=model, **engine_args))
+    engine_class: Final = LLMEngine
+    runner_type: Final = "generate"
+    supported_tasks: Final = ("generate",)
+
+    def __init__(
+        self, model: str = BUNDLED_MODEL, *, chat_template: Path | str | None = None, **engine_args: Any
+    ) -> None:
+        self._start(EngineArgs(model=model, **engine_args), chat_template)
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> Self:
@@ -50,10 +58,17 @@ class LLM:
         llm._start(engine_args)
         return llm
 
-    def _start(self, engine_args: EngineArgs) -> None:
+    def _start(self, engine_args: EngineArgs, chat_template: Path | str | None = None) -> None:
+        self.chat_template: str | None = None
+        if chat_template:
+            self.chat_template = read_chat_template(str(chat_template), "chat_template")
+        """Jinja source for calls that give none; None is the model's own."""
         self._name = engine_args.model_names[0]
         self.llm_engine = LLMEngine(engine_args)
         self._offline = OfflineRequests(self.llm_engine)
+        self.request_counter = self.llm_engine.requests.counter
+        self.renderer = self.llm_engine.renderer
+        self.input_processor = self.llm_engine.input_processor
         self._weights = WeightUpdates(self.llm_engine)
 
     def __repr__(self) -> str:
@@ -84,13 +99,15 @@ class LLM:
         lora_request: None = None,
         priority: Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[RequestOutput]:
         """Complete the prompts: text, token ids, `TextPrompt` or `TokensPrompt`, one or many.
 
         Args:
             sampling_params: for all prompts, or one for each; None takes the model's defaults.
             use_tqdm: show a bar; a function makes the bar in the place of `tqdm`.
-            priority: one for each prompt, lower values first, under the scheduling policy `priority`.
+            priority: one for each prompt, lower values first, under the scheduling policy `priority`; under
+                another it counts for nothing.
             tokenization_kwargs: `truncate_prompt_tokens` and `add_special_tokens`.
 
         Returns:
@@ -101,8 +118,15 @@ class LLM:
             RequestError: a request failed, or the engine sleeps.
         """
         self.llm_engine.require_awake()
-        _refuse_adapter(lora_request)
-        names = self._offline.submit(as_list(prompts), sampling_params, priority, tokenization_kwargs)
+        names = self.enqueue(
+            prompts,
+            sampling_params,
+            lora_request,
+            priority,
+            use_tqdm=False,
+            tokenization_kwargs=tokenization_kwargs,
+            mm_processor_kwargs=mm_processor_kwargs,
+        )
         return self._offline.wait(names, use_tqdm)
 
     def chat(
@@ -111,59 +135,79 @@ class LLM:
         sampling_params: Params | None = None,
         use_tqdm: UseTqdm = True,
         lora_request: None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
         *,
         priority: Sequence[int] | None = None,
-        tokenization_kwargs: Mapping[str, Any] | None = None,
-        **template: Any,
     ) -> list[RequestOutput]:
         """Answer conversations, one or many, each a list of messages with `role` and `content`.
 
-        Args:
-            template: what `ChatOptions` has: `chat_template`, `chat_template_content_format`,
-                `add_generation_prompt`, `continue_final_message`, `tools`, `chat_template_kwargs`.
+        The options of the template are those of `ChatOptions`.
 
         Raises:
             InvalidRequestError: a message or a parameter is out of range; nothing was generated.
             RequestError: a request failed, or the engine sleeps.
         """
         self.llm_engine.require_awake()
-        _refuse_adapter(lora_request)
-        conversations = as_conversations(messages, ChatOptions(**template))
-        names = self._offline.submit(conversations, sampling_params, priority, tokenization_kwargs)
+        names = self.enqueue_chat(
+            messages,
+            sampling_params,
+            False,
+            lora_request,
+            priority,
+            chat_template,
+            chat_template_content_format,
+            add_generation_prompt,
+            continue_final_message,
+            tools,
+            chat_template_kwargs,
+            tokenization_kwargs,
+            mm_processor_kwargs,
+        )
         return self._offline.wait(names, use_tqdm)
 
     def beam_search(
-        self, prompts: Prompt | Sequence[Prompt], params: BeamSearchParams, *, lora_request: None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: BeamSearchParams,
+        lora_request: None = None,
+        use_tqdm: UseTqdm = False,
+        concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
         """Find the `beam_width` most likely completions of each prompt, the best first.
+
+        `concurrency_limit` is how many prompts are searched at a time; None is all.
 
         Raises:
             InvalidRequestError: a prompt or a parameter is out of range.
             RequestError: a request failed, or the engine sleeps.
         """
-        _refuse_adapter(lora_request)
+        refuse_unsupported(lora_request=lora_request)
         params.check()
-        engine = self.llm_engine
-        end_ids = read_model_config(Path(engine.args.model)).eos_token_ids
-        searches = []
-        for prompt in as_list(prompts):
-            spec = engine.requests.build(prompt, None, max_model_len=engine.max_model_len).spec
-            tokens = TokensPrompt(prompt_token_ids=spec.prompt_token_ids, cache_salt=spec.cache_salt)
-            room = engine.max_model_len - len(spec.prompt_token_ids)
-            max_tokens = min(params.max_tokens, room)
-            search = BeamSearch(tokens, params, max_tokens=max_tokens, end_ids=end_ids)
-            searches.append(search)
-        run_searches(searches, params, partial(self.generate, use_tqdm=False))
-        return [search.output(engine.requests.tokenizer.decode) for search in searches]
+        return search_prompts(
+            self.llm_engine,
+            as_list(prompts),
+            params,
+            partial(self.generate, use_tqdm=False),
+            use_tqdm=use_tqdm,
+            concurrency_limit=concurrency_limit,
+        )
 
     def enqueue(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: Params | None = None,
-        *,
         lora_request: None = None,
         priority: Sequence[int] | None = None,
+        use_tqdm: UseTqdm = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
+        mm_processor_kwargs: None = None,
     ) -> list[str]:
         """Take prompts as `generate` does, without waiting; returns their requests' ids.
 
@@ -171,18 +215,25 @@ class LLM:
             InvalidRequestError: a prompt or parameter is out of range; nothing was taken.
             RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
         """
-        _refuse_adapter(lora_request)
-        return self._offline.enqueue(as_list(prompts), sampling_params, priority, tokenization_kwargs)
+        refuse_unsupported(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        given = as_list(prompts)
+        return self._offline.enqueue(given, sampling_params, priority, tokenization_kwargs, use_tqdm)
 
     def enqueue_chat(
         self,
         messages: Messages | Sequence[Messages],
         sampling_params: Params | None = None,
-        *,
+        use_tqdm: UseTqdm = True,
         lora_request: None = None,
         priority: Sequence[int] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
-        **template: Any,
+        mm_processor_kwargs: None = None,
     ) -> list[str]:
         """Take conversations as `chat` does, without waiting; returns their requests' ids.
 
@@ -190,20 +241,49 @@ class LLM:
             InvalidRequestError: a message or a parameter is out of range; nothing was taken.
             RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
         """
-        _refuse_adapter(lora_request)
-        conversations = as_conversations(messages, ChatOptions(**template))
-        return self._offline.enqueue(conversations, sampling_params, priority, tokenization_kwargs)
+        refuse_unsupported(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        options = ChatOptions(
+            chat_template=chat_template or self.chat_template,
+            chat_template_content_format=chat_template_content_format,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+            chat_template_kwargs=chat_template_kwargs,
+        )
+        given = as_conversations(messages, options)
+        return self._offline.enqueue(given, sampling_params, priority, tokenization_kwargs, use_tqdm)
 
-    def wait_for_completion(self, *, use_tqdm: UseTqdm = True) -> list[RequestOutput]:
+    def wait_for_completion(
+        self, output_type: type | tuple[type, ...] | None = None, *, use_tqdm: UseTqdm = True
+    ) -> list[RequestOutput]:
         """Finish everything that was enqueued; returns the outputs in that order.
 
         Raises:
+            InvalidRequestError: `output_type` is none that requests have here.
             RequestError: a request failed, or the engine sleeps.
         """
+        types = output_type if isinstance(output_type, tuple) else (output_type or RequestOutput,)
+        if RequestOutput not in types:
+            allowed = "RequestOutput: models that pool are not supported yet"
+            raise InvalidRequestError("output_type", output_type, allowed)
         self.llm_engine.require_awake()
         return self._offline.wait(self._offline.enqueued, use_tqdm)
 
     # --- what is known of the model ---
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.llm_engine.model_config
+
+    @property
+    def default_sampling_params(self) -> dict[str, Any]:
+        """The model's sampling defaults that are not Baton's own."""
+        return self.model_config.get_diff_sampling_param()
+
+    def get_world_size(self, include_dp: bool = True) -> int:
+        """Return the number of workers, or without `include_dp` of those that compute one model together."""
+        parallel = self.llm_engine.vllm_config.parallel_config
+        return parallel.world_size_across_dp if include_dp else parallel.world_size
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of calls that give none: the model's generation_config, or what overrides it."""
@@ -223,9 +303,18 @@ class LLM:
 
     # --- what operators do ---
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget every cached block; False, and nothing is done, while requests are open."""
-        return all(self.llm_engine.control(ResetPrefixCache()))
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget every cached block; False, and nothing is done, while requests are open.
+
+        `reset_connector` has no effect: a transfer of KV blocks keeps none.
+
+        Raises:
+            InvalidRequestError: `reset_running_requests` while requests are open.
+        """
+        return self.llm_engine.reset_prefix_cache(reset_running_requests, reset_connector)
+
+    def reset_mm_cache(self) -> None:
+        """Do nothing: models of text alone are supported, so there is no cache of other inputs."""
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Stop computing until `wake_up`.
@@ -251,7 +340,7 @@ class LLM:
 
     @property
     def is_sleeping(self) -> bool:
-        return self.llm_engine.is_sleeping
+        return self.llm_engine.is_sleeping()
 
     def apply_model(self, func: Callable[..., Any] | str) -> list[Any]:
         """Call a function with each worker's model, an `nn.Module`; returns the list of its results.
@@ -264,7 +353,7 @@ class LLM:
         Raises:
             InvalidRequestError: there is no such function, or it is none that another process can find.
         """
-        return self.llm_engine.control(ApplyModel(function=func))
+        return self.llm_engine.apply_model(func)
 
     def collective_rpc(
         self,
@@ -282,8 +371,7 @@ class LLM:
         Raises:
             InvalidRequestError: there is no such method or function.
         """
-        call = CallWorker(method=method, args=tuple(args), kwargs=dict(kwargs or {}), timeout_s=timeout)
-        return self.llm_engine.control(call)
+        return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
 
     def start_profile(self, profile_prefix: str | None = None) -> None:
         """Begin a trace with torch's profiler, into the folder of `profiler_config`.
@@ -346,31 +434,5 @@ class LLM:
 
     # --- what there is not ---
 
-    def encode(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: see `embed`."""
-        raise _no_pooling("encode")
-
-    def embed(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: models that generate are supported, not those that pool.
-
-        Raises:
-            InvalidConfigError: always.
-        """
-        raise _no_pooling("embed")
-
-    def classify(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: see `embed`."""
-        raise _no_pooling("classify")
-
-    def score(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse: see `embed`."""
-        raise _no_pooling("score")
-
-
-def _refuse_adapter(lora_request: object) -> None:
-    if lora_request is not None:
-        raise InvalidRequestError("lora_request", lora_request, "None: adapters are not supported")
-
-
-def _no_pooling(name: str) -> InvalidConfigError:
-    return InvalidConfigError(f"LLM.{name} is not supported; allowed: generate, chat and beam_search")
+    encode, embed, classify, score, reward = (Refused(NO_POOLING) for _ in range(5))
+    release_kv_cache_memory = Refused("sleep(level=1) gives the KV cache up and keeps the weights")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-from baton.api.engine_parts import load_parts
+from baton.api.configured_engine import ConfiguredEngine
+from baton.api.engine_options import EngineConfig, check_executor_class
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
 from baton.api.prompts import Prompt
+from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
-from baton.api.transformers_tokenizer import load_tokenizer
 from baton.config.engine_args import EngineArgs
+from baton.config.vllm_config import ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
 from baton.config.worker_parts import worker_settings
 from baton.executors.executor import Executor
 from baton.executors.in_process_executor import InProcessExecutor
@@ -21,56 +23,119 @@ from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_router.text.chat_template import Conversation
 from baton_router.text.tokenization import Tokenizer
-from baton_worker.controls.engine_operations import Control, Profile, Sleep, WakeUp
+from baton_worker.controls.engine_operations import (
+    ApplyModel,
+    CallWorker,
+    Control,
+    Profile,
+    ResetPrefixCache,
+    Sleep,
+    WakeUp,
+)
 
 
-class LLMEngine:
+class LLMEngine(ConfiguredEngine):
     """A model, and the requests that are open at it.
+
+    `vllm_config`, `model_config` and what else describes it comes from `ConfiguredEngine`.
+
+    Args:
+        vllm_config: `EngineArgs`, or what their `create_engine_config` returns.
+        executor_class: None, or the class that the configuration leads to.
+        log_stats: False is `disable_log_stats`.
+        options: further arguments of vLLM's engines, the parts of a configuration in the place of
+            `vllm_config` among them.
 
     Raises:
         InvalidModelError: the model cannot be loaded.
         InvalidConfigError: a setting cannot hold.
+        TypeError: an option is unknown.
     """
 
-    def __init__(self, engine_args: EngineArgs) -> None:
-        parts = load_parts(engine_args)
-        self.args, self.model, self.requests = parts.args, parts.model, parts.requests
-        self.metrics = parts.metrics
-        self._executor = _make_executor(self.args, self.requests.tokenizer)
+    def __init__(
+        self,
+        vllm_config: EngineConfig | None = None,
+        executor_class: type | None = None,
+        log_stats: bool | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(vllm_config, log_stats, options)
+        check_executor_class(executor_class, _executor_class(self.args))
+        self._executor: Executor = _make_executor(self.args, self.requests.tokenizer)
         self._open: dict[str, OutputBuilder] = {}
         self._outputs: list[RequestOutput] = []
-        self.is_sleeping = False
+        self._is_sleeping = False
 
     @classmethod
-    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+    def from_engine_args(
+        cls,
+        engine_args: EngineArgs,
+        usage_context: object = None,
+        stat_loggers: None = None,
+        enable_multiprocessing: bool = False,
+    ) -> Self:
         """Load the model that the arguments describe."""
-        return cls(engine_args)
+        return cls(engine_args, stat_loggers=stat_loggers)
 
-    @property
-    def max_model_len(self) -> int:
-        """Longest sequence in tokens, prompt and output together."""
-        return self._executor.max_model_len
+    @classmethod
+    def from_vllm_config(
+        cls,
+        vllm_config: VllmConfig,
+        usage_context: object = None,
+        stat_loggers: None = None,
+        disable_log_stats: bool = False,
+    ) -> Self:
+        """Load the model that a configuration describes."""
+        return cls(vllm_config, None, not disable_log_stats, stat_loggers=stat_loggers)
+
+    def get_vllm_config(self) -> VllmConfig:
+        return self.vllm_config
+
+    def get_model_config(self) -> ModelConfig:
+        return self.vllm_config.model_config
+
+    def get_parallel_config(self) -> ParallelConfig:
+        return self.vllm_config.parallel_config
+
+    def get_scheduler_config(self) -> SchedulerConfig:
+        return self.vllm_config.scheduler_config
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        return self.model_config.supported_tasks
 
     def add_request(
         self,
         request_id: str,
-        prompt: Prompt | Conversation,
+        prompt: Prompt | Conversation | None = None,
         params: SamplingParams | None = None,
         arrival_time: float | None = None,
         lora_request: None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         trace_headers: None = None,
         priority: int = 0,
+        prompt_adapter_request: None = None,
+        *,
+        inputs: Prompt | Conversation | None = None,
     ) -> str:
         """Take a request; returns its id, which is chosen where `request_id` is empty.
+
+        `inputs` is the older name of `prompt`.
 
         Raises:
             InvalidRequestError: a field is out of range, or an open request has the id.
             RequestError: UNAVAILABLE, the engine sleeps.
+            TypeError: the id is no text, or there is no prompt.
         """
-        for name, value in (("lora_request", lora_request), ("trace_headers", trace_headers)):
-            if value is not None:
-                raise InvalidRequestError(name, value, "None: there are neither adapters nor traces")
+        if not isinstance(request_id, str):
+            raise TypeError(f"request_id is {request_id!r}; allowed: text")
+        refuse_unsupported(
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            prompt_adapter_request=prompt_adapter_request,
+        )
+        prompt = inputs if prompt is None else prompt
+        if prompt is None:
+            raise TypeError("add_request() needs a prompt")
         options = RequestOptions(
             request_id=request_id, priority=priority, arrival_s=arrival_time, tokenization=tokenization_kwargs
         )
@@ -125,6 +190,16 @@ class LLMEngine:
         """True if a step has anything to do, or to show."""
         return bool(self._open or self._outputs)
 
+    def has_unfinished_requests_for_virtual_engine(self, virtual_engine: int) -> bool:
+        """The same of a stage of a pipeline; there is one, 0.
+
+        Raises:
+            InvalidRequestError: it is another one.
+        """
+        if virtual_engine != 0:
+            raise InvalidRequestError("virtual_engine", virtual_engine, "0: pipelines are not supported yet")
+        return self.has_unfinished_requests()
+
     def get_num_unfinished_requests(self) -> int:
         return len(self._open)
 
@@ -133,13 +208,41 @@ class LLMEngine:
         """Ids of the requests that are not over."""
         return tuple(self._open)
 
-    def get_tokenizer(self) -> Any:
-        """The model's tokenizer as Transformers loads it.
+    # --- what operators do ---
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget every cached block; False, and nothing is done, while requests are open.
 
         Raises:
-            InvalidConfigError: Transformers is not installed, or cannot load it.
+            InvalidRequestError: `reset_running_requests` while requests are open.
         """
-        return load_tokenizer(self.model.tokenizer_path)
+        if reset_running_requests and self._open:
+            raise InvalidRequestError("reset_running_requests", True, KEEPS_RUNNING)
+        return all(self.control(ResetPrefixCache()))
+
+    def reset_mm_cache(self) -> None:
+        """Do nothing: models of text alone are supported, so there is no cache of other inputs."""
+
+    def reset_encoder_cache(self) -> None:
+        """Do nothing: models of text alone are supported, so there is no cache of encoders."""
+
+    def apply_model(self, func: Callable[..., Any] | str) -> list[Any]:
+        """Call a function with each worker's model, as `LLM.apply_model` does."""
+        return self.control(ApplyModel(function=func))
+
+    def collective_rpc(
+        self,
+        method: Callable[..., Any] | str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of each worker's runner, as `LLM.collective_rpc` does."""
+        call = CallWorker(method=method, args=tuple(args), kwargs=dict(kwargs or {}), timeout_s=timeout)
+        return self.control(call)
+
+    add_lora, remove_lora, list_loras, pin_lora = (Refused(NO_ADAPTERS) for _ in range(4))
+    release_kv_cache_memory = Refused("sleep(level=1) gives the KV cache up and keeps the weights")
 
     def control(self, command: Control) -> list[Any]:
         """Ask something of each worker; returns their answers.
@@ -166,7 +269,7 @@ class LLMEngine:
         if mode == "wait":
             self.finish_requests()
         self._executor.control(command)
-        self.is_sleeping = True
+        self._is_sleeping = True
 
     def finish_requests(self) -> None:
         """Step until no request is open; the outputs come with the next step.
@@ -187,7 +290,10 @@ class LLMEngine:
         Raises:
             InvalidRequestError: a tag is none of these.
         """
-        self.is_sleeping = any(self._executor.control(WakeUp(tags=tuple(tags or ()))))
+        self._is_sleeping = any(self._executor.control(WakeUp(tags=tuple(tags or ()))))
+
+    def is_sleeping(self) -> bool:
+        return self._is_sleeping
 
     def require_awake(self) -> None:
         """Refuse to wait for requests that are paused.
@@ -195,7 +301,7 @@ class LLMEngine:
         Raises:
             RequestError: UNAVAILABLE, the engine sleeps.
         """
-        if self.is_sleeping:
+        if self._is_sleeping:
             raise RequestError(ErrorCode.UNAVAILABLE, "the engine sleeps; allowed: wake_up first")
 
     def start_profile(self, profile_prefix: str | None = None) -> None:
@@ -219,8 +325,17 @@ class LLMEngine:
         """Figures of all requests so far, under vLLM's names."""
         return self.metrics.read(self._executor.load())
 
-    def do_log_stats(self) -> None:
-        """Log how the engine does, and its speed since the last time; nothing with `disable_log_stats`."""
+    def do_log_stats(
+        self,
+        scheduler_outputs: object = None,
+        model_output: object = None,
+        finished_before: object = None,
+        skip: object = None,
+    ) -> None:
+        """Log how the engine does, and its speed since the last time; nothing with `disable_log_stats`.
+
+        The arguments are those that vLLM's own loop once gave; the engine knows them itself.
+        """
         if not self.args.disable_log_stats:
             self.metrics.log(self._executor.load())
 
@@ -236,6 +351,10 @@ class LLMEngine:
             builder.abort()
             self.metrics.finish(builder)
         return [output for builder in builders if (output := builder.take()) is not None]
+
+
+def _executor_class(args: EngineArgs) -> type[SpawnedExecutor | InProcessExecutor]:
+    return SpawnedExecutor if args.is_disaggregated else InProcessExecutor
 
 
 def _make_executor(args: EngineArgs, tokenizer: Tokenizer) -> Executor:

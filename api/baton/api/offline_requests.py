@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from baton.api.llm_engine import LLMEngine
-from baton.api.progress import Progress, UseTqdm
+from baton.api.progress import Progress, UseTqdm, counted
 from baton.api.prompts import Prompt, one_each
 from baton.api.request_builder import RequestOptions
 from baton.outputs import RequestOutput
@@ -36,25 +36,9 @@ class OfflineRequests:
         sampling_params: Params | None,
         priority: Sequence[int] | None,
         tokenization_kwargs: Mapping[str, Any] | None,
+        use_tqdm: UseTqdm,
     ) -> list[str]:
-        """Enqueue requests that a caller waits for later; returns their ids.
-
-        Raises:
-            InvalidRequestError: a prompt or parameter is out of range; nothing was taken.
-            RequestError: UNAVAILABLE, the engine sleeps.
-        """
-        names = self.submit(prompts, sampling_params, priority, tokenization_kwargs)
-        self._enqueued |= dict.fromkeys(names)
-        return names
-
-    def submit(
-        self,
-        prompts: Sequence[Prompt | Conversation],
-        sampling_params: Params | None,
-        priority: Sequence[int] | None,
-        tokenization_kwargs: Mapping[str, Any] | None,
-    ) -> list[str]:
-        """Check all, then submit all, in order of priority: an executor runs a part of them at a time.
+        """Check all requests, then submit them; a caller waits for them later. Returns their ids.
 
         Raises:
             InvalidRequestError: a prompt or parameter is out of range; nothing was taken.
@@ -64,15 +48,18 @@ class OfflineRequests:
         params = one_each("sampling_params", sampling_params, engine.requests.default_params, num_prompts)
         priorities = one_each("priority", priority, 0, num_prompts)
         builders = []
-        for prompt, one, rank in zip(prompts, params, priorities, strict=True):
+        for prompt, one, rank in zip(counted(prompts, use_tqdm), params, priorities, strict=True):
             options = RequestOptions(
                 priority=rank, kind=RequestOutputKind.FINAL_ONLY, tokenization=tokenization_kwargs
             )
             builder = engine.requests.build(prompt, one, options, max_model_len=engine.max_model_len)
             builders.append(builder)
+        # An executor runs a part of them at a time.
         for builder in sorted(builders, key=lambda builder: builder.spec.priority):
             engine.submit(builder)
-        return [builder.request_id for builder in builders]
+        names = [builder.request_id for builder in builders]
+        self._enqueued |= dict.fromkeys(names)
+        return names
 
     def wait(self, names: Sequence[str], use_tqdm: UseTqdm) -> list[RequestOutput]:
         """Step until these requests are over; outputs of others are stored for them meanwhile.

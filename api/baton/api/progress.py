@@ -1,29 +1,35 @@
-"""The bar that `LLM` shows while it generates."""
+"""The bars that `LLM` shows while it takes requests and generates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Self, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any, Self, TypeAlias, TypeVar
 
 from tqdm import tqdm
 
 from baton.outputs import RequestOutput
 
+T = TypeVar("T")
 UseTqdm: TypeAlias = bool | Callable[..., Any]
 """True to show a progress bar, or a function that makes one in place of `tqdm`."""
+
+
+def counted(items: Sequence[T], use_tqdm: UseTqdm, description: str = "Adding requests") -> Iterator[T]:
+    """Yield items that take their time, and show how far it is."""
+    with closing(_bar(use_tqdm, total=len(items), desc=description, dynamic_ncols=True)) as bar:
+        for item in items:
+            yield item
+            bar.update()
 
 
 class Progress:
     """Counts finished requests and shows how many tokens per second went in and came out."""
 
     def __init__(self, num_requests: int, use_tqdm: UseTqdm) -> None:
-        make_bar: Callable[..., Any] = partial(tqdm, disable=not use_tqdm)
-        if callable(use_tqdm):
-            make_bar = use_tqdm
         postfix = _postfix(0.0, 0.0)
-        self._bar = make_bar(
-            total=num_requests, desc="Processed prompts", dynamic_ncols=True, postfix=postfix
+        self._bar = _bar(
+            use_tqdm, total=num_requests, desc="Processed prompts", dynamic_ncols=True, postfix=postfix
         )
         self._num_input_tokens = 0
         self._num_output_tokens = 0
@@ -43,6 +49,10 @@ class Progress:
             _postfix(self._num_input_tokens / elapsed_s, self._num_output_tokens / elapsed_s), refresh=False
         )
         self._bar.update()
+
+
+def _bar(use_tqdm: UseTqdm, **options: Any) -> Any:
+    return use_tqdm(**options) if callable(use_tqdm) else tqdm(disable=not use_tqdm, **options)
 
 
 def _postfix(input_rate: float, output_rate: float) -> str:

@@ -24,6 +24,8 @@ from baton_router.text.tokenization import Tokenizer
 _SEED_BITS: Final = 63
 _PARAMS: Final = tuple(field.name for field in fields(sampling_params.SamplingParams))
 _TOKENIZATION: Final = ("truncate_prompt_tokens", "add_special_tokens")
+_UNSET_TOKENIZATION: Final = ("truncation", "max_length", "padding", "return_tensors")
+"""Options of Transformers' tokenizers that may be given as None or False."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,15 +43,45 @@ class RequestOptions:
     """`truncate_prompt_tokens` and `add_special_tokens`."""
 
 
-class RequestBuilder:
-    """Reads the requests of one model. Its seeds follow from `seed` and the order of the calls."""
+class Counter:
+    """Counts the requests whose ids are chosen."""
 
-    def __init__(self, model: ModelFolder, tokenizer: Tokenizer, limits: RequestLimits, *, seed: int) -> None:
+    def __init__(self, start: int = 0) -> None:
+        self.counter = start
+
+    def __next__(self) -> int:
+        number = self.counter
+        self.counter += 1
+        return number
+
+    def reset(self) -> None:
+        self.counter = 0
+
+
+class RequestBuilder:
+    """Reads the requests of one model. Its seeds follow from `seed` and the order of the calls.
+
+    Without `has_priorities` the priorities of requests count for nothing; without `takes_text` prompts are
+    token ids, and outputs have no text.
+    """
+
+    def __init__(
+        self,
+        model: ModelFolder,
+        tokenizer: Tokenizer,
+        limits: RequestLimits,
+        *,
+        seed: int,
+        has_priorities: bool = True,
+        takes_text: bool = True,
+    ) -> None:
         self.tokenizer = tokenizer
         self._defaults = model.sampling_defaults
         self._reader = PromptReader((), model, tokenizer, limits)
         self._random = Random(seed)
-        self._num_requests = 0
+        self._has_priorities = has_priorities
+        self._takes_text = takes_text
+        self.counter = Counter()
         self._new_texts = partial(TokenTexts, cache(self._decode_token), tokenizer.token_bytes)
 
     @property
@@ -70,7 +102,7 @@ class RequestBuilder:
         Raises:
             InvalidRequestError: a field is out of range; the message names it.
         """
-        tokenization = _check_tokenization(options.tokenization)
+        tokenization = _read_tokenization(options.tokenization)
         text: str | None
         token_ids: tuple[int, ...] | None
         if isinstance(prompt, Conversation):
@@ -79,12 +111,14 @@ class RequestBuilder:
         else:
             parts = read_prompt(prompt)
             text, token_ids, cache_salt = parts.text, parts.token_ids, parts.cache_salt
+        if token_ids is None and not self._takes_text:
+            raise InvalidRequestError("prompt", prompt, "token ids, for skip_tokenizer_init is True")
         request = GenerationRequest(
             prompt=token_ids if token_ids is not None else text or "",
             sampling=self._given(self.default_params if params is None else params),
             request_id=options.request_id or self._next_id(),
             cache_salt=cache_salt,
-            priority=options.priority,
+            priority=options.priority if self._has_priorities else 0,
             **tokenization,
         )
         spec = bounded(self._reader.read(request, max_model_len=max_model_len), max_model_len)
@@ -98,18 +132,21 @@ class RequestBuilder:
         given = {name: getattr(frozen, name) for name in _PARAMS}
         if given["seed"] is None:
             given["seed"] = self._random.getrandbits(_SEED_BITS)
+        if not self._takes_text:
+            given["detokenize"] = False
         return given
 
     def _next_id(self) -> str:
-        self._num_requests += 1
-        return str(self._num_requests - 1)
+        return str(next(self.counter))
 
     def _decode_token(self, token_id: int) -> str:
         return self.tokenizer.decode((token_id,), skip_special_tokens=False)
 
 
-def _check_tokenization(given: Mapping[str, Any] | None) -> dict[str, Any]:
-    for name in given or {}:
-        if name not in _TOKENIZATION:
-            raise InvalidRequestError("tokenization_kwargs", name, " and ".join(_TOKENIZATION))
-    return dict(given or {})
+def _read_tokenization(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return those that ask for something; Transformers' own defaults ask for nothing."""
+    for name, value in (given or {}).items():
+        if name not in _TOKENIZATION and not (name in _UNSET_TOKENIZATION and value in (None, False)):
+            allowed = f"{' and '.join(_TOKENIZATION)}; a prompt is tokenized whole, and cut at its beginning"
+            raise InvalidRequestError("tokenization_kwargs", name, allowed)
+    return {name: value for name, value in (given or {}).items() if name in _TOKENIZATION}

@@ -329,11 +329,8 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
 
     def get_batch_defaults(self, world_size: int = 1) -> tuple[dict[str, int], dict[str, int]]:
         """Return the defaults of `max_num_batched_tokens` and `max_num_seqs`, which every use shares."""
-        default = {one.name: one.default for one in dataclasses.fields(self)}
-        return (
-            {use: default["max_num_batched_tokens"] for use in _USES},
-            {use: default["max_num_seqs"] for use in _USES},
-        )
+        tokens, seqs = EngineArgs.max_num_batched_tokens, EngineArgs.max_num_seqs
+        return dict.fromkeys(_USES, tokens), dict.fromkeys(_USES, seqs)
 
     def validate_tensorizer_args(self) -> None:
         """Do nothing: `load_format` does not take tensorizer."""

@@ -36,7 +36,7 @@ class AsyncSpawnedExecutor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: grpc.aio.Channel | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.max_model_len = self._process.max_model_len
+        self.max_model_len, self.num_blocks = self._process.max_model_len, self._process.num_blocks
 
     @property
     def is_running(self) -> bool:

@@ -30,7 +30,7 @@ class EngineLoop:
     """Runs an executor of this process. Its callers bound the open requests, and so its queue."""
 
     def __init__(self, executor: InProcessExecutor) -> None:
-        self.max_model_len = executor.max_model_len
+        self.max_model_len, self.num_blocks = executor.max_model_len, executor.num_blocks
         self._executor = executor
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._inboxes: dict[str, Inbox] = {}

@@ -32,6 +32,8 @@ class Executor(Protocol):
     """Used by one thread at a time."""
 
     max_model_len: int
+    num_blocks: int
+    """KV blocks of all workers together."""
 
     def submit(self, spec: RequestSpec) -> None:
         """Take a request; its events come with the steps.
@@ -66,6 +68,8 @@ class AsyncExecutor(Protocol):
     """Used on the caller's loop; nothing but `close` makes it wait."""
 
     max_model_len: int
+    num_blocks: int
+    """KV blocks of all workers together."""
 
     @property
     def is_running(self) -> bool:

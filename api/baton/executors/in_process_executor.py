@@ -73,7 +73,7 @@ class InProcessExecutor:
         self._update = WeightUpdate()
         self._waiting: dict[str, RequestText] = {}
         self._running: dict[str, RequestText] = {}
-        self.max_model_len = self._config.max_model_len
+        self.max_model_len, self.num_blocks = self._config.max_model_len, self._config.num_blocks
 
     @property
     def is_sleeping(self) -> bool:

@@ -82,6 +82,7 @@ class ServingProcess:
             self.close()
             raise
         self.max_model_len: int = info.max_model_len
+        self.num_blocks = sum(worker.num_blocks for worker in info.workers)
 
     @property
     def is_running(self) -> bool:

@@ -46,7 +46,7 @@ class SpawnedExecutor:
         self._events: SimpleQueue[tuple[_Call, ExecutorEvent]] = SimpleQueue()
         """Pending events: no more than the open requests' own tokens."""
         self._calls: dict[str, _Call] = {}
-        self.max_model_len = self._process.max_model_len
+        self.max_model_len, self.num_blocks = self._process.max_model_len, self._process.num_blocks
 
     def submit(self, spec: RequestSpec) -> None:
         """Take a request.

@@ -38,6 +38,9 @@ class ModelRunner:
     `kv_pool` is `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]` on the model's device.
     """
 
+    rank = local_rank = 0
+    """Place among the processes that compute one model together: there is one."""
+
     def __init__(
         self,
         model: Model,

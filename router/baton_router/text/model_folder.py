@@ -127,8 +127,8 @@ def read_model_folder(
     )
 
 
-def read_chat_template(value: str) -> str:
-    """Return the Jinja source that `--chat-template` names: a file's, or `value` itself.
+def read_chat_template(value: str, field: str = "--chat-template") -> str:
+    """Return the Jinja source that `value` names: a file's, or `value` itself.
 
     Raises:
         InvalidConfigError: it is neither.
@@ -138,10 +138,10 @@ def read_chat_template(value: str) -> str:
             return Path(value).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         allowed = f"a file of UTF-8 text ({error})"
-        raise InvalidConfigError(f"--chat-template is {value!r}; allowed: {allowed}") from error
+        raise InvalidConfigError(f"{field} is {value!r}; allowed: {allowed}") from error
     if "{" not in value:
         allowed = "a file that exists, or Jinja source"
-        raise InvalidConfigError(f"--chat-template is {value!r}; allowed: {allowed}")
+        raise InvalidConfigError(f"{field} is {value!r}; allowed: {allowed}")
     return value
 
 

@@ -1,0 +1,81 @@
+"""What `LLMEngine` and `AsyncLLMEngine` share: their arguments, the model's files, and the views of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
+
+from baton.api.engine_config import engine_config
+from baton.api.engine_options import EngineConfig, read_engine_options
+from baton.api.engine_parts import load_parts
+from baton.api.input_views import InputProcessor, Renderer
+from baton.api.transformers_tokenizer import load_tokenizer
+from baton.config.vllm_config import ModelConfig, VllmConfig
+from baton_core.errors import InvalidConfigError
+
+
+class Sized(Protocol):
+    """The sizes that an executor finds to fit."""
+
+    max_model_len: int
+    num_blocks: int
+
+
+class ConfiguredEngine:
+    """An engine's configuration, read of its model's files; the engine itself has the executor.
+
+    Raises:
+        InvalidModelError: the model cannot be found, or a file is broken.
+        InvalidConfigError: a setting cannot hold.
+        TypeError: an option is unknown.
+    """
+
+    DO_VALIDATE_OUTPUT: ClassVar[bool] = False
+    """Kept for callers that set it: every output is of its type."""
+    _executor: Sized
+
+    def __init__(
+        self, vllm_config: EngineConfig | None, log_stats: bool | None, options: Mapping[str, Any]
+    ) -> None:
+        parts = load_parts(read_engine_options(type(self).__name__, vllm_config, log_stats, options))
+        self._given = parts.given
+        self.args, self.model, self.requests = parts.args, parts.model, parts.requests
+        self.metrics = parts.metrics
+        self.renderer = Renderer(self.requests, self.get_tokenizer)
+        self.input_processor = InputProcessor(self.requests, self.renderer, lambda: self.max_model_len)
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest sequence in tokens, prompt and output together."""
+        return self._executor.max_model_len
+
+    @cached_property
+    def vllm_config(self) -> VllmConfig:
+        """The configuration, with the sizes that the engine found to fit."""
+        sizes = self._executor
+        return engine_config(
+            self._given,
+            local=self.args,
+            max_model_len=sizes.max_model_len,
+            num_gpu_blocks=sizes.num_blocks,
+        )
+
+    @property
+    def model_config(self) -> ModelConfig:
+        return self.vllm_config.model_config
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer as Transformers loads it."""
+        return self.get_tokenizer()
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer as Transformers loads it.
+
+        Raises:
+            InvalidConfigError: Transformers is not installed, or cannot load it, or `skip_tokenizer_init`.
+        """
+        if self.args.skip_tokenizer_init:
+            raise InvalidConfigError("skip_tokenizer_init is True; allowed with get_tokenizer: False")
+        return load_tokenizer(self.model.tokenizer_path)

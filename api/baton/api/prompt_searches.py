@@ -1,0 +1,45 @@
+"""Beam searches for the prompts of a call, at one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from baton.api.beam_search import BeamSearch, BeamSearchOutput, run_searches
+from baton.api.llm_engine import LLMEngine
+from baton.api.progress import UseTqdm, counted
+from baton.api.prompts import Prompt
+from baton.inputs import TokensPrompt
+from baton.outputs import RequestOutput
+from baton.sampling_params import BeamSearchParams, SamplingParams
+from baton_engine.models.registry import read_model_config
+
+
+def search_prompts(
+    engine: LLMEngine,
+    prompts: Sequence[Prompt],
+    params: BeamSearchParams,
+    generate: Callable[[list[TokensPrompt], SamplingParams], list[RequestOutput]],
+    *,
+    use_tqdm: UseTqdm,
+    concurrency_limit: int | None,
+) -> list[BeamSearchOutput]:
+    """Return the completions of each prompt; `concurrency_limit` prompts at a time, None for all.
+
+    Raises:
+        InvalidRequestError: a prompt or a parameter is out of range.
+        RequestError: a request failed, or the engine sleeps.
+    """
+    args = engine.args
+    end_ids = read_model_config(Path(args.model), overrides=args.hf_overrides or {}).eos_token_ids
+    searches = []
+    for prompt in prompts:
+        spec = engine.requests.build(prompt, None, max_model_len=engine.max_model_len).spec
+        tokens = TokensPrompt(prompt_token_ids=spec.prompt_token_ids, cache_salt=spec.cache_salt)
+        max_tokens = min(params.max_tokens, engine.max_model_len - len(spec.prompt_token_ids))
+        searches.append(BeamSearch(tokens, params, max_tokens=max_tokens, end_ids=end_ids))
+    at_once = concurrency_limit or max(len(searches), 1)
+    groups = [searches[start : start + at_once] for start in range(0, len(searches), at_once)]
+    for group in counted(groups, use_tqdm, "Searching"):
+        run_searches(group, params, generate)
+    return [search.output(engine.requests.tokenizer.decode) for search in searches]
