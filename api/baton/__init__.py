@@ -1,4 +1,7 @@
-"""The public face of Baton. Names are loaded when they are used: a router must not pay for torch."""
+"""The public face of Baton. Names are loaded when they are used: a router must not pay for torch.
+
+Names of vLLM's that are not here raise ImportError with the reason.
+"""
 
 import os
 from importlib import import_module
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
         StructuredOutputsParams,
     )
     from baton_core.requests.sampling_params import derived_seed
+    from baton_engine.models.registry import ModelRegistry
 
 __all__ = [
     "LLM",
@@ -35,6 +39,7 @@ __all__ = [
     "FlatLogprobs",
     "LLMEngine",
     "Logprob",
+    "ModelRegistry",
     "PromptType",
     "RepetitionDetectionParams",
     "RequestOutput",
@@ -62,9 +67,20 @@ _HOMES = {
         *("SamplingType", "StructuredOutputsParams"),
     ),
     "baton_core.requests.sampling_params": ("derived_seed",),
+    "baton_engine.models.registry": ("ModelRegistry",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_COMPUTING = ("LLM", "LLMEngine", "AsyncLLMEngine")
+_COMPUTING = ("LLM", "LLMEngine", "AsyncLLMEngine", "ModelRegistry")
+_NO_POOLING = "models that pool are not supported yet; generation has LLM.generate and LLM.chat"
+_REFUSED = {
+    **dict.fromkeys(("PoolingParams", "PoolingOutput", "PoolingRequestOutput"), _NO_POOLING),
+    **dict.fromkeys(("EmbeddingOutput", "EmbeddingRequestOutput"), _NO_POOLING),
+    **dict.fromkeys(("ClassificationOutput", "ClassificationRequestOutput"), _NO_POOLING),
+    **dict.fromkeys(("ScoringOutput", "ScoringRequestOutput"), _NO_POOLING),
+    "initialize_ray_cluster": "workers on several machines are started by baton prefill-worker and "
+    "decode-worker, and a model over several devices is not supported yet",
+}
+"""Names of vLLM's package that are not here, and why."""
 
 PASSIVE_OPENMP = ("OMP_WAIT_POLICY", "passive")
 """Read when torch is loaded: its idle threads sleep instead of spinning on cores that others need. Those of
@@ -72,6 +88,12 @@ the C++ kernels give way by themselves."""
 
 
 def __getattr__(name: str) -> Any:
+    if name in _REFUSED:
+        raise ImportError(f"baton.{name} is not supported: {_REFUSED[name]}", name=name)
+    if name == "__version__":
+        return _version()
+    if name == "__version_tuple__":
+        return tuple(int(part) if part.isdigit() else part for part in _version().split("."))
     if name not in _HOME_OF:
         raise AttributeError(f"module 'baton' has no attribute {name!r}")
     if name in _COMPUTING:
@@ -80,3 +102,9 @@ def __getattr__(name: str) -> Any:
         require_extras(f"baton.{name}", "router", "worker")
         os.environ.setdefault(*PASSIVE_OPENMP)
     return getattr(import_module(_HOME_OF[name]), name)
+
+
+def _version() -> str:
+    from importlib.metadata import version  # slow to load
+
+    return version("baton")

@@ -124,10 +124,12 @@ def _worker(args: argparse.Namespace) -> int:
     os.nice(args.niceness)
     with importing():
         from baton.config.worker_parts import worker_settings
+        from baton.processes.plugins import load_plugins
         from baton_core.sessions.worker_info import Role
         from baton_service.redis.redis_settings import RedisSettings
         from baton_worker.worker_process import run_worker
 
+    load_plugins()
     settings = worker_settings(
         EngineArgs.from_cli_args(args),
         num_workers=args.num_workers,

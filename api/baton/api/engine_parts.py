@@ -10,6 +10,7 @@ from baton.api.request_builder import RequestBuilder
 from baton.config.engine_args import EngineArgs
 from baton.config.engine_folders import with_local_folders
 from baton.config.ignored_engine_args import log_ignored
+from baton.processes.plugins import load_plugins
 from baton_core.requests.sampling_params import MAX_N
 from baton_router.output_parsing.registry import find_reasoning_parser
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
@@ -39,6 +40,7 @@ def load_parts(args: EngineArgs) -> EngineParts:
         InvalidConfigError: a setting cannot hold.
     """
     given = args
+    load_plugins()
     log_ignored(vars(given))
     args = with_local_folders(given)
     model = read_model(args)

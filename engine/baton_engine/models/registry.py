@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.config_fields import ConfigFields
@@ -49,7 +50,76 @@ FAMILIES: Final = (
         build=LearnedPositionsDecoder,
     ),
 )
-_FAMILY_OF: Final = {name: family for family in FAMILIES for name in family.architectures}
+_NATIVE: Final = {name: family for family in FAMILIES for name in family.architectures}
+_INTERFACE: Final = (
+    "a class with read_config(folder, fields, max_model_len) and, of its result, weights and kernels, "
+    "a Model of Baton's; vLLM's own layers and its vllm_config are not there"
+)
+
+
+class ModelRegistry:
+    """Models of code from elsewhere, by architecture, in this process; each process registers its own.
+
+    Such a class is a `Model` whose constructor takes what its static method `read_config` returned, the
+    weights and the kernels, as `Family` says.
+    """
+
+    _registered: ClassVar[dict[str, type | str]] = {}
+
+    @classmethod
+    def register_model(cls, model_arch: str, model_cls: type | str) -> None:
+        """Take a class, or `package.module:Class`, which is imported when such a model is read.
+
+        It comes before the code that there is for the architecture.
+
+        Raises:
+            InvalidConfigError: the class is none that the engine can run.
+        """
+        if isinstance(model_cls, str):
+            if not all(part for part in model_cls.partition(":")):
+                raise InvalidConfigError(
+                    f"model_cls is {model_cls!r}; allowed: a class, or package.module:Class"
+                )
+        else:
+            _require_interface(model_arch, model_cls)
+        cls._registered[model_arch] = model_cls
+
+    @classmethod
+    def get_supported_archs(cls) -> Set[str]:
+        """Architectures with native or registered code; most other decoders run through Transformers."""
+        return {**_NATIVE, **cls._registered}.keys()
+
+    @classmethod
+    def find(cls, architecture: str) -> Family | None:
+        """Return the code of an architecture; None where only Transformers may have some.
+
+        Raises:
+            InvalidConfigError: a class was registered that cannot be imported, or cannot be run.
+        """
+        found: Any = cls._registered.get(architecture)
+        if found is None:
+            return _NATIVE.get(architecture)
+        if isinstance(found, str):
+            module, _, name = found.partition(":")
+            try:
+                found = getattr(import_module(module), name)
+            except (ImportError, AttributeError) as error:
+                text = f"the model of {architecture} is {found!r} ({error})"
+                raise InvalidConfigError(f"{text}; allowed: a class that can be imported") from error
+        _require_interface(architecture, found)
+        return Family(architectures=(architecture,), read_config=found.read_config, build=found)
+
+    @classmethod
+    def is_registered(cls, architecture: str) -> bool:
+        """True if an architecture's code comes from elsewhere."""
+        return architecture in cls._registered
+
+
+def _require_interface(architecture: str, model: Any) -> None:
+    missing = [name for name in ("read_config", "forward", "logits") if not hasattr(model, name)]
+    if missing:
+        what = f"{model!r:.200} without {', '.join(missing)}"
+        raise InvalidConfigError(f"the model of {architecture} is {what}; allowed: {_INTERFACE}")
 
 
 def read_model_config(
@@ -66,13 +136,21 @@ def read_model_config(
     """
     fields = ConfigFields.from_file(folder / "config.json").updated(overrides)
     architecture = read_architecture(fields)
-    if architecture not in _FAMILY_OF:
-        return read_transformers_config(folder, fields, native=tuple(_FAMILY_OF), overrides=overrides)
-    return _FAMILY_OF[architecture].read_config(folder, fields, max_model_len)
+    family = ModelRegistry.find(architecture)
+    if family is None:
+        native = tuple(ModelRegistry.get_supported_archs())
+        return read_transformers_config(folder, fields, native=native, overrides=overrides)
+    config = family.read_config(folder, fields, max_model_len)
+    if config.architecture != architecture:
+        allowed = f"{architecture}, for whose model it was asked"
+        raise fields.refuse("the architecture of read_config's result", config.architecture, allowed)
+    return config
 
 
 def why_not_dense(config: ModelConfig) -> str:
     """Name a model that has more than dense layers of native code, and what it has; empty for others."""
+    if ModelRegistry.is_registered(config.architecture):
+        return f"{config.architecture}, a registered model"
     match config:
         case DecoderConfig(mixture=None) | LearnedPositionsConfig():
             return ""
@@ -96,4 +174,6 @@ def build_model(config: ModelConfig, weights: WeightReader, kernels: LayerKernel
         from baton_engine.models.transformers_model import TransformersModel
 
         return TransformersModel(config, weights, kernels)
-    return _FAMILY_OF[config.architecture].build(config, weights, kernels)
+    family = ModelRegistry.find(config.architecture)
+    assert family is not None, "its configuration was read"
+    return family.build(config, weights, kernels)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 import baton
+
+ROOT = Path(__file__).parents[3]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+PACKAGES = SETTINGS["importlinter"]["root_packages"]
 
 
 @pytest.mark.parametrize("name", baton.__all__)
@@ -17,8 +24,33 @@ def test_every_public_name_is_there(name: str) -> None:
 
 
 def test_another_name_is_none() -> None:
-    with pytest.raises(AttributeError, match="module 'baton' has no attribute 'PoolingParams'"):
-        baton.PoolingParams  # noqa: B018
+    with pytest.raises(AttributeError, match="module 'baton' has no attribute 'PoolingParms'"):
+        baton.PoolingParms  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("PoolingParams", "models that pool are not supported yet"),
+        ("ClassificationRequestOutput", "models that pool are not supported yet"),
+        ("initialize_ray_cluster", "a model over several devices is not supported yet"),
+    ],
+)
+def test_names_of_vllm_s_that_are_not_here_say_why(name: str, said: str) -> None:
+    with pytest.raises(ImportError, match=f"baton.{name} is not supported: .*{said}"):
+        exec(f"from baton import {name}")
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert baton.__version__ == version("baton")
+    assert ".".join(map(str, baton.__version_tuple__)) == baton.__version__
+    assert baton.__version_tuple__[0] == int(baton.__version__.split(".")[0])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_is_typed_and_says_so_in_a_wheel(package: str) -> None:
+    assert list(ROOT.glob(f"*/{package}/py.typed"))
+    assert "py.typed" in SETTINGS["setuptools"]["package-data"]["*"]
 
 
 def test_parameters_and_arguments_need_no_torch() -> None:
