@@ -13,7 +13,7 @@ from typing import Final
 from baton.commands.bench_arguments import BENCH_ACTIONS
 from baton.commands.client_arguments import add_actions
 from baton.commands.command_flags import COMMANDS
-from baton.commands.neutral_flags import ENGINE_FIXED
+from baton.commands.neutral_flags import ENGINE_FIXED, ENGINE_TAKEN
 from baton.commands.vllm_server_flags import OTHER_NAMES, SERVER_FIXED, SHORT_FLAGS, TAKEN
 from baton.config.flags import Flag
 
@@ -74,7 +74,10 @@ def vllm_parts() -> Iterator[str]:
     fixed = table(FIXED_HEAD, [(f"`{name}`", values, marked(reason)) for name, values, reason in rows])
     yield f"## Flags of vLLM with one value\n\n{text}\n\n{fixed}"
     text = "`baton serve` and `baton router` take these with any value, and name them in one line of the log."
-    taken = table(FIXED_HEAD[::2], [(f"`{name}`", marked(one.reason)) for name, one in sorted(TAKEN.items())])
+    taken = table(
+        FIXED_HEAD[::2],
+        [(f"`{name}`", marked(one.reason)) for name, one in sorted((ENGINE_TAKEN | TAKEN).items())],
+    )
     yield f"## Flags of vLLM that change nothing\n\n{text}\n\n{taken}"
     names = table(
         ("form", "flag"), [(f"`{form}`", f"`{flag}`") for form, flag in (SHORT_FLAGS | OTHER_NAMES).items()]

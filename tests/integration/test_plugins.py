@@ -16,7 +16,7 @@ from tests.models import make_model
 from tests.registered_model import ARCHITECTURE
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = """
+GENERATES = """
 import sys
 from baton import LLM, SamplingParams
 from tests.integration.tiny_llm import PROMPT
@@ -24,6 +24,14 @@ from tests.integration.tiny_llm import PROMPT
 with LLM(sys.argv[1], kv_cache_memory_bytes=4 << 20, **eval(sys.argv[2])) as llm:
     params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
     print(llm.generate(PROMPT, params, use_tqdm=False)[0].outputs[0].token_ids[0])
+"""
+LOADS = """
+from baton import ModelRegistry
+from baton.processes.plugins import load_plugins
+
+load_plugins()
+load_plugins()
+print("ShiftedForCausalLM" in ModelRegistry.get_supported_archs())
 """
 
 
@@ -49,10 +57,10 @@ def installed(folder: Path, group: str, value: str) -> None:
     (package / "entry_points.txt").write_text(f"[{group}]\nshifted = {value}\n")
 
 
-def run(model: Path, plugins: Path, options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(plugins: Path, program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(plugins), str(ROOT)])
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(model), options],
+        [sys.executable, "-c", program, *arguments],
         env={**os.environ, "PYTHONPATH": path, **environment},
         capture_output=True,
         text=True,
@@ -61,35 +69,41 @@ def run(model: Path, plugins: Path, options: str, **environment: str) -> subproc
     )
 
 
-@pytest.mark.parametrize(
-    ("group", "options"),
-    [
-        ("baton.plugins", "{}"),
-        ("vllm.general_plugins", "{}"),
-        ("baton.plugins", "{'prefill_workers': 1, 'decode_workers': 1}"),
-    ],
-)
+@pytest.mark.parametrize("options", ["{}", "{'prefill_workers': 1, 'decode_workers': 1}"])
 def test_a_model_of_a_plugin_runs_here_and_in_workers(
-    folder: Path, llama_token: int, tmp_path: Path, group: str, options: str
+    folder: Path, llama_token: int, tmp_path: Path, options: str
 ) -> None:
-    installed(tmp_path, group, "tests.registered_model:register")
-    done = run(folder, tmp_path, options)
+    installed(tmp_path, "baton.plugins", "tests.registered_model:register")
+    done = run(tmp_path, GENERATES, str(folder), options)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == llama_token + 1
 
 
-def test_plugins_are_chosen_by_name(folder: Path, llama_token: int, tmp_path: Path) -> None:
-    installed(tmp_path, "baton.plugins", "tests.registered_model:register")
-    done = run(folder, tmp_path, "{}", VLLM_PLUGINS="other")
-    assert "architectures is 'ShiftedForCausalLM'" in done.stderr
+@pytest.mark.parametrize("group", ["baton.plugins", "vllm.general_plugins"])
+@pytest.mark.parametrize(
+    ("chosen", "is_called"),
+    [({}, True), ({"VLLM_PLUGINS": "a,shifted"}, True), ({"VLLM_PLUGINS": ""}, False)],
+)
+def test_plugins_of_both_groups_are_called_unless_others_are_chosen(
+    tmp_path: Path, group: str, chosen: dict[str, str], is_called: bool
+) -> None:
+    installed(tmp_path, group, "tests.registered_model:register")
+    done = run(tmp_path, LOADS, **chosen)
+    assert done.stdout.strip() == str(is_called), done.stderr
 
 
-def test_a_plugin_of_baton_s_that_fails_is_named(folder: Path, llama_token: int, tmp_path: Path) -> None:
-    installed(tmp_path, "baton.plugins", "tests.nowhere:register")
-    done = run(folder, tmp_path, "{}")
+def test_plugins_of_another_vllm_are_not_called(tmp_path: Path) -> None:
+    installed(tmp_path, "vllm.general_plugins", "tests.registered_model:register")
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm/__init__.py").write_text("raise SystemExit('loaded')")
+    assert run(tmp_path, LOADS).stdout.strip() == "False"
+
+
+def test_a_plugin_that_fails_is_named(tmp_path: Path) -> None:
+    installed(tmp_path / "ours", "baton.plugins", "tests.nowhere:register")
+    done = run(tmp_path / "ours", LOADS)
     assert "plugin shifted (tests.nowhere:register) fails with ModuleNotFoundError" in done.stderr
-    other = tmp_path / "other"
-    installed(other, "vllm.general_plugins", "tests.nowhere:register")
-    done = run(folder, other, "{}")
+    installed(tmp_path / "theirs", "vllm.general_plugins", "tests.nowhere:register")
+    done = run(tmp_path / "theirs", LOADS)
     assert "plugin shifted (tests.nowhere:register) is left out" in done.stderr
-    assert "architectures is 'ShiftedForCausalLM'" in done.stderr
+    assert done.stdout.strip() == "False"

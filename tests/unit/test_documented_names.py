@@ -14,7 +14,7 @@ import pytest
 from baton.commands.bench_arguments import BENCH_ACTIONS
 from baton.commands.cli_arguments import COMMANDS
 from baton.commands.client_arguments import add_actions
-from baton.commands.neutral_flags import ENGINE_FIXED
+from baton.commands.neutral_flags import ENGINE_FIXED, ENGINE_TAKEN
 from baton.commands.vllm_server_flags import OTHER_NAMES, SERVER_FIXED, TAKEN
 
 ROOT: Final = Path(__file__).parents[2]
@@ -62,6 +62,7 @@ def flags() -> frozenset[str]:
     known += [flag.name for action in BENCH_ACTIONS for flag in action.flags]
     known += [
         *ENGINE_FIXED,
+        *ENGINE_TAKEN,
         *SERVER_FIXED,
         *TAKEN,
         *OTHER_NAMES,

@@ -1,4 +1,4 @@
-"""What `LLMEngine` and `AsyncLLMEngine` share: their arguments, the model's files, and the views of both."""
+"""Arguments, model files and views that `LLMEngine` and `AsyncLLMEngine` share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the constructors of engines take, in all forms that vLLM has had: it comes to one `EngineArgs`."""
+"""Options of the constructors of engines, in all forms that vLLM has had: they come to one `EngineArgs`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,9 @@ def with_local_folders(args: EngineArgs) -> EngineArgs:
         tokenizer = str(resolve(tokenizer, revision=args.tokenizer_revision, field="tokenizer"))
     overrides: Mapping[str, Any] | None = None
     if args.hf_config_path is not None:
-        overrides = _replacing(model, read_json_object(resolve(args.hf_config_path, field="hf_config_path") / "config.json"))
+        overrides = _replacing(
+            model, read_json_object(resolve(args.hf_config_path, field="hf_config_path") / "config.json")
+        )
     if callable(args.hf_overrides):
         overrides = _from_function(model, overrides or {}, args.hf_overrides)
     elif args.hf_overrides:

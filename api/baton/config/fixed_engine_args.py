@@ -229,9 +229,7 @@ FIXED: Final[Mapping[str, Fixed]] = {
 _WITHOUT_FLAG: Final = frozenset({"log_level", "_api_process_count", "_api_process_rank"})
 """Fields that no command has as a flag of vLLM's: `--log-level` is Baton's own."""
 FIELD_OF: Final = {
-    f"--{name.replace('_', '-')}": name
-    for name in (*FIXED, *IGNORED)
-    if name not in _WITHOUT_FLAG
+    f"--{name.replace('_', '-')}": name for name in (*FIXED, *IGNORED) if name not in _WITHOUT_FLAG
 }
 """Fields of both kinds by their flags."""
 

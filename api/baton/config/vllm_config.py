@@ -1,4 +1,4 @@
-"""What `EngineArgs` come to, under the names of vLLM's configuration classes: values to read, frozen.
+"""The values that `EngineArgs` come to, under the names of vLLM's configuration classes: to read, frozen.
 
 `EngineArgs.create_engine_config` makes them, and engines have them. It loads no torch.
 """
