@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from baton.api.llm import LLM
     from baton.api.llm_engine import LLMEngine
     from baton.config.engine_args import AsyncEngineArgs, EngineArgs
+    from baton.config.vllm_config import VllmConfig
     from baton.inputs import PromptType, TextPrompt, TokensPrompt
     from baton.logprobs import FlatLogprobs, Logprob
     from baton.outputs import CompletionOutput, RequestOutput, RequestStateStats
@@ -50,6 +51,7 @@ __all__ = [
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
+    "VllmConfig",
     "derived_seed",
 ]
 
@@ -57,6 +59,7 @@ _HOMES = {
     "baton.api.async_llm_engine": ("AsyncLLMEngine",),
     "baton.api.beam_search": ("BeamSearchOutput", "BeamSearchSequence"),
     "baton.config.engine_args": ("AsyncEngineArgs", "EngineArgs"),
+    "baton.config.vllm_config": ("VllmConfig",),
     "baton.api.llm": ("LLM",),
     "baton.api.llm_engine": ("LLMEngine",),
     "baton.inputs": ("PromptType", "TextPrompt", "TokensPrompt"),

@@ -197,6 +197,22 @@ def test_overrides_change_what_is_computed(folder: Path, llm: LLM) -> None:
         LLM(str(folder), hf_overrides=lambda config: None, **SIZES)
 
 
+def test_workers_and_their_router_override_and_make_up_alike(folder: Path) -> None:
+    given: dict[str, Any] = {
+        "load_format": "dummy",
+        "hf_overrides": {"max_position_embeddings": 256},
+        **SIZES,
+    }
+    answers = []
+    for workers in ({}, {"prefill_workers": 1, "decode_workers": 1, "split": "always"}):
+        with LLM(str(folder), **given, **workers) as llm:
+            assert llm.model_config.max_model_len == llm.llm_engine.max_model_len == 256
+            assert llm.llm_engine.vllm_config.cache_config.num_gpu_blocks
+            assert llm.get_world_size() == max(1, len(workers) - 1)
+            answers.append(llm.generate(PROMPT, greedy(5), use_tqdm=False)[0].outputs[0].token_ids)
+    assert answers[0] == answers[1]
+
+
 def test_a_configuration_may_come_from_another_folder(folder: Path, tmp_path: Path) -> None:
     config = json.loads((folder / "config.json").read_text()) | {"max_position_embeddings": 128}
     (tmp_path / "config.json").write_text(json.dumps(config))

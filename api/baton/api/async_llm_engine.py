@@ -249,6 +249,7 @@ class AsyncLLMEngine(ConfiguredEngine):
         return self._is_sleeping
 
     encode = Refused(NO_POOLING)
+    wait_for_requests_to_drain = Refused("sleep(0, mode='wait') waits for the open requests")
     add_request = Refused("generate takes a request and yields its outputs")
     add_lora, remove_lora, list_loras, pin_lora = (Refused(NO_ADAPTERS) for _ in range(4))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 from baton.api.beam_search import BeamSearchOutput
 from baton.api.conversations import ChatOptions, Messages, as_conversations
 from baton.api.llm_engine import LLMEngine
+from baton.api.llm_operations import LLMOperations
 from baton.api.metrics import Metric
 from baton.api.offline_requests import OfflineRequests, Params
 from baton.api.progress import UseTqdm
@@ -25,7 +26,7 @@ from baton_core.errors import BatonError, InvalidRequestError
 from baton_router.text.model_folder import read_chat_template
 
 
-class LLM:
+class LLM(LLMOperations):
     """A model to generate with.
 
     With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own, which
@@ -77,16 +78,6 @@ class LLM:
             return str(self.apply_model("builtins:repr")[0])
         except BatonError:
             return f"LLM(model={self._name!r}, max_model_len={self.llm_engine.max_model_len})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the workers; it cannot generate afterwards."""
-        self.llm_engine.close()
 
     # --- generation ---
 
@@ -301,93 +292,7 @@ class LLM:
         """Figures of all requests so far, under vLLM's names."""
         return self.llm_engine.get_metrics()
 
-    # --- what operators do ---
-
-    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """Forget every cached block; False, and nothing is done, while requests are open.
-
-        `reset_connector` has no effect: a transfer of KV blocks keeps none.
-
-        Raises:
-            InvalidRequestError: `reset_running_requests` while requests are open.
-        """
-        return self.llm_engine.reset_prefix_cache(reset_running_requests, reset_connector)
-
-    def reset_mm_cache(self) -> None:
-        """Do nothing: models of text alone are supported, so there is no cache of other inputs."""
-
-    def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Stop computing until `wake_up`.
-
-        Args:
-            level: 0 pauses; 1 gives up the KV cache, and on a GPU moves the weights to the host's memory; 2
-                gives up both.
-            mode: the fate of enqueued requests: `abort` ends them with the tokens they have, `wait` finishes
-                them first, `keep` resumes them after `wake_up`, which only level 0 allows.
-
-        Raises:
-            InvalidRequestError: level or mode is none of these, or they do not go together.
-        """
-        self.llm_engine.sleep(level, mode)
-
-    def wake_up(self, tags: Iterable[str] | None = None) -> None:
-        """Take back what `sleep` gave up: of `weights`, `kv_cache`, `scheduling` those named, or all.
-
-        Raises:
-            InvalidRequestError: a tag is none of these.
-        """
-        self.llm_engine.wake_up(tags)
-
-    @property
-    def is_sleeping(self) -> bool:
-        return self.llm_engine.is_sleeping()
-
-    def apply_model(self, func: Callable[..., Any] | str) -> list[Any]:
-        """Call a function with each worker's model, an `nn.Module`; returns the list of its results.
-
-        The module shows the tensors as Baton's kernels have them: Q, K and V in one, on a CPU mostly packed.
-
-        Args:
-            func: in process any function; else the name of one, `package.module:function`.
-
-        Raises:
-            InvalidRequestError: there is no such function, or it is none that another process can find.
-        """
-        return self.llm_engine.apply_model(func)
-
-    def collective_rpc(
-        self,
-        method: Callable[..., Any] | str,
-        timeout: float | None = None,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Call a method of each worker's `ModelRunner`, or a function with the runner as its first argument.
-
-        Args:
-            method: the method's name, or `package.module:function`; in process any function.
-            timeout: seconds that workers in other processes may take.
-
-        Raises:
-            InvalidRequestError: there is no such method or function.
-        """
-        return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
-
-    def start_profile(self, profile_prefix: str | None = None) -> None:
-        """Begin a trace with torch's profiler, into the folder of `profiler_config`.
-
-        Raises:
-            InvalidRequestError: no folder is set, or a trace has begun already.
-        """
-        self.llm_engine.start_profile(profile_prefix)
-
-    def stop_profile(self) -> None:
-        """End the trace and write it.
-
-        Raises:
-            InvalidRequestError: none has begun.
-        """
-        self.llm_engine.stop_profile()
+    # --- what there is not ---
 
     # --- updates of the weights ---
 
@@ -435,4 +340,3 @@ class LLM:
     # --- what there is not ---
 
     encode, embed, classify, score, reward = (Refused(NO_POOLING) for _ in range(5))
-    release_kv_cache_memory = Refused("sleep(level=1) gives the KV cache up and keeps the weights")

@@ -89,6 +89,7 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
         "auto",
         "kind of weight files to read; pt: torch's; dummy: none, random weights",
         choices=("auto", "safetensors", "pt", "dummy"),
+        reason="weights in other files are to be converted: model.save_pretrained(folder)",
     )
     hf_token: str | None = arg(
         str, None, "token for the Hugging Face Hub; default: the one of its own login", Part.LAUNCHER
@@ -117,7 +118,7 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
         None,
         "quantization of linear layers on a CPU: 8-bit weights and activations",
         choices=("int8",),
-        reason="weights that are stored quantized cannot be read yet",
+        reason="weights that are stored quantized, and other kinds, are not supported yet",
     )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(

@@ -200,11 +200,14 @@ _GROUPS: Final = (
         unset="show_hidden_metrics_for_version collect_detailed_traces custom_histogram_buckets",
         off=(
             "kv_cache_metrics cudagraph_metrics enable_layerwise_nvtx_tracing "
-            "enable_mfu_metrics enable_logging_iteration_details jit_monitor_verbose "
-            "enable_return_routed_experts return_sampling_mask enable_trace_replay"
+            "enable_mfu_metrics enable_logging_iteration_details jit_monitor_verbose"
         ),
         kv_cache_metrics_sample=0.01,
         jit_monitor_mode="warn",
+    ),
+    _group(
+        "outputs have tokens, texts and log-probabilities alone",
+        off="enable_return_routed_experts return_sampling_mask enable_trace_replay",
     ),
     _group("the launcher of baton serve numbers its processes", _api_process_count=1, _api_process_rank=0),
     _group("environment variables of vLLM's are not checked", off="fail_on_environ_validation"),

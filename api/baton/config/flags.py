@@ -181,7 +181,8 @@ class Flag:
         return is_over and value <= self.high and (self.kind is not float or math.isfinite(value))
 
     def _refusal(self, name: str, value: object) -> InvalidConfigError:
-        return InvalidConfigError(f"{name} is {shown(value)}; allowed: {self.allowed}")
+        reason = f" ({self.reason})" if self.reason else ""
+        return InvalidConfigError(f"{name} is {shown(value)}; allowed: {self.allowed}{reason}")
 
 
 def shown(value: object) -> str:

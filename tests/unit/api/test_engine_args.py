@@ -144,7 +144,10 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
         ({"max_model_len": "16x"}, "max_model_len is '16x'; allowed: an integer from 1"),
         ({"max_model_len": "0.3k"}, None),
         ({"max_model_len": "0.0001k"}, "max_model_len is '0.0001k'; allowed: an integer from 1"),
-        ({"load_format": "gguf"}, "load_format is 'gguf'; allowed: auto, safetensors, pt, dummy"),
+        (
+            {"load_format": "gguf"},
+            "load_format is 'gguf'; allowed: auto, safetensors, pt, dummy (weights in other",
+        ),
         ({"logprobs_mode": "none"}, "logprobs_mode is 'none'; allowed: raw_logprobs, "),
         ({"served_model_name": [""]}, "served_model_name is ''; allowed: 1 to 128 printable characters"),
         ({"logits_processors": 3}, "logits_processors is 3; allowed: a list of "),
