@@ -181,8 +181,7 @@ class Flag:
         return is_over and value <= self.high and (self.kind is not float or math.isfinite(value))
 
     def _refusal(self, name: str, value: object) -> InvalidConfigError:
-        reason = f" ({self.reason})" if self.reason else ""
-        return InvalidConfigError(f"{name} is {shown(value)}; allowed: {self.allowed}{reason}")
+        return InvalidConfigError(f"{name} is {shown(value)}; allowed: {self.allowed}")
 
 
 def shown(value: object) -> str:
