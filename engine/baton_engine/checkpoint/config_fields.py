@@ -64,11 +64,6 @@ class ConfigFields:
     def raw(self, key: str) -> Any:
         return self._values.get(key)
 
-    @property
-    def values(self) -> dict[str, Any]:
-        """All keys with their values."""
-        return dict(self._values)
-
     def updated(self, overrides: Mapping[str, Any]) -> ConfigFields:
         """Return the same object with further values, which come before its own."""
         return ConfigFields(self._source, {**self._values, **overrides})
