@@ -26,6 +26,8 @@ class KVCacheSettings:
 
     kv_cache_memory_bytes: int | None = None
     """Exact size; None takes a share of the free memory."""
+    num_gpu_blocks_override: int | None = None
+    """Exact number of blocks, whatever their size; it comes before `kv_cache_memory_bytes`."""
     memory_share: float = 0.9
     """Share of the free memory for weights and KV cache of all workers on this machine together; the rest is
     for what a step computes and for captured steps."""
@@ -37,7 +39,8 @@ class KVCacheSettings:
     """Token budget of a step: layers with a window keep a window and a chunk of a sequence."""
 
     def __post_init__(self) -> None:
-        for name in ("kv_cache_memory_bytes", "num_workers", "max_model_len", "max_num_batched_tokens"):
+        sizes = ("kv_cache_memory_bytes", "num_gpu_blocks_override", "num_workers", "max_model_len")
+        for name in (*sizes, "max_num_batched_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidConfigError(f"{name} is {value}; allowed: an integer of at least 1")
@@ -71,7 +74,7 @@ def plan_kv_cache(
         InvalidConfigError: not one block fits, or the sequence length that the operator asks for is beyond
             the model or the cache.
     """
-    kv_bytes = _kv_bytes(settings, memory)
+    kv_bytes = _kv_bytes(spec, settings, memory)
     num_blocks = kv_bytes // spec.block_bytes
     limit = max(max_position_embeddings, num_blocks * spec.block_size)
     capacity = spec.paging.max_tokens(num_blocks, settings.max_num_batched_tokens, limit)
@@ -84,8 +87,16 @@ def plan_kv_cache(
     return KVCachePlan(num_blocks=num_blocks, max_model_len=max_model_len)
 
 
-def _kv_bytes(settings: KVCacheSettings, memory: MemoryState) -> int:
+def _kv_bytes(spec: KVSpec, settings: KVCacheSettings, memory: MemoryState) -> int:
     left = max(0, memory.free_bytes - memory.weight_bytes)
+    if settings.num_gpu_blocks_override is not None:
+        most = left // spec.block_bytes
+        if settings.num_gpu_blocks_override > most:
+            raise InvalidConfigError(
+                f"num_gpu_blocks_override is {settings.num_gpu_blocks_override}; "
+                f"allowed: at most {most}, for which the weights leave room"
+            )
+        return settings.num_gpu_blocks_override * spec.block_bytes
     if settings.kv_cache_memory_bytes is not None:
         if settings.kv_cache_memory_bytes > left:
             raise InvalidConfigError(

@@ -180,6 +180,9 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
     kv_cache_memory_bytes: int | None = arg(
         int, None, "size of each worker's KV cache", low=1, high=2**50, suffixes=BYTES
     )
+    num_gpu_blocks_override: int | None = arg(
+        int, None, "blocks of each worker's KV cache, in the place of a size", low=1, high=_MAX_INT
+    )
     gpu_memory_utilization: float = arg(
         float, 0.9, "share of the free memory for all workers together", low=0, high=1, is_low_open=True
     )

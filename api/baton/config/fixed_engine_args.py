@@ -146,10 +146,6 @@ _GROUPS: Final = (
         worker_cls="auto",
     ),
     _group(
-        "the size of the KV cache is said by kv_cache_memory_bytes or gpu_memory_utilization",
-        unset="num_gpu_blocks_override",
-    ),
-    _group(
         "weights and KV cache stay on their device",
         unset="cpu_offload_params offload_params kv_offloading_size",
         cpu_offload_gb=0,

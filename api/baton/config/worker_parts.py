@@ -31,6 +31,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
     """
     kv_cache = KVCacheSettings(
         kv_cache_memory_bytes=args.kv_cache_memory_bytes or _cpu_kv_cache_bytes(args.device),
+        num_gpu_blocks_override=args.num_gpu_blocks_override,
         memory_share=args.gpu_memory_utilization,
         num_workers=num_workers,
         max_model_len=args.max_model_len,

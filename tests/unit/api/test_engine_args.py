@@ -49,6 +49,7 @@ GIVEN: dict[str, Any] = {
     "max_long_partial_prefills": 2,
     "long_prefill_token_threshold": 64,
     "kv_cache_memory_bytes": 2**20,
+    "num_gpu_blocks_override": 64,
     "gpu_memory_utilization": 0.5,
     "kv_transport": "tcp",
     "cpu_kernels": "plain",

@@ -45,6 +45,12 @@ def test_an_exact_size_beyond_what_is_free_is_refused() -> None:
         plan(9000, 2000, kv_cache_memory_bytes=8000)
 
 
+def test_an_exact_number_of_blocks_comes_before_an_exact_size() -> None:
+    assert plan(GIB, num_gpu_blocks_override=7, kv_cache_memory_bytes=10 * BLOCK_BYTES).num_blocks == 7
+    with pytest.raises(InvalidConfigError, match="num_gpu_blocks_override is 8; allowed: at most 7, for"):
+        plan(9 * BLOCK_BYTES, 2 * BLOCK_BYTES - 1, num_gpu_blocks_override=8)
+
+
 def test_less_than_one_block_is_refused() -> None:
     with pytest.raises(InvalidConfigError, match="kv_cache_memory_bytes is 90; allowed: at least 4096"):
         plan(100)
