@@ -268,13 +268,14 @@ def test_serve_refuses_such_flags_by_name_too() -> None:
     for flag, said in (
         ("--tensor-parallel-size=2", "--tensor-parallel-size is 2; allowed: 1 (one device"),
         ("--enable-lora", "--enable-lora is True; allowed: False (adapters"),
-        ("--skip-tokenizer-init", "--skip-tokenizer-init is True; allowed: False (a server takes"),
         ("--quantization=awq", "--quantization is 'awq'; allowed: int8"),
     ):
         for command in ("serve", "mixed-worker"):
             with pytest.raises(InvalidConfigError) as raised:
                 parse([command, flag])
             assert str(raised.value).startswith(said)
+    with pytest.raises(InvalidConfigError, match=r"--skip-tokenizer-init is True; allowed: False \(a server"):
+        parse(["serve", "--skip-tokenizer-init"])
 
 
 def test_arguments_can_be_changed_one_by_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from baton.cli import main
 from baton.commands.cli_arguments import parse, router_flags, settle
-from baton.commands.neutral_flags import ENGINE_FIXED
+from baton.commands.neutral_flags import ENGINE_FIXED, ENGINE_TAKEN
 from baton.commands.spelling import written_out
 from baton.commands.vllm_server_flags import (
     OTHER_NAMES,
@@ -65,6 +65,9 @@ def test_a_short_form_is_the_flag_with_one_value(short: str) -> None:
     if flag == "--quantization":
         assert parse(["serve", short, "int8"]).quantization == "int8"
         return
+    if flag in ENGINE_TAKEN:
+        assert taken(short, "unheard-of") == (flag,)
+        return
     fixed = {**ENGINE_FIXED, **SERVER_FIXED}[flag]
     with pytest.raises(InvalidConfigError, match=rf"^{flag} is .*; allowed: "):
         parse(["serve", f"{short}=unheard-of"])
@@ -74,10 +77,14 @@ def test_a_short_form_is_the_flag_with_one_value(short: str) -> None:
 
 def test_an_option_of_optimization_is_read_in_every_form() -> None:
     for form in (["-O3"], ["-O", "3"], ["-O=3"]):
-        with pytest.raises(InvalidConfigError, match=r"^--optimization-level is 3; allowed"):
-            parse(["serve", *form])
-    with pytest.raises(InvalidConfigError, match=r"^--compilation-config is {'mode': 3}; allowed"):
-        parse(["serve", "-O.mode", "3"])
+        assert taken(*form) == ("--optimization-level",)
+    assert taken("-O.mode", "3") == ("--compilation-config",)
+
+
+def test_a_switch_without_effect_takes_no_value() -> None:
+    args = parse(["serve", "--trust-remote-code", "--no-enable-chunked-prefill", "org/m"])
+    assert args.neutral_flags == ("--trust-remote-code", "--enable-chunked-prefill")
+    assert args.model == "org/m"
 
 
 def test_dotted_keys_make_one_json_object() -> None:
