@@ -90,6 +90,5 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
         Tokenizer(model),
         limits,
         seed=args.seed,
-        has_priorities=args.scheduling_policy == "priority",
         takes_text=not args.skip_tokenizer_init,
     )

@@ -61,8 +61,7 @@ class Counter:
 class RequestBuilder:
     """Reads the requests of one model. Its seeds follow from `seed` and the order of the calls.
 
-    Without `has_priorities` the priorities of requests count for nothing; without `takes_text` prompts are
-    token ids, and outputs have no text.
+    Without `takes_text` prompts are token ids, and outputs have no text.
     """
 
     def __init__(
@@ -72,14 +71,12 @@ class RequestBuilder:
         limits: RequestLimits,
         *,
         seed: int,
-        has_priorities: bool = True,
         takes_text: bool = True,
     ) -> None:
         self.tokenizer = tokenizer
         self._defaults = model.sampling_defaults
         self._reader = PromptReader((), model, tokenizer, limits)
         self._random = Random(seed)
-        self._has_priorities = has_priorities
         self._takes_text = takes_text
         self.counter = Counter()
         self._new_texts = partial(TokenTexts, cache(self._decode_token), tokenizer.token_bytes)
@@ -118,7 +115,7 @@ class RequestBuilder:
             sampling=self._given(self.default_params if params is None else params),
             request_id=options.request_id or self._next_id(),
             cache_salt=cache_salt,
-            priority=options.priority if self._has_priorities else 0,
+            priority=options.priority,
             **tokenization,
         )
         spec = bounded(self._reader.read(request, max_model_len=max_model_len), max_model_len)
