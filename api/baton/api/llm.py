@@ -292,8 +292,6 @@ class LLM(LLMOperations):
         """Figures of all requests so far, under vLLM's names."""
         return self.llm_engine.get_metrics()
 
-    # --- what there is not ---
-
     # --- updates of the weights ---
 
     def init_weight_transfer_engine(self, request: object) -> None:
