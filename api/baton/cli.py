@@ -51,7 +51,7 @@ _QUIET_GRPC: Final = ("GRPC_VERBOSITY", "NONE")
 
 
 def main(argv: Sequence[str] | None = None, *, defaults: Mapping[str, Any] | None = None) -> int:
-    """Run one command, with other defaults than its own by field; returns its exit code (2: a setting is wrong)."""
+    """Run one command, with these defaults of its fields; returns its exit code (2: a setting is wrong)."""
     with exit_without_reader():
         return _run(argv, defaults or {})
 

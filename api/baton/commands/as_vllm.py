@@ -33,7 +33,7 @@ def as_vllm(args: argparse.Namespace) -> NoReturn:
     }
     program = args.words[0]
     try:
-        os.execvpe(program, args.words, environment)  # noqa: S606 (the user's own command)
+        os.execvpe(program, args.words, environment)
     except OSError as error:
         raise InvalidConfigError(
             f"COMMAND is {program!r}, which cannot be run ({error.strerror}); allowed: a program on PATH, "

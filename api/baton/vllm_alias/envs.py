@@ -1,4 +1,4 @@
-"""`vllm.envs`: the variables of vLLM that its documents name, read from the environment when they are asked for."""
+"""`vllm.envs`: variables that vLLM documents, read from the environment when they are asked for."""
 
 from __future__ import annotations
 

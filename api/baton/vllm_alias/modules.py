@@ -54,7 +54,8 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.renderers.hf": {_TOKENIZERS: "resolve_chat_template"},
     "vllm.sampling_params": {
         "baton": (
-            "BeamSearchParams RepetitionDetectionParams RequestOutputKind SamplingParams StructuredOutputsParams"
+            "BeamSearchParams RepetitionDetectionParams RequestOutputKind SamplingParams "
+            "StructuredOutputsParams"
         )
     },
     "vllm.sequence": _LOGPROBS,

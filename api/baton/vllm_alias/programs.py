@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
 
 def defaults_of(argv: Sequence[str]) -> dict[str, Any]:
     """Return values that flags of the command have here where they are left out."""
-    if argv[:1] != ["serve"]:
+    if "serve" not in argv[:1]:
         return {}
     given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in argv}
     return _SERVE_DEFAULTS if given & _ONE_ENGINE.keys() else _SERVE_DEFAULTS | _ONE_ENGINE
