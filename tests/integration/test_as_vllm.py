@@ -156,9 +156,10 @@ def test_the_program_vllm_is_on_the_path_of_all_children() -> None:
 
 
 def test_a_module_that_is_no_program_is_not_run() -> None:
-    done = as_vllm("python", "-m", "vllm.config")
+    done = as_vllm("python", "-m", "vllm.entrypoints.api_server", "--model", "m")
     assert done.returncode == 1
-    assert "vllm.config.__main__ is not in Baton" in done.stderr
+    assert "vllm.entrypoints.api_server.__main__ is not in Baton: vLLM's own releases" in done.stderr
+    assert "run vllm serve MODEL and POST to /v1/completions" in done.stderr
 
 
 def test_variables_that_were_set_stay_behind_those_of_the_alias(tmp_path: Path) -> None:

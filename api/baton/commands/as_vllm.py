@@ -25,11 +25,12 @@ def as_vllm(args: argparse.Namespace) -> NoReturn:
     if not args.words:
         raise InvalidConfigError("COMMAND is left out; allowed: a program on PATH, such as python or vllm")
     python = Path(sys.executable)
+    given = dict(os.environ)
     environment = {
-        **os.environ,
+        **given,
         PYTHON_VARIABLE: str(python),
-        "PYTHONPATH": _before(str(_ALIAS / "python"), os.environ.get("PYTHONPATH")),
-        "PATH": _before(f"{_ALIAS / 'bin'}{os.pathsep}{python.parent}", os.environ.get("PATH", os.defpath)),
+        "PYTHONPATH": _before(str(_ALIAS / "python"), given.get("PYTHONPATH", "")),
+        "PATH": _before(f"{_ALIAS / 'bin'}{os.pathsep}{python.parent}", given.get("PATH", os.defpath)),
     }
     program = args.words[0]
     try:
@@ -41,5 +42,5 @@ def as_vllm(args: argparse.Namespace) -> NoReturn:
         ) from error
 
 
-def _before(first: str, others: str | None) -> str:
+def _before(first: str, others: str) -> str:
     return f"{first}{os.pathsep}{others}" if others else first

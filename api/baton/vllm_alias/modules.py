@@ -80,7 +80,6 @@ MODULES: Final[dict[str, dict[str, str]]] = {
 PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
     "vllm": (),
     "vllm.collect_env": ("collect-env",),
-    "vllm.entrypoints.api_server": ("serve",),
     "vllm.entrypoints.cli.main": (),
     "vllm.entrypoints.openai.api_server": ("serve",),
     "vllm.entrypoints.openai.run_batch": ("run-batch",),
@@ -109,9 +108,12 @@ _REASONS: Final[dict[str, str]] = {
     "run `vllm bench serve`, `vllm bench latency` or `vllm bench throughput`": "vllm.benchmarks",
     "call LLM.start_profile and LLM.stop_profile": "vllm.profiler",
     "call LLM.sleep and LLM.wake_up, which free memory and take it again": "vllm.device_allocator",
-    "give --otlp-traces-endpoint": "vllm.tracing",
+    "spans are sent where --otlp-traces-endpoint says": "vllm.tracing",
     "run it: vllm collect-env": "vllm.collect_env",
-    "run it: vllm serve MODEL": "vllm.entrypoints.api_server vllm.entrypoints.openai.api_server",
+    "run it: vllm serve MODEL": "vllm.entrypoints.openai.api_server",
+    "vLLM's own releases have given up POST /generate; run vllm serve MODEL and POST to /v1/completions": (
+        "vllm.entrypoints.api_server"
+    ),
     "it is internal to vLLM; docs/as_vllm.md lists the names that Baton has": (
         "vllm vllm.entrypoints.cli.main vllm.env_override vllm.logging_utils vllm.logits_process vllm.plugins"
     ),
