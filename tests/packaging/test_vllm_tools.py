@@ -57,7 +57,7 @@ WORDS: Final = {
     "output_type": "generate_until",
     "doc_to_text": "{{question}}",
     "doc_to_target": "{{continued}}",
-    "generation_kwargs": {"until": ["\n\n"], "max_gen_toks": NUM_TOKENS},
+    "generation_kwargs": {"until": ["\n\n"], "max_gen_toks": NUM_TOKENS, "do_sample": False},
     "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
 }
 """Tasks of lm_eval, whose files are YAML and so may be JSON."""
