@@ -26,11 +26,19 @@ MODULES: Final[dict[str, dict[str, str]]] = {
         _STAND_INS: "__version__ __version_tuple__",
     },
     "vllm.beam_search": {"baton": "BeamSearchOutput BeamSearchSequence"},
-    "vllm.config": {"baton": "VllmConfig"},
+    "vllm.config": {
+        "baton.config.vllm_config": (
+            "CacheConfig DeviceConfig LoadConfig ModelConfig ObservabilityConfig ParallelConfig "
+            "SchedulerConfig StructuredOutputsConfig VllmConfig"
+        )
+    },
     "vllm.distributed": _PARALLEL_STATE,
     "vllm.distributed.parallel_state": _PARALLEL_STATE,
     "vllm.engine": {},
-    "vllm.engine.arg_utils": {"baton": "AsyncEngineArgs EngineArgs"},
+    "vllm.engine.arg_utils": {
+        "baton": "AsyncEngineArgs EngineArgs",
+        "baton.engine.arg_utils": "human_readable_int human_readable_int_or_auto",
+    },
     "vllm.engine.async_llm_engine": {"baton": "AsyncLLMEngine"},
     "vllm.engine.llm_engine": {"baton": "LLMEngine"},
     "vllm.entrypoints": {},
@@ -42,6 +50,7 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.exceptions": {"baton_core.errors": "VLLMError=BatonError VLLMValidationError=InvalidRequestError"},
     "vllm.inputs": {"baton": "PromptType TextPrompt TokensPrompt"},
     "vllm.logger": {_STAND_INS: "init_logger"},
+    "vllm.logits_process": {"collections.abc": "LogitsProcessor=Callable"},
     "vllm.logprobs": _LOGPROBS,
     "vllm.lora": {},
     "vllm.lora.request": {_STAND_INS: "LoRARequest"},
@@ -50,11 +59,12 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.model_executor.models.registry": _MODEL_REGISTRY,
     "vllm.outputs": {"baton": "CompletionOutput RequestOutput"},
     "vllm.platforms": {_STAND_INS: "current_platform"},
+    "vllm.plugins": {"baton.processes.plugins": "load_general_plugins=load_plugins"},
     "vllm.renderers": {},
     "vllm.renderers.hf": {_TOKENIZERS: "resolve_chat_template"},
     "vllm.sampling_params": {
         "baton": (
-            "BeamSearchParams RepetitionDetectionParams RequestOutputKind SamplingParams "
+            "BeamSearchParams RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType "
             "StructuredOutputsParams"
         )
     },
@@ -73,6 +83,11 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.v1.engine.llm_engine": {"baton": "LLMEngine"},
     "vllm.v1.metrics": {},
     "vllm.v1.metrics.reader": {"baton.api.metrics": "Counter Gauge Histogram Metric Vector"},
+    "vllm.v1.metrics.stats": {"baton": "RequestStateStats"},
+    "vllm.v1.sample": {},
+    "vllm.v1.sample.logits_processor": {
+        "baton.logits_processors": "AdapterLogitsProcessor BatchUpdate LogitsProcessor MoveDirectionality"
+    },
     "vllm.version": {_STAND_INS: "__version__ __version_tuple__"},
 }
 """Modules, and for each home in Baton the names that it gives them; `theirs=ours` where the names differ."""
@@ -109,13 +124,16 @@ _REASONS: Final[dict[str, str]] = {
     "call LLM.start_profile and LLM.stop_profile": "vllm.profiler",
     "call LLM.sleep and LLM.wake_up, which free memory and take it again": "vllm.device_allocator",
     "spans are sent where --otlp-traces-endpoint says": "vllm.tracing",
+    "it is internal to vLLM's parser; EngineArgs.add_cli_args adds all flags to one of yours": (
+        "vllm.engine.arg_utils"
+    ),
     "run it: vllm collect-env": "vllm.collect_env",
     "run it: vllm serve MODEL": "vllm.entrypoints.openai.api_server",
     "vLLM's own releases have given up POST /generate; run vllm serve MODEL and POST to /v1/completions": (
         "vllm.entrypoints.api_server"
     ),
     "it is internal to vLLM; docs/as_vllm.md lists the names that Baton has": (
-        "vllm vllm.entrypoints.cli.main vllm.env_override vllm.logging_utils vllm.logits_process vllm.plugins"
+        "vllm vllm.entrypoints.cli.main vllm.env_override vllm.logging_utils"
     ),
 }
 REASON_OF: Final = {module: reason for reason, modules in _REASONS.items() for module in modules.split()}
