@@ -130,17 +130,26 @@ def test_guidellm_measures_a_server(tools: Installed, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "baton", "as-vllm", "vllm", "serve")
     flags = ("--served-model-name", "docs", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES))
     with serving(tmp_path / "server", *flags, command=command) as cluster:
-        target = f"http://127.0.0.1:{cluster.http_address.rpartition(':')[2]}"
-        report = tmp_path / "report.json"
-        asked = {
-            "backend": f"kind=openai_http,target={target},model=docs",
-            "tokenizer": f"kind=hf_auto,model={BUNDLED_MODEL}",
-            "data": "kind=synthetic_text,prompt_tokens=16,output_tokens=8",
-            "profile": "kind=synchronous",
-            "constraint": "kind=max_requests,count=3",
-            "output": f"kind=json,path={report}",
-        }
-        flags_of_it = [word for name, value in asked.items() for word in (f"--{name}", value)]
-        as_vllm(tools, "guidellm", "run", *flags_of_it, "--disable-console-interactive")
-    (benchmark,) = json.loads(report.read_text())["benchmarks"]
-    assert benchmark["metrics"]["request_totals"]["successful"] == 3
+        port = cluster.http_address.rpartition(":")[2]
+        backend = f"kind=openai_http,target=http://127.0.0.1:{port},model=docs"
+        assert num_measured(tools, backend, tmp_path) == 3
+
+
+def test_guidellm_measures_an_engine(tools: Installed, tmp_path: Path) -> None:
+    assert num_measured(tools, f"kind=vllm_python,model={BUNDLED_MODEL}", tmp_path) == 3
+
+
+def num_measured(tools: Installed, backend: str, folder: Path) -> int:
+    """Return the number of requests that succeed."""
+    asked = {
+        "backend": backend,
+        "tokenizer": f"kind=hf_auto,model={BUNDLED_MODEL}",
+        "data": "kind=synthetic_text,prompt_tokens=16,output_tokens=8",
+        "profile": "kind=synchronous",
+        "constraint": "kind=max_requests,count=3",
+        "output": f"kind=json,path={folder / 'report.json'}",
+    }
+    flags = [word for name, value in asked.items() for word in (f"--{name}", value)]
+    as_vllm(tools, "guidellm", "run", *flags, "--disable-console-interactive")
+    (benchmark,) = json.loads((folder / "report.json").read_text())["benchmarks"]
+    return int(benchmark["metrics"]["request_totals"]["successful"])
