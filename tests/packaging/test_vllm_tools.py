@@ -95,7 +95,11 @@ def as_vllm(tools: Installed, *command: str) -> str:
     "more",
     [
         ("dtype=float32", "--batch_size", "auto"),
-        ("dtype=float32,tensor_parallel_size=1,add_bos_token=True,max_model_len=512", "--batch_size", "2"),
+        (
+            "dtype=float32,tensor_parallel_size=1,gpu_memory_utilization=0.5,max_model_len=512",
+            "--batch_size",
+            "2",
+        ),
     ],
     ids=["auto", "options"],
 )
