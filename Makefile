@@ -22,8 +22,8 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Compile each Python file once, not in every process that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick unit suite computing running check source kernels wheel-check tools-check soak stubs reference docs clean \
-	programs
+.PHONY: demo test quick unit suite computing running check source kernels wheel-check soak stubs reference docs clean \
+	programs tools-check
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)-demo

@@ -71,7 +71,8 @@ def _run(argv: Sequence[str] | None, defaults: Mapping[str, Any]) -> int:
         name_process(args.command)
         raise_descriptor_limit()
         check_extras(args)
-        os.environ.setdefault(*_QUIET_GRPC)
+        if args.command != "as-vllm":  # whose command has an environment of its own
+            os.environ.setdefault(*_QUIET_GRPC)
         return _COMMANDS[args.command](args)
     except BatonError as error:
         text = arguments.as_flags(str(error))

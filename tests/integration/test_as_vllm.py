@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -160,6 +161,12 @@ def test_a_module_that_is_no_program_is_not_run() -> None:
     assert done.returncode == 1
     assert "vllm.entrypoints.api_server.__main__ is not in Baton: vLLM's own releases" in done.stderr
     assert "run vllm serve MODEL and POST to /v1/completions" in done.stderr
+
+
+def test_the_command_gets_three_variables_and_no_more() -> None:
+    shown = as_vllm("python", "-c", "import json, os; print(json.dumps(dict(os.environ)))").stdout
+    changed = {name for name, value in json.loads(shown).items() if os.environ.get(name) != value}
+    assert changed == {"BATON_PYTHON", "PATH", "PYTHONPATH"}
 
 
 def test_variables_that_were_set_stay_behind_those_of_the_alias(tmp_path: Path) -> None:
