@@ -156,6 +156,15 @@ def test_the_program_vllm_is_on_the_path_of_all_children() -> None:
         assert "usage: baton serve" in as_vllm(*command, "--help").stdout
 
 
+@pytest.mark.parametrize(
+    "command", [("vllm", "run-batch"), ("python", "-m", "vllm.entrypoints.openai.run_batch")], ids=" ".join
+)
+def test_commands_that_only_vllm_has_are_refused(command: tuple[str, ...]) -> None:
+    done = as_vllm(*command, "-i", "in.jsonl", "-o", "out.jsonl", "--model", "m")
+    assert done.returncode == 2
+    assert done.stderr.startswith("baton: baton has no command run-batch: ")
+
+
 def test_a_module_that_is_no_program_is_not_run() -> None:
     done = as_vllm("python", "-m", "vllm.entrypoints.api_server", "--model", "m")
     assert done.returncode == 1
