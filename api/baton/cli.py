@@ -173,6 +173,7 @@ def _router(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         uds=args.uds or "",
+        grpc_host=args.grpc_host,
         grpc_port=args.grpc_port,
         redis=RedisSettings(url=args.redis, namespace=args.redis_namespace),
         advertise_host=args.advertise_host,

@@ -83,14 +83,15 @@ def run(*command: str) -> str:
     return done.stdout
 
 
-def test_vllm_serve_has_one_engine_at_all_interfaces(server: Cluster, llm: LLM) -> None:
+def test_vllm_serve_has_one_engine_and_http_at_all_interfaces(server: Cluster, llm: LLM) -> None:
     assert server.http_address.startswith("0.0.0.0:")
+    assert server.address.startswith("127.0.0.1:")
     assert [worker.role for worker in server.info().workers] == ["mixed"]
     assert completion(server, "docs") == expected_text(llm)
 
 
 def test_vllm_complete_and_bench_serve_ask_a_server(server: Cluster, llm: LLM) -> None:
-    at = ("--address", reachable(server.address))
+    at = ("--address", server.address)
     told = run("vllm", "complete", PROMPT, "--temperature", "0", "--max-tokens", "12", *at)
     assert expected_text(llm) in told
     sizes = ("--random-input-len", "8", "--random-output-len", "4", "--num-prompts", "2")

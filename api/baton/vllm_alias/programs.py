@@ -7,14 +7,18 @@ from typing import Any, Final
 
 from baton.cli import main as run
 
-_SERVE_DEFAULTS: Final[dict[str, Any]] = {"host": "0.0.0.0", "grpc_port": 0}  # noqa: S104 (as vLLM)
+_SERVE_DEFAULTS: Final[dict[str, Any]] = {
+    "host": "0.0.0.0",  # noqa: S104 (as vLLM)
+    "grpc_host": "127.0.0.1",  # who reaches this port may register a worker
+    "grpc_port": 0,
+}
 _ONE_ENGINE: Final[dict[str, Any]] = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one command; returns its exit code.
 
-    `serve` listens on all interfaces and has one engine, unless flags say otherwise.
+    `serve` has HTTP on all interfaces and one engine, unless flags say otherwise.
     """
     return run(argv, defaults=defaults_of(argv))
 

@@ -12,7 +12,7 @@ from baton.vllm_alias.programs import defaults_of
 
 PAGE = Path(__file__).parents[3] / "docs/as_vllm.md"
 ONE_ENGINE = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
-EVERYWHERE = {"host": "0.0.0.0", "grpc_port": 0}
+EVERYWHERE = {"host": "0.0.0.0", "grpc_host": "127.0.0.1", "grpc_port": 0}
 
 
 def fields_of(*argv: str) -> dict[str, object]:
@@ -30,8 +30,9 @@ def test_a_number_of_workers_brings_the_ordinary_numbers_of_the_others() -> None
 
 
 def test_flags_come_before_the_defaults() -> None:
-    said = fields_of("serve", "--host", "127.0.0.1", "--grpc-port", "8100")
-    assert said == {**ONE_ENGINE, "host": "127.0.0.1", "grpc_port": 8100}
+    addresses = ("--host", "127.0.0.1", "--grpc-host", "0.0.0.0", "--grpc-port", "8100")
+    said = fields_of("serve", *addresses)
+    assert said == {**ONE_ENGINE, "host": "127.0.0.1", "grpc_host": "0.0.0.0", "grpc_port": 8100}
 
 
 def test_other_commands_keep_their_defaults() -> None:
