@@ -48,6 +48,31 @@ if __name__ == "__main__":
     from vllm.utils.argparse_utils import FlexibleArgumentParser
     main(EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args())
 """
+PROCESSOR = """
+from vllm import LLM, SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
+
+class OneToken(LogitsProcessor):
+    def __init__(self, vllm_config, device, is_pin_memory):
+        self.tokens = {{}}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        for index, params, _, _ in batch_update.added if batch_update else ():
+            self.tokens[index] = params.extra_args["token"]
+
+    def apply(self, logits):
+        for index, token in self.tokens.items():
+            logits[index] = float("-inf")
+            logits[index, token] = 0.0
+        return logits
+
+llm = LLM({model!r}, logits_processors=[OneToken])
+output = llm.generate("The os module", SamplingParams(max_tokens=3, extra_args={{"token": 65}}))[0]
+print(list(output.outputs[0].token_ids))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -121,3 +146,8 @@ def test_the_engine_example_steps(tmp_path: Path, llm: LLM) -> None:
     (tmp_path / "engine.py").write_text(ENGINE)
     told = run("python", str(tmp_path / "engine.py"), "--model", BUNDLED_MODEL, "--dtype", "float32")
     assert told == expected_text(llm) + "\n"
+
+
+def test_the_example_of_a_logits_processor_chooses_tokens(tmp_path: Path) -> None:
+    (tmp_path / "processor.py").write_text(PROCESSOR.format(model=BUNDLED_MODEL))
+    assert run("python", str(tmp_path / "processor.py")) == "[65, 65, 65]\n"
