@@ -2,6 +2,7 @@
 # make test    install into .venv, run every check and the whole test suite (alone: make check, make suite)
 # make quick   style, types, import contracts and the unit tests that take no time: under a minute on two cores
 # make wheel-check  build a wheel and serve with it on Python 3.11, 3.12 and 3.13, those that are installed
+# make tools-check  run tools that are written for vLLM through baton as-vllm, in an environment of their own
 # make soak    run simulated clusters with faults until one fails; SOAK=--first=N begins elsewhere
 # make stubs   generate the protobuf stubs again; make reference: the page of flags
 # make docs    build the documentation into site/, with an environment of its own in .venv-docs
@@ -22,7 +23,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test quick unit suite computing running check source kernels wheel-check soak stubs reference docs clean \
-	programs
+	programs tools-check
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)-demo
@@ -73,6 +74,9 @@ kernels: $(INSTALLED)-dev
 
 wheel-check: $(INSTALLED)-dev
 	@BATON_WHEEL_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging
+
+tools-check: $(INSTALLED)-dev
+	@BATON_TOOLS_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging/test_vllm_tools.py
 
 soak: $(INSTALLED)-dev
 	@$(BIN)/baton simulate --seeds 0 $(SOAK)

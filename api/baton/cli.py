@@ -10,10 +10,10 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from baton import PASSIVE_OPENMP
 from baton.commands import cli_arguments as arguments
@@ -50,15 +50,15 @@ _QUIET_GRPC: Final = ("GRPC_VERBOSITY", "NONE")
 """This silences gRPC, which logs each failed handshake past Baton's format and limits."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (2: a setting is wrong)."""
+def main(argv: Sequence[str] | None = None, *, defaults: Mapping[str, Any] | None = None) -> int:
+    """Run one command, with these defaults of its fields; returns its exit code (2: a setting is wrong)."""
     with exit_without_reader():
-        return _run(argv)
+        return _run(argv, defaults or {})
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: Sequence[str] | None, defaults: Mapping[str, Any]) -> int:
     try:
-        args = arguments.parse(argv)
+        args = arguments.parse(argv, defaults)
     except BatonError as error:
         print_error(f"baton: {error}")
         return exit_code(error)
@@ -71,7 +71,8 @@ def _run(argv: Sequence[str] | None) -> int:
         name_process(args.command)
         raise_descriptor_limit()
         check_extras(args)
-        os.environ.setdefault(*_QUIET_GRPC)
+        if args.command != "as-vllm":  # whose command has an environment of its own
+            os.environ.setdefault(*_QUIET_GRPC)
         return _COMMANDS[args.command](args)
     except BatonError as error:
         text = arguments.as_flags(str(error))
@@ -175,6 +176,7 @@ def _router(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         uds=args.uds or "",
+        grpc_host=args.grpc_host,
         grpc_port=args.grpc_port,
         redis=RedisSettings(url=args.redis, namespace=args.redis_namespace),
         advertise_host=args.advertise_host,
@@ -303,4 +305,5 @@ _COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "simulate": _simulate,
     "bench": _bench,
     "collect-env": _collect_env,
+    "as-vllm": partial(_run_module, "as_vllm"),
 }

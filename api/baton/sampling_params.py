@@ -36,6 +36,7 @@ _UNSUPPORTED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
     "prompt_logprob_token_ids": ((None,), "None: prompt_logprobs gives the most likely tokens"),
     "prompt_logprob_start": ((None, 0), "None: prompt_logprobs begin with the prompt"),
     "watermarking": ((None, False), "None: outputs have no watermark"),
+    "best_of": ((None, 1), "None: all n sequences are returned"),
 }
 """Fields of vLLM's without a meaning here: the values that ask for nothing, and what is allowed."""
 _BEAM_UNSUPPORTED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
@@ -199,6 +200,8 @@ class SamplingParams:
     prompt_logprob_token_ids: None = None
     prompt_logprob_start: int | None = None
     watermarking: None = None
+    best_of: int | None = None
+    """A field that vLLM has given up, and that clients still name."""
     logits_processors: Sequence[str | Callable[..., Any]] | None = None
     """Functions that change logits, as dotted names (`package.module:function`) that the operator allows;
     callables where everything runs in the caller's process."""

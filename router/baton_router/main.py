@@ -181,7 +181,7 @@ class RouterServer:
             else:
                 self._http.bind(settings.host, settings.port)
             self.grpc_port = self._server.bind(
-                settings.grpc_address, flag="address of --host and --grpc-port"
+                settings.grpc_address, flag="address of --grpc-host and --grpc-port"
             )
             address = self._advertised_address()
             self._service = self._make_service()
@@ -327,9 +327,8 @@ async def _run_until_signal(
     await server.start()
     following = asyncio.create_task(follow_launcher(workers_fd, server.router))
     try:
-        host = settings.shown_host
-        http = f"{UNIX}{settings.uds}" if settings.uds else f"{host}:{server.http_port}"
-        addresses = Addresses(grpc=f"{host}:{server.grpc_port}", http=http)
+        http = f"{UNIX}{settings.uds}" if settings.uds else f"{settings.shown_host}:{server.http_port}"
+        addresses = Addresses(grpc=f"{settings.shown_grpc_host}:{server.grpc_port}", http=http)
         on_bound(addresses)
         is_told_to_stop = asyncio.Event()
         with on_first_signal(is_told_to_stop.set):

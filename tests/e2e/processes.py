@@ -9,7 +9,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_service.router_access import RouterAccess
 
 BATON: Final = (sys.executable, "-m", "baton")
+SERVE: Final = (*BATON, "serve")
 KV_CACHE_BYTES: Final = 64 * 2**20
 SMALL: Final = ("--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--split", "always")
 ONE_MIXED: Final = ("--prefill-workers", "0", "--decode-workers", "0", "--mixed", "1")
@@ -99,9 +100,13 @@ class Cluster:
 
 @contextmanager
 def starting(
-    folder: Path, *flags: str, stdin: int = subprocess.DEVNULL, access: RouterAccess | None = None
+    folder: Path,
+    *flags: str,
+    command: Sequence[str] = SERVE,
+    stdin: int = subprocess.DEVNULL,
+    access: RouterAccess | None = None,
 ) -> Iterator[Cluster]:
-    """Run `baton serve` until the block is left; its workers may still be loading.
+    """Run `baton serve` until the block is left; its workers may still be loading. `command` is its name.
 
     It runs in `folder/cwd`, with `folder/tmp` for temporary files, and logs to `folder/log`. Without `access`
     the client shows the key among the flags, if there is one.
@@ -110,11 +115,10 @@ def starting(
     (folder / "tmp").mkdir()
     read_fd, write_fd = os.pipe()
     ports = ("--port", "0", "--grpc-port", "0", "--report-fd", str(write_fd))
-    command = (*BATON, "serve", *ports, *PATIENT, *flags)
     with ExitStack() as stack:
         log = stack.enter_context((folder / "log").open("wb"))
         process = subprocess.Popen(
-            command,
+            (*command, *ports, *PATIENT, *flags),
             cwd=folder / "cwd",
             env={**os.environ, "TMPDIR": str(folder / "tmp")},
             pass_fds=(write_fd,),
@@ -132,9 +136,11 @@ def starting(
 
 
 @contextmanager
-def serving(folder: Path, *flags: str, access: RouterAccess | None = None) -> Iterator[Cluster]:
+def serving(
+    folder: Path, *flags: str, command: Sequence[str] = SERVE, access: RouterAccess | None = None
+) -> Iterator[Cluster]:
     """As `starting`, and wait until a prompt can be served."""
-    with starting(folder, *flags, access=access) as cluster:
+    with starting(folder, *flags, command=command, access=access) as cluster:
         cluster.wait_until_ready()
         yield cluster
 

@@ -82,7 +82,7 @@ def test_a_grpc_port_in_use_is_told_once_and_by_its_flag() -> None:
         port = str(taken.getsockname()[1])
         said = refusal("serve", "--port", "0", "--grpc-port", port)
     (line,) = said.splitlines()
-    named = f"address of --host and --grpc-port is '127.0.0.1:{port}', which cannot be bound"
+    named = f"address of --grpc-host and --grpc-port is '127.0.0.1:{port}', which cannot be bound"
     assert f"{named} (Address already in use); allowed: host:port with" in line
 
 

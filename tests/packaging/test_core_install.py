@@ -60,6 +60,19 @@ def test_version_and_help_of_every_command(core: Installed) -> None:
         assert shown.stdout.startswith(" ".join(("usage: baton", *words)))
 
 
+def test_as_vllm_runs_programs_that_find_baton_under_that_name(core: Installed) -> None:
+    code = "from importlib.metadata import version; import vllm; print(version('vllm'), vllm.EngineArgs)"
+    done = core.baton("as-vllm", "python", "-c", code)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "0.32.0+baton <class 'baton.config.engine_args.EngineArgs'>\n",
+        "",
+    )
+    version = core.baton("as-vllm", "sh", "-c", "vllm --version")
+    assert (version.returncode, version.stderr) == (0, "")
+    assert version.stdout == core.baton("--version").stdout
+
+
 def test_commands_that_compute_nothing_work(core: Installed) -> None:
     simulated = core.baton("simulate", "--seeds", "2")
     assert (simulated.returncode, simulated.stderr) == (0, "")

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from baton.commands.bench_arguments import BENCH_ACTIONS, add_benchmarks, bench_flags
 from baton.commands.client_arguments import add_actions
@@ -46,8 +47,12 @@ _FIELDS_OF_OTHERS: Final = {"memory_share": "gpu_memory_utilization"}
 """Fields that the engine names otherwise than the command line."""
 
 
-def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(
+    argv: Sequence[str] | None = None, defaults: Mapping[str, Any] = MappingProxyType({})
+) -> argparse.Namespace:
     """Read the whole command line, the configuration file that it names, and the environment.
+
+    `defaults` stand in for those of the command's flags, by field.
 
     Raises:
         InvalidConfigError: a value is not allowed, or a command or flag is one that only vLLM has.
@@ -63,6 +68,8 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if command.groups or command.name == "bench":
         given = written_out(argv[1:], _short_flags(command, neutral), has_model=is_serving)
         argv = [*argv[:1], *neutral.take(given)]
+    if command.name:
+        parsers[command.name].set_defaults(**defaults)
     if is_serving and "--parent-pid" not in argv:
         parsers[command.name].set_defaults(**environment_defaults(command.flags))
     args, unknown = root.parse_known_args(argv)
@@ -213,6 +220,10 @@ def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
         parser.add_argument("request_id", metavar="ID", help="id of an answer, or its x-request-id")
     if command.name == "admin":
         add_actions(parser)
+    if command.name == "as-vllm":
+        parser.add_argument(
+            "words", nargs=argparse.REMAINDER, metavar="COMMAND", help="a program and its arguments"
+        )
     add_groups(parser, command)
     if not command.flags:
         parser.set_defaults(config=None, parent_pid=0, report_fd=None, log_format="text", log_level="info")

@@ -266,4 +266,5 @@ COMMANDS: Final = (
     ),
     Command("bench", "measure an engine, or a running server"),
     Command("collect-env", "print what this machine is and has, for reports of errors"),
+    Command("as-vllm", "run a command in whose processes vllm is Baton"),
 )

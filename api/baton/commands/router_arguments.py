@@ -27,6 +27,7 @@ LISTEN_FLAGS: Final = (
         pattern=_SOCKET,
         metavar="PATH",
     ),
+    Flag("--grpc-host", str, "", "address to listen on for gRPC clients and workers; default: --host"),
     Flag("--grpc-port", int, 8100, "port for gRPC clients and workers; 0 takes any", low=0, high=65_535),
     Flag(
         "--advertise-host",

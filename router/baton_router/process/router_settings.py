@@ -44,6 +44,8 @@ class RouterSettings:
     """HTTP port; 0 lets the system choose."""
     uds: str = ""
     """Path of a Unix socket that serves HTTP in the place of `host` and `port`; empty: none."""
+    grpc_host: str = ""
+    """For gRPC clients and workers; empty: `host`."""
     grpc_port: int = 8100
     """For gRPC clients and workers; 0 lets the system choose."""
     redis: RedisSettings = field(default_factory=RedisSettings)
@@ -89,8 +91,9 @@ class RouterSettings:
         names = self.served_model_names
         are_names = all(name and name.isprintable() for name in names) and len(set(names)) == len(names)
         _check("--served-model-name", names, are_names, "printable names, each once")
-        is_host = bool(self.host) and not any(character.isspace() for character in self.host)
-        _check("--host", self.host, is_host, "an address of this machine, such as 127.0.0.1 or 0.0.0.0")
+        for flag, host in (("--host", self.host), ("--grpc-host", self.grpc_host or self.host)):
+            is_host = bool(host) and not any(character.isspace() for character in host)
+            _check(flag, host, is_host, "an address of this machine, such as 127.0.0.1 or 0.0.0.0")
         for flag, port in (("--port", self.port), ("--grpc-port", self.grpc_port)):
             _check(flag, port, _is_int(port, 0, 65_535), "an integer from 0 to 65535")
         is_twice = self.port == self.grpc_port != 0
@@ -119,12 +122,21 @@ class RouterSettings:
     @property
     def grpc_address(self) -> str:
         """`host:port`, an IPv6 host in brackets."""
-        return f"{self.shown_host}:{self.grpc_port}"
+        return f"{self.shown_grpc_host}:{self.grpc_port}"
 
     @property
     def shown_host(self) -> str:
-        """The host as addresses have it: IPv6 in brackets."""
-        return f"[{self.host}]" if ":" in self.host else self.host
+        """The host of HTTP as addresses have it: IPv6 in brackets."""
+        return _in_address(self.host)
+
+    @property
+    def shown_grpc_host(self) -> str:
+        """The same for gRPC."""
+        return _in_address(self.grpc_host or self.host)
+
+
+def _in_address(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def _check(flag: str, value: object, is_allowed: bool, allowed: str) -> None:

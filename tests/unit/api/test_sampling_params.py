@@ -117,6 +117,7 @@ def test_a_clone_shares_nothing_unless_it_may() -> None:
         ("prompt_logprob_token_ids", [1], "None: prompt_logprobs gives the most likely tokens"),
         ("prompt_logprob_start", 2, "None: prompt_logprobs begin with the prompt"),
         ("watermarking", True, "None: outputs have no watermark"),
+        ("best_of", 2, "None: all n sequences are returned"),
         ("structured_outputs", {"regex": "a"}, "StructuredOutputsParams or None"),
     ],
 )
@@ -128,8 +129,8 @@ def test_what_has_no_meaning_here_is_refused_with_the_reason(field: str, value: 
 
 
 def test_an_unknown_name_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="best_of"):
-        SamplingParams(best_of=2)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="use_beam_search"):
+        SamplingParams(use_beam_search=True)  # type: ignore[call-arg]
 
 
 def test_none_means_the_default_of_optional_parameters() -> None:

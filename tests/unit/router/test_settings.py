@@ -19,6 +19,7 @@ from baton_router.process.router_settings import RouterSettings
         ("served_model_names", ("a", "a"), "--served-model-name"),
         ("host", "", "--host"),
         ("host", "local host", "--host"),
+        ("grpc_host", "local host", "--grpc-host"),
         ("port", -1, "--port"),
         ("port", 65_536, "--port"),
         ("port", True, "--port"),

@@ -1,0 +1,152 @@
+"""The table of `vllm`: the names of each module, where Baton has them, and why others are not there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from baton.vllm_alias.envs import VARIABLES
+
+_STAND_INS: Final = "baton.vllm_alias.stand_ins"
+_TOKENIZERS: Final = "baton.vllm_alias.tokenizers"
+_PARALLEL_STATE: Final = {
+    _STAND_INS: (
+        "cleanup_dist_env_and_memory destroy_distributed_environment destroy_model_parallel "
+        "get_tensor_model_parallel_rank get_tensor_model_parallel_world_size"
+    )
+}
+_LOGPROBS: Final = {"baton": "FlatLogprobs Logprob"}
+_MODEL_REGISTRY: Final = {"baton": "ModelRegistry"}
+
+MODULES: Final[dict[str, dict[str, str]]] = {
+    "vllm": {
+        "baton": (
+            "AsyncEngineArgs AsyncLLMEngine CompletionOutput EngineArgs LLM LLMEngine ModelRegistry "
+            "PromptType RequestOutput SamplingParams TextPrompt TokensPrompt"
+        ),
+        _STAND_INS: "__version__ __version_tuple__",
+    },
+    "vllm.beam_search": {"baton": "BeamSearchOutput BeamSearchSequence"},
+    "vllm.config": {
+        "baton.config.vllm_config": (
+            "CacheConfig DeviceConfig LoadConfig ModelConfig ObservabilityConfig ParallelConfig "
+            "SchedulerConfig StructuredOutputsConfig VllmConfig"
+        )
+    },
+    "vllm.distributed": _PARALLEL_STATE,
+    "vllm.distributed.parallel_state": _PARALLEL_STATE,
+    "vllm.engine": {},
+    "vllm.engine.arg_utils": {
+        "baton": "AsyncEngineArgs EngineArgs",
+        "baton.engine.arg_utils": "human_readable_int human_readable_int_or_auto",
+    },
+    "vllm.engine.async_llm_engine": {"baton": "AsyncLLMEngine"},
+    "vllm.engine.llm_engine": {"baton": "LLMEngine"},
+    "vllm.entrypoints": {},
+    "vllm.entrypoints.chat_utils": {_TOKENIZERS: "resolve_hf_chat_template=resolve_chat_template"},
+    "vllm.entrypoints.cli": {},
+    "vllm.entrypoints.llm": {"baton": "LLM"},
+    "vllm.entrypoints.openai": {},
+    "vllm.envs": {"baton.vllm_alias.envs": " ".join(VARIABLES)},
+    "vllm.exceptions": {"baton_core.errors": "VLLMError=BatonError VLLMValidationError=InvalidRequestError"},
+    "vllm.inputs": {"baton": "PromptType TextPrompt TokensPrompt"},
+    "vllm.logger": {_STAND_INS: "init_logger"},
+    "vllm.logits_process": {"collections.abc": "LogitsProcessor=Callable"},
+    "vllm.logprobs": _LOGPROBS,
+    "vllm.lora": {},
+    "vllm.lora.request": {_STAND_INS: "LoRARequest"},
+    "vllm.model_executor": {},
+    "vllm.model_executor.models": _MODEL_REGISTRY,
+    "vllm.model_executor.models.registry": _MODEL_REGISTRY,
+    "vllm.outputs": {"baton": "CompletionOutput RequestOutput"},
+    "vllm.platforms": {_STAND_INS: "current_platform"},
+    "vllm.plugins": {"baton.processes.plugins": "load_general_plugins=load_plugins"},
+    "vllm.renderers": {},
+    "vllm.renderers.hf": {_TOKENIZERS: "resolve_chat_template"},
+    "vllm.sampling_params": {
+        "baton": (
+            "BeamSearchParams RepetitionDetectionParams RequestOutputKind SamplingParams SamplingType "
+            "StructuredOutputsParams"
+        )
+    },
+    "vllm.sequence": _LOGPROBS,
+    "vllm.tokenizers": {_TOKENIZERS: "cached_get_tokenizer=get_tokenizer get_tokenizer"},
+    "vllm.transformers_utils": {},
+    "vllm.transformers_utils.tokenizer": {_TOKENIZERS: "get_tokenizer"},
+    "vllm.usage": {},
+    "vllm.usage.usage_lib": {_STAND_INS: "UsageContext is_usage_stats_enabled"},
+    "vllm.utils": {_STAND_INS: "FlexibleArgumentParser get_ip get_open_port random_uuid"},
+    "vllm.utils.argparse_utils": {_STAND_INS: "FlexibleArgumentParser"},
+    "vllm.utils.network_utils": {_STAND_INS: "get_ip get_open_port"},
+    "vllm.v1": {},
+    "vllm.v1.engine": {},
+    "vllm.v1.engine.async_llm": {"baton": "AsyncLLM=AsyncLLMEngine"},
+    "vllm.v1.engine.llm_engine": {"baton": "LLMEngine"},
+    "vllm.v1.metrics": {},
+    "vllm.v1.metrics.reader": {"baton.api.metrics": "Counter Gauge Histogram Metric Vector"},
+    "vllm.v1.metrics.stats": {"baton": "RequestStateStats"},
+    "vllm.v1.sample": {},
+    "vllm.v1.sample.logits_processor": {
+        "baton.logits_processors": "AdapterLogitsProcessor BatchUpdate LogitsProcessor MoveDirectionality"
+    },
+    "vllm.version": {_STAND_INS: "__version__ __version_tuple__"},
+}
+"""Modules, and for each home in Baton the names that it gives them; `theirs=ours` where the names differ."""
+
+PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
+    "vllm": (),
+    "vllm.collect_env": ("collect-env",),
+    "vllm.entrypoints.cli.main": (),
+    "vllm.entrypoints.openai.api_server": ("serve",),
+    "vllm.entrypoints.openai.run_batch": ("run-batch",),
+}
+"""Modules that `python -m` runs, and the words of the command line that each stands for."""
+
+_POOLING: Final = "it belongs to models that pool, which Baton does not support yet"
+_ONE_DEVICE: Final = "Baton computes a model on one device, without Ray"
+_REASONS: Final[dict[str, str]] = {
+    "it belongs to multimodal input, which Baton does not support yet": (
+        "vllm.assets vllm.connections vllm.multimodal"
+    ),
+    "it belongs to adapters, which Baton does not support yet": "vllm.lora",
+    _POOLING: "vllm.pooling_params",
+    _ONE_DEVICE: "vllm.distributed vllm.ray",
+    "it is vLLM's own model code; register models of yours at ModelRegistry, as docs/models.md says": (
+        "vllm.compilation vllm.forward_context vllm.model_executor vllm.model_inspection vllm.models"
+    ),
+    "it is of vLLM's kernels; Baton has its own": (
+        "vllm.cute_utils vllm.ir vllm.kernels vllm.scalar_type vllm.third_party vllm.triton_utils "
+        "vllm.vllm_flash_attn"
+    ),
+    "register parsers by --tool-parser-plugin, as docs/api.md says": (
+        "vllm.parser vllm.reasoning vllm.tool_parsers"
+    ),
+    "run `vllm bench serve`, `vllm bench latency` or `vllm bench throughput`": "vllm.benchmarks",
+    "call LLM.start_profile and LLM.stop_profile": "vllm.profiler",
+    "call LLM.sleep and LLM.wake_up, which free memory and take it again": "vllm.device_allocator",
+    "spans are sent where --otlp-traces-endpoint says": "vllm.tracing",
+    "it is internal to vLLM's parser; EngineArgs.add_cli_args adds all flags to one of yours": (
+        "vllm.engine.arg_utils"
+    ),
+    "run it: vllm collect-env": "vllm.collect_env",
+    "run it: vllm serve MODEL": "vllm.entrypoints.openai.api_server",
+    "vLLM's own releases have given up POST /generate; run vllm serve MODEL and POST to /v1/completions": (
+        "vllm.entrypoints.api_server"
+    ),
+    "it is internal to vLLM; docs/as_vllm.md lists the names that Baton has": (
+        "vllm vllm.entrypoints.cli.main vllm.env_override vllm.logging_utils"
+    ),
+}
+REASON_OF: Final = {module: reason for reason, modules in _REASONS.items() for module in modules.split()}
+"""Why a module lacks what Baton does not have. The reason of a module is that of all below it, too."""
+REFUSED: Final = {
+    "initialize_ray_cluster": _ONE_DEVICE,
+    **dict.fromkeys(
+        (
+            *("ClassificationOutput", "ClassificationRequestOutput", "EmbeddingOutput"),
+            *("EmbeddingRequestOutput", "PoolingOutput", "PoolingParams", "PoolingRequestOutput"),
+            *("ScoringOutput", "ScoringRequestOutput"),
+        ),
+        _POOLING,
+    ),
+}
+"""Names with a reason of their own."""

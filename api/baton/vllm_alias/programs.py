@@ -1,0 +1,31 @@
+"""The command line `vllm`: that of `baton`, with vLLM's defaults where scripts depend on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from baton.cli import main as run
+
+_SERVE_DEFAULTS: Final[dict[str, Any]] = {
+    "host": "0.0.0.0",  # noqa: S104 (as vLLM)
+    "grpc_host": "127.0.0.1",  # who reaches this port may register a worker
+    "grpc_port": 0,
+}
+_ONE_ENGINE: Final[dict[str, Any]] = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; returns its exit code.
+
+    `serve` has HTTP on all interfaces and one engine, unless flags say otherwise.
+    """
+    return run(argv, defaults=defaults_of(argv))
+
+
+def defaults_of(argv: Sequence[str]) -> dict[str, Any]:
+    """Return values that flags of the command have here where they are left out."""
+    if "serve" not in argv[:1]:
+        return {}
+    given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in argv}
+    return _SERVE_DEFAULTS if given & _ONE_ENGINE.keys() else _SERVE_DEFAULTS | _ONE_ENGINE

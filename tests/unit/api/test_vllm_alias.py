@@ -1,0 +1,51 @@
+"""`vllm` as an alias: defaults of its command line, and its table of modules."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from baton.commands.cli_arguments import parse
+from baton.vllm_alias.finder import homes_of
+from baton.vllm_alias.modules import MODULES, REASON_OF
+from baton.vllm_alias.programs import defaults_of
+
+PAGE = Path(__file__).parents[3] / "docs/as_vllm.md"
+ONE_ENGINE = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
+EVERYWHERE = {"host": "0.0.0.0", "grpc_host": "127.0.0.1", "grpc_port": 0}
+
+
+def fields_of(*argv: str) -> dict[str, object]:
+    args = vars(parse(argv, defaults_of(argv)))
+    return {name: args[name] for name in (*ONE_ENGINE, *EVERYWHERE)}
+
+
+def test_serve_has_one_engine_and_listens_on_all_interfaces() -> None:
+    assert fields_of("serve") == {**ONE_ENGINE, **EVERYWHERE}
+
+
+def test_a_number_of_workers_brings_the_ordinary_numbers_of_the_others() -> None:
+    numbers = {"mixed": 0, "prefill_workers": 1, "decode_workers": 2}
+    assert fields_of("serve", "--decode-workers=2") == {**EVERYWHERE, **numbers}
+
+
+def test_flags_come_before_the_defaults() -> None:
+    addresses = ("--host", "127.0.0.1", "--grpc-host", "0.0.0.0", "--grpc-port", "8100")
+    said = fields_of("serve", *addresses)
+    assert said == {**ONE_ENGINE, "host": "127.0.0.1", "grpc_host": "0.0.0.0", "grpc_port": 8100}
+
+
+def test_other_commands_keep_their_defaults() -> None:
+    assert defaults_of(["router"]) == {}
+    assert defaults_of([]) == {}
+
+
+def test_the_page_lists_the_names_of_each_module() -> None:
+    rows = re.findall(r"^\| `(vllm[\w.]*)` \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    listed = {module: set(re.findall(r"`(\w+)`", names)) for module, names in rows}
+    assert listed == {module: set(homes_of(module)) for module in MODULES if homes_of(module)}
+
+
+def test_reasons_are_whole() -> None:
+    assert [reason for reason in REASON_OF.values() if len(reason.split()) < 4] == []
+    assert "vllm" in REASON_OF, "every module is below it"
