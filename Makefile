@@ -5,6 +5,7 @@
 # make tools-check  run tools that are written for vLLM through baton as-vllm, in an environment of their own
 # make soak    run simulated clusters with faults until one fails; SOAK=--first=N begins elsewhere
 # make stubs   generate the protobuf stubs again; make reference: the page of flags
+# make audit   try every item of vLLM's documentation, and write docs/coming_from_vllm.md (minutes)
 # make docs    build the documentation into site/, with an environment of its own in .venv-docs
 # EXTRA=gpu    takes torch's CUDA build and Triton instead of the CPU build
 
@@ -22,8 +23,8 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Compile each Python file once, not in every process that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick unit suite computing running check source kernels wheel-check soak stubs reference docs clean \
-	programs tools-check
+.PHONY: demo test quick unit suite computing running check source kernels wheel-check tools-check soak stubs reference \
+	audit docs clean programs
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)-demo
@@ -86,6 +87,9 @@ stubs: $(INSTALLED)-dev
 
 reference: $(INSTALLED)-dev
 	@$(BIN)/python tools/generate_reference.py
+
+audit: $(INSTALLED)-dev
+	@$(BIN)/python -m tools.vllm_audit --write --check
 
 # The site is built from sources alone: neither Baton nor torch is installed there.
 docs: $(DOCS_VENV)/.installed

@@ -21,7 +21,13 @@ from baton.commands import cli_arguments
 from tests.e2e.processes import Cluster
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = ("README.md", "docs/quickstart.md", "docs/vllm.md", "docs/deploying.md", "docs/api.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/quickstart.md",
+    "docs/coming_from_vllm.md",
+    "docs/deploying.md",
+    "docs/api.md",
+)
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SERVING = ("serve", "router", "prefill-worker", "decode-worker", "mixed-worker")
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
