@@ -274,7 +274,11 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"best_of": 2}, "best_of", "value of n"),
     ({"use_beam_search": "true"}, "use_beam_search", "false"),
     ({"truncation_side": "right"}, "truncation_side", "left"),
-    ({"guided_json": {}, "guided_whitespace_pattern": " "}, "structured_outputs", "whitespace_pattern"),
+    (
+        {"guided_json": {}, "guided_whitespace_pattern": " "},
+        "structured_outputs.whitespace_pattern",
+        "disable_any_whitespace",
+    ),
     ({"guided_regex": "a", "guided_choice": ["b"]}, "structured_outputs", "exactly one"),
     (
         {"guided_regex": "a", "structured_outputs": {"regex": "b"}},

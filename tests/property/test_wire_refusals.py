@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.sampling_params import MAX_N
 from baton_core.sessions.control_messages import MAX_JSON_BYTES
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.messages import (
@@ -65,14 +66,14 @@ def logprobs(token_ids: list[int], values: list[float], ranks: list[int]) -> pb.
             "thinking.end_token_ids",
             pb.RouterData(generate=pb.Generate(spec=make_spec(thinking=pb.Thinking(num_tokens=1)))),
         ),
-        ("repetition_penalty", make_sampling(repetition_penalty=3.0)),
+        ("repetition_penalty", make_sampling(repetition_penalty=-1.0)),
         ("min_tokens", make_sampling(min_tokens=5, max_tokens=4)),
         ("logprobs", make_sampling(logprobs=-2)),
         ("prompt_logprobs", make_sampling(prompt_logprobs=-2)),
         ("skip_reading_prefix_cache", make_sampling(prompt_logprobs=0)),
         ("logprob_token_ids", make_sampling(logprob_token_ids=[2**31])),
         ("allowed_token_ids", make_sampling(allowed_token_ids=[2**31])),
-        ("logit_bias[7]", make_sampling(logit_bias={7: 101.0})),
+        ("logit_bias[7]", make_sampling(logit_bias={7: float("nan")})),
         ("logits_processors", make_sampling(logits_processors=["name"])),
         ("extra_args", make_sampling(extra_args_json="[1]")),
         ("extra_args", make_sampling(extra_args_json="{")),
@@ -85,9 +86,9 @@ def logprobs(token_ids: list[int], values: list[float], ranks: list[int]) -> pb.
         ("source", pb.RouterData(reserve=pb.Reserve(spec=make_spec()))),
         ("source.worker_id", pb.RouterData(reserve=pb.Reserve(spec=make_spec(), source=pb.KVSource()))),
         ("request_id", pb.RouterData(start=pb.Start())),
-        ("index", pb.RouterData(start=pb.Start(request_id="r", first_tokens=[{"index": 64}]))),
+        ("index", pb.RouterData(start=pb.Start(request_id="r", first_tokens=[{"index": MAX_N}]))),
         ("token_id", pb.RouterData(start=pb.Start(request_id="r", first_tokens=[{"token_id": 2**31}]))),
-        ("indices", pb.RouterData(cancel=pb.Cancel(request_id="r", indices=[64]))),
+        ("indices", pb.RouterData(cancel=pb.Cancel(request_id="r", indices=[MAX_N]))),
         ("control_id", pb.RouterData(control=pb.Control(action="sleep"))),
         ("action", pb.RouterData(control=pb.Control(control_id=1, action="odd"))),
         ("timeout_s", pb.RouterData(control=pb.Control(control_id=1, action="sleep", timeout_s=-1.0))),
@@ -103,7 +104,7 @@ def logprobs(token_ids: list[int], values: list[float], ranks: list[int]) -> pb.
         ("prefill_s", pb.WorkerData(first_token=pb.FirstToken(request_id="r", prefill_s=float("nan")))),
         ("transfer_s", pb.WorkerData(transferred=pb.Transferred(request_id="r", transfer_s=float("inf")))),
         ("request_id", pb.WorkerData(token_batch=pb.TokenBatch(outputs=[pb.SequenceOutput()]))),
-        ("index", pb.WorkerData(token_batch=sequence(index=64))),
+        ("index", pb.WorkerData(token_batch=sequence(index=MAX_N))),
         ("token_ids", pb.WorkerData(token_batch=sequence())),
         ("token_ids", pb.WorkerData(token_batch=sequence(token_ids=[2**31]))),
         ("finish_reason", pb.WorkerData(token_batch=sequence(token_ids=[1], finish_reason="odd"))),

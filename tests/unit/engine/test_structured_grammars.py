@@ -122,14 +122,13 @@ def test_what_xgrammar_does_not_keep_to_goes_to_guidance(schema: Any) -> None:
         {"not": {"type": "string"}},
         {"propertyNames": {"pattern": "^a"}, "type": "object"},
         {"oneOf": [{"type": "number"}, {"type": "integer"}]},
-        {"type": "string", "format": "no such format"},
     ],
     ids=str,
 )
 def test_a_keyword_that_no_library_keeps_to_is_refused_and_named(schema: Any) -> None:
     with pytest.raises(InvalidRequestError, match=r"structured_outputs\.json") as error:
         outputs("auto", json=json.dumps(schema))
-    assert any(str(word) in str(error.value).split("allowed")[1] for word in (*schema, "no such format"))
+    assert any(word in str(error.value).split("allowed")[1] for word in schema)
 
 
 @pytest.mark.parametrize("backend", ["auto", "guidance"])
