@@ -16,6 +16,10 @@ from baton.config.ignored_engine_args import IGNORED
 
 _NEGATIVE: Final = re.compile(r"-\d")
 _SWITCHES: Final = ("--enable-", "--disable-")
+_LISTS: Final = frozenset(
+    ("--allowed-media-domains", "--cuda-graph-sizes", "--cudagraph-capture-sizes", "--ignore-patterns")
+)
+"""Flags that take every value which follows."""
 ENGINE_FIXED: Final[dict[str, Fixed]] = {
     flag: FIXED[name] for flag, name in FIELD_OF.items() if name in FIXED
 }
@@ -55,6 +59,8 @@ class NeutralFlags:
             value: Any = literal(text) if equals else flag == name
             if not equals and not _is_switch(flag, self.known[flag]) and waiting and not _is_flag(waiting[0]):
                 value = literal(waiting.popleft())
+            while flag in _LISTS and not equals and waiting and not _is_flag(waiting[0]):
+                waiting.popleft()
             self._take(flag, value, name)
         return rest
 
