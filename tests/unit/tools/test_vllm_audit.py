@@ -69,6 +69,13 @@ def test_a_flag_has_the_decision_of_its_field() -> None:
     assert decision_of("no such item") == ""
 
 
+def test_the_page_names_some_items_of_a_reason_and_counts_the_others() -> None:
+    names = [*(f"field_{index}" for index in range(8)), "--field-0", "field_1(of=it)"]
+    refusal = "InvalidConfigError: a is 1; allowed: 0 (there is none)"
+    text = page([Verdict("EngineArgs fields", name, Status.REFUSED, refusal) for name in names])
+    assert "`field_4`, `field_5` and 2 more | there is none |" in text
+
+
 def test_every_group_has_items_and_a_title_of_its_own() -> None:
     assert len({group.title for group in GROUPS}) == len(GROUPS)
     assert sum(len(group.items) for group in GROUPS) == 780
