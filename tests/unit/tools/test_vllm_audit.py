@@ -9,7 +9,7 @@ import pytest
 from tools.vllm_audit.decisions import decision_of
 from tools.vllm_audit.groups import GROUPS
 from tools.vllm_audit.page import page
-from tools.vllm_audit.verdict import DifferentError, Status, Verdict, judge, status_of_error
+from tools.vllm_audit.verdict import DifferentError, Status, Verdict, judge, reason_of, status_of_error
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,11 @@ def test_an_error_that_names_the_item_and_says_why_refuses_it(item: str, text: s
 )
 def test_an_error_without_name_or_reason_leaves_an_item_missing(item: str, text: str) -> None:
     assert status_of_error(item, text) is Status.MISSING
+
+
+def test_a_reason_ends_where_pythons_own_words_begin() -> None:
+    said = "No module (vllm.ray is not in Baton: one device computes); 'vllm.ray' is a package"
+    assert reason_of(said) == "one device computes"
 
 
 def test_what_a_probe_raises_or_gives_is_its_verdict() -> None:
