@@ -11,15 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from baton.commands.vllm_server_flags import SERVER_FIXED, TAKEN, Taken
-from baton.config.fixed_engine_args import FIELD_OF, FIXED, Fixed, literal
+from baton.config.fixed_engine_args import FIELD_OF, FIXED, LIST_FLAGS, Fixed, literal
 from baton.config.ignored_engine_args import IGNORED
 
 _NEGATIVE: Final = re.compile(r"-\d")
 _SWITCHES: Final = ("--enable-", "--disable-")
-_LISTS: Final = frozenset(
-    ("--allowed-media-domains", "--cuda-graph-sizes", "--cudagraph-capture-sizes", "--ignore-patterns")
-)
-"""Flags that take every value which follows."""
 ENGINE_FIXED: Final[dict[str, Fixed]] = {
     flag: FIXED[name] for flag, name in FIELD_OF.items() if name in FIXED
 }
@@ -59,7 +55,7 @@ class NeutralFlags:
             value: Any = literal(text) if equals else flag == name
             if not equals and not _is_switch(flag, self.known[flag]) and waiting and not _is_flag(waiting[0]):
                 value = literal(waiting.popleft())
-            while flag in _LISTS and not equals and waiting and not _is_flag(waiting[0]):
+            while flag in LIST_FLAGS and not equals and waiting and not _is_flag(waiting[0]):
                 waiting.popleft()
             self._take(flag, value, name)
         return rest
