@@ -7,6 +7,8 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from baton.refused_names import REFUSED
+
 if TYPE_CHECKING:
     from baton.api.async_llm_engine import AsyncLLMEngine
     from baton.api.beam_search import BeamSearchOutput, BeamSearchSequence
@@ -74,16 +76,6 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _COMPUTING = ("LLM", "LLMEngine", "AsyncLLMEngine", "ModelRegistry")
-_NO_POOLING = "models that pool are not supported yet; generation has LLM.generate and LLM.chat"
-_REFUSED = {
-    **dict.fromkeys(("PoolingParams", "PoolingOutput", "PoolingRequestOutput"), _NO_POOLING),
-    **dict.fromkeys(("EmbeddingOutput", "EmbeddingRequestOutput"), _NO_POOLING),
-    **dict.fromkeys(("ClassificationOutput", "ClassificationRequestOutput"), _NO_POOLING),
-    **dict.fromkeys(("ScoringOutput", "ScoringRequestOutput"), _NO_POOLING),
-    "initialize_ray_cluster": "workers on several machines are started by baton prefill-worker and "
-    "decode-worker, and a model over several devices is not supported yet",
-}
-"""Names of vLLM's package that are not here, and why."""
 
 PASSIVE_OPENMP = ("OMP_WAIT_POLICY", "passive")
 """Read when torch is loaded: its idle threads sleep instead of spinning on cores that others need. Those of
@@ -91,8 +83,8 @@ the C++ kernels give way by themselves."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _REFUSED:
-        raise ImportError(f"baton.{name} is not supported: {_REFUSED[name]}", name=name)
+    if name in REFUSED:
+        raise ImportError(f"baton.{name} is not supported: {REFUSED[name]}", name=name)
     if name == "__version__":
         return _version()
     if name == "__version_tuple__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -13,11 +16,12 @@ from baton_engine.models.registry import read_model_config
 from baton_sandbox.model_files import check_links
 
 
-def check_weights(folder: Path, model: ReadModel) -> str:
+def check_weights(folder: Path, model: ReadModel, overrides: Mapping[str, Any] = MappingProxyType({})) -> str:
     """Read all weights of `folder` and return their hash, as `WeightReader.digest`.
 
-    They are fit for the model if each of its tensors is there in its shape, as finite numbers. A config.json
-    beside them must say what the model's says. Reads one part of a tensor at a time; any thread may call it.
+    They are fit for the model if each of its tensors is there in its shape, as finite numbers. A
+    config.json beside them must say what the model's says; `overrides` come before the values of both.
+    Reads one part of a tensor at a time; any thread may call it.
 
     Raises:
         InvalidModelError: a file or a tensor is missing or damaged, or a tensor has another shape, a dtype
@@ -30,18 +34,18 @@ def check_weights(folder: Path, model: ReadModel) -> str:
     if not folder.is_absolute():
         raise InvalidModelError(f"path is {str(folder)!r}; allowed: an absolute path of a folder")
     try:
-        return _read(folder, model)
+        return _read(folder, model, overrides)
     except OSError as error:
         text = f"path is {str(folder)!r:.200} ({error.strerror}); allowed: a folder that the worker can read"
         raise InvalidModelError(text) from None
 
 
-def _read(folder: Path, model: ReadModel) -> str:
+def _read(folder: Path, model: ReadModel, overrides: Mapping[str, Any]) -> str:
     if folder.is_dir():
         check_links(folder)
     weights = WeightReader(folder, torch.float32)
     if (folder / "config.json").exists():
-        theirs = describe_folder(folder, read_model_config(folder))
+        theirs = describe_folder(folder, read_model_config(folder, overrides=overrides), overrides)
         model.description.require_same(theirs, "the model that is served")
     for name, shape in model.shapes.items():
         weights.require_finite(name, shape)

@@ -65,6 +65,16 @@ def test_requests_show_a_bar_while_they_are_taken(llm: LLM, capsys: pytest.Captu
     assert len(llm.wait_for_completion(use_tqdm=False)) == 3
 
 
+def test_the_environment_bounds_the_sequences_of_a_prompt(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_MAX_N_SEQUENCES", "4")
+    with LLM(str(folder), **SIZES) as bounded:
+        assert len(bounded.generate(PROMPT, SamplingParams(4, max_tokens=2))[0].outputs) == 4
+        with pytest.raises(InvalidRequestError, match=r"n is 5; allowed: 1 to 4, .*VLLM_MAX_N_SEQUENCES"):
+            bounded.generate(PROMPT, SamplingParams(5, max_tokens=2))
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

@@ -17,6 +17,10 @@ DECISIONS: Final[Mapping[str, str]] = {
     "max_num_batched_tokens": "small chunks delay running sequences less; `--max-num-batched-tokens` sets it",
     "max_num_seqs": "a fleet adds workers instead; `--max-num-seqs` sets more",
     "logprob_token_ids": "a rank is the one among all tokens, as in `logprobs`; the list's order is its own",
+    "metrics": (
+        "a request's tokens may be computed by several workers, so `num_preemptions` is counted for each: "
+        "the metric `vllm:num_preemptions_total`"
+    ),
     "VLLM_ENABLE_V1_MULTIPROCESSING": (
         "nothing is there to turn off: `LLM` is in one process, unless `prefill_workers` or `decode_workers` "
         "give it others"

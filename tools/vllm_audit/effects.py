@@ -163,14 +163,12 @@ def _model_is_loaded() -> None:
 
 
 def _tokenizer() -> None:
-    try:
-        EngineArgs(model=MODEL, tokenizer="/nonexistent") and with_local_folders(
-            EngineArgs(model=MODEL, tokenizer="/nonexistent")
-        )
-    except ValueError as error:
-        expect("tokenizer" in str(error), f"the error blames another field: {error}")
-    else:
-        expect(False, "a folder that does not exist is taken")
+    other = checkpoint()
+    (other / "chat_template.jinja").write_text("audited")
+    with loaded(Path(MODEL), tokenizer=str(other)) as subject:
+        messages = [{"role": "user", "content": "a"}]
+        (output,) = subject.chat(messages, SamplingParams(max_tokens=1), use_tqdm=False)
+    expect(output.prompt == "audited", f"the model's own folder is read: the prompt is {output.prompt!r}")
 
 
 def _token_of_hub() -> None:

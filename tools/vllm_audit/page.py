@@ -24,6 +24,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
     return text
 
 
+_MOST_NAMES: Final = 6
 _COUNTED: Final = (Status.WORKS, Status.REFUSED, Status.DIFFERENT)
 
 
@@ -46,7 +47,7 @@ def _refused(verdicts: Sequence[Verdict]) -> str:
     for one in verdicts:
         if one.status is Status.REFUSED:
             items.setdefault(reason_of(one.evidence.partition(": ")[2]), []).append(one.item)
-    rows = [(", ".join(f"`{name}`" for name in _as_fields(names)), reason) for reason, names in items.items()]
+    rows = [(_listed(_as_fields(names)), reason) for reason, names in items.items()]
     return _table(("refused", "reason"), rows)
 
 
@@ -67,11 +68,18 @@ def _names(one: Verdict) -> Iterator[str]:
 
 
 def _as_fields(items: Iterable[str]) -> list[str]:
-    """Without the flag of a field that is listed as well, and each once."""
+    """Without the flag of a field or the parameters of a method that is listed as well, and each once."""
     names = list(dict.fromkeys(items))
-    return [
-        one for one in names if not one.startswith("-") or one.split("--")[-1].replace("-", "_") not in names
-    ]
+    wholes = {one: one.split("--")[-1].replace("-", "_").partition("(")[0] for one in names}
+    return [one for one, whole in wholes.items() if whole == one or whole not in names]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first `_MOST_NAMES`, and the number of the others."""
+    others = len(names) - _MOST_NAMES
+    return ", ".join(f"`{name}`" for name in names[:_MOST_NAMES]) + (
+        f" and {others} more" if others > 0 else ""
+    )
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -47,6 +47,8 @@ class Verdict:
     evidence: str = ""
 
 
+_ADDED_BY_RUNPY: Final = "); '"
+"""The end of a module's own words, where `python -m` goes on."""
 _WITHOUT_A_WORD: Final = re.compile(
     r"unexpected keyword argument \S+|has no attribute \S+|cannot import name \S+ from \S+( \(\S+\))?|"
     r"No module named \S+|takes .*given|cannot assign to field \S+|missing \d+ required .*|"
@@ -85,6 +87,7 @@ def status_of_error(item: str, text: str) -> Status:
 
 def reason_of(text: str) -> str:
     """Return the part of an error that says why, or else what is allowed."""
+    text = text.partition(_ADDED_BY_RUNPY)[0]
     before, is_there, allowed = text.partition("; allowed: ")
     told = "" if _VALUE.match(before) else before.rpartition(": ")[2]
     if is_there and len(told.split()) < _MIN_REASON_WORDS:

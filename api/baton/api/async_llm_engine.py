@@ -11,7 +11,6 @@ from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_options import EngineConfig, check_executor_class
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
-from baton.api.prompts import Prompt
 from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, NO_POOLING, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.config.engine_args import AsyncEngineArgs, EngineArgs
@@ -21,7 +20,7 @@ from baton.executors.async_spawned_executor import AsyncSpawnedExecutor
 from baton.executors.engine_loop import EngineLoop
 from baton.executors.executor import ABORTED, AsyncExecutor, Inbox, InboxEvent
 from baton.executors.in_process_executor import InProcessExecutor
-from baton.inputs import TokensPrompt
+from baton.inputs import PromptType, TokensPrompt
 from baton.outputs import RequestOutput
 from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
@@ -91,7 +90,7 @@ class AsyncLLMEngine(ConfiguredEngine):
 
     async def generate(
         self,
-        prompt: Prompt | Conversation,
+        prompt: PromptType | Conversation,
         sampling_params: SamplingParams | None,
         request_id: str,
         *,

@@ -9,9 +9,9 @@ from baton.api.metrics import GenerationMetrics
 from baton.api.request_builder import RequestBuilder
 from baton.config.engine_args import EngineArgs
 from baton.config.engine_folders import with_local_folders
+from baton.config.environment import max_n_sequences
 from baton.config.ignored_engine_args import log_ignored
 from baton.processes.plugins import load_plugins
-from baton_core.requests.sampling_params import MAX_N
 from baton_router.output_parsing.registry import find_reasoning_parser
 from baton_router.requests.request_limits import ReasoningMarkers, RequestLimits
 from baton_router.text.generation_defaults import with_generation_config
@@ -78,7 +78,7 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
         reasoning = ReasoningMarkers(start=parser.start_text, end=parser.end_text)
     limits = RequestLimits(
         max_logprobs=args.max_logprobs,
-        max_n_sequences=MAX_N,
+        max_n_sequences=max_n_sequences(),
         logits_processors=tuple(map(str, args.logits_processors)),
         reasoning=reasoning,
         trust_request_chat_template=True,

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from baton.api.conversations import ChatOptions, Messages, as_conversations
-from baton.api.prompts import Prompt
 from baton.api.request_builder import RequestBuilder, RequestOptions
-from baton.inputs import TokensPrompt
+from baton.inputs import PromptType, TokensPrompt
 from baton.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.text.chat_template import Conversation
@@ -57,7 +56,7 @@ class InputProcessor:
     def process_inputs(
         self,
         request_id: str,
-        prompt: Prompt | Conversation,
+        prompt: PromptType | Conversation,
         params: SamplingParams | None = None,
         arrival_time: float | None = None,
         priority: int = 0,

@@ -15,11 +15,12 @@ from baton.api.metrics import Metric
 from baton.api.offline_requests import OfflineRequests, Params
 from baton.api.progress import UseTqdm
 from baton.api.prompt_searches import search_prompts
-from baton.api.prompts import Prompt, as_list
+from baton.api.prompts import as_list
 from baton.api.refused import NO_POOLING, Refused, refuse_unsupported
 from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
 from baton.config.vllm_config import ModelConfig
+from baton.inputs import PromptType
 from baton.outputs import RequestOutput
 from baton.sampling_params import BeamSearchParams, SamplingParams
 from baton_core.errors import BatonError, InvalidRequestError
@@ -83,7 +84,7 @@ class LLM(LLMOperations):
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: PromptType | Sequence[PromptType],
         sampling_params: Params | None = None,
         *,
         use_tqdm: UseTqdm = True,
@@ -165,7 +166,7 @@ class LLM(LLMOperations):
 
     def beam_search(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: PromptType | Sequence[PromptType],
         params: BeamSearchParams,
         lora_request: None = None,
         use_tqdm: UseTqdm = False,
@@ -192,7 +193,7 @@ class LLM(LLMOperations):
 
     def enqueue(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: PromptType | Sequence[PromptType],
         sampling_params: Params | None = None,
         lora_request: None = None,
         priority: Sequence[int] | None = None,

@@ -9,7 +9,6 @@ from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_options import EngineConfig, check_executor_class
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
-from baton.api.prompts import Prompt
 from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.config.engine_args import EngineArgs
@@ -18,6 +17,7 @@ from baton.config.worker_parts import worker_settings
 from baton.executors.executor import Executor
 from baton.executors.in_process_executor import InProcessExecutor
 from baton.executors.spawned_executor import SpawnedExecutor
+from baton.inputs import PromptType
 from baton.outputs import RequestOutput
 from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
@@ -106,7 +106,7 @@ class LLMEngine(ConfiguredEngine):
     def add_request(
         self,
         request_id: str,
-        prompt: Prompt | Conversation | None = None,
+        prompt: PromptType | Conversation | None = None,
         params: SamplingParams | None = None,
         arrival_time: float | None = None,
         lora_request: None = None,
@@ -115,7 +115,7 @@ class LLMEngine(ConfiguredEngine):
         priority: int = 0,
         prompt_adapter_request: None = None,
         *,
-        inputs: Prompt | Conversation | None = None,
+        inputs: PromptType | Conversation | None = None,
     ) -> str:
         """Take a request; returns its id, which is chosen where `request_id` is empty.
 

@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 
 from baton.api.llm_engine import LLMEngine
 from baton.api.progress import Progress, UseTqdm, counted
-from baton.api.prompts import Prompt, one_each
+from baton.api.prompts import one_each
 from baton.api.request_builder import RequestOptions
+from baton.inputs import PromptType
 from baton.outputs import RequestOutput
 from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_router.text.chat_template import Conversation
@@ -32,7 +33,7 @@ class OfflineRequests:
 
     def enqueue(
         self,
-        prompts: Sequence[Prompt | Conversation],
+        prompts: Sequence[PromptType | Conversation],
         sampling_params: Params | None,
         priority: Sequence[int] | None,
         tokenization_kwargs: Mapping[str, Any] | None,

@@ -8,8 +8,7 @@ from pathlib import Path
 from baton.api.beam_search import BeamSearch, BeamSearchOutput, run_searches
 from baton.api.llm_engine import LLMEngine
 from baton.api.progress import UseTqdm, counted
-from baton.api.prompts import Prompt
-from baton.inputs import TokensPrompt
+from baton.inputs import PromptType, TokensPrompt
 from baton.outputs import RequestOutput
 from baton.sampling_params import BeamSearchParams, SamplingParams
 from baton_engine.models.registry import read_model_config
@@ -17,7 +16,7 @@ from baton_engine.models.registry import read_model_config
 
 def search_prompts(
     engine: LLMEngine,
-    prompts: Sequence[Prompt],
+    prompts: Sequence[PromptType],
     params: BeamSearchParams,
     generate: Callable[[list[TokensPrompt], SamplingParams], list[RequestOutput]],
     *,

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from baton.inputs import PromptType
 from baton_core.errors import InvalidRequestError
 
 T = TypeVar("T")
-Prompt: TypeAlias = PromptType
-"""One prompt, as signatures here call it."""
 
 _ALLOWED: Final = "text, token ids, or a dictionary with `prompt` or `prompt_token_ids`"
 _KEYS: Final = ("prompt", "prompt_token_ids", "cache_salt")
@@ -36,18 +34,18 @@ class PromptParts:
     cache_salt: str = ""
 
 
-def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+def as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
     """One prompt or many: a list of token ids is one.
 
     Raises:
         InvalidRequestError: it is neither.
     """
     if isinstance(prompts, str | Mapping):
-        return [cast(Prompt, prompts)]
+        return [cast(PromptType, prompts)]
     if not isinstance(prompts, Sequence):
         raise InvalidRequestError("prompts", prompts, f"{_ALLOWED}, or a list of such")
     is_one = bool(prompts) and isinstance(prompts[0], int)
-    return [cast(Prompt, prompts)] if is_one else list(cast(Sequence[Prompt], prompts))
+    return [cast(PromptType, prompts)] if is_one else list(cast(Sequence[PromptType], prompts))
 
 
 def one_each(field: str, given: T | Sequence[T] | None, default: T, num_prompts: int) -> list[T]:
@@ -65,7 +63,7 @@ def one_each(field: str, given: T | Sequence[T] | None, default: T, num_prompts:
     return list(given)
 
 
-def read_prompt(prompt: Prompt) -> PromptParts:
+def read_prompt(prompt: PromptType) -> PromptParts:
     """Take a prompt apart.
 
     Raises:
@@ -101,7 +99,7 @@ def _check_text(text: object) -> str:
     return text
 
 
-def _check_token_ids(token_ids: object, prompt: Prompt) -> tuple[int, ...]:
+def _check_token_ids(token_ids: object, prompt: PromptType) -> tuple[int, ...]:
     if not isinstance(token_ids, Sequence) or not all(isinstance(token_id, int) for token_id in token_ids):
         raise InvalidRequestError("prompt", prompt, _ALLOWED)
     return tuple(token_ids)

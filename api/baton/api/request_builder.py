@@ -9,7 +9,8 @@ from random import Random
 from typing import Any, Final
 
 from baton.api.output_builder import OutputBuilder
-from baton.api.prompts import Prompt, read_prompt
+from baton.api.prompts import read_prompt
+from baton.inputs import PromptType
 from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_core.errors import InvalidRequestError
 from baton_core.requests import sampling_params
@@ -88,7 +89,7 @@ class RequestBuilder:
 
     def build(
         self,
-        prompt: Prompt | Conversation,
+        prompt: PromptType | Conversation,
         params: SamplingParams | None,
         options: RequestOptions = RequestOptions(),
         *,

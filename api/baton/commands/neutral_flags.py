@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from baton.commands.vllm_server_flags import SERVER_FIXED, TAKEN, Taken
-from baton.config.fixed_engine_args import FIELD_OF, FIXED, Fixed, literal
+from baton.config.fixed_engine_args import FIELD_OF, FIXED, LIST_FLAGS, Fixed, literal
 from baton.config.ignored_engine_args import IGNORED
 
 _NEGATIVE: Final = re.compile(r"-\d")
@@ -55,6 +55,8 @@ class NeutralFlags:
             value: Any = literal(text) if equals else flag == name
             if not equals and not _is_switch(flag, self.known[flag]) and waiting and not _is_flag(waiting[0]):
                 value = literal(waiting.popleft())
+            while flag in LIST_FLAGS and not equals and waiting and not _is_flag(waiting[0]):
+                waiting.popleft()
             self._take(flag, value, name)
         return rest
 

@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from baton.config.flags import Flag, shown
 from baton_core.errors import InvalidConfigError
+from baton_core.requests.sampling_params import MAX_N
 
 ENVIRONMENT: Final[Mapping[str, str]] = os.environ
+MAX_N_VARIABLE: Final = "VLLM_MAX_N_SEQUENCES"
 CPU_KV_CACHE_VARIABLE: Final = "VLLM_CPU_KVCACHE_SPACE"
 """GiB of the KV cache of a worker on a CPU."""
 _LEVELS: Final = {"warn": "warning", "critical": "error", "fatal": "error"}
@@ -21,7 +23,7 @@ _SWITCHES: Final = {"1": True, "true": True, "0": False, "false": False, "": Fal
 _STANDS_FOR: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "VLLM_LOGGING_LEVEL": ("--log-level", lambda text: _LEVELS.get(text.lower(), text.lower())),
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": ("--idle-timeout", str),
-    "VLLM_MAX_N_SEQUENCES": ("--max-n-sequences", str),
+    MAX_N_VARIABLE: ("--max-n-sequences", str),
     "VLLM_SERVER_DEV_MODE": ("--enable-operator-routes", str.lower),
     "VLLM_TORCH_PROFILER_DIR": ("--profiler-config", lambda text: json.dumps({"torch_profiler_dir": text})),
     "VLLM_CPU_OMP_THREADS_BIND": ("--cpu-bind", lambda text: "none" if text == "nobind" else text),
@@ -79,6 +81,18 @@ def cpu_kv_cache_bytes(environment: Mapping[str, str] = ENVIRONMENT) -> int | No
     if not 1 <= num_bytes <= 2**50:
         raise InvalidConfigError(f"{CPU_KV_CACHE_VARIABLE} is {shown(text)}; allowed: GiB over 0")
     return num_bytes
+
+
+def max_n_sequences(environment: Mapping[str, str] = ENVIRONMENT) -> int:
+    """Return the most sequences that a prompt may have in Python; `MAX_N` where the environment has none.
+
+    Raises:
+        InvalidConfigError: naming variable, value and what is allowed.
+    """
+    text = environment.get(MAX_N_VARIABLE, str(MAX_N))
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MAX_N):
+        raise InvalidConfigError(f"{MAX_N_VARIABLE} is {shown(text)}; allowed: an integer from 1 to {MAX_N}")
+    return int(text)
 
 
 def unread_variables(environment: Mapping[str, str] = ENVIRONMENT) -> list[str]:

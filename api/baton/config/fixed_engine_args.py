@@ -231,6 +231,10 @@ FIELD_OF: Final = {
     f"--{name.replace('_', '-')}": name for name in (*FIXED, *IGNORED) if name not in _WITHOUT_FLAG
 }
 """Fields of both kinds by their flags."""
+LIST_FLAGS: Final = frozenset(
+    ("--allowed-media-domains", "--cuda-graph-sizes", "--cudagraph-capture-sizes", "--ignore-patterns")
+)
+"""Flags that take every value which follows."""
 
 
 def check_fixed(name: str, value: object, shown_name: str = "") -> None:
@@ -246,7 +250,8 @@ def add_fixed_flags(parser: argparse.ArgumentParser) -> None:
     """Add hidden flags, so that whoever reads the fields can refuse them by name; those there are stay."""
     known = {name for action in parser._actions for name in action.option_strings}
     for flag in FIELD_OF.keys() - known:
-        parser.add_argument(flag, nargs="?", const=True, type=literal, help=argparse.SUPPRESS)
+        values: dict[str, Any] = {"nargs": "+"} if flag in LIST_FLAGS else {"nargs": "?", "const": True}
+        parser.add_argument(flag, **values, type=literal, help=argparse.SUPPRESS)
 
 
 def literal(text: str) -> Any:

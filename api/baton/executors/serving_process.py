@@ -18,9 +18,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import EngineArgs
+from baton.config.environment import max_n_sequences
 from baton.processes.launcher import STOP_WITHIN_S
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, RequestError
-from baton_core.requests.sampling_params import MAX_N
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_service.process import API_KEY_VARIABLE, EXIT_BAD_CONFIG
@@ -48,7 +48,7 @@ class ServingProcess:
         self._shutdown_timeout_s = args.shutdown_timeout or 0.0
         workers = ("--prefill-workers", args.prefill_workers, "--decode-workers", args.decode_workers)
         placing = ("--split", args.split, "--session-timeout", _SESSION_TIMEOUT_S)
-        limits = ("--max-n-sequences", MAX_N)
+        limits = ("--max-n-sequences", max_n_sequences())
         ports = ("--port", 0, "--grpc-port", 0)
         key = secrets.token_hex(16)
         self.access = RouterAccess(key=key)

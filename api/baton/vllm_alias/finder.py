@@ -10,7 +10,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-from baton.vllm_alias.modules import MODULES, PROGRAMS, REASON_OF, REFUSED
+from baton.refused_names import REFUSED
+from baton.vllm_alias.modules import MODULES, PROGRAMS, REASON_OF
 
 _MAIN: Final = ".__main__"
 _PROGRAM: Final = """

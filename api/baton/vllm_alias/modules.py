@@ -101,15 +101,13 @@ PROGRAMS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Modules that `python -m` runs, and the words of the command line that each stands for."""
 
-_POOLING: Final = "it belongs to models that pool, which Baton does not support yet"
-_ONE_DEVICE: Final = "Baton computes a model on one device, without Ray"
 _REASONS: Final[dict[str, str]] = {
     "it belongs to multimodal input, which Baton does not support yet": (
         "vllm.assets vllm.connections vllm.multimodal"
     ),
     "it belongs to adapters, which Baton does not support yet": "vllm.lora",
-    _POOLING: "vllm.pooling_params",
-    _ONE_DEVICE: "vllm.distributed vllm.ray",
+    "it belongs to models that pool, which Baton does not support yet": "vllm.pooling_params",
+    "Baton computes a model on one device, without Ray": "vllm.distributed vllm.ray",
     "it is vLLM's own model code; register models of yours at ModelRegistry, as docs/models.md says": (
         "vllm.compilation vllm.forward_context vllm.model_executor vllm.model_inspection vllm.models"
     ),
@@ -138,15 +136,3 @@ _REASONS: Final[dict[str, str]] = {
 }
 REASON_OF: Final = {module: reason for reason, modules in _REASONS.items() for module in modules.split()}
 """Why a module lacks what Baton does not have. The reason of a module is that of all below it, too."""
-REFUSED: Final = {
-    "initialize_ray_cluster": _ONE_DEVICE,
-    **dict.fromkeys(
-        (
-            *("ClassificationOutput", "ClassificationRequestOutput", "EmbeddingOutput"),
-            *("EmbeddingRequestOutput", "PoolingOutput", "PoolingParams", "PoolingRequestOutput"),
-            *("ScoringOutput", "ScoringRequestOutput"),
-        ),
-        _POOLING,
-    ),
-}
-"""Names with a reason of their own."""

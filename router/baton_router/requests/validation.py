@@ -106,7 +106,7 @@ def check_params(params: SamplingParams, limits: RequestLimits, vocab_size: int)
         InvalidRequestError: naming the field.
     """
     if params.n > limits.max_n_sequences:
-        allowed = f"1 to {limits.max_n_sequences}, of which --max-n-sequences decides"
+        allowed = f"1 to {limits.max_n_sequences}, of which --max-n-sequences or VLLM_MAX_N_SEQUENCES decides"
         raise InvalidRequestError("n", params.n, allowed)
     most = limits.most_logprobs(vocab_size)
     check_vocabulary(params, vocab_size=vocab_size, max_logprobs=most)

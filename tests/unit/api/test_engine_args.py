@@ -258,6 +258,12 @@ def test_flags_of_what_there_is_not_are_refused_by_name(capsys: pytest.CaptureFi
     assert "lora" not in parser.format_help()
 
 
+def test_a_list_without_effect_is_taken_whole() -> None:
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    args = EngineArgs.from_cli_args(parser.parse_args(["--cudagraph-capture-sizes", "1", "2"]))
+    assert args.cudagraph_capture_sizes == [1, 2]
+
+
 def test_serve_refuses_such_flags_by_name_too() -> None:
     line = (
         "serve --tensor-parallel-size 1 --runner=generate --enable-sleep-mode --optimization-level 3 "

@@ -11,10 +11,11 @@ from baton.commands.bench_plan import read_plan
 from baton.commands.cli_arguments import parse
 from baton.commands.security_arguments import keys_of, router_access
 from baton.config.engine_args import EngineArgs
-from baton.config.environment import cpu_kv_cache_bytes, unread_variables
+from baton.config.environment import cpu_kv_cache_bytes, max_n_sequences, unread_variables
 from baton.config.worker_parts import worker_settings
 from baton_bench.serving import HttpServer
 from baton_core.errors import InvalidConfigError
+from baton_core.requests.sampling_params import MAX_N
 from baton_kernels.cpu.build import cache_folder
 
 
@@ -88,6 +89,16 @@ def test_the_space_of_a_cpus_kv_cache_is_in_gib(monkeypatch: pytest.MonkeyPatch)
     for text in ("x", "-1", "inf", "nan", "1e30"):
         with pytest.raises(InvalidConfigError, match=r"^VLLM_CPU_KVCACHE_SPACE is .*; allowed: GiB over 0"):
             cpu_kv_cache_bytes({"VLLM_CPU_KVCACHE_SPACE": text})
+
+
+def test_the_most_sequences_in_python_are_those_of_the_environment() -> None:
+    assert max_n_sequences({}) == MAX_N
+    assert max_n_sequences({"VLLM_MAX_N_SEQUENCES": "4"}) == 4
+    for text in ("", "x", "0", "-1", "16385", "9" * 5000):
+        with pytest.raises(
+            InvalidConfigError, match=r"^VLLM_MAX_N_SEQUENCES is .*; allowed: an integer from"
+        ):
+            max_n_sequences({"VLLM_MAX_N_SEQUENCES": text})
 
 
 def test_kernels_are_cached_below_the_cache_root(monkeypatch: pytest.MonkeyPatch) -> None:

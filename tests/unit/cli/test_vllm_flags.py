@@ -87,6 +87,13 @@ def test_a_switch_without_effect_takes_no_value() -> None:
     assert args.model == "org/m"
 
 
+@pytest.mark.parametrize("values", [["1"], ["1", "2", "4"], ["1", "2", "--seed=0"]])
+def test_a_list_without_effect_takes_all_its_values(values: list[str]) -> None:
+    args = parse(["serve", "org/m", "--cudagraph-capture-sizes", *values])
+    assert args.neutral_flags == ("--cudagraph-capture-sizes",)
+    assert args.model == "org/m"
+
+
 def test_dotted_keys_make_one_json_object() -> None:
     given = ["--a_b.c_d", "1", "--a-b.e.f=true", "--a-b.list+", "x,y", "--a-b.size", "2k", "--other", "a.b"]
     assert written_out(given, SHORT_FLAGS, has_model=False) == [

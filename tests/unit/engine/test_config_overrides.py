@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from baton_core.errors import IncompatibleWorkerError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.loading import EngineSettings, load_model
 from baton_engine.models.registry import read_model_config
 from baton_engine.sizing import KVCacheSettings
+from baton_engine.weight_check import check_weights
 from tests.models import make_model
 
 
@@ -29,6 +31,15 @@ def test_overrides_come_before_the_file(tmp_path: Path, variant: str) -> None:
     assert changed.kv_cache.max_model_len == 64
     assert plain.read.weights == changed.read.weights
     assert plain.read.description != changed.read.description
+
+
+def test_a_new_version_of_the_weights_is_checked_under_the_same_overrides(tmp_path: Path) -> None:
+    folder, overrides = make_model(tmp_path / "llama", "llama"), {"rms_norm_eps": 0.5}
+    cache = KVCacheSettings(kv_cache_memory_bytes=1 << 20)
+    read = load_model(EngineSettings(model=str(folder), kv_cache=cache, config_overrides=overrides)).read
+    assert check_weights(folder, read, overrides) == read.weights
+    with pytest.raises(IncompatibleWorkerError, match=r"config\.rms_norm_eps is "):
+        check_weights(folder, read)
 
 
 def test_fields_are_updated_in_a_copy() -> None:

@@ -84,7 +84,7 @@ def test_names_salts_and_priorities_are_kept(folder: Path) -> None:
         ({"sampling": {"bad_words": [" "]}}, "bad_words is ' '; allowed: words with"),
         ({"sampling": {"logprobs": 21}}, "logprobs is 21; allowed: 0 to 20, of which --max-logprobs decides"),
         ({"sampling": {"prompt_logprobs": -1}}, "prompt_logprobs is -1; allowed: 0 to 20"),
-        ({"sampling": {"n": 65}}, "n is 65; allowed: 1 to 64, of which --max-n-sequences decides"),
+        ({"sampling": {"n": 65}}, "n is 65; allowed: 1 to 64, of which --max-n-sequences or VLLM"),
         ({"sampling": {"logits_processors": ["a:b"]}}, "logits_processors is 'a:b'; allowed: none"),
         (
             {"sampling": {"logits_processors": [len]}},
@@ -135,7 +135,7 @@ def test_a_number_of_logprobs_that_is_none_is_refused_to_the_operator() -> None:
 def test_the_operator_says_how_many_sequences_a_request_may_have(folder: Path) -> None:
     assert read(folder, ask(n=65), RequestLimits(max_n_sequences=65)).params.n == 65
     with pytest.raises(
-        InvalidRequestError, match="n is 2; allowed: 1 to 1, of which --max-n-sequences decides"
+        InvalidRequestError, match="n is 2; allowed: 1 to 1, of which --max-n-sequences or VLLM"
     ):
         read(folder, ask(n=2), RequestLimits(max_n_sequences=1))
 

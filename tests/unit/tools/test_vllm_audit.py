@@ -9,7 +9,7 @@ import pytest
 from tools.vllm_audit.decisions import decision_of
 from tools.vllm_audit.groups import GROUPS
 from tools.vllm_audit.page import page
-from tools.vllm_audit.verdict import DifferentError, Status, Verdict, judge, status_of_error
+from tools.vllm_audit.verdict import DifferentError, Status, Verdict, judge, reason_of, status_of_error
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,11 @@ def test_an_error_without_name_or_reason_leaves_an_item_missing(item: str, text:
     assert status_of_error(item, text) is Status.MISSING
 
 
+def test_a_reason_ends_where_pythons_own_words_begin() -> None:
+    said = "No module (vllm.ray is not in Baton: one device computes); 'vllm.ray' is a package"
+    assert reason_of(said) == "one device computes"
+
+
 def test_what_a_probe_raises_or_gives_is_its_verdict() -> None:
     def differs() -> None:
         raise DifferentError("it reads None")
@@ -67,6 +72,13 @@ def test_what_a_probe_raises_or_gives_is_its_verdict() -> None:
 def test_a_flag_has_the_decision_of_its_field() -> None:
     assert decision_of("--block-size") == decision_of("block_size") != ""
     assert decision_of("no such item") == ""
+
+
+def test_the_page_names_some_items_of_a_reason_and_counts_the_others() -> None:
+    names = [*(f"field_{index}" for index in range(8)), "--field-0", "field_1(of=it)"]
+    refusal = "InvalidConfigError: a is 1; allowed: 0 (there is none)"
+    text = page([Verdict("EngineArgs fields", name, Status.REFUSED, refusal) for name in names])
+    assert "`field_4`, `field_5` and 2 more | there is none |" in text
 
 
 def test_every_group_has_items_and_a_title_of_its_own() -> None:

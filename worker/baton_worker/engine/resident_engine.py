@@ -137,7 +137,7 @@ class ResidentEngine:
         Raises:
             BatonError: as `check_weights` of `weight_check`.
         """
-        return check_weights(Path(path), self._read)
+        return check_weights(Path(path), self._read, self._settings.config_overrides)
 
     def switch_weights(self, path: str, weights: str) -> None:
         """Compute with the weights of a folder from now on; what is cached is lost.
