@@ -4,8 +4,9 @@
     python -m bench.peer.compare --peer /tmp/peer
 
 Two small float32 models get each set from both engines: token ids, texts, ranks and reasons are the
-same, and log-probabilities to 1e-4. Both servers get each request: status, keys and the order of a stream's
-events are the same. Prints each difference with the decision that explains it; exits with 1 if one has none.
+same, and log-probabilities to 1e-4. Both servers get each request: status, keys, texts, tokens, reasons and
+the order of a stream's events are the same. Prints each difference with the decision that explains it; exits
+with 1 if one has none.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -39,16 +40,15 @@ SERVER_FLAGS: Final = (
 WITHIN_S: Final = 1200.0
 ANSWER_WITHIN_S: Final = 120.0
 NUM_SHOWN_NAMES: Final = 4
-Difference = tuple[str, str]
-"""A set of parameters or a request, and what differs."""
+Differences = Mapping[str, Sequence[str]]
+"""What differs, for each set of parameters or request."""
 
 
-def compare_parameters(engines: Engines, model: Path, folder: Path) -> Iterator[Difference]:
+def compare_parameters(engines: Engines, model: Path, folder: Path) -> Differences:
     """Run every set of parameters on both engines, one after the other."""
     answers = [_parameter_answers(engines, engine, model, folder) for engine in ENGINES]
     peer, ours = answers
-    for name in peer:
-        yield from ((name, one) for one in output_differences(peer[name], ours[name]))
+    return {name: list(output_differences(peer[name], ours[name])) for name in peer}
 
 
 def _parameter_answers(engines: Engines, engine: str, model: Path, folder: Path) -> Mapping[str, Any]:
@@ -66,11 +66,10 @@ def _parameter_answers(engines: Engines, engine: str, model: Path, folder: Path)
     return json.loads(output.read_text())  # type: ignore[no-any-return]
 
 
-def compare_requests(engines: Engines) -> Iterator[Difference]:
+def compare_requests(engines: Engines) -> Differences:
     """Send every request to both servers, of which one runs at a time."""
     peer, ours = (_http_answers(engines, engine) for engine in ENGINES)
-    for name in REQUESTS:
-        yield from ((name, one) for one in answer_differences(peer[name], ours[name]))
+    return {name: list(answer_differences(peer[name], ours[name])) for name in REQUESTS}
 
 
 def _http_answers(engines: Engines, engine: str) -> dict[str, Answer]:
@@ -102,23 +101,26 @@ def _answer(port: int, request: Request) -> Answer:
         return Answer(answer.status, answer.headers.get("content-type", ""), answer.read())
 
 
-def print_differences(title: str, differences: Iterable[Difference]) -> int:
+def print_differences(title: str, differences: Differences) -> int:
     """Print each with the names that have it; returns the number of those without a decision."""
     names: dict[tuple[str, str], list[str]] = {}
-    for name, difference in differences:
-        names.setdefault((difference, decision_of(name, difference)), []).append(name)
-    print(f"\n{title}")
+    for name, found in differences.items():
+        for difference in found:
+            names.setdefault((difference, decision_of(name, difference)), []).append(name)
+    num_open = sum(1 for _, why in names if not why)
+    num_equal = sum(1 for found in differences.values() if not found)
+    print(f"\n{title}: {num_equal} of {len(differences)} alike, {num_open} differences without a decision")
     for (difference, why), having in names.items():
         shown = ", ".join([*having[:NUM_SHOWN_NAMES], *["..."] * (len(having) > NUM_SHOWN_NAMES)])
         print(f"{'' if why else 'OPEN '}{difference}: {len(having)} ({shown}){why and f': {why}'}")
-    return sum(1 for _, why in names if not why)
+    return num_open
 
 
 def small_models(folder: Path) -> list[Path]:
-    """The bundled model, and one of random numbers."""
+    """The bundled model, and one of random numbers with heads of a size that vLLM has on a CPU."""
     from tests.models import make_model
 
-    return [Path(BUNDLED_MODEL), make_model(folder / "random", "llama")]
+    return [Path(BUNDLED_MODEL), make_model(folder / "random", "llama", head_dim=64)]
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ DECISIONS: Final[Mapping[str, str]] = {
     "no_ct: status 400, here 200": "a body without a content type is read as JSON",
     "chat_n2_greedy: status 400, here 200": "n equal choices are what was asked for",
     "chat_temp3: status 400, here 200": "a temperature has no upper bound",
-    "chat_max_huge: status 400, here 200": "max_tokens is cut to the context's length, as OpenAI does",
-    "chat_mm_processor_kwargs: status 400, here 200": "a field that changes no text is named and ignored",
+    "chat_max_huge: status 400, here 200": "any max_tokens is cut to what the context leaves",
+    "chat_mm_processor_kwargs: status 400, here 200": "accepted and ignored: models of text alone are served",
     "stop5: status 400, here 200": "more stop strings than OpenAI's four are taken",
     "content_str_parts: status 400, here 200": "a list of texts is read as parts of text",
     "json_schema_unsup: status 500, here 200": "vLLM fails; the other grammar library supports the keyword",
@@ -40,12 +40,11 @@ DECISIONS: Final[Mapping[str, str]] = {
     "*_best_of: status 200, here 400": "vLLM ignores it, which changes the answer",
     "*_beam: status 200, here 400": "a server does no beam search; LLM.beam_search does",
     "chat_kv: status 200, here 400": "the router chooses workers and moves blocks itself",
-    "chat_priority: status 200, here 400": "no priority under fcfs",
+    "chat_n200: status 200, here 400": "sequences take memory; --max-n-sequences allows more",
     "web_search: status 200, here 400": "the model searches nowhere, and an answer would pretend it",
     # keys
     "*: without null *": "keys without a value are left out, but for those that clients read",
     "*: with *resume_token": "a broken stream can be resumed",
-    "*: with *system_fingerprint": "OpenAI's API has it in each chunk",
     "*: with *prompt_tokens_details*": "cached tokens are always told",
     "*: with *refusal": "OpenAI's API has it",
     "*: with *reasoning_content": "older clients read this name of message.reasoning",
@@ -55,10 +54,16 @@ DECISIONS: Final[Mapping[str, str]] = {
     "*: with *kv_transfer_params": _RICHER,
     "*: with *prompt_logprobs": _RICHER,
     "*tools_required: with *tool_calls": "a forced call that is cut stays a call",
-    "*echo*: without *prompt_logprobs*": "an echo's log-probabilities are in logprobs",
+    "chat_echo: without prompt_logprobs*": "prompt_logprobs come where they are asked for",
+    "comp_echo_lp: without *prompt_logprobs*": "an echo's log-probabilities are in logprobs",
     "models: without *permission*": "OpenAI's API has dropped permissions",
-    "openapi: with *": "the description has servers and tags",
+    "openapi: with *": "the description has a text, servers and tags",
     "trailing_slash: text": "a redirect has a body that says where to",
+    # results
+    "chat_guided_*: another *": "the older names of constraints are honoured; vLLM ignores them",
+    "chat_tools_*: another *": "a forced call has its tool's schema; vLLM's arguments are any JSON",
+    "comp_echo_max0: another usage.completion_tokens": "max_tokens 0 makes no token; vLLM makes one",
+    "comp_echo_stream: another *prompt_token_ids": "token ids come where return_token_ids asks for them",
 }
 """`name: difference`, either with `*` for anything."""
 

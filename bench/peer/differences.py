@@ -11,6 +11,16 @@ from typing import Any, Final
 TOLERANCE: Final = 1e-4
 """The most by which log-probabilities in float32 are apart."""
 _FIELDS: Final = ("index", "token_ids", "text", "finish_reason", "stop_reason")
+_RESULTS: Final = frozenset(
+    [
+        *("content", "text", "arguments", "finish_reason", "stop_reason", "tokens", "count"),
+        *("token_ids", "prompt_token_ids", "prompt_tokens", "completion_tokens"),
+    ]
+)
+"""Keys whose values are the same in both answers."""
+_DESCRIPTIONS: Final = ("paths", "components")
+_LOGPROBS: Final = ("logprobs", "prompt_logprobs")
+"""Compared to a tolerance with sets of parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +90,7 @@ def _is_near(one: float | None, other: float | None, scale: int = 1) -> bool:
 
 
 def answer_differences(peer: Answer, ours: Answer) -> Iterator[str]:
-    """Name what differs between two HTTP answers: status, keys, the order of a stream's events."""
+    """Name what differs between two HTTP answers: status, keys, results, the order of a stream's events."""
     if peer.status != ours.status:
         yield f"status {peer.status}, here {ours.status}"
         return
@@ -96,6 +106,12 @@ def answer_differences(peer: Answer, ours: Answer) -> Iterator[str]:
     for key in _outermost(keys.keys() - own_keys.keys()):
         yield f"without {key}" if keys[key] else f"without null {key}"
     yield from (f"with {key}" for key in _outermost(own_keys.keys() - keys.keys()))
+    results, own_results = _results(theirs), _results(own)
+    yield from (
+        f"another {key}"
+        for key in sorted(results.keys() | own_results.keys())
+        if results.get(key) != own_results.get(key)
+    )
 
 
 def stream_events(answer: Answer) -> list[str]:
@@ -145,11 +161,35 @@ def _paths(value: Any, path: str = "") -> Iterator[tuple[str, bool]]:
         for name, inner in value.items():
             known = "*" if name.isdigit() else name
             yield f"{path}{known}", inner is not None
-            if known not in ("paths", "components"):
+            if known not in _DESCRIPTIONS:
                 yield from _paths(inner, f"{path}{known}.")
     elif isinstance(value, list):
         for inner in value:
             yield from _paths(inner, f"{path.removesuffix('.')}[].")
+
+
+def _results(answer: Any) -> dict[str, Any]:
+    """The values of `_RESULTS` by path; those of a stream's chunks are put together, of numbers the last."""
+    found: dict[str, Any] = {}
+    for path, value in _result_pieces(answer):
+        is_part = path in found and isinstance(value, str | list)
+        found[path] = found[path] + value if is_part else value
+    return found
+
+
+def _result_pieces(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Choices are told apart by their index; empty texts count as none."""
+    if isinstance(value, list):
+        for inner in value:
+            yield from _result_pieces(inner, path)
+    elif isinstance(value, dict):
+        stem = f"{path}{value['index']}." if "index" in value else path
+        for name, inner in value.items():
+            if name not in _RESULTS:
+                if name not in _DESCRIPTIONS + _LOGPROBS:
+                    yield from _result_pieces(inner, f"{stem}{name}.")
+            elif inner is not None and inner not in ("", []):
+                yield f"{stem}{name}", inner
 
 
 def _outermost(keys: set[str]) -> Sequence[str]:

@@ -6,12 +6,14 @@ Imports the standard library and that engine alone.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 from bench.command_line import make_parser
+from bench.peer.differences import is_error
 from bench.peer.parameter_sets import PARAMETER_SETS, PROMPTS, REFUSED_SETS
 
 _DEFAULTS: Final = {"temperature": 0.0, "max_tokens": 16}
@@ -91,6 +93,8 @@ def main() -> None:
     args = parser.parse_args()
     run = ParameterRun(args.engine, args.model)
     found = {name: run.answers(params) for name, params in (PARAMETER_SETS | REFUSED_SETS).items()}
+    if is_error(last := run.answers({})):
+        sys.exit(f"the engine serves no more: {last['error']}")
     args.output.write_text(json.dumps(found))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from codecs import getincrementaldecoder
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -10,6 +11,7 @@ from baton_core.requests.logprobs import PositionLogprobs
 
 REPLACEMENT: Final = "\ufffd"
 _REPLACEMENT_BYTES: Final = REPLACEMENT.encode()
+_MAX_CHARACTER_BYTES: Final = 4
 _Utf8: Final = getincrementaldecoder("utf-8")
 
 
@@ -37,17 +39,12 @@ class CharacterStream:
             return ""
         return REPLACEMENT * num_before + shown
 
-    @property
-    def pending(self) -> bytes:
-        """The bytes of a character that is not complete."""
-        return self._decoder.getstate()[0]
-
 
 class TokenTexts:
     """The texts of the tokens at the positions of one sequence, in their order.
 
-    A token that is a part of a character has no text, but the last part has the whole character, whose
-    beginning is in the tokens at the positions before. So vLLM's `decoded_token` is.
+    A token that ends within a character has no text, but the one that ends the character has the text of all
+    its tokens, which are those at the positions before. So vLLM's `decoded_token` is.
 
     Args:
         text_of: the text of one token.
@@ -57,22 +54,40 @@ class TokenTexts:
     def __init__(self, text_of: Callable[[int], str], bytes_of: Callable[[int], bytes]) -> None:
         self._text_of = text_of
         self._bytes_of = bytes_of
-        self._characters = CharacterStream()
+        self._parts: deque[bytes] = deque(maxlen=_MAX_CHARACTER_BYTES)
+        """The last tokens that end within a character, with none that does not between them."""
 
     def read(self, entry: PositionLogprobs) -> list[str]:
         """Return the texts of the tokens of the next position."""
         texts = [self._text(token_id) for token_id in entry.token_ids]
-        self._characters.push(self._bytes_of(entry.token_ids[0]))
+        token_id = entry.token_ids[0]
+        data = self._bytes_of(token_id)
+        if _is_whole(self._text_of(token_id), data):
+            self._parts.clear()
+        else:
+            self._parts.append(data)
         return texts
 
     def _text(self, token_id: int) -> str:
         text = self._text_of(token_id)
         if not text.endswith(REPLACEMENT):
             return text
-        data = self._characters.pending + self._bytes_of(token_id)
-        return _without_broken_end(_Utf8("replace").decode(data), data)
+        data = self._bytes_of(token_id)
+        if _is_whole(text, data):
+            return text
+        for part in reversed(self._parts):
+            data = part + data
+            text = data.decode(errors="replace")
+            if _is_whole(text, data):
+                return text
+        return ""
+
+
+def _is_whole(text: str, data: bytes) -> bool:
+    """Return whether `text`, which `data` spells, ends with a character."""
+    return not text.endswith(REPLACEMENT) or data.endswith(_REPLACEMENT_BYTES)
 
 
 def _without_broken_end(text: str, data: bytes) -> str:
     """Drop what broken bytes became at the end of `text`, which ends with what `data` spells."""
-    return text if data.endswith(_REPLACEMENT_BYTES) else text.rstrip(REPLACEMENT)
+    return text if _is_whole(text, data) else text.rstrip(REPLACEMENT)

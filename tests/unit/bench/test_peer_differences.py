@@ -69,7 +69,7 @@ def test_a_refusal_is_a_difference_unless_both_refuse() -> None:
 def test_status_and_keys_of_answers_are_compared() -> None:
     assert list(answer_differences(answer({}, 200), answer({}, 400))) == ["status 200, here 400"]
     theirs = answer({"id": "1", "choices": [{"text": "a", "extra": {"x": 1}}], "unset": None})
-    ours = answer({"id": "2", "choices": [{"text": "b"}], "more": None})
+    ours = answer({"id": "2", "choices": [{"text": "a"}], "more": None})
     assert list(answer_differences(theirs, ours)) == [
         "without choices[].extra",
         "without null unset",
@@ -77,12 +77,23 @@ def test_status_and_keys_of_answers_are_compared() -> None:
     ]
 
 
+def test_results_are_compared_of_streams_as_a_whole() -> None:
+    assert list(answer_differences(answer({"count": 1, "id": "a"}), answer({"count": 2, "id": "b"}))) == [
+        "another count"
+    ]
+    parts = [choice(index=index, text=text) for index, text in ((0, "a"), (1, "c"), (0, "b"), (1, "d"))]
+    pieces = [choice(index=index, text=text) for index, text in ((1, "cd"), (0, "a"), (0, "b"))]
+    assert list(answer_differences(stream(*parts), stream(*pieces))) == []
+    assert list(answer_differences(stream(*parts), stream(*pieces[:2]))) == ["another choices.0.text"]
+
+
 def test_the_order_of_a_stream_s_events_is_compared() -> None:
     role, text = choice(delta={"role": "assistant"}), choice(delta={"content": "a"})
     end, usage = choice(finish_reason="stop"), {"choices": [], "usage": {}}
     whole = stream(role, text, text, end, usage)
     assert stream_events(whole) == ["role", "content", "finish", "usage", "[DONE]"]
-    assert list(answer_differences(whole, stream(role, text, end, usage))) == []
+    one_chunk = choice(delta={"content": "aa"})
+    assert list(answer_differences(whole, stream(role, one_chunk, end, usage))) == []
     found = list(answer_differences(whole, stream(text, role, end, usage)))
     assert found[0] == "events role content finish usage [DONE], here content role finish usage [DONE]"
 

@@ -66,8 +66,16 @@ def test_others_at_a_position_are_read_after_the_tokens_before_it() -> None:
     ]
 
 
+def test_what_comes_before_half_a_character_is_shown_with_the_character() -> None:
+    assert texts_of([X_AND_HALF, A], [LAST], [LAST, X_AND_HALF]) == [["", "a"], ["x€"], ["", ""]]
+
+
+def test_broken_bytes_before_a_character_are_no_part_of_it() -> None:
+    assert texts_of([BROKEN], [BROKEN], [FIRST], [SECOND], [LAST]) == [[""], [""], [""], [""], ["€"]]
+
+
 @pytest.mark.parametrize(
-    ("token_id", "text"), [(X_AND_HALF, "x"), (GENUINE, REPLACEMENT), (BROKEN_AND_SPACE, f"{REPLACEMENT} ")]
+    ("token_id", "text"), [(GENUINE, REPLACEMENT), (BROKEN_AND_SPACE, f"{REPLACEMENT} ")]
 )
 def test_what_is_no_part_of_a_character_stays(token_id: int, text: str) -> None:
     assert texts_of([token_id]) == [[text]]
