@@ -41,7 +41,7 @@ WITHIN_S: Final = 1200.0
 ANSWER_WITHIN_S: Final = 120.0
 NUM_SHOWN_NAMES: Final = 4
 Differences = Mapping[str, Sequence[str]]
-"""What differs, for each set of parameters or request."""
+"""The differences of each set of parameters, or of each request."""
 
 
 def compare_parameters(engines: Engines, model: Path, folder: Path) -> Differences:

@@ -115,13 +115,23 @@ def answer_differences(peer: Answer, ours: Answer) -> Iterator[str]:
 
 
 def stream_events(answer: Answer) -> list[str]:
-    """The kinds of a stream's events in order, each run of one kind once; nothing for other answers."""
+    """The kinds of a stream's events in order, choice by choice, each run of one kind once; else nothing."""
     if not answer.content_type.startswith("text/event-stream"):
         return []
     data = [line[5:].strip() for line in answer.body.decode().splitlines() if line.startswith("data:")]
+    events = [(None, "[DONE]") if one == "[DONE]" else _event(json.loads(one)) for one in data]
+    choices: list[int | None] = [*sorted({choice for choice, _ in events if choice is not None})] or [None]
     return [
-        kind for kind, _ in groupby("[DONE]" if one == "[DONE]" else _kind(json.loads(one)) for one in data)
+        kind
+        for choice in choices
+        for kind, _ in groupby(kind for index, kind in events if index in (choice, None))
     ]
+
+
+def _event(chunk: Mapping[str, Any]) -> tuple[int | None, str]:
+    """A chunk's choice, None where it is of all, and its kind."""
+    choices = chunk.get("choices")
+    return (choices[0].get("index", 0) if choices else None), _kind(chunk)
 
 
 def _kind(chunk: Mapping[str, Any]) -> str:

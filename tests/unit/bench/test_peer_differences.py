@@ -98,6 +98,14 @@ def test_the_order_of_a_stream_s_events_is_compared() -> None:
     assert found[0] == "events role content finish usage [DONE], here content role finish usage [DONE]"
 
 
+def test_the_order_of_events_is_that_within_each_choice() -> None:
+    chunks = [choice(index=index, finish_reason=reason) for index in (0, 1) for reason in (None, "stop")]
+    first, first_end, second, second_end = chunks
+    in_turn, one_by_one = stream(first, second, first_end, second_end), stream(*chunks)
+    assert stream_events(in_turn) == stream_events(one_by_one) == ["content", "finish", "[DONE]"] * 2
+    assert stream_events(stream(first_end, second, first, second_end)) != stream_events(in_turn)
+
+
 def test_decisions_are_found_by_name_and_difference() -> None:
     assert decision_of("n 2, greedy", "not refused")
     assert decision_of("chat_stream", "with choices[].resume_token")
