@@ -20,7 +20,7 @@ from baton.commands import cli_arguments as arguments
 from baton.commands.limit_arguments import admission_settings, connection_limits
 from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
 from baton.commands.security_arguments import client_tls, key_of_environment, keys_of, server_tls
-from baton.config.engine_args import EngineArgs
+from baton.config.engine_args import EngineArgs, default_names
 from baton.config.environment import unread_variables
 from baton.config.extras import MissingExtraError, check_extras
 from baton.processes.cpu_binding import available_cpus, bind, worker_shares
@@ -171,6 +171,7 @@ def _router(args: argparse.Namespace) -> int:
     )
     settings = RouterSettings(
         model=args.model,
+        shown_model=default_names(args.model)[0],
         tokenizer=args.tokenizer,
         hf_overrides=args.hf_overrides or {},
         host=args.host,

@@ -187,7 +187,7 @@ class RouterServer:
             self._service = self._make_service()
             state = AppState(
                 service=self._service,
-                model=settings.model,
+                model=settings.shown_model or settings.model,
                 settings=settings.http,
                 metrics=self._metrics,
                 keys=self._keys,

@@ -181,7 +181,7 @@ def run(command: list[str]) -> str:
 def test_no_folder_of_the_bundled_model_is_told(cluster: Cluster) -> None:
     folder = str(Path(BUNDLED_MODEL).parent)
     (model,) = httpx.get(f"http://{cluster.http_address}/v1/models").json()["data"]
-    assert (model["id"], model["root"]) == (BUNDLED_MODEL_NAME, str(BUNDLED_MODEL))
+    assert (model["id"], model["root"]) == (BUNDLED_MODEL_NAME, BUNDLED_MODEL_NAME)
     metrics = httpx.get(f"http://{cluster.http_address}/metrics").text
     assert f'model_name="{BUNDLED_MODEL_NAME}"' in metrics
     for told in (metrics, cluster.log.read_text()):
@@ -191,7 +191,8 @@ def test_no_folder_of_the_bundled_model_is_told(cluster: Cluster) -> None:
 def test_the_model_and_its_workers_are_described(cluster: Cluster, llm: LLM) -> None:
     info = cluster.info()
     assert (info.model, info.is_ready) == (BUNDLED_MODEL_NAME, True)
-    assert f"max_model_len={info.max_model_len}" in repr(llm)
+    assert llm.llm_engine.model_config.max_model_len == info.max_model_len
+    assert "LlamaForCausalLM" in repr(llm)
     workers = {(worker.worker_id, worker.role) for worker in info.workers}
     assert workers == {("prefill-0", "prefill"), ("decode-1", "decode")}
     cluster.wait_until_idle()

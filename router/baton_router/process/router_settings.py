@@ -33,6 +33,8 @@ class RouterSettings:
 
     model: str
     """A model folder, or a Hugging Face Hub id."""
+    shown_model: str = ""
+    """Name that clients are told in the place of `model`; empty: that."""
     tokenizer: str | None = None
     """The same of the tokenizer; None is the model's own."""
     hf_overrides: Mapping[str, Any] = field(default_factory=dict)
