@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -48,7 +49,7 @@ def interpreter(version: str) -> str:
     found = shutil.which(f"python{version}")
     if found and subprocess.run([found, "--version"], capture_output=True).returncode == 0:
         return found
-    uv = shutil.which("uv") or "uv"
+    uv = Path(sys.executable).with_name("uv")
     known = subprocess.run(
         [uv, "python", "find", "--no-python-downloads", version], cwd="/", capture_output=True, text=True
     )
