@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import reduction
@@ -29,6 +30,7 @@ SPENT: Final = b"."
 """Second byte of a reply: whether its process takes another task."""
 _FRESH_SHARE: Final = 4
 """A process whose address space has grown by the bound over this takes no further task."""
+_THREADS_END_WITHIN_S: Final = 1.0
 Work: TypeAlias = Callable[[bytes], bytes]
 
 
@@ -42,6 +44,7 @@ def main(control_fd: str, target: str, settings: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no one waits for the forked processes
     control = Connection(int(control_fd))
     work = _load(target, settings)
+    _wait_for_ended_threads()
     while True:
         try:
             connection_fd = reduction.recv_handle(control)
@@ -71,6 +74,13 @@ def _load(target: str, settings: str) -> Work:
 
         return refuse
     return work
+
+
+def _wait_for_ended_threads() -> None:
+    """Wait until the threads that loading has joined are gone: Python 3.12 warns of a fork beside one."""
+    deadline_s = time.monotonic() + _THREADS_END_WITHIN_S
+    while len(os.listdir("/proc/self/task")) > 1 and time.monotonic() < deadline_s:
+        time.sleep(0.001)
 
 
 def _serve(connection: Connection, work: Work) -> None:
