@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.models import linear
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.steps.runner import ModelRunner
@@ -62,14 +63,17 @@ class RandomWeights:
 
     device = torch.device("cpu")
 
-    def __init__(self, dtype: torch.dtype, *, is_quantized: bool = False) -> None:
+    def __init__(self, dtype: torch.dtype, *, online: OnlineQuantization | None = None) -> None:
         self.dtype = dtype
-        self.is_quantized = is_quantized
-        self.linear_dtype = torch.float32 if is_quantized else dtype
+        self.online = online
+        self.linear_dtype = torch.float32 if online else dtype
         self.loaded_bytes = 0
 
     def __contains__(self, name: str) -> bool:
         return True
+
+    def is_quantized(self, layer: str) -> bool:
+        return False
 
     def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         return self.load_stacked([name], [shape], dtype)
@@ -106,7 +110,11 @@ class Contender:
 def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
-    parser.add_argument("--quantization", choices=("int8",), help="compare with the step without it")
+    parser.add_argument(
+        "--quantization",
+        choices=[kind.value for kind in OnlineQuantization],
+        help="compare with the step without it",
+    )
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=512, help="tokens of each sequence")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -122,7 +130,7 @@ def make_runner(
     kernels: AttentionKernels,
     layers: LayerKernels,
     *,
-    is_quantized: bool = False,
+    online: OnlineQuantization | None = None,
 ) -> tuple[ModelRunner, int]:
     """Return a runner with a full cache for the largest batch, and the bytes of weights that a step reads."""
     dtype = DTYPES[arguments.dtype]
@@ -132,7 +140,7 @@ def make_runner(
         config_json |= {"max_position_embeddings": 1 << 20, "tie_word_embeddings": True, **shape}
         (Path(folder) / "config.json").write_text(json.dumps(config_json))
         config = read_model_config(Path(folder))
-    weights = RandomWeights(dtype, is_quantized=is_quantized)
+    weights = RandomWeights(dtype, online=online)
     model = build_model(config, weights, layers)  # type: ignore[arg-type]
     num_bytes = weights.loaded_bytes
     if model._head.packed_bytes:  # type: ignore[attr-defined]
@@ -276,7 +284,10 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     kernels = select_kernels("cpu", DTYPES[arguments.dtype])
     runner, weight_bytes = make_runner(
-        arguments, kernels.attention, kernels.layers, is_quantized=bool(arguments.quantization)
+        arguments,
+        kernels.attention,
+        kernels.layers,
+        online=arguments.quantization and OnlineQuantization(arguments.quantization),
     )
     other_runner = make_other_runner(arguments, kernels)
     is_exact = arguments.quantization is None

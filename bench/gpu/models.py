@@ -47,7 +47,7 @@ PROMPT: Final = 8192
 class RandomWeights:
     """Stands in for a WeightReader: random numbers, drawn on the device."""
 
-    is_quantized = False
+    online = None
 
     def __init__(self, setup: Setup) -> None:
         self.dtype = self.linear_dtype = setup.dtype
@@ -56,6 +56,9 @@ class RandomWeights:
 
     def __contains__(self, name: str) -> bool:
         return True
+
+    def is_quantized(self, layer: str) -> bool:
+        return False
 
     def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         return self.load_stacked([name], [shape], dtype)

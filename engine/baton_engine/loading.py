@@ -17,7 +17,7 @@ from torch import Tensor
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription, describe_model
-from baton_engine.checkpoint.config_fields import read_json_object
+from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.model_source import resolve_model
@@ -27,7 +27,7 @@ from baton_engine.dtype import resolve_dtype
 from baton_engine.kernel_choice import choose_kernels
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
-from baton_engine.quantization import Quantization, require_quantizable
+from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_engine.sampling.logits_rules import LogitsRules
 from baton_engine.sampling.processor_batch import BatchProcessors
@@ -53,8 +53,8 @@ class EngineSettings:
     model: str
     """A local folder or a Hugging Face id."""
     dtype: str = "auto"
-    quantization: Quantization | None = None
-    """Quantization of the linear layers."""
+    quantization: str | None = None
+    """Quantization of the linear layers: one of `OnlineQuantization`, or the method of the checkpoint."""
     device: str = "cpu"
     """One of `device.ALLOWED`."""
     block_size: int = 32
@@ -112,6 +112,8 @@ class LoadedEngine:
     read: ReadModel
     numerics: str = ""
     """`Kernels.numerics`."""
+    quantization: str = ""
+    """Quantization of linear layers while they were loaded; empty if there was none."""
     has_batch_processors: bool = False
     """True if classes process the logits of every request."""
 
@@ -129,6 +131,7 @@ class LoadedModel:
     processors: LogitsProcessors
     batch_processors: BatchProcessors
     read: ReadModel
+    quantization: ChosenQuantization
 
     def start(
         self, allocate_pool: AllocatePool | None = None, grammars: Grammars | None = None
@@ -171,6 +174,7 @@ class LoadedModel:
             kv_cache=plan,
             read=self.read,
             numerics=self.kernels.numerics,
+            quantization=self.quantization.online or "",
             has_batch_processors=self.processors.has_classes,
         )
 
@@ -206,11 +210,18 @@ def load_model(
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
-    require_quantizable(settings.quantization, config, device)
+    fields = ConfigFields.from_file(folder / "config.json").updated(settings.config_overrides)
+    quantization = choose_quantization(settings.quantization, fields, config)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
     source = DummyWeights if settings.has_dummy_weights and weight_folder is None else WeightReader
-    weights = source(weight_folder or folder, dtype, device, is_quantized=settings.quantization is not None)
+    weights = source(
+        weight_folder or folder,
+        dtype,
+        device,
+        quantization=quantization.checkpoint,
+        online=quantization.online,
+    )
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
@@ -235,6 +246,7 @@ def load_model(
         processors=processors,
         batch_processors=processors.batch_processors(_vllm_config(settings, model, config, plan), device),
         read=read,
+        quantization=quantization,
     )
 
 

@@ -12,7 +12,6 @@ from baton.config.engine_args import BUNDLED_MODEL
 from baton_core.errors import IncompatibleWorkerError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
-from baton_engine.quantization import Quantization
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 
 FOLDER: Final = Path(BUNDLED_MODEL)
@@ -25,7 +24,7 @@ TEXTS: Final = (
 """Every token is far likelier than the next: what one activation is rounded to depends on the kind of CPU."""
 MIN_GAP: Final = 1.0
 """Between the logarithms of their probabilities."""
-SHAPE: Final = Shape(max_num_batched_tokens=32, max_model_len=256, quantization=Quantization.INT8)
+SHAPE: Final = Shape(max_num_batched_tokens=32, max_model_len=256, quantization="int8")
 
 
 def specs(name: str) -> list[RequestSpec]:

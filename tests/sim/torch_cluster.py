@@ -15,7 +15,6 @@ from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
 from baton_engine.loading import EngineSettings, load_runner
 from baton_engine.models.registry import read_model_config
-from baton_engine.quantization import Quantization
 from baton_engine.sizing import KVCacheSettings
 from baton_kv.connector import KVConnector
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
@@ -55,7 +54,7 @@ class Shape:
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 256
     max_model_len: int | None = None
-    quantization: Quantization | None = None
+    quantization: str | None = None
     async_scheduling: bool = False
     logits_processors: tuple[str, ...] = ()
 

@@ -35,7 +35,7 @@ def model_identity(
         numerics=engine.numerics,
         description=replace(engine.read.description, tokenizer=read_tokenizer_digest(tokenizer)),
         kv_variant=variant and blake2b(variant.encode(), digest_size=16).hexdigest(),
-        quantization=settings.quantization or "",
+        quantization=engine.quantization,
         structured_outputs_backend=structured_outputs_backend,
         logits_processors=tuple(sorted(settings.logits_processors)),
         logprobs_mode=settings.logprobs_mode,

@@ -26,6 +26,7 @@ from baton.config.ignored_engine_args import IGNORED
 from baton.config.processor_names import names_of
 from baton.config.vllm_config import LoadConfig, ModelConfig, VllmConfig
 from baton_core.errors import InvalidConfigError
+from baton_engine.checkpoint.quantization.methods import QUANTIZATIONS
 from baton_kernels.cpu.variants import CPU_KERNELS
 from baton_kv.transport import Transport
 from baton_service.tracing import PROTOCOL_VARIABLES, OtlpProtocol
@@ -116,9 +117,9 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
     quantization: str | None = arg(
         str,
         None,
-        "quantization of linear layers on a CPU: 8-bit weights and activations",
-        choices=("int8",),
-        reason="weights that are stored quantized, and other kinds, are not supported yet",
+        "quantization of linear layers while they are loaded; of a checkpoint that is stored quantized, its "
+        "method, which is found without the flag too",
+        choices=QUANTIZATIONS,
     )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(

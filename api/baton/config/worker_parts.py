@@ -14,7 +14,6 @@ from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files, is_safetensors
 from baton_engine.device import resolve_device
 from baton_engine.loading import EngineSettings
-from baton_engine.quantization import Quantization
 from baton_engine.sampling.token_logprobs import LogprobsMode
 from baton_engine.sizing import KVCacheSettings
 from baton_kv.transport import Transport
@@ -40,7 +39,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
     engine = EngineSettings(
         model=args.model,
         dtype=args.dtype,
-        quantization=Quantization(args.quantization) if args.quantization else None,
+        quantization=args.quantization,
         device=args.device,
         block_size=args.block_size,
         kv_cache=kv_cache,

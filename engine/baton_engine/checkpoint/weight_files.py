@@ -14,7 +14,19 @@ from baton_engine.checkpoint.config_fields import read_json_object
 _SAFETENSORS: Final = "model.safetensors"
 _TORCH: Final = "pytorch_model.bin"
 _MAX_HEADER_BYTES: Final = 100_000_000
-ITEM_BYTES: Final = {"F32": 4, "BF16": 2, "F16": 2}
+ITEM_BYTES: Final = {
+    "F32": 4,
+    "BF16": 2,
+    "F16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "F8_E8M0": 1,
+    "U8": 1,
+    "I8": 1,
+    "I16": 2,
+    "I32": 4,
+    "I64": 8,
+}
 _MAX_RANK: Final = 8
 
 

@@ -19,10 +19,26 @@ import xxhash
 from torch import Tensor
 
 from baton_core.errors import InvalidModelError
+from baton_engine.checkpoint.quantization.layer_format import FLOATS, CheckpointQuantization
+from baton_engine.checkpoint.quantization.methods import OnlineQuantization
+from baton_engine.checkpoint.quantization.quantized_layers import QuantizedLayers
 from baton_engine.checkpoint.torch_files import read_torch_entries
 from baton_engine.checkpoint.weight_files import TensorEntry, find_weight_files, is_safetensors, read_entries
+from baton_kernels.interface.quantized import QuantizedWeight
 
-_TORCH_DTYPES: Final = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_TORCH_DTYPES: Final = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+}
 _STAGING_BYTES: Final = 16 << 20
 _LINE_EVERY_S: Final = 5.0
 """While weights are read, the log says how far."""
@@ -32,8 +48,8 @@ logger = logging.getLogger(__name__)
 class WeightReader:
     """The tensors of one model folder by name, as `dtype` on `device`.
 
-    With `is_quantized`, linear layers are to be made of codes: then they are read in float32, so that codes
-    come from the values of the file.
+    `quantization` is what the checkpoint's config.json says of it; with `online`, linear layers are to be
+    made of codes: then they are read in float32, so that codes come from the values of the file.
 
     Raises:
         InvalidModelError: a weight file is missing, truncated or damaged.
@@ -45,12 +61,13 @@ class WeightReader:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         *,
-        is_quantized: bool = False,
+        quantization: CheckpointQuantization | None = None,
+        online: OnlineQuantization | None = None,
     ) -> None:
         self.dtype = dtype
         self.device = torch.device(device)
-        self.is_quantized = is_quantized
-        self.linear_dtype = torch.float32 if is_quantized else dtype
+        self.online = online
+        self.linear_dtype = torch.float32 if online else dtype
         """In which weights and biases of linear layers are wanted."""
         self.loaded_bytes = 0
         """Size of all tensors handed out so far, as those who got them keep them."""
@@ -66,6 +83,7 @@ class WeightReader:
                     f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
                 )
             self._entries.update(entries)
+        self._quantized = None if quantization is None else QuantizedLayers(quantization, self._entries)
         self._digests: dict[str, bytes] = {}
         """Hashes of the bytes of tensors that were read."""
         self._num_read_bytes = 0
@@ -97,14 +115,14 @@ class WeightReader:
         Raises:
             InvalidModelError: as `load`, or one of its numbers is NaN or infinite.
         """
-        entry, content = self._find(name, tuple(shape)), xxhash.xxh3_128()
+        entry, content = self._find(name, tuple(shape), tuple(_TORCH_DTYPES)), xxhash.xxh3_128()
         staging, num_left = self._staging.view(_TORCH_DTYPES[entry.dtype]), math.prod(entry.shape)
         with entry.path.open("rb") as file:
             file.seek(entry.offset)
             while num_left:
                 part = staging[:num_left]
                 _fill(part, file, entry, content)
-                if not part.isfinite().all():
+                if part.is_floating_point() and not part.float().isfinite().all():
                     text = f"{entry.path}: tensor {name} holds NaN or an infinity; allowed: finite numbers"
                     raise InvalidModelError(text)
                 num_left -= len(part)
@@ -139,6 +157,32 @@ class WeightReader:
         self.loaded_bytes += stacked.nbytes
         return stacked
 
+    def is_quantized(self, layer: str) -> bool:
+        """Say whether the checkpoint stores the linear layer of that name quantized."""
+        return self._quantized is not None and self._quantized.format_of(layer) is not None
+
+    def load_quantized(self, layer: str, out_features: int, in_features: int) -> QuantizedWeight:
+        """Return the weight of a layer that is stored quantized.
+
+        Raises:
+            InvalidModelError: a tensor of it is missing, or not what a layer of this size needs.
+        """
+        assert self._quantized is not None, "it is stored quantized"
+        names = self._quantized.tensors(layer, out_features, in_features)
+        tensors = {name: self._load_stored(f"{layer}.{name}") for name in names}
+        weight = self._quantized.decode(layer, tensors, out_features, in_features).to(self.device)
+        self.loaded_bytes += weight.num_bytes
+        return weight
+
+    def _load_stored(self, name: str) -> Tensor:
+        """Return a tensor on the CPU as the file has it."""
+        entry = self._entries[name]
+        self.shapes[name] = entry.shape
+        stored = torch.empty(entry.shape, dtype=_TORCH_DTYPES[entry.dtype])
+        self._digests[name] = self._read_into(entry, stored)
+        self._note_read(entry)
+        return stored
+
     def _files(self, folder: Path) -> tuple[Path, ...]:
         return find_weight_files(folder)
 
@@ -150,7 +194,7 @@ class WeightReader:
             total = sum(one.num_bytes for one in self._entries.values())
             logger.info("%.1f of %.1f GiB of weights are read", self._num_read_bytes / 2**30, total / 2**30)
 
-    def _find(self, name: str, shape: tuple[int, ...]) -> TensorEntry:
+    def _find(self, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = FLOATS) -> TensorEntry:
         entry = self._entries.get(name)
         if entry is None:
             raise InvalidModelError(
@@ -160,9 +204,9 @@ class WeightReader:
             raise InvalidModelError(
                 f"{entry.path}: tensor {name} has shape {list(entry.shape)}; allowed: {list(shape)}"
             )
-        if entry.dtype not in _TORCH_DTYPES:
+        if entry.dtype not in dtypes:
             raise InvalidModelError(
-                f"{entry.path}: tensor {name} has dtype {entry.dtype}; allowed: {', '.join(_TORCH_DTYPES)}"
+                f"{entry.path}: tensor {name} has dtype {entry.dtype}; allowed: {', '.join(dtypes)}"
             )
         self.shapes[name] = shape
         return entry

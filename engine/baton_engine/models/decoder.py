@@ -45,7 +45,7 @@ class Decoder:
         self.is_capturable = all(layer.is_capturable for layer in self._layers)
         self._norm = norms.load("model.norm", config.hidden_size)
         tied = config.tie_word_embeddings
-        self._head = load_head(weights, "lm_head.weight", self._embedding, kernels, is_tied=tied)
+        self._head = load_head(weights, "lm_head", self._embedding, kernels, is_tied=tied)
         self._kernels = kernels
 
     def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:

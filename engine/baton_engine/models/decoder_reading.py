@@ -10,7 +10,6 @@ from baton_engine.checkpoint.model_config import (
     read_architecture,
     read_checkpoint_dtype,
     read_eos_token_ids,
-    refuse_quantized,
 )
 from baton_engine.models.decoder_config import (
     Activation,
@@ -38,7 +37,6 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
     """
     architecture = read_architecture(fields)
     family = FAMILIES[architecture]
-    refuse_quantized(fields)
     hidden_size = fields.integer("hidden_size")
     attention = _read_attention(fields, family, hidden_size)
     reader = RopeReader(

@@ -19,6 +19,7 @@ from baton_engine.models.linear import Linear, load_head, make_linear
 from baton_engine.models.norm import LayerNorm
 from baton_engine.models.step_attention import StepAttention
 from baton_kernels.interface.kernels import Function, LayerKernels
+from baton_kernels.interface.quantized import stack
 
 _GELUS: Final = {
     "gelu": Function.GELU,
@@ -49,7 +50,7 @@ class LearnedPositionsDecoder:
         self._final_norm = tensors.norm(names.final_norm) if config.has_final_norm else None
         self._project_in, self._project_out = _load_projections(config, tensors)
         tied = config.tie_word_embeddings
-        self._head = load_head(weights, "lm_head.weight", self._embedding, kernels, is_tied=tied)
+        self._head = load_head(weights, "lm_head", self._embedding, kernels, is_tied=tied)
 
     def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
         """Return the final hidden states `[num_rows, embedding_size]` of `token_ids` `[num_tokens] int64`.
@@ -139,13 +140,17 @@ class _Tensors:
         self, names: Sequence[str], out_size: int, in_size: int, *, has_bias: bool | None = None
     ) -> Linear:
         """Load one linear layer made of several of equal size, their outputs side by side."""
+        has_bias = self._config.has_bias if has_bias is None else has_bias
         shape = (out_size // len(names), in_size)
+        bias = self._stacked(names, "bias", shape[:1]) if has_bias else None
+        layers = [self._prefix + name for name in names]
+        if any(map(self._weights.is_quantized, layers)):
+            stored = [self._weights.load_quantized(layer, *shape) for layer in layers]
+            return make_linear(self._weights, stack(stored), bias, self._kernels)
         stored_shape = shape[::-1] if self._config.names.is_transposed else shape
         weight = self._stacked(names, "weight", stored_shape)
         if self._config.names.is_transposed:
             weight = weight.T.contiguous()
-        has_bias = self._config.has_bias if has_bias is None else has_bias
-        bias = self._stacked(names, "bias", shape[:1]) if has_bias else None
         return make_linear(self._weights, weight, bias, self._kernels)
 
     def _stacked(self, names: Sequence[str], part: str, shape: Sequence[int]) -> Tensor:

@@ -12,7 +12,6 @@ from baton_engine.checkpoint.model_config import (
     read_architecture,
     read_checkpoint_dtype,
     read_eos_token_ids,
-    refuse_quantized,
 )
 
 ARCHITECTURES: Final = ("GPT2LMHeadModel", "OPTForCausalLM")
@@ -124,7 +123,6 @@ def read_learned_positions_config(
         InvalidModelError: a file or key is missing, or a value is of the wrong type, contradicts another or
             asks for what the engine does not implement.
     """
-    refuse_quantized(fields)
     return (
         _read_gpt2(folder, fields)
         if read_architecture(fields) == "GPT2LMHeadModel"

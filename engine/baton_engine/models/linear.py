@@ -11,45 +11,41 @@ from collections.abc import Sequence
 from functools import cache, partial
 from typing import Final
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_engine.checkpoint.quantization.online import quantize
 from baton_engine.checkpoint.weights import WeightReader
-from baton_kernels.cpu.int8 import PackedInt8Product, TorchInt8Product, require_in_features
+from baton_kernels.cpu.int8 import TorchInt8Product, is_int8
 from baton_kernels.cpu.onednn import onednn_product
-from baton_kernels.cpu.packed import PackedProduct
-from baton_kernels.interface.kernels import Function, LayerKernels, Product
+from baton_kernels.interface.kernels import Function, GatedProduct, LayerKernels, Product
+from baton_kernels.interface.quantized import Element, QuantizedWeight, can_stack, stack
+from baton_kernels.reference.quantized_product import TorchQuantizedProduct
 
 logger = logging.getLogger(__name__)
 
 _TORCH: Final = LayerKernels()
-_GATING: Final = PackedProduct, PackedInt8Product
-"""Products that can apply a function to half of their outputs before these are written."""
 
 
 class Linear:
-    """`x @ weight.T + bias` with weight `[out_features, in_features]`.
+    """`x @ weight.T + bias` with weight `[out_features, in_features]`, of numbers or of codes.
 
     Keeps either `weight` or its packed copy: a caller that lets go of `weight` frees the one not kept.
     """
 
     def __init__(
-        self,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        kernels: LayerKernels = _TORCH,
-        *,
-        is_quantized: bool = False,
+        self, weight: Tensor | QuantizedWeight, bias: Tensor | None = None, kernels: LayerKernels = _TORCH
     ) -> None:
         self._kernels = kernels
-        product = (
-            _quantized(weight, bias, kernels)
-            if is_quantized
-            else kernels.product(weight, bias) or onednn_product(weight, bias)
-        )
-        self._multiply: Product | partial[Tensor] = product or partial(
-            functional.linear, weight=weight, bias=bias
-        )
+        product: Product | None
+        if isinstance(weight, QuantizedWeight):
+            product = kernels.quantized_product(weight, bias) or _torch_product(weight, bias)
+        else:
+            product = kernels.product(weight, bias) or onednn_product(weight, bias)
+        plain = partial(functional.linear, weight=weight, bias=bias)  # type: ignore[arg-type]  # has a product
+        self._multiply: Product | partial[Tensor] = product or plain
+        self._gating = product if isinstance(product, GatedProduct) else None
         self.packed_bytes = product.packed_bytes if product else 0
         """Size of the packed copy; 0 without one."""
 
@@ -59,50 +55,73 @@ class Linear:
 
     def gates(self, function: Function) -> bool:
         """Say whether `gated` of that function takes one pass, without the outputs in memory."""
-        return isinstance(self._multiply, _GATING) and self._multiply.gates(function)
+        return self._gating is not None and self._gating.gates(function)
 
     def gated(self, function: Function, x: Tensor) -> Tensor:
         """Return `function(gate) * up` `[num_rows, n]`, where the outputs are gate and up side by side."""
-        if isinstance(self._multiply, _GATING) and self._multiply.gates(function):
-            return self._multiply.gated(function, x)
+        if self._gating is not None and self._gating.gates(function):
+            return self._gating.gated(function, x)
         return self._kernels.apply_mul(function, self(x))
 
 
-def _quantized(weight: Tensor, bias: Tensor | None, kernels: LayerKernels) -> Product:
-    require_in_features(weight)
-    if product := kernels.int8_product(weight, bias):
-        return product
-    _warn_of_torch_int8()
-    return TorchInt8Product(weight, bias)
+class SideBySide:
+    """Linear layers of the same inputs as one, with their outputs side by side: one product for each."""
+
+    def __init__(self, layers: Sequence[Linear], kernels: LayerKernels) -> None:
+        self._layers = layers
+        self._kernels = kernels
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([layer(x) for layer in self._layers], dim=-1)
+
+    def gates(self, function: Function) -> bool:
+        return False
+
+    def gated(self, function: Function, x: Tensor) -> Tensor:
+        return self._kernels.apply_mul(function, self(x))
+
+
+def _torch_product(weight: QuantizedWeight, bias: Tensor | None) -> Product:
+    _warn_of_torch(weight.element)
+    return TorchInt8Product(weight, bias) if is_int8(weight) else TorchQuantizedProduct(weight, bias)
 
 
 @cache
-def _warn_of_torch_int8() -> None:
-    logger.warning("int8 layers are computed by torch, slower than float32: C++ kernels with AVX2 are needed")
+def _warn_of_torch(element: Element) -> None:
+    logger.warning("quantized layers (%s) are computed by torch, slower than unquantized ones", element.value)
 
 
 def make_linear(
-    weights: WeightReader, weight: Tensor, bias: Tensor | None, kernels: LayerKernels = _TORCH
+    weights: WeightReader,
+    weight: Tensor | QuantizedWeight,
+    bias: Tensor | None,
+    kernels: LayerKernels = _TORCH,
 ) -> Linear:
     """Return the layer of a weight that `weights` has handed out; what it keeps counts as loaded instead."""
-    layer = Linear(weight, bias, kernels, is_quantized=weights.is_quantized)
+    num_bytes = weight.nbytes if isinstance(weight, Tensor) else weight.num_bytes
+    if weights.online is not None and isinstance(weight, Tensor):
+        weight = quantize(weight, weights.online)
+    layer = Linear(weight, bias, kernels)
     if layer.packed_bytes:
-        weights.loaded_bytes += layer.packed_bytes - weight.nbytes
+        weights.loaded_bytes += layer.packed_bytes - num_bytes
     return layer
 
 
 def load_head(
-    weights: WeightReader, name: str, embedding: Tensor, kernels: LayerKernels = _TORCH, *, is_tied: bool
+    weights: WeightReader, layer: str, embedding: Tensor, kernels: LayerKernels = _TORCH, *, is_tied: bool
 ) -> Linear:
-    """Return the output head, the weight `name` or, tied, the embedding table `[vocab_size, hidden_size]`.
+    """Return the output head: the layer of that name or, tied, the embedding `[vocab_size, hidden_size]`.
 
     A tied head is packed as well, at the cost of a copy of the table: the table is read by rows of tokens,
     the head as a whole in every step, of which it is a third in small models with large vocabularies.
     """
+    if not is_tied and weights.is_quantized(layer):
+        return make_linear(weights, weights.load_quantized(layer, *embedding.shape), None, kernels)
     if not is_tied:
-        weight = weights.load(name, embedding.shape, weights.linear_dtype)
+        weight = weights.load(f"{layer}.weight", embedding.shape, weights.linear_dtype)
         return make_linear(weights, weight, None, kernels)
-    head = Linear(embedding, kernels=kernels, is_quantized=weights.is_quantized)
+    table = embedding if weights.online is None else quantize(embedding.float(), weights.online)
+    head = Linear(table, kernels=kernels)
     weights.loaded_bytes += head.packed_bytes
     return head
 
@@ -116,19 +135,35 @@ def load_projection(
     in_size: int,
     out_sizes: Sequence[int],
     has_bias: bool = False,
-) -> Linear:
+) -> Linear | SideBySide:
     """Load one linear layer with outputs of `out_sizes` side by side.
 
-    The files hold it under one name, or in parts under one name for each output.
+    The files hold it under one name, or in parts under one name for each output. Parts that are not
+    quantized alike have a product each.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
-    sizes, dtype = out_sizes if len(names) > 1 else [sum(out_sizes)], weights.linear_dtype
-    weight = weights.load_stacked(
-        [f"{prefix}.{name}.weight" for name in names], [(n, in_size) for n in sizes], dtype
-    )
+    layers, dtype = [f"{prefix}.{name}" for name in names], weights.linear_dtype
+    sizes = list(out_sizes) if len(names) > 1 else [sum(out_sizes)]
     bias = None
     if has_bias:
-        bias = weights.load_stacked([f"{prefix}.{name}.bias" for name in names], [(n,) for n in sizes], dtype)
-    return make_linear(weights, weight, bias, kernels)
+        bias = weights.load_stacked([f"{name}.bias" for name in layers], [(n,) for n in sizes], dtype)
+    if not any(map(weights.is_quantized, layers)):
+        weight = weights.load_stacked(
+            [f"{name}.weight" for name in layers], [(n, in_size) for n in sizes], dtype
+        )
+        return make_linear(weights, weight, bias, kernels)
+    parts = [_load_part(weights, layer, size, in_size) for layer, size in zip(layers, sizes, strict=True)]
+    quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
+    if len(quantized) == len(parts) and can_stack(quantized):
+        return make_linear(weights, stack(quantized), bias, kernels)
+    biases = [None] * len(parts) if bias is None else torch.split(bias, sizes)
+    linears = [make_linear(weights, part, one, kernels) for part, one in zip(parts, biases, strict=True)]
+    return SideBySide(linears, kernels)
+
+
+def _load_part(weights: WeightReader, layer: str, out_size: int, in_size: int) -> Tensor | QuantizedWeight:
+    if weights.is_quantized(layer):
+        return weights.load_quantized(layer, out_size, in_size)
+    return weights.load(f"{layer}.weight", (out_size, in_size), weights.linear_dtype)

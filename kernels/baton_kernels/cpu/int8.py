@@ -18,6 +18,7 @@ from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.structs import LARGEST_CODE, PANEL_WIDTH, Int8LinearArgs, QuantizeArgs
 from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
+from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
 
 MAX_IN_FEATURES: Final = (2**31 - 1) // LARGEST_CODE**2
 """The sum of more products need not fit 32 bits."""
@@ -34,13 +35,18 @@ def can_multiply_codes(variant: CpuVariant) -> bool:
     return "avx2" in variant.needs
 
 
-def require_in_features(weight: Tensor) -> None:
-    """Check a weight `[out_features, in_features]`.
+def is_int8(weight: QuantizedWeight) -> bool:
+    """Say whether a layer multiplies codes with codes and has one scale for each output and each row.
 
-    Raises: ValueError: there are more than `MAX_IN_FEATURES`.
+    Raises: ValueError: it has more than `MAX_IN_FEATURES` inputs.
     """
-    if weight.shape[1] > MAX_IN_FEATURES:
-        raise ValueError(f"a weight has {weight.shape[1]} inputs; allowed: at most {MAX_IN_FEATURES}")
+    is_plain = weight.zeros is None and weight.output_scales is None and weight.input_order is None
+    is_alike = weight.element == Element.INT8 and weight.group_size >= weight.in_features
+    if not (is_plain and is_alike and weight.input_rounding == InputRounding(element=InputElement.INT8)):
+        return False
+    if weight.in_features > MAX_IN_FEATURES:
+        raise ValueError(f"a weight has {weight.in_features} inputs; allowed: at most {MAX_IN_FEATURES}")
+    return True
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,10 +90,10 @@ def quantize_with(library: CpuLibrary, x: Tensor) -> tuple[Tensor, Tensor]:
 class PackedInt8Product:
     """A layer whose weight lies in panels of `PANEL_WIDTH` outputs, four inputs of each side by side."""
 
-    def __init__(self, library: CpuLibrary, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, library: CpuLibrary, weight: QuantizedWeight, bias: Tensor | None) -> None:
         self._library = library
-        self._out_features, in_features = weight.shape
-        codes, scales = quantize_with(library, weight)
+        self._out_features, in_features = weight.out_features, weight.in_features
+        codes, scales = weight.codes, weight.scales.float().flatten()
         num_missing = -self._out_features % PANEL_WIDTH
         codes = functional.pad(codes, (0, -in_features % _QUAD, 0, num_missing))
         self._packed_weight = (
@@ -140,8 +146,8 @@ class PackedInt8Product:
 class TorchInt8Product:
     """The same with torch alone, on any CPU: products of codes in float32, as many at a time as are exact."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self._codes, self._scales = quantize_rows(weight)
+    def __init__(self, weight: QuantizedWeight, bias: Tensor | None) -> None:
+        self._codes, self._scales = weight.codes, weight.scales.float().flatten()
         self._bias = None if bias is None else bias.float()
 
     @property

@@ -7,12 +7,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from baton_kernels.cpu.int8 import PackedInt8Product, can_multiply_codes
+from baton_kernels.cpu.int8 import PackedInt8Product, can_multiply_codes, is_int8
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.packed import packed_product
 from baton_kernels.cpu.structs import ElementwiseArgs, NormArgs
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
+from baton_kernels.interface.quantized import QuantizedWeight
 
 
 class CpuLayers(LayerKernels):
@@ -37,8 +38,8 @@ class CpuLayers(LayerKernels):
     def product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
         return packed_product(self._library, weight, bias)
 
-    def int8_product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
-        if not can_multiply_codes(self._library.variant):
+    def quantized_product(self, weight: QuantizedWeight, bias: Tensor | None) -> Product | None:
+        if not (is_int8(weight) and can_multiply_codes(self._library.variant)):
             return None
         return PackedInt8Product(self._library, weight, bias)
 

@@ -13,12 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.interface.sampling import SamplingKernels
 from baton_kernels.interface.step_layout import StepLayout, table_array
 from baton_kernels.interface.upload import upload
@@ -251,6 +252,19 @@ class Product(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
+@runtime_checkable
+class GatedProduct(Product, Protocol):
+    """A product that can apply a function to half of its outputs before these are written."""
+
+    def gates(self, function: Function) -> bool:
+        """Say whether it has `gated` of that function for its outputs, which are two halves."""
+        ...
+
+    def gated(self, function: Function, x: Tensor) -> Tensor:
+        """Return `function(gate) * up` `[num_rows, n]` of outputs that are gate and up, rounded once."""
+        ...
+
+
 class LayerKernels:
     """Norms, activations and linear layers of a device; this class computes them with torch."""
 
@@ -286,8 +300,8 @@ class LayerKernels:
         """Return a linear layer that these kernels compute their way; None leaves it to the engine."""
         return None
 
-    def int8_product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
-        """Return a linear layer of 8-bit integers; None leaves it to the engine."""
+    def quantized_product(self, weight: QuantizedWeight, bias: Tensor | None) -> Product | None:
+        """Return a linear layer of a quantized weight; None leaves it to the engine."""
         return None
 
 

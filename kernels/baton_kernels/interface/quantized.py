@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -144,7 +144,7 @@ class QuantizedWeight:
 
     def to(self, device: torch.device) -> QuantizedWeight:
         """Return it on a device."""
-        moved = {
+        moved: dict[str, Any] = {
             field.name: value.to(device)
             for field in fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)

@@ -97,7 +97,7 @@ def round_inputs(x: Tensor, rounding: InputRounding | None) -> Tensor:
     if rounding.group_size is None:
         return _round_groups(wide, rounding)
     num_missing = -wide.shape[1] % rounding.group_size
-    groups = functional.pad(wide, (0, num_missing)).unflatten(1, (-1, rounding.group_size))
+    groups = functional.pad(wide, (0, num_missing)).view(len(x), -1, rounding.group_size)
     return _round_groups(groups, rounding).flatten(1)[:, : x.shape[1]]
 
 

@@ -233,10 +233,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"dtype": "int8"}, "dtype is 'int8'; allowed: float32, bfloat16, float16"),
     ({"eos_token_id": [-1]}, "eos_token_id is [-1]"),
     (
-        {"quantization_config": {"bits": 4}},
-        "quantization_config is {'bits': 4}; allowed: unquantized weights (those that are stored quantized",
-    ),
-    (
         {
             "architectures": ["Qwen2ForCausalLM"],
             "use_sliding_window": True,

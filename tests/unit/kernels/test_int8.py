@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
+from baton_engine.checkpoint.quantization.methods import OnlineQuantization
+from baton_engine.checkpoint.quantization.online import quantize
 from baton_engine.models import linear
 from baton_engine.models.linear import Linear
 from baton_kernels.cpu import int8
@@ -20,6 +22,7 @@ from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.selection import load_build
 from baton_kernels.cpu.variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags, usable_variants
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
+from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.selection import select_kernels
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, load
 
@@ -49,8 +52,13 @@ def avx2_build(variant: CpuVariant) -> CpuLibrary:
     return load(variant)
 
 
+def as_codes(weight: Tensor) -> QuantizedWeight:
+    return quantize(weight, OnlineQuantization.INT8)
+
+
 def make_product(variant: CpuVariant | None, weight: Tensor, bias: Tensor | None = None) -> Product:
-    return PackedInt8Product(avx2_build(variant), weight, bias) if variant else TorchInt8Product(weight, bias)
+    codes = as_codes(weight)
+    return PackedInt8Product(avx2_build(variant), codes, bias) if variant else TorchInt8Product(codes, bias)
 
 
 def make_rows(num_rows: int, size: int, seed: int = 0) -> Tensor:
@@ -134,7 +142,7 @@ def test_gates_are_multiplied_before_they_are_rounded(
     variant: CpuVariant, dtype: torch.dtype, function: Function
 ) -> None:
     weight, bias = make_rows(128, 131), make_rows(1, 128, 3)[0]
-    layer, x = PackedInt8Product(avx2_build(variant), weight, bias), make_rows(21, 131).to(dtype)
+    layer, x = PackedInt8Product(avx2_build(variant), as_codes(weight), bias), make_rows(21, 131).to(dtype)
     expected = LayerKernels().apply_mul(function, layer(x.float()))
     for num_rows in (1, 8, 21):
         out = layer.gated(function, x[:num_rows])
@@ -143,7 +151,7 @@ def test_gates_are_multiplied_before_they_are_rounded(
         torch.testing.assert_close(out.float(), expected[:num_rows], rtol=rtol, atol=1e-5)
     assert layer.gates(function)
     assert not layer.gates(Function.GELU)
-    assert not PackedInt8Product(avx2_build(variant), weight[:96], None).gates(function)
+    assert not PackedInt8Product(avx2_build(variant), as_codes(weight[:96]), None).gates(function)
 
 
 @pytest.mark.parametrize("variant", [None, AVX512, AVX2, EMULATED_AMX], ids=_name)
@@ -190,7 +198,7 @@ def test_builds_with_avx2_multiply_codes_and_torch_does_for_others() -> None:
     weight = make_rows(64, 64)
     for name in ("auto", *(variant.name for variant in usable_variants(cpu_flags())), "torch"):
         library = load_build(name)
-        layer = select_kernels("cpu", cpu_kernels=name).layers.int8_product(weight, None)
+        layer = select_kernels("cpu", cpu_kernels=name).layers.quantized_product(as_codes(weight), None)
         if library is None or "avx2" not in library.variant.needs:
             assert layer is None
         else:
@@ -201,16 +209,16 @@ def test_builds_with_avx2_multiply_codes_and_torch_does_for_others() -> None:
 def test_a_weight_whose_sums_may_not_fit_is_refused() -> None:
     assert int8.MAX_IN_FEATURES * 127**2 < 2**31 <= (int8.MAX_IN_FEATURES + 1) * 127**2
     with pytest.raises(ValueError, match="a weight has 133145 inputs; allowed: at most 133144"):
-        Linear(torch.zeros(1, 133145), is_quantized=True)
+        Linear(as_codes(torch.zeros(1, 133145)))
 
 
 def test_without_a_build_torch_computes_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     weight, x = make_rows(5, 7), make_rows(3, 7, seed=1)
-    linear._warn_of_torch_int8.cache_clear()
+    linear._warn_of_torch.cache_clear()
     with caplog.at_level(logging.WARNING):
-        layers = [Linear(weight, is_quantized=True) for _ in range(2)]
+        layers = [Linear(as_codes(weight)) for _ in range(2)]
     for layer in layers:
-        assert torch.equal(layer(x), TorchInt8Product(weight, None)(x))
+        assert torch.equal(layer(x), TorchInt8Product(as_codes(weight), None)(x))
     assert [record.getMessage() for record in caplog.records] == [
-        "int8 layers are computed by torch, slower than float32: C++ kernels with AVX2 are needed"
+        "quantized layers (int8) are computed by torch, slower than unquantized ones"
     ]

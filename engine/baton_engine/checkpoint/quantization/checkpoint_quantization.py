@@ -1,0 +1,27 @@
+"""Finds out how a checkpoint is quantized, by `quant_method` in its config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from baton_engine.checkpoint.config_fields import ConfigFields
+from baton_engine.checkpoint.quantization.fp8 import read_fp8
+from baton_engine.checkpoint.quantization.layer_format import CheckpointQuantization
+from baton_engine.checkpoint.quantization.methods import METHODS
+
+_READERS: Final[dict[str, Callable[[ConfigFields], CheckpointQuantization]]] = {"fp8": read_fp8}
+_SECTIONS: Final = ("quantization_config", "compression_config")
+
+
+def read_quantization(fields: ConfigFields) -> CheckpointQuantization | None:
+    """Read the quantization of a config.json; None where the checkpoint has none.
+
+    Raises:
+        InvalidModelError: its method is unknown, or its description cannot be followed.
+    """
+    for key in _SECTIONS:
+        if (section := fields.section(key)) is not None:
+            method = section.choice("quant_method", METHODS, "compressed-tensors")
+            return _READERS[method](section)
+    return None

@@ -1,0 +1,56 @@
+"""Names of layers that a checkpoint leaves unquantized, in the ways in which checkpoints write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from baton_engine.checkpoint.config_fields import ConfigFields
+
+_MAX_PATTERNS = 65_536
+_MAX_CHARACTERS = 1_024
+
+
+def read_names(fields: ConfigFields, *keys: str) -> tuple[str, ...]:
+    """Return the texts of the first of `keys` that is there; an absent one is empty.
+
+    Raises:
+        InvalidModelError: it is not a list of texts, or beyond any model's size.
+    """
+    for key in keys:
+        value = fields.raw(key)
+        if value is None:
+            continue
+        is_list = isinstance(value, list) and len(value) <= _MAX_PATTERNS
+        if not is_list or any(not isinstance(one, str) or len(one) > _MAX_CHARACTERS for one in value):
+            raise fields.refuse(key, value, f"a list of at most {_MAX_PATTERNS} names of layers")
+        return tuple(value)
+    return ()
+
+
+def is_within(name: str, layers: Sequence[str]) -> bool:
+    """Say whether a layer is one of `layers` or inside one of these modules."""
+    return any(name == layer or name.startswith(f"{layer}.") for layer in layers)
+
+
+def contains(name: str, parts: Sequence[str]) -> bool:
+    """Say whether one of `parts` occurs in the name of a layer."""
+    return any(part in name for part in parts)
+
+
+def matches_glob(name: str, patterns: Sequence[str]) -> bool:
+    """Say whether a layer's name matches one of `patterns`, where `*` is any text."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def compile_regex(fields: ConfigFields, key: str, pattern: str) -> re.Pattern[str]:
+    """Return a regular expression of a config.json.
+
+    Raises:
+        InvalidModelError: it is none.
+    """
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        raise fields.refuse(key, pattern, "a regular expression") from None

@@ -1,0 +1,108 @@
+"""Checkpoints of `quant_method` "fp8": weights of 8-bit floats with one scale, or one for each block.
+
+Source: the configurations that vLLM and Transformers read; `weight_scale_inv` multiplies, despite its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from baton_engine.checkpoint.config_fields import ConfigFields
+from baton_engine.checkpoint.quantization.exclusions import is_within, read_names
+from baton_engine.checkpoint.quantization.layer_format import FLOATS, LayerFormat, StoredTensor
+from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
+
+_SCHEMES: Final = ("dynamic", "static")
+_SCALES: Final = (*FLOATS, "F8_E8M0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Quantization:
+    """The quantization of a whole checkpoint."""
+
+    scheme: Fp8Tensor | Fp8Blocks
+    ignored: tuple[str, ...]
+    method: str = "fp8"
+
+    def layer_format(self, name: str) -> LayerFormat | None:
+        return None if is_within(name, self.ignored) or name == "lm_head" else self.scheme
+
+
+def read_fp8(fields: ConfigFields) -> Fp8Quantization:
+    """Read the section of a config.json.
+
+    Raises:
+        InvalidModelError: a value is none that can be followed.
+    """
+    ignored = read_names(fields, "ignored_layers", "modules_to_not_convert")
+    inputs = fields.choice("activation_scheme", _SCHEMES, "dynamic")
+    block = fields.raw("weight_block_size")
+    if block is None:
+        return Fp8Quantization(scheme=Fp8Tensor(has_input_scale=inputs == "static"), ignored=ignored)
+    rows, columns = (int(side) for side in fields.numbers("weight_block_size", 2))
+    if inputs != "dynamic":
+        raise fields.refuse("activation_scheme", inputs, "dynamic, with weight_block_size")
+    return Fp8Quantization(scheme=Fp8Blocks(rows=rows, columns=columns), ignored=ignored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Tensor:
+    """A weight with one scale; inputs are rounded with a scale of the file, or one for each token."""
+
+    has_input_scale: bool
+    codes_name: str = "weight"
+
+    def sizes(self, codes_shape: tuple[int, ...]) -> tuple[int, int]:
+        return codes_shape[0], codes_shape[1]
+
+    def tensors(self, out_features: int, in_features: int) -> Mapping[str, StoredTensor]:
+        scale = StoredTensor(dtypes=FLOATS, shape=())
+        stored = {
+            "weight": StoredTensor(dtypes=("F8_E4M3",), shape=(out_features, in_features)),
+            "weight_scale": scale,
+        }
+        return stored | {"input_scale": scale} if self.has_input_scale else stored
+
+    def decode(self, tensors: Mapping[str, Tensor], out_features: int, in_features: int) -> QuantizedWeight:
+        scale = float(tensors["input_scale"]) if self.has_input_scale else None
+        return QuantizedWeight(
+            element=Element.E4M3,
+            codes=tensors["weight"].view(torch.uint8),
+            scales=tensors["weight_scale"].float().expand(out_features, 1).contiguous(),
+            group_size=in_features,
+            input_rounding=InputRounding(element=InputElement.E4M3, scale=scale),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fp8Blocks:
+    """A weight with a scale for each block of outputs and inputs; inputs are rounded in groups of a block."""
+
+    rows: int
+    columns: int
+    codes_name: str = "weight"
+
+    def sizes(self, codes_shape: tuple[int, ...]) -> tuple[int, int]:
+        return codes_shape[0], codes_shape[1]
+
+    def tensors(self, out_features: int, in_features: int) -> Mapping[str, StoredTensor]:
+        blocks = (-(-out_features // self.rows), -(-in_features // self.columns))
+        return {
+            "weight": StoredTensor(dtypes=("F8_E4M3",), shape=(out_features, in_features)),
+            "weight_scale_inv": StoredTensor(dtypes=_SCALES, shape=blocks),
+        }
+
+    def decode(self, tensors: Mapping[str, Tensor], out_features: int, in_features: int) -> QuantizedWeight:
+        scales = tensors["weight_scale_inv"].float()
+        return QuantizedWeight(
+            element=Element.E4M3,
+            codes=tensors["weight"].view(torch.uint8),
+            scales=scales.repeat_interleave(self.rows, dim=0)[:out_features].contiguous(),
+            group_size=self.columns,
+            input_rounding=InputRounding(element=InputElement.E4M3, group_size=self.columns),
+        )

@@ -1,0 +1,50 @@
+"""The quantization with which a model is loaded: that of its checkpoint, or one that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from baton_core.errors import InvalidConfigError
+from baton_engine.checkpoint.config_fields import ConfigFields
+from baton_engine.checkpoint.model_config import ModelConfig
+from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
+from baton_engine.checkpoint.quantization.layer_format import CheckpointQuantization
+from baton_engine.checkpoint.quantization.methods import ALIASES, OnlineQuantization
+from baton_engine.models.registry import why_not_dense
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenQuantization:
+    """At most one of both is there."""
+
+    checkpoint: CheckpointQuantization | None = None
+    online: OnlineQuantization | None = None
+
+
+def choose_quantization(asked: str | None, fields: ConfigFields, config: ModelConfig) -> ChosenQuantization:
+    """Read how a checkpoint is quantized, and check that this is what was asked for.
+
+    Raises:
+        InvalidModelError: the checkpoint is quantized in a way that cannot be read.
+        InvalidConfigError: `asked` contradicts the checkpoint, or cannot be had with this model.
+    """
+    checkpoint = read_quantization(fields)
+    if checkpoint is not None:
+        if asked is not None and ALIASES.get(asked, asked) != checkpoint.method:
+            allowed = f"{checkpoint.method}, as its config.json says, or None"
+            raise InvalidConfigError(f"quantization is {asked!r}; allowed with this checkpoint: {allowed}")
+        _require_native(f"a checkpoint quantized by {checkpoint.method}", config)
+        return ChosenQuantization(checkpoint=checkpoint)
+    if asked is None:
+        return ChosenQuantization()
+    kinds = [kind.value for kind in OnlineQuantization]
+    if asked not in kinds:
+        allowed = f"None, or one of {', '.join(kinds)}, since its weights are not stored quantized"
+        raise InvalidConfigError(f"quantization is {asked!r}; allowed with this checkpoint: {allowed}")
+    _require_native(f"quantization {asked!r}", config)
+    return ChosenQuantization(online=OnlineQuantization(asked))
+
+
+def _require_native(what: str, config: ModelConfig) -> None:
+    if where := why_not_dense(config):
+        raise InvalidConfigError(f"{what} is not there for {where}; allowed: a dense model of native code")
