@@ -133,7 +133,7 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
     [
         ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2; allowed: 1 (one device computes a model"),
         ({"enable_lora": True}, "enable_lora is True; allowed: False (adapters are not supported yet)"),
-        ({"quantization": "awq"}, "quantization is 'awq'; allowed: int8 (weights that are stored quantized"),
+        ({"quantization": "humming"}, "quantization is 'humming'; allowed: int8, int8_per_channel_weight_on"),
         ({"quantization_param_path": "a"}, "quantization_param_path is 'a'; allowed: None (weights are"),
         ({"dtype": "float17"}, "dtype is 'float17'; allowed: auto, float32"),
         ({"hf_overrides": "a=b"}, "hf_overrides is 'a=b'; allowed: a JSON object"),

@@ -11,7 +11,8 @@ from baton_engine.checkpoint.quantization.layer_format import CheckpointQuantiza
 from baton_engine.checkpoint.quantization.methods import METHODS
 
 _READERS: Final[dict[str, Callable[[ConfigFields], CheckpointQuantization]]] = {"fp8": read_fp8}
-_SECTIONS: Final = ("quantization_config", "compression_config")
+_SECTIONS: Final = {"quantization_config": "", "compression_config": "compressed-tensors"}
+"""Where a config.json says how its checkpoint is quantized, each with the method that goes without saying."""
 
 
 def read_quantization(fields: ConfigFields) -> CheckpointQuantization | None:
@@ -20,8 +21,11 @@ def read_quantization(fields: ConfigFields) -> CheckpointQuantization | None:
     Raises:
         InvalidModelError: its method is unknown, or its description cannot be followed.
     """
-    for key in _SECTIONS:
+    for key, default in _SECTIONS.items():
         if (section := fields.section(key)) is not None:
-            method = section.choice("quant_method", METHODS, "compressed-tensors")
+            section = section.with_default("quant_method", default)
+            method = section.choice("quant_method", METHODS, "")
+            if method not in _READERS:
+                raise section.refuse("quant_method", method or None, ", ".join(METHODS))
             return _READERS[method](section)
     return None
