@@ -6,7 +6,8 @@
 
 Scores the documents of the corpus that the bundled model has not been trained on, in windows: each token is
 predicted from `<|endoftext|>` and those before it in its window, as in the card of that model. A way is an
-element type, or a quantization with the element type that `--dtype auto` takes.
+element type, a quantization while the model is loaded, or the folder of a checkpoint of the same model that
+is stored quantized. With `--engine vllm`, in the environment of bench/peer, vLLM computes.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any, Final
 
-from baton import LLM, EngineArgs, SamplingParams
 from bench.command_line import make_parser
 
-WAYS = {"float32": {"dtype": "float32"}, "bfloat16": {"dtype": "bfloat16"}, "int8": {"quantization": "int8"}}
+BUNDLED: Final = Path(__file__).parents[1] / "api" / "baton" / "bundled"
+DTYPES: Final = ("float32", "bfloat16")
 COLUMNS = ("perplexity", "against the first", "bits per byte", "seconds")
-SCORED = SamplingParams(prompt_logprobs=0, max_tokens=1, temperature=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +50,16 @@ class Score:
 def parse_arguments() -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("corpus", type=Path, help="JSON lines with kind and text; held_out ones are scored")
-    parser.add_argument("--model", default=EngineArgs.model, help="default: the bundled model")
-    parser.add_argument("--ways", choices=WAYS, nargs="+", default=list(WAYS))
+    parser.add_argument("--model", default=str(BUNDLED), help="folder of the model; default: the bundled one")
+    parser.add_argument(
+        "--ways",
+        nargs="+",
+        default=[*DTYPES, "int8"],
+        help="dtypes, quantizations and folders of checkpoints",
+    )
+    parser.add_argument("--dtype", default="bfloat16", help="of quantizations and checkpoints")
+    parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--engine", choices=("baton", "vllm"), default="baton")
     parser.add_argument("--window", type=int, default=1024, help="tokens of a window")
     parser.add_argument("--documents", type=int, help="score the first ones alone")
     return parser.parse_args()
@@ -60,7 +70,7 @@ def read_held_out(corpus: Path) -> list[str]:
     return [line["text"] for line in lines if line["kind"] == "held_out"]
 
 
-def windows(llm: LLM, texts: Sequence[str], length: int) -> Iterator[list[int]]:
+def windows(llm: Any, texts: Sequence[str], length: int) -> Iterator[list[int]]:
     """Prompts whose tokens after the first are `length` tokens of a text, or its last ones."""
     tokenizer = llm.get_tokenizer()
     start = tokenizer.encode("<|endoftext|>")
@@ -74,13 +84,29 @@ def nats_of(prompt: Sequence[int], logprobs: Sequence[dict | None]) -> float:
     return -sum(one[token].logprob for token, one in zip(prompt[1:], logprobs[1:], strict=True))
 
 
+def settings_of(arguments: argparse.Namespace, way: str) -> dict[str, str]:
+    """Return the arguments of `LLM` that a way needs."""
+    if way in DTYPES:
+        return {"model": arguments.model, "dtype": way}
+    if Path(way).is_dir():
+        return {"model": way, "tokenizer": arguments.model, "dtype": arguments.dtype}
+    return {"model": arguments.model, "quantization": way, "dtype": arguments.dtype}
+
+
 def score(arguments: argparse.Namespace, texts: Sequence[str], way: str) -> Score:
-    settings = {"kv_cache_memory_bytes": 256 << 20, "max_model_len": arguments.window + 2, **WAYS[way]}
-    with LLM(arguments.model, **settings) as llm:
-        prompts = list(windows(llm, texts, arguments.window))
-        began = time.perf_counter()
-        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], SCORED, use_tqdm=False)
-        seconds = time.perf_counter() - began
+    engine = import_module(arguments.engine)
+    scored = engine.SamplingParams(prompt_logprobs=0, max_tokens=1, temperature=0.0)
+    llm = engine.LLM(
+        kv_cache_memory_bytes=256 << 20,
+        max_model_len=arguments.window + 2,
+        kv_cache_dtype=arguments.kv_cache_dtype,
+        **settings_of(arguments, way),
+    )
+    prompts = list(windows(llm, texts, arguments.window))
+    began = time.perf_counter()
+    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], scored, use_tqdm=False)
+    seconds = time.perf_counter() - began
+    del llm
     return Score(
         num_tokens=sum(len(prompt) - 1 for prompt in prompts),
         num_bytes=sum(len(text.encode()) for text in texts),
@@ -97,7 +123,8 @@ def main() -> None:
     scores = {way: score(arguments, texts, way) for way in arguments.ways}
     first = scores[arguments.ways[0]]
     print(f"{len(texts)} documents, {first.num_tokens:,} tokens, {first.num_bytes:,} bytes")
-    print(f"{'':9}" + "".join(f"   {name}" for name in COLUMNS))
+    widest = max(len(Path(way).name) for way in scores)
+    print(f"{'':{widest}}" + "".join(f"   {name}" for name in COLUMNS))
     for way, one in scores.items():
         cells = (
             f"{one.perplexity:.3f}",
@@ -106,7 +133,7 @@ def main() -> None:
             f"{one.seconds:.1f}",
         )
         print(
-            f"{way:9}"
+            f"{Path(way).name:{widest}}"
             + "".join(f"{cell:>{len(name) + 3}}" for cell, name in zip(cells, COLUMNS, strict=True))
         )
 

@@ -25,7 +25,8 @@ from bench.command_line import make_parser
 from bench.peer.engine_process import EngineFailedError, EngineProcess, OfflineEngine
 from bench.peer.engines import ENGINES, RUN_WITHIN_S, Engines
 from bench.peer.figures import BASE, Limits, Weights, agreement, figures_of
-from bench.peer.model import num_parameters
+from bench.peer.model import num_parameters, num_stored_bytes
+from bench.peer.quantized_model import FORMATS
 from bench.peer.scenarios import DISAGGREGATED, FIRST_TOKEN, FULL_STEP, OFFLINE, Scenario
 from bench.peer.server import run, wait_for_first_token
 from bench.peer.table import Results, table
@@ -43,7 +44,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="folder of bench.peer.model, made if it is not there")
     parser.add_argument("--logs", type=Path, help="folder for the engines' logs; default: a temporary one")
     parser.add_argument("--dtype", choices=DTYPE_BYTES, default="float32")
-    parser.add_argument("--quantization", choices=("int8",), default="")
+    parser.add_argument("--quantization", choices=FORMATS, default="", help="format of both engines' model")
     parser.add_argument("--scenarios", nargs="+", choices=SCENARIOS, default=SCENARIOS)
     parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES)
     parser.add_argument(
@@ -192,11 +193,13 @@ def compare(arguments: argparse.Namespace, folder: Path) -> None:
     model = arguments.model or folder / "model"
     if not (model / "config.json").exists():
         run_module("bench.peer.model", str(model))
-    quantized = model.with_name(f"{model.name}-{arguments.quantization}")
-    if arguments.quantization and "vllm" in arguments.engines and not quantized.exists():
-        run_module("bench.peer.quantized_model", str(model), str(quantized))
     num_params = num_parameters(model)
-    num_bytes = num_params * (1 if arguments.quantization else DTYPE_BYTES[arguments.dtype])
+    num_bytes = num_params * DTYPE_BYTES[arguments.dtype]
+    if name := arguments.quantization:
+        model, plain = model.with_name(f"{model.name}-{name}"), model
+        if not model.exists():
+            run_module("bench.peer.quantized_model", str(plain), str(model), "--format", name)
+        num_bytes = num_stored_bytes(model)
 
     def measure_limits() -> Limits:
         return Limits(**json.loads(run_module("bench.peer.limits", str(num_bytes), arguments.dtype)))
@@ -205,7 +208,6 @@ def compare(arguments: argparse.Namespace, folder: Path) -> None:
         model=model,
         peer_folder=arguments.peer,
         dtype=arguments.dtype,
-        quantization=arguments.quantization,
         logs=arguments.logs or folder,
     )
     engines.logs.mkdir(parents=True, exist_ok=True)

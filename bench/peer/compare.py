@@ -133,9 +133,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="compare-") as temporary:
         folder = args.logs or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        engines = Engines(
-            model=Path(BUNDLED_MODEL), peer_folder=args.peer, dtype="float32", quantization="", logs=folder
-        )
+        engines = Engines(model=Path(BUNDLED_MODEL), peer_folder=args.peer, dtype="float32", logs=folder)
         try:
             for model in small_models(Path(temporary)) if args.only != "requests" else ():
                 found = compare_parameters(engines, model, folder)

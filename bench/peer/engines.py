@@ -28,15 +28,11 @@ class Engines:
     peer_folder: Path
     """Made by make_environment.sh."""
     dtype: str
-    quantization: str
-    """Baton's quantization while it loads; vLLM finds it in its model."""
     logs: Path
 
     def offline(self, engine: str) -> OfflineEngine:
         command = [*self.python(engine), "-m", "bench.peer.offline_engine", "--engine", engine]
-        command += ["--model", self._model(engine), "--dtype", self.dtype, "--kv-bytes", str(KV_BYTES)]
-        if self.quantization and engine == "baton":
-            command += ["--quantization", self.quantization]
+        command += ["--model", str(self.model), "--dtype", self.dtype, "--kv-bytes", str(KV_BYTES)]
         log = self._log(f"{engine}-offline")
         return OfflineEngine(engine, command, log=log, environment=self.environment(engine))
 
@@ -75,16 +71,14 @@ class Engines:
 
     def _baton_server(self, port: int, *more: str) -> EngineProcess:
         flags = [*self._server_flags(port), "--grpc-port", "0", *more]
-        if self.quantization:
-            flags += ["--quantization", self.quantization]
-        command = [sys.executable, "-m", "baton", "serve", self._model("baton"), *flags]
+        command = [sys.executable, "-m", "baton", "serve", str(self.model), *flags]
         return EngineProcess("baton", command, log=self._log("baton-serve"), environment={})
 
     def _vllm_server(
         self, name: str, port: int, cores: Sequence[int], *more: str, **variables: str
     ) -> EngineProcess:
         flags = [*self._server_flags(port), *more]
-        command = [str(self._peer), "vllm", "serve", self._model("vllm"), *flags]
+        command = [str(self._peer), "vllm", "serve", str(self.model), *flags]
         environment = {**self._vllm_environment(cores), **variables}
         return EngineProcess(name, command, log=self._log(name), environment=environment)
 
@@ -99,10 +93,6 @@ class Engines:
     def python(self, engine: str) -> list[str]:
         """The interpreter of an engine's environment."""
         return [str(self._peer), "python"] if engine == "vllm" else [sys.executable]
-
-    def _model(self, engine: str) -> str:
-        is_quantized = self.quantization and engine == "vllm"
-        return f"{self.model}-{self.quantization}" if is_quantized else str(self.model)
 
     def _vllm_environment(self, cores: Sequence[int]) -> dict[str, str]:
         bound = ",".join(str(core) for core in cores)

@@ -24,14 +24,19 @@ SHAPE: Final = {
 
 
 def num_parameters(folder: Path) -> int:
-    """Count the numbers in a folder's safetensors file.
+    """Count the numbers in a folder's safetensors file of 16-bit numbers."""
+    return num_stored_bytes(folder) // 2
+
+
+def num_stored_bytes(folder: Path) -> int:
+    """Return the bytes of all tensors in a folder's safetensors file.
 
     Source: the format's header, a length and JSON.
     """
     with (folder / "model.safetensors").open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     header.pop("__metadata__", None)
-    return sum(end - start for start, end in (tensor["data_offsets"] for tensor in header.values())) // 2
+    return sum(end - start for start, end in (tensor["data_offsets"] for tensor in header.values()))
 
 
 def main() -> None:

@@ -33,10 +33,7 @@ class SteppingEngine:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._package = import_module(args.engine)
-        quantization = {"quantization": args.quantization} if args.quantization else {}
-        self._llm = self._package.LLM(
-            model=args.model, dtype=args.dtype, kv_cache_memory_bytes=args.kv_bytes, **quantization
-        )
+        self._llm = self._package.LLM(model=args.model, dtype=args.dtype, kv_cache_memory_bytes=args.kv_bytes)
         self._num_runs = 0
 
     def run(self, prompts: list[list[int]], num_tokens: int, *, reads_cache: bool) -> dict[str, Any]:
@@ -114,7 +111,6 @@ def main() -> None:
     parser.add_argument("--engine", required=True, choices=("baton", "vllm", "transformers"))
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", required=True)
-    parser.add_argument("--quantization", default="")
     parser.add_argument("--kv-bytes", required=True, type=int)
     parser.add_argument("--control-fd", required=True, type=int)
     args = parser.parse_args()

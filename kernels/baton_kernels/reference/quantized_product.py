@@ -5,6 +5,7 @@ The reference for every other implementation, and what computes where there is n
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -38,7 +39,7 @@ class MiniFloat:
 
     @property
     def max_exponent(self) -> int:
-        return int(torch.tensor(self.largest).log2().floor())
+        return math.frexp(self.largest)[1] - 1
 
     def round(self, x: Tensor) -> Tensor:
         """Return the nearest numbers, of two the even one, float32."""
