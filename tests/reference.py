@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor
@@ -40,6 +40,9 @@ class Job:
 class Reference:
     """One model folder as Transformers runs it."""
 
+    min_gap: ClassVar[float] = ROUNDING
+    """Between the two best logits of each token of a clear continuation."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -61,7 +64,7 @@ class Reference:
             continuations = self.generate_all(prompts, num_tokens) if prompts else []
             for number, prompt, (tokens, logits) in zip(missing, prompts, continuations, strict=True):
                 best_two = logits.topk(2, dim=-1).values
-                is_clear = bool((best_two[:, 0] - best_two[:, 1] >= ROUNDING).all())
+                is_clear = bool((best_two[:, 0] - best_two[:, 1] >= self.min_gap).all())
                 if is_clear and len(set(tokens)) >= min(MIN_DISTINCT_TOKENS, num_tokens):
                     drawn[number] = prompt, tokens
         assert len(drawn) == len(wanted), "no prompt has a clear continuation"

@@ -1,0 +1,36 @@
+"""Checkpoints that other libraries quantized: greedy tokens, together and split, beside a float reference."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton_core.requests.sampling_params import SamplingParams
+from baton_core.sessions.router_messages import RequestSpec
+from tests.quantized_reference import CHECKPOINTS, FIXTURES, QuantizedReference
+from tests.reference import Job
+from tests.sim.torch_cluster import Backend, Shape, TorchCluster
+
+NUM_TOKENS = 12
+GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+SHAPE = Shape(num_blocks=96, max_num_batched_tokens=32)
+"""Prompts are computed in chunks."""
+PROMPT_LENS = (20, 45, 70)
+
+
+@pytest.fixture(params=CHECKPOINTS, scope="module")
+def jobs(request: pytest.FixtureRequest) -> tuple[str, list[Job]]:
+    reference = QuantizedReference(FIXTURES / request.param)
+    drawn = reference.draw_all_greedy([(length, (length,)) for length in PROMPT_LENS], NUM_TOKENS)
+    return request.param, [
+        Job(RequestSpec(request_id=f"request-{number}", prompt_token_ids=prompt, params=GREEDY), [tokens])
+        for number, (prompt, tokens) in enumerate(drawn)
+    ]
+
+
+@pytest.mark.parametrize("backend", [None, "shared_memory"], ids=["together", "split"])
+def test_tokens_are_those_of_the_values_of_the_codes(
+    jobs: tuple[str, list[Job]], backend: Backend | None
+) -> None:
+    name, expected = jobs
+    with TorchCluster(FIXTURES / name, backend, SHAPE) as cluster:
+        cluster.serve_jobs(expected)

@@ -1,0 +1,67 @@
+"""Checkpoints that other libraries quantized, as Transformers runs their models in float32."""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from pathlib import Path
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from baton_engine.checkpoint.config_fields import ConfigFields
+from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
+from baton_engine.checkpoint.weights import WeightReader
+from baton_kernels.interface.quantized import InputRounding
+from baton_kernels.reference.quantized_product import dequantize, round_inputs
+from tests.reference import Reference
+
+FIXTURES: Final = Path(__file__).parent / "fixtures" / "quantized"
+CHECKPOINTS: Final = tuple(sorted(path.parent.name for path in FIXTURES.glob("*/config.json")))
+
+
+class QuantizedReference(Reference):
+    """One quantized checkpoint: its weights in float32, and inputs of its layers rounded as it says."""
+
+    min_gap: ClassVar[float] = 0.02
+    """A sum that is rounded otherwise may turn the rounding of an input, which counts for far more."""
+
+    @cached_property
+    def _model(self) -> PreTrainedModel:
+        return dequantized_model(self.folder)
+
+
+def quantized_weights(folder: Path) -> WeightReader:
+    """Return the weights of a checkpoint that is stored quantized."""
+    quantization = read_quantization(ConfigFields.from_file(folder / "config.json"))
+    return WeightReader(folder, torch.float32, quantization=quantization)
+
+
+def dequantized_model(folder: Path) -> PreTrainedModel:
+    """Return Transformers' model of a checkpoint, with the weights for which its codes stand."""
+    config = AutoConfig.from_pretrained(folder)
+    for section in ("quantization_config", "compression_config"):
+        if hasattr(config, section):
+            delattr(config, section)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    weights = quantized_weights(folder)
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and weights.is_quantized(name):
+            weight = weights.load_quantized(name, module.out_features, module.in_features)
+            module.weight.data = dequantize(weight)
+            if weight.input_rounding is not None:
+                module.register_forward_pre_hook(partial(_round, rounding=weight.input_rounding))
+        else:
+            for part, parameter in module.named_parameters(recurse=False):
+                if f"{name}.{part}" in weights:
+                    parameter.data = weights.load(f"{name}.{part}", parameter.shape)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            module.bias.data = weights.load(f"{name}.bias", module.bias.shape)
+    model.tie_weights()
+    return model
+
+
+def _round(module: nn.Module, inputs: tuple[Tensor, ...], rounding: InputRounding) -> tuple[Tensor]:
+    (x,) = inputs
+    return (round_inputs(x.flatten(0, -2), rounding).view(x.shape),)
