@@ -6,9 +6,7 @@ passes through a staging buffer of fixed size. Each byte is hashed as it is read
 
 from __future__ import annotations
 
-import logging
 import math
-import time
 from collections.abc import Sequence
 from io import BufferedReader
 from pathlib import Path
@@ -22,6 +20,7 @@ from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.quantization.layer_format import FLOATS, CheckpointQuantization
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.quantized_layers import QuantizedLayers
+from baton_engine.checkpoint.reading_progress import ReadingProgress
 from baton_engine.checkpoint.torch_files import read_torch_entries
 from baton_engine.checkpoint.weight_files import TensorEntry, find_weight_files, is_safetensors, read_entries
 from baton_kernels.interface.quantized import QuantizedWeight
@@ -40,9 +39,6 @@ _TORCH_DTYPES: Final = {
     "I64": torch.int64,
 }
 _STAGING_BYTES: Final = 16 << 20
-_LINE_EVERY_S: Final = 5.0
-"""While weights are read, the log says how far."""
-logger = logging.getLogger(__name__)
 
 
 class WeightReader:
@@ -86,8 +82,7 @@ class WeightReader:
         self._quantized = None if quantization is None else QuantizedLayers(quantization, self._entries)
         self._digests: dict[str, bytes] = {}
         """Hashes of the bytes of tensors that were read."""
-        self._num_read_bytes = 0
-        self._next_line_s = time.monotonic() + _LINE_EVERY_S
+        self._progress = ReadingProgress(sum(entry.num_bytes for entry in self._entries.values()))
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -127,7 +122,7 @@ class WeightReader:
                     raise InvalidModelError(text)
                 num_left -= len(part)
         self._digests[name] = content.digest()
-        self._note_read(entry)
+        self._progress.add(entry.num_bytes)
 
     def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
         """Return the tensor `name`, newly allocated, as `dtype` or else the reader's.
@@ -153,7 +148,7 @@ class WeightReader:
         for name, entry in zip(names, entries, strict=True):
             self._digests[name] = self._read_into(entry, stacked[start : start + entry.shape[0]])
             start += entry.shape[0]
-            self._note_read(entry)
+            self._progress.add(entry.num_bytes)
         self.loaded_bytes += stacked.nbytes
         return stacked
 
@@ -180,19 +175,11 @@ class WeightReader:
         self.shapes[name] = entry.shape
         stored = torch.empty(entry.shape, dtype=_TORCH_DTYPES[entry.dtype])
         self._digests[name] = self._read_into(entry, stored)
-        self._note_read(entry)
+        self._progress.add(entry.num_bytes)
         return stored
 
     def _files(self, folder: Path) -> tuple[Path, ...]:
         return find_weight_files(folder)
-
-    def _note_read(self, entry: TensorEntry) -> None:
-        """Count a tensor and, now and then, say how far the files are read."""
-        self._num_read_bytes += entry.num_bytes
-        if time.monotonic() >= self._next_line_s:
-            self._next_line_s = time.monotonic() + _LINE_EVERY_S
-            total = sum(one.num_bytes for one in self._entries.values())
-            logger.info("%.1f of %.1f GiB of weights are read", self._num_read_bytes / 2**30, total / 2**30)
 
     def _find(self, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = FLOATS) -> TensorEntry:
         entry = self._entries.get(name)
@@ -234,7 +221,7 @@ class WeightReader:
                 part = self._staging[:num_left]
                 _fill(part, file, entry, content)
                 num_left -= len(part)
-        self._note_read(entry)
+        self._progress.add(entry.num_bytes)
         return content.digest()
 
 
