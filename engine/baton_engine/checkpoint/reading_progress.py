@@ -12,6 +12,11 @@ _LINE_EVERY_S: Final = 5.0
 logger = logging.getLogger(__name__)
 
 
+class _Bar(tqdm):  # type: ignore[type-arg]
+    monitor_interval = 0
+    """No thread of its own, which processes that fork must not have."""
+
+
 class ReadingProgress:
     """Counts bytes, up to `total_bytes`."""
 
@@ -20,7 +25,7 @@ class ReadingProgress:
         self._num_bytes = 0
         self._next_line_s = time.monotonic() + _LINE_EVERY_S
         # None shows the bar on a terminal alone.
-        self._bar = tqdm(
+        self._bar = _Bar(
             total=total_bytes, desc="Reading weights", unit="B", unit_scale=True, disable=None, leave=False
         )
 

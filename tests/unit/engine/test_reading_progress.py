@@ -6,6 +6,9 @@ import logging
 import os
 import pty
 import sys
+import termios
+import threading
+from contextlib import suppress
 
 import pytest
 
@@ -28,15 +31,26 @@ def test_a_terminal_has_a_bar_that_goes_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
     with os.fdopen(theirs, "w") as terminal, caplog.at_level(logging.INFO):
         monkeypatch.setattr(sys, "stderr", terminal)
         progress = ReadingProgress(2_000_000)
         progress.add(1_000_000)
         progress._bar.refresh()
         progress.add(1_000_000)
-        shown = os.read(ours, 1 << 16).decode()
+        shown = _read_all(ours)
     os.close(ours)
     assert "Reading weights:  50%" in shown
     assert "1.00M/2.00M" in shown
     assert shown.split("\r")[-1].strip() == ""
     assert not caplog.records
+    assert not any("tqdm" in thread.name for thread in threading.enumerate())
+
+
+def _read_all(terminal: int) -> str:
+    os.set_blocking(terminal, False)
+    shown = b""
+    with suppress(BlockingIOError):
+        while True:
+            shown += os.read(terminal, 1 << 16)
+    return shown.decode()
