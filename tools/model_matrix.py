@@ -28,8 +28,10 @@ import transformers
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 from baton_engine import loading
+from baton_engine.checkpoint.model_config import ModelConfig
+from baton_engine.kernel_choice import invariant_kernels
 from baton_kernels.cpu.selection import load_build
-from baton_kernels.reference.torch_attention import TorchAttention
+from baton_kernels.interface.kernels import Kernels
 from baton_kernels.selection import select_kernels
 from baton_router.core.router_events import FinishRequest
 from tests.models import VARIANTS, make_model
@@ -40,6 +42,7 @@ DOCUMENT: Final = Path(__file__).parents[1] / "docs/models.md"
 BEGIN: Final = "<!-- written by tools/model_matrix.py: begin -->"
 END: Final = "<!-- written by tools/model_matrix.py: end -->"
 KERNELS: Final = ("torch", "C++")
+BATCH_INVARIANT: Final = "batch-invariant"
 ARRANGEMENTS: Final[dict[str, Backend | None]] = {
     "together": None,
     "in process": "in_process",
@@ -109,12 +112,16 @@ def _serve(cluster: TorchCluster, jobs: Sequence[Job]) -> tuple[str, int]:
 
 @contextmanager
 def using_kernels(name: str) -> Iterator[None]:
-    """Let workers on the CPU that are loaded meanwhile attend with these kernels."""
-    attention = TorchAttention() if name == "torch" else select_kernels("cpu").attention
-    if name != "torch" and isinstance(attention, TorchAttention):
+    """Let workers on the CPU that are loaded meanwhile compute with these kernels."""
+    if name != "torch" and load_build() is None:
         raise SystemExit("the C++ kernels cannot be built here; allowed: a machine with a C++ compiler")
-    kernels = replace(select_kernels("cpu"), attention=attention)
-    with patch.object(loading, "choose_kernels", lambda *_, **__: kernels):
+
+    def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype, **_: object) -> Kernels:
+        if name == BATCH_INVARIANT:
+            return invariant_kernels(config, device, dtype, "auto")
+        return select_kernels(device, dtype, "torch" if name == "torch" else "auto")
+
+    with patch.object(loading, "choose_kernels", choose):
         yield
 
 
@@ -143,19 +150,19 @@ def read_table(text: str) -> dict[tuple[str, str, str], str]:
     }
 
 
-def fill_document(text: str, generated: str) -> str:
+def fill_document(text: str, generated: str, begin: str = BEGIN, end: str = END) -> str:
     """Return the document with what lies between the two marks replaced."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{generated}\n{END}{after}"
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{generated}\n{end}{after}"
 
 
-def describe_run() -> str:
+def describe_run(command: str = "python -m tools.model_matrix") -> str:
     """Return the line that says when and with what the table was made."""
     library = load_build()
     cpp = library.variant.name if library else "none"
     return (
-        f"Made on {datetime.now(UTC):%Y-%m-%d} by `python -m tools.model_matrix`: Python "
+        f"Made on {datetime.now(UTC):%Y-%m-%d} by `{command}`: Python "
         f"{platform.python_version()}, torch {torch.__version__}, Transformers {transformers.__version__}, "
         f"float32 on a CPU, C++ kernels `{cpp}`."
     )
