@@ -33,6 +33,7 @@ from torch import Tensor
 
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
+from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.models import linear
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.steps.runner import ModelRunner
@@ -63,7 +64,7 @@ class RandomWeights:
 
     device = torch.device("cpu")
 
-    def __init__(self, dtype: torch.dtype, *, online: OnlineQuantization | None = None) -> None:
+    def __init__(self, dtype: torch.dtype, *, online: OnlinePlan | None = None) -> None:
         self.dtype = dtype
         self.online = online
         self.linear_dtype = torch.float32 if online else dtype
@@ -130,7 +131,7 @@ def make_runner(
     kernels: AttentionKernels,
     layers: LayerKernels,
     *,
-    online: OnlineQuantization | None = None,
+    online: OnlinePlan | None = None,
 ) -> tuple[ModelRunner, int]:
     """Return a runner with a full cache for the largest batch, and the bytes of weights that a step reads."""
     dtype = DTYPES[arguments.dtype]
@@ -287,7 +288,7 @@ def main() -> None:
         arguments,
         kernels.attention,
         kernels.layers,
-        online=arguments.quantization and OnlineQuantization(arguments.quantization),
+        online=arguments.quantization and OnlinePlan.of(OnlineQuantization(arguments.quantization)),
     )
     other_runner = make_other_runner(arguments, kernels)
     is_exact = arguments.quantization is None

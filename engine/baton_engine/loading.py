@@ -55,6 +55,10 @@ class EngineSettings:
     dtype: str = "auto"
     quantization: str | None = None
     """Quantization of the linear layers: one of `OnlineQuantization`, or the method of the checkpoint."""
+    quantization_config: Mapping[str, Any] | None = None
+    """Kinds of quantization by layers, as `read_online_plan` takes them."""
+    int4_w4a8: bool = False
+    """Round inputs of layers that are stored as 4-bit integers to int8: faster on a CPU, other values."""
     device: str = "cpu"
     """One of `device.ALLOWED`."""
     block_size: int = 32
@@ -174,7 +178,7 @@ class LoadedModel:
             kv_cache=plan,
             read=self.read,
             numerics=self.kernels.numerics,
-            quantization=self.quantization.online or "",
+            quantization=self.quantization.name,
             has_batch_processors=self.processors.has_classes,
         )
 
@@ -211,7 +215,13 @@ def load_model(
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     fields = ConfigFields.from_file(folder / "config.json").updated(settings.config_overrides)
-    quantization = choose_quantization(settings.quantization, fields, config)
+    quantization = choose_quantization(
+        settings.quantization,
+        settings.quantization_config,
+        fields,
+        config,
+        int4_w4a8=settings.int4_w4a8,
+    )
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
     source = DummyWeights if settings.has_dummy_weights and weight_folder is None else WeightReader
@@ -221,6 +231,7 @@ def load_model(
         device,
         quantization=quantization.checkpoint,
         online=quantization.online,
+        int4_w4a8=quantization.int4_w4a8,
     )
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant

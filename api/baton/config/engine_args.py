@@ -121,6 +121,12 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
         "method, which is found without the flag too",
         choices=QUANTIZATIONS,
     )
+    quantization_config: Mapping[str, Any] | None = arg(
+        dict, None, "JSON with linear, moe, ignore or targets: kinds of quantization while loading, by layers"
+    )
+    int4_w4a8: bool = arg(
+        bool, False, "round inputs of layers stored as 4-bit integers to int8: faster on a CPU, other values"
+    )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(
         int,

@@ -72,8 +72,8 @@ _GROUPS: Final = (
         node_rank=0,
     ),
     _group(
-        "weights are quantized by --quantization int8 alone",
-        unset="quantization_config quantization_param_path",
+        "scales come from the checkpoint, and weights are quantized as --quantization says",
+        unset="quantization_param_path",
         off="allow_deprecated_quantization calculate_kv_scales",
     ),
     _group(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
@@ -18,12 +19,12 @@ from torch import Tensor
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.quantization.layer_format import FLOATS, CheckpointQuantization
-from baton_engine.checkpoint.quantization.methods import OnlineQuantization
+from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.quantization.quantized_layers import QuantizedLayers
 from baton_engine.checkpoint.reading_progress import ReadingProgress
 from baton_engine.checkpoint.torch_files import read_torch_entries
 from baton_engine.checkpoint.weight_files import TensorEntry, find_weight_files, is_safetensors, read_entries
-from baton_kernels.interface.quantized import QuantizedWeight
+from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
 
 _TORCH_DTYPES: Final = {
     "F32": torch.float32,
@@ -38,6 +39,7 @@ _TORCH_DTYPES: Final = {
     "I32": torch.int32,
     "I64": torch.int64,
 }
+_INT4: Final = (Element.INT4, Element.UINT4)
 _STAGING_BYTES: Final = 16 << 20
 
 
@@ -45,7 +47,8 @@ class WeightReader:
     """The tensors of one model folder by name, as `dtype` on `device`.
 
     `quantization` is what the checkpoint's config.json says of it; with `online`, linear layers are to be
-    made of codes: then they are read in float32, so that codes come from the values of the file.
+    made of codes: then they are read in float32, so that codes come from the values of the file. With
+    `int4_w4a8`, layers of 4-bit integers that leave their inputs as they are round them to int8.
 
     Raises:
         InvalidModelError: a weight file is missing, truncated or damaged.
@@ -58,11 +61,13 @@ class WeightReader:
         device: torch.device | str = "cpu",
         *,
         quantization: CheckpointQuantization | None = None,
-        online: OnlineQuantization | None = None,
+        online: OnlinePlan | None = None,
+        int4_w4a8: bool = False,
     ) -> None:
         self.dtype = dtype
         self.device = torch.device(device)
         self.online = online
+        self._int4_w4a8 = int4_w4a8
         self.linear_dtype = torch.float32 if online else dtype
         """In which weights and biases of linear layers are wanted."""
         self.loaded_bytes = 0
@@ -166,6 +171,8 @@ class WeightReader:
         names = self._quantized.tensors(layer, out_features, in_features)
         tensors = {name: self._load_stored(f"{layer}.{name}") for name in names}
         weight = self._quantized.decode(layer, tensors, out_features, in_features).to(self.device)
+        if self._int4_w4a8 and weight.input_rounding is None and weight.element in _INT4:
+            weight = replace(weight, input_rounding=InputRounding(element=InputElement.INT8))
         self.loaded_bytes += weight.num_bytes
         return weight
 

@@ -146,12 +146,12 @@ class _Tensors:
         layers = [self._prefix + name for name in names]
         if any(map(self._weights.is_quantized, layers)):
             stored = [self._weights.load_quantized(layer, *shape) for layer in layers]
-            return make_linear(self._weights, stack(stored), bias, self._kernels)
+            return make_linear(self._weights, layers[0], stack(stored), bias, self._kernels)
         stored_shape = shape[::-1] if self._config.names.is_transposed else shape
         weight = self._stacked(names, "weight", stored_shape)
         if self._config.names.is_transposed:
             weight = weight.T.contiguous()
-        return make_linear(self._weights, weight, bias, self._kernels)
+        return make_linear(self._weights, layers[0], weight, bias, self._kernels)
 
     def _stacked(self, names: Sequence[str], part: str, shape: Sequence[int]) -> Tensor:
         full_names = [f"{self._prefix}{name}.{part}" for name in names]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.online import quantize
 from baton_engine.checkpoint.weights import WeightReader
 from baton_kernels.cpu.int8 import TorchInt8Product, is_int8
@@ -93,18 +94,36 @@ def _warn_of_torch(element: Element) -> None:
 
 def make_linear(
     weights: WeightReader,
+    layer: str,
     weight: Tensor | QuantizedWeight,
     bias: Tensor | None,
     kernels: LayerKernels = _TORCH,
 ) -> Linear:
-    """Return the layer of a weight that `weights` has handed out; what it keeps counts as loaded instead."""
+    """Return the layer of a weight that `weights` has handed out; what it keeps counts as loaded instead.
+
+    `layer` is the name by which it may be quantized while it is loaded.
+    """
     num_bytes = weight.nbytes if isinstance(weight, Tensor) else weight.num_bytes
-    if weights.online is not None and isinstance(weight, Tensor):
-        weight = quantize(weight, weights.online)
-    layer = Linear(weight, bias, kernels)
-    if layer.packed_bytes:
-        weights.loaded_bytes += layer.packed_bytes - num_bytes
-    return layer
+    if isinstance(weight, Tensor):
+        weight = _quantized_online(weights, layer, weight)
+    if isinstance(weight, Tensor) and bias is not None:
+        bias = bias.to(weight.dtype)
+    made = Linear(weight, bias, kernels)
+    if made.packed_bytes:
+        weights.loaded_bytes += made.packed_bytes - num_bytes
+    return made
+
+
+def _quantized_online(weights: WeightReader, layer: str, weight: Tensor) -> Tensor | QuantizedWeight:
+    """Return a weight as codes, where the plan says so, else in the dtype of the model."""
+    if weights.online is None:
+        return weight
+    kind = _kind_of(weights, layer)
+    return weight.to(weights.dtype) if kind is None else quantize(weight.float(), kind)
+
+
+def _kind_of(weights: WeightReader, layer: str) -> OnlineQuantization | None:
+    return None if weights.online is None else weights.online.kind_of(layer)
 
 
 def load_head(
@@ -116,12 +135,12 @@ def load_head(
     the head as a whole in every step, of which it is a third in small models with large vocabularies.
     """
     if not is_tied and weights.is_quantized(layer):
-        return make_linear(weights, weights.load_quantized(layer, *embedding.shape), None, kernels)
+        stored = weights.load_quantized(layer, *embedding.shape)
+        return make_linear(weights, layer, stored, None, kernels)
     if not is_tied:
         weight = weights.load(f"{layer}.weight", embedding.shape, weights.linear_dtype)
-        return make_linear(weights, weight, None, kernels)
-    table = embedding if weights.online is None else quantize(embedding.float(), weights.online)
-    head = Linear(table, kernels=kernels)
+        return make_linear(weights, layer, weight, None, kernels)
+    head = Linear(_quantized_online(weights, layer, embedding), kernels=kernels)
     weights.loaded_bytes += head.packed_bytes
     return head
 
@@ -149,18 +168,19 @@ def load_projection(
     bias = None
     if has_bias:
         bias = weights.load_stacked([f"{name}.bias" for name in layers], [(n,) for n in sizes], dtype)
-    if not any(map(weights.is_quantized, layers)):
+    kinds = {_kind_of(weights, layer) for layer in layers}
+    if len(kinds) == 1 and not any(map(weights.is_quantized, layers)):
         weight = weights.load_stacked(
             [f"{name}.weight" for name in layers], [(n, in_size) for n in sizes], dtype
         )
-        return make_linear(weights, weight, bias, kernels)
+        return make_linear(weights, layers[0], weight, bias, kernels)
     parts = [_load_part(weights, layer, size, in_size) for layer, size in zip(layers, sizes, strict=True)]
     quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
     if len(quantized) == len(parts) and can_stack(quantized):
-        return make_linear(weights, stack(quantized), bias, kernels)
+        return make_linear(weights, layers[0], stack(quantized), bias, kernels)
     biases = [None] * len(parts) if bias is None else torch.split(bias, sizes)
-    linears = [make_linear(weights, part, one, kernels) for part, one in zip(parts, biases, strict=True)]
-    return SideBySide(linears, kernels)
+    named = zip(layers, parts, biases, strict=True)
+    return SideBySide([make_linear(weights, *one, kernels) for one in named], kernels)
 
 
 def _load_part(weights: WeightReader, layer: str, out_size: int, in_size: int) -> Tensor | QuantizedWeight:

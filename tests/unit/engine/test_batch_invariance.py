@@ -15,6 +15,7 @@ from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
+from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.kernel_choice import invariant_kernels
 from baton_engine.loading import EngineSettings, load_model, load_runner
@@ -57,7 +58,8 @@ class Machine:
         config = read_model_config(folder)
         self.kernels = kernels or invariant_kernels(config, CPU, dtype, "auto")
         quantization = read_quantization(ConfigFields.from_file(folder / "config.json"))
-        self.weights = WeightReader(folder, dtype, quantization=quantization, online=online)
+        plan = online and OnlinePlan.of(online)
+        self.weights = WeightReader(folder, dtype, quantization=quantization, online=plan)
         self.model = build_model(config, self.weights, self.kernels.layers)
         self.spec = config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
         num_blocks = NUM_BLOCKS * len(self.spec.groups)

@@ -15,6 +15,7 @@ from torch import Tensor
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.online import quantize
+from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.loading import EngineSettings, load_model
 from baton_engine.models.registry import read_model_config
@@ -58,7 +59,9 @@ def test_layers_take_a_byte_for_each_weight_and_count_so(model_folder: ModelFold
 
 def test_codes_come_from_the_values_of_the_file_whatever_the_element_type(model_folder: ModelFolder) -> None:
     name, shape = "model.layers.0.self_attn.q_proj.weight", (64, 64)
-    reader = WeightReader(model_folder("llama"), torch.bfloat16, online=OnlineQuantization.INT8)
+    reader = WeightReader(
+        model_folder("llama"), torch.bfloat16, online=OnlinePlan.of(OnlineQuantization.INT8)
+    )
     stored = WeightReader(model_folder("llama"), torch.float32).load(name, shape)
     assert torch.equal(reader.load(name, shape, reader.linear_dtype), stored)
     assert not torch.equal(reader.load(name, shape).float(), stored)
@@ -87,7 +90,7 @@ def test_each_kind_is_near_the_model_as_stored(kind: OnlineQuantization, model_f
     plain, quantized = (
         Machine(folder, kernels=kernels, online=online).logits(PROMPT, len(PROMPT)) for online in (None, kind)
     )
-    assert 1e-4 < (quantized - plain).norm() / plain.norm() < 0.4
+    assert 1e-4 < (quantized - plain).norm() / plain.norm() < 0.6
 
 
 @pytest.mark.parametrize(
@@ -99,6 +102,7 @@ def test_each_kind_is_near_the_model_as_stored(kind: OnlineQuantization, model_f
         (OnlineQuantization.FP8_PER_CHANNEL, 0.03),
         (OnlineQuantization.FP8_PER_BLOCK, 0.03),
         (OnlineQuantization.MXFP8, 0.04),
+        (OnlineQuantization.MXFP4, 0.13),
         (OnlineQuantization.INT4_WEIGHT_ONLY, 0.11),
     ],
 )

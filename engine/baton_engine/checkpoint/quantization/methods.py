@@ -21,6 +21,8 @@ class OnlineQuantization(StrEnum):
     """The same with a scale for 128 outputs and 128 inputs; activations with one for 128 inputs."""
     MXFP8 = "mxfp8"
     """Floats of 8 bits with a power of two for each 32 inputs, of weights and of activations."""
+    MXFP4 = "mxfp4"
+    """Floats of 4 bits with a power of two for each 32 inputs; activations stay as they are."""
     INT4_WEIGHT_ONLY = "int4_per_group_weight_only"
     """Codes of 4 bits with a scale and a zero point for each 128 inputs; activations stay as they are."""
 
@@ -39,9 +41,13 @@ ALIASES: Final = {
     "inc": "auto-round",
 }
 """Other names of methods that vLLM has for the same checkpoints, each with that in config.json."""
-QUANTIZATIONS: Final = (
-    *(kind.value for kind in OnlineQuantization),
-    *METHODS,
-    *(alias for alias, method in ALIASES.items() if method in METHODS),
+QUANTIZATIONS: Final = tuple(
+    dict.fromkeys(
+        (
+            *(kind.value for kind in OnlineQuantization),
+            *METHODS,
+            *(alias for alias, method in ALIASES.items() if method in METHODS),
+        )
+    )
 )
 """Values of the flag."""

@@ -12,10 +12,20 @@ from torch.nn import functional
 
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_kernels.cpu.int8 import quantize_rows
-from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight, ScaleKind
+from baton_kernels.interface.quantized import (
+    TABLES,
+    Element,
+    InputElement,
+    InputRounding,
+    QuantizedWeight,
+    ScaleKind,
+)
 from baton_kernels.reference.quantized_product import MINI_FLOATS, power_of_two_scales
 
 _E4M3: Final = MINI_FLOATS[InputElement.E4M3]
+_E2M1: Final = MINI_FLOATS[InputElement.E2M1]
+_E2M1_SIGN: Final = 8
+"""The bit of a code's sign; the codes below it ascend with their values."""
 _BLOCK: Final = 128
 _MX_GROUP: Final = 32
 _INT4_GROUP: Final = 128
@@ -65,6 +75,22 @@ def _to_mxfp8(weight: Tensor) -> QuantizedWeight:
     return _fp8(weight, _spread(scales, _MX_GROUP, num_columns), stored, _MX_GROUP, rounding)
 
 
+def _to_mxfp4(weight: Tensor) -> QuantizedWeight:
+    num_columns = weight.shape[1]
+    padded = functional.pad(weight, (0, -num_columns % _MX_GROUP)).view(len(weight), -1, _MX_GROUP)
+    scales = power_of_two_scales(padded.abs().amax(dim=2), _E2M1)
+    values = _E2M1.round(weight / _spread(scales, _MX_GROUP, num_columns))
+    table = torch.tensor(TABLES[Element.E2M1][:_E2M1_SIGN])
+    codes = torch.searchsorted(table, values.abs()).to(torch.uint8)
+    codes |= (values < 0).to(torch.uint8) * _E2M1_SIGN
+    return QuantizedWeight(
+        element=Element.E2M1,
+        codes=codes[:, 0::2] | codes[:, 1::2] << 4,
+        scales=scales.to(torch.float8_e8m0fnu),
+        group_size=_MX_GROUP,
+    )
+
+
 def _fp8(
     weight: Tensor, divisors: Tensor, scales: Tensor, group_size: int, rounding: InputRounding
 ) -> QuantizedWeight:
@@ -109,5 +135,6 @@ _QUANTIZERS: Final[dict[OnlineQuantization, Callable[[Tensor], QuantizedWeight]]
     OnlineQuantization.FP8_PER_CHANNEL: partial(_to_fp8, is_per_channel=True),
     OnlineQuantization.FP8_PER_BLOCK: _to_fp8_blocks,
     OnlineQuantization.MXFP8: _to_mxfp8,
+    OnlineQuantization.MXFP4: _to_mxfp4,
     OnlineQuantization.INT4_WEIGHT_ONLY: _to_int4,
 }
