@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import torch
@@ -11,6 +13,12 @@ import torch
 from baton_core.errors import InvalidConfigError
 from baton_kv.host_memory import available_bytes
 
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+"""Settings of glibc's mallopt(3)."""
+_RETURNED_BYTES: Final = 1 << 20
+_LARGEST_THRESHOLD: Final = 32 << 20
+"""Bytes from which an allocation has a mapping of its own; the allocator raises them itself to the latter."""
 ALLOWED: Final = ("auto", "cpu", "cuda")
 
 
@@ -36,6 +44,26 @@ def free_device_bytes(device: torch.device) -> int:
         free_bytes, _ = torch.cuda.mem_get_info(device)
         return free_bytes
     return available_bytes()
+
+
+@contextmanager
+def returning_freed_memory() -> Iterator[None]:
+    """Have large allocations on the host returned to the system as soon as they are freed, meanwhile.
+
+    Weights are read into memory that is freed once they are packed: in the heap, a small object that stays
+    would keep all of it. Afterwards the library's allocator has the settings to which its own adaptation
+    leads.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # of glibc
+    if mallopt is None:
+        yield
+        return
+    mallopt(_MMAP_THRESHOLD, _RETURNED_BYTES)
+    try:
+        yield
+    finally:
+        mallopt(_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
+        mallopt(_TRIM_THRESHOLD, 2 * _LARGEST_THRESHOLD)
 
 
 def free_unused(device: torch.device) -> None:

@@ -22,7 +22,7 @@ from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.device import free_device_bytes, free_unused, resolve_device
+from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
 from baton_engine.dtype import resolve_dtype
 from baton_engine.kernel_choice import choose_kernels
 from baton_engine.models.model import Model
@@ -136,6 +136,8 @@ class LoadedModel:
     batch_processors: BatchProcessors
     read: ReadModel
     quantization: ChosenQuantization
+    weight_bytes: int
+    """Size of the weights in memory."""
 
     def start(
         self, allocate_pool: AllocatePool | None = None, grammars: Grammars | None = None
@@ -188,8 +190,8 @@ def load_runner(
 ) -> LoadedEngine:
     """Load the weights, size and allocate the KV pool, and warm the runner up.
 
-    Peak memory is the weights and a small staging buffer, with `quantization` also the largest layer in
-    float32 and half of that again; then the weights and the pool.
+    Peak memory is the weights, the largest layer as the file has it and a small staging buffer; with a
+    quantization while loading the largest layer in float32 and half of that again.
 
     Raises:
         InvalidModelError: the model cannot be found or loaded.
@@ -236,7 +238,8 @@ def load_model(
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
-    model = build_model(config, weights, kernels.layers)
+    with returning_freed_memory():
+        model = build_model(config, weights, kernels.layers)
     description = describe_folder(folder, config, settings.config_overrides)
     read = ReadModel(weights=weights.digest(), description=description, shapes=weights.shapes)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
@@ -258,6 +261,7 @@ def load_model(
         batch_processors=processors.batch_processors(_vllm_config(settings, model, config, plan), device),
         read=read,
         quantization=quantization,
+        weight_bytes=weights.loaded_bytes,
     )
 
 

@@ -90,10 +90,14 @@ class WeightMemory:
         """The latest mapping, which only its tensors keep."""
         self._num_taken = 0
 
+    def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Return a contiguous tensor of any numbers, which begins at a cache line."""
+        place = torch.from_numpy(self._take(math.prod(shape) * dtype.itemsize))
+        return place.view(dtype).view(shape)
+
     def copy(self, weight: Tensor) -> Tensor:
         """Return a contiguous copy of a tensor, which begins at a cache line."""
-        place = torch.from_numpy(self._take(weight.nbytes))
-        return place.view(weight.dtype).view(weight.shape).copy_(weight)
+        return self.empty(tuple(weight.shape), weight.dtype).copy_(weight)
 
     def _take(self, num_bytes: int) -> np.ndarray:
         num_taken = num_bytes + -num_bytes % LINE_BYTES
