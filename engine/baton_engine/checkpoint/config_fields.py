@@ -64,6 +64,10 @@ class ConfigFields:
     def raw(self, key: str) -> Any:
         return self._values.get(key)
 
+    def names(self) -> tuple[str, ...]:
+        """Return the keys, in their order."""
+        return tuple(self._values)
+
     def updated(self, overrides: Mapping[str, Any]) -> ConfigFields:
         """Return the same object with further values, which come before its own."""
         return ConfigFields(self._source, {**self._values, **overrides})
@@ -141,7 +145,11 @@ class ConfigFields:
             return None
         if not isinstance(value, dict):
             raise self.refuse(key, value, "an object")
-        return ConfigFields(f"{self._source}: {key}", value)
+        return self.nested(key, value)
+
+    def nested(self, key: str, values: dict[str, Any]) -> ConfigFields:
+        """Return an object inside of this one; `key` names it in errors."""
+        return ConfigFields(f"{self._source}: {key:.200}", values)
 
     def token_ids(self, key: str) -> tuple[int, ...]:
         """Read one token id or a list of them; absent is empty."""

@@ -59,14 +59,19 @@ MINI_FLOATS: Final = {
 def dequantize(weight: QuantizedWeight, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return the values of a weight, `[out_features, in_features]`, the inputs in their own order.
 
-    They are computed in `dtype`, float32 or float64.
+    They are computed in `dtype`, float32 or float64, in the order in which the packages do that write such
+    weights: scales of 8-bit floats are multiplied with those of outputs first.
     """
     values = element_values(weight.element, weight.codes, dtype)
     if weight.zeros is not None:
         values -= _spread(weight.zeros.to(dtype), weight)
-    values *= _spread(weight.scales.to(torch.float32).to(dtype), weight)
-    if weight.output_scales is not None:
-        values *= weight.output_scales.to(dtype)[:, None]
+    scales = weight.scales.to(torch.float32).to(dtype)
+    factors = None if weight.output_scales is None else weight.output_scales.to(dtype)[:, None]
+    if factors is not None and weight.scales.dtype == torch.float8_e4m3fn:
+        scales, factors = scales * factors, None
+    values *= _spread(scales, weight)
+    if factors is not None:
+        values *= factors
     if weight.input_order is None:
         return values
     return torch.empty_like(values).index_copy_(1, weight.input_order, values)

@@ -6,11 +6,28 @@ from collections.abc import Callable
 from typing import Final
 
 from baton_engine.checkpoint.config_fields import ConfigFields
+from baton_engine.checkpoint.quantization.auto_round import read_auto_round
+from baton_engine.checkpoint.quantization.awq import read_awq
+from baton_engine.checkpoint.quantization.bitsandbytes import read_bitsandbytes
+from baton_engine.checkpoint.quantization.compressed_tensors import read_compressed_tensors
 from baton_engine.checkpoint.quantization.fp8 import read_fp8
+from baton_engine.checkpoint.quantization.gptq import read_gptq
 from baton_engine.checkpoint.quantization.layer_format import CheckpointQuantization
 from baton_engine.checkpoint.quantization.methods import METHODS
+from baton_engine.checkpoint.quantization.modelopt import read_modelopt
+from baton_engine.checkpoint.quantization.quark import read_quark
 
-_READERS: Final[dict[str, Callable[[ConfigFields], CheckpointQuantization]]] = {"fp8": read_fp8}
+_READERS: Final[dict[str, Callable[[ConfigFields], CheckpointQuantization]]] = {
+    "compressed-tensors": read_compressed_tensors,
+    "quark": read_quark,
+    "fp8": read_fp8,
+    "gptq": read_gptq,
+    "awq": read_awq,
+    "auto-round": read_auto_round,
+    "modelopt": read_modelopt,
+    "bitsandbytes": read_bitsandbytes,
+}
+_OTHER_NAMES: Final = {"intel/auto-round": "auto-round"}
 _SECTIONS: Final = {"quantization_config": "", "compression_config": "compressed-tensors"}
 """Where a config.json says how its checkpoint is quantized, each with the method that goes without saying."""
 
@@ -24,7 +41,8 @@ def read_quantization(fields: ConfigFields) -> CheckpointQuantization | None:
     for key, default in _SECTIONS.items():
         if (section := fields.section(key)) is not None:
             section = section.with_default("quant_method", default)
-            method = section.choice("quant_method", METHODS, "")
+            method = section.choice("quant_method", (*METHODS, *_OTHER_NAMES), "")
+            method = _OTHER_NAMES.get(method, method)
             if method not in _READERS:
                 raise section.refuse("quant_method", method or None, ", ".join(METHODS))
             return _READERS[method](section)

@@ -24,8 +24,8 @@ class StoredTensor:
 
     dtypes: tuple[str, ...]
     """Allowed dtypes, by the names of safetensors."""
-    shape: tuple[int, ...]
-    """Axes of length 1 may be there or not."""
+    shape: tuple[int, ...] | None
+    """Axes of length 1 may be there or not; None is any shape."""
     is_optional: bool = False
 
 
@@ -37,8 +37,8 @@ class LayerFormat(Protocol):
         """Name of the tensor that holds the codes: `weight`, `qweight` or another."""
         ...
 
-    def sizes(self, codes_shape: tuple[int, ...]) -> tuple[int, int]:
-        """Return `(out_features, in_features)` of a layer whose codes have this shape."""
+    def sizes(self, codes_shape: tuple[int, ...]) -> tuple[int, int] | None:
+        """Return `(out_features, in_features)` of a layer by the shape of its codes, if that says it."""
         ...
 
     def tensors(self, out_features: int, in_features: int) -> Mapping[str, StoredTensor]:

@@ -27,7 +27,16 @@ class OnlineQuantization(StrEnum):
     """Codes of 4 bits with a scale and a zero point for each 128 inputs; activations stay as they are."""
 
 
-METHODS: Final = ("fp8",)
+METHODS: Final = (
+    "compressed-tensors",
+    "quark",
+    "fp8",
+    "gptq",
+    "awq",
+    "auto-round",
+    "modelopt",
+    "bitsandbytes",
+)
 """Methods of checkpoints that are stored quantized, by `quant_method` in config.json."""
 ALIASES: Final = {
     "gptq_marlin": "gptq",

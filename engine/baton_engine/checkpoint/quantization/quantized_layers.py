@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from baton_core.errors import InvalidModelError
+from baton_engine.checkpoint.quantization import kv_scales
 from baton_engine.checkpoint.quantization.layer_format import (
     FLOATS,
     CheckpointQuantization,
@@ -39,8 +40,15 @@ class QuantizedLayers:
             self._check(layer)
 
     def format_of(self, layer: str) -> LayerFormat | None:
-        """Return how a layer is stored; None where it is not quantized."""
-        return self._quantization.layer_format(layer)
+        """Return how a layer is stored; None where it is not quantized.
+
+        Packages leave layers as they are whose size their format cannot have, without naming them.
+        """
+        found = self._quantization.layer_format(layer)
+        if found is None:
+            return None
+        codes = self._entries.get(f"{layer}.{found.codes_name}")
+        return None if codes is not None and codes.dtype in FLOATS else found
 
     def tensors(self, layer: str, out_features: int, in_features: int) -> tuple[str, ...]:
         """Return the names of the tensors of a layer of this size, without the layer's name.
@@ -68,11 +76,9 @@ class QuantizedLayers:
                 )
         try:
             weight = self._format(layer).decode(tensors, out_features, in_features)
-        except ValueError as error:
+        except (ValueError, InvalidModelError) as error:
             raise InvalidModelError(f"layer {layer}: {error}") from error
-        except InvalidModelError as error:
-            raise InvalidModelError(f"layer {layer}: {error}") from error
-        if not weight.scales.view(torch.uint8).any() and weight.scales.dtype != torch.float8_e8m0fnu:
+        if not weight.scales.float().any():
             raise InvalidModelError(f"layer {layer}: all scales are 0; allowed: scales of its weights")
         return weight
 
@@ -90,18 +96,21 @@ class QuantizedLayers:
         if layer_format is None:
             return
         codes = self._entries.get(f"{layer}.{layer_format.codes_name}")
-        if codes is None or codes.dtype in FLOATS:
+        if codes is None:
             return
         if len(codes.shape) != 2:
             raise InvalidModelError(
                 f"{codes.path}: tensor {layer}.{layer_format.codes_name} has shape {list(codes.shape)}; "
                 "allowed: two axes"
             )
-        stored = layer_format.tensors(*layer_format.sizes(codes.shape))
+        sizes = layer_format.sizes(codes.shape)
+        if sizes is None:
+            return
+        stored = layer_format.tensors(*sizes)
         for part, one in stored.items():
             self._is_there(f"{layer}.{part}", one)
         for part in self._parts[layer]:
-            if part not in stored and part != "bias":
+            if part not in stored and part != "bias" and part not in kv_scales.PARTS:
                 raise InvalidModelError(
                     f"{codes.path}: tensor {layer}.{part} is unknown beside quantized weights; allowed: "
                     f"{', '.join(stored)}"
@@ -119,7 +128,7 @@ class QuantizedLayers:
             raise InvalidModelError(
                 f"{entry.path}: tensor {name} has dtype {entry.dtype}; allowed: {allowed}"
             )
-        if _without_ones(entry.shape) != _without_ones(stored.shape):
+        if stored.shape is not None and _without_ones(entry.shape) != _without_ones(stored.shape):
             raise InvalidModelError(
                 f"{entry.path}: tensor {name} has shape {list(entry.shape)}; allowed: {list(stored.shape)}"
             )

@@ -1,0 +1,96 @@
+"""Tiny random models that the producers quantize.
+
+Every weight comes from one seed. The weights are wide enough that the layers, not the embeddings, decide the
+next token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from tokenizers import Tokenizer, models
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
+
+VOCAB_SIZE: Final = 128
+SEED: Final = 2024
+ATTENTION: Final[dict[str, Any]] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "num_hidden_layers": 1,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.1,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": None,
+    "pad_token_id": 0,
+}
+EXPERTS: Final[dict[str, Any]] = {"num_experts_per_tok": 2, "output_router_logits": False}
+
+
+def _seeded(build: Callable[[], PreTrainedModel]) -> PreTrainedModel:
+    torch.manual_seed(SEED)
+    return build().to(torch.bfloat16).eval()
+
+
+def make_llama(intermediate_size: int = 256, **overrides: Any) -> PreTrainedModel:
+    """Return a Llama in bf16 with one layer of hidden size 128 and the given intermediate size.
+
+    Projections are [128, 128] (q, o), [64, 128] (k, v), [intermediate, 128] (gate, up) and [128,
+    intermediate] (down). `overrides` are further settings of its configuration.
+    """
+    config = LlamaConfig(**{**ATTENTION, "intermediate_size": intermediate_size, **overrides})
+    return _seeded(lambda: LlamaForCausalLM(config))
+
+
+def make_mixtral(**overrides: Any) -> PreTrainedModel:
+    """Return a Mixtral in bf16 with one layer of four experts, two per token; each expert is [64, 128]."""
+    config = MixtralConfig(
+        **{**ATTENTION, **EXPERTS, "intermediate_size": 64, "num_local_experts": 4, **overrides}
+    )
+    return _seeded(lambda: MixtralForCausalLM(config))
+
+
+def make_qwen3_moe(**overrides: Any) -> PreTrainedModel:
+    """Return a Qwen3-MoE in bf16 with one layer of four experts, two per token; each expert is [64, 128]."""
+    config = Qwen3MoeConfig(
+        **{
+            **ATTENTION,
+            **EXPERTS,
+            "intermediate_size": 256,
+            "moe_intermediate_size": 64,
+            "num_experts": 4,
+            "norm_topk_prob": True,
+            **overrides,
+        }
+    )
+    return _seeded(lambda: Qwen3MoeForCausalLM(config))
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """Return a tokenizer of single words, for producers that want one and use it for nothing."""
+    names = [f"w{number}" for number in range(VOCAB_SIZE)]
+    words = {name: number for number, name in enumerate(names)}
+    tokenizer = Tokenizer(models.WordLevel(vocab=words, unk_token=names[0]))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=names[0], eos_token=names[1], unk_token=names[0]
+    )
+
+
+def calibration_ids(num_sequences: int, seq_len: int) -> torch.Tensor:
+    """Return random token ids [num_sequences, seq_len] int64, the same in every run."""
+    generator = torch.Generator().manual_seed(SEED)
+    return torch.randint(3, VOCAB_SIZE, (num_sequences, seq_len), generator=generator)

@@ -1,0 +1,60 @@
+"""Fixtures written by GPTQModel: GPTQ in both versions of its format, and AWQ.
+
+Two cores need the environment variable GPTQMODEL_CPU_WORKERS=2. The reference is GPTQModel's own import with
+its kernels of torch, which dequantize in bfloat16.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
+
+from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_tokenizer
+from tools.quantized_fixtures.fixture import produce, write_expected
+
+PACKAGE: Final = "gptqmodel"
+
+
+def _make(folder: Path, scheme: str, **settings: Any) -> None:
+    config = QuantizeConfig(**{"bits": 4, "group_size": 128, "desc_act": False} | settings)
+    with tempfile.TemporaryDirectory() as base:
+        make_llama().save_pretrained(base)
+        make_tokenizer().save_pretrained(base)
+        model = GPTQModel.load(base, config, device="cpu")
+        rows = [
+            {"input_ids": ids, "attention_mask": [1] * len(ids)} for ids in calibration_ids(32, 256).tolist()
+        ]
+        model.quantize(rows, batch_size=1)
+        model.save(str(folder))
+    make_tokenizer().save_pretrained(folder)
+    loaded = GPTQModel.load(str(folder), backend=BACKEND.TORCH, device="cpu", dtype=torch.bfloat16)
+    weights = {}
+    for name, layer in loaded.model.named_modules():
+        if hasattr(layer, "dequantize_weight"):
+            values = layer.dequantize_weight()
+            size = (layer.out_features, layer.in_features)
+            weights[name] = (values if tuple(values.shape) == size and size[0] != size[1] else values.T).to(
+                torch.bfloat16
+            )
+    write_expected(folder, PACKAGE, scheme, weights)
+
+
+FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
+    "gptq-v1": partial(_make, scheme="4 bits, groups of 128"),
+    "gptq-v2": partial(_make, scheme="4 bits, groups of 128, version 2", format="gptq_v2"),
+    "gptq-desc-act": partial(_make, scheme="4 bits, groups of 32, desc_act", group_size=32, desc_act=True),
+    "gptq-asym": partial(_make, scheme="4 bits, groups of 128, asymmetric", sym=False),
+    "gptq-8-bits": partial(_make, scheme="8 bits, groups of 128", bits=8),
+    "gptq-3-bits": partial(_make, scheme="3 bits, groups of 128", bits=3),
+    "gptq-2-bits": partial(_make, scheme="2 bits, groups of 64", bits=2, group_size=64),
+    "gptqmodel-awq": partial(_make, scheme="AWQ, groups of 128", quant_method="awq", format="gemm"),
+}
+
+if __name__ == "__main__":
+    produce(FIXTURES)

@@ -1,0 +1,123 @@
+"""Fixtures written by llmcompressor in the formats of compressed-tensors.
+
+The reference is Transformers' import with `run_compressed=False`, whose weights compressed-tensors
+dequantizes in the dtype of their scales. It rounds no inputs, so greedy tokens are left out.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from datasets import Dataset
+from llmcompressor import oneshot
+from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
+from transformers import AutoModelForCausalLM, CompressedTensorsConfig, PreTrainedModel
+
+from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_mixtral, make_tokenizer
+from tools.quantized_fixtures.fixture import produce, write_expected
+
+PACKAGE: Final = "llmcompressor"
+make_ragged_llama: Final = partial(make_llama, 192)
+KV_SCHEME: Final = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
+
+
+def _calibration() -> dict[str, Any]:
+    ids = calibration_ids(16, 64).tolist()
+    rows = {"input_ids": ids, "attention_mask": [[1] * len(row) for row in ids]}
+    return {
+        "dataset": Dataset.from_dict(rows),
+        "num_calibration_samples": len(ids),
+        "max_seq_length": 64,
+        "processor": make_tokenizer(),
+    }
+
+
+def _make(
+    folder: Path,
+    scheme: str | None,
+    base: Callable[[], PreTrainedModel] = make_llama,
+    *,
+    is_calibrated: bool = False,
+    modifier: Any = QuantizationModifier,
+    **settings: Any,
+) -> None:
+    settings = {"targets": "Linear", "scheme": scheme, "ignore": ["lm_head", "re:.*gate$"]} | settings
+    settings = {name: value for name, value in settings.items() if value is not None}
+    with tempfile.TemporaryDirectory() as unquantized:
+        base().save_pretrained(unquantized)
+        make_tokenizer().save_pretrained(unquantized)
+        model = AutoModelForCausalLM.from_pretrained(unquantized, dtype=torch.bfloat16)
+        oneshot(model=model, recipe=modifier(**settings), **(_calibration() if is_calibrated else {}))
+        model.save_pretrained(folder, save_compressed=True)
+    config = CompressedTensorsConfig(run_compressed=False)
+    reference = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config)
+    weights = {
+        name: layer.weight
+        for name, layer in reference.named_modules()
+        if isinstance(layer, torch.nn.Linear) and hasattr(layer, "quantization_scheme")
+    }
+    write_expected(folder, PACKAGE, scheme or "fp8 attention, int4 feed-forward", weights)
+
+
+MIXED: Final = {
+    "scheme": None,
+    "targets": None,
+    "config_groups": {
+        "attention": {
+            "targets": [r"re:.*self_attn\.(q|k|v|o)_proj$"],
+            "weights": {
+                "num_bits": 8,
+                "type": "float",
+                "strategy": "channel",
+                "symmetric": True,
+                "dynamic": False,
+            },
+            "input_activations": {
+                "num_bits": 8,
+                "type": "float",
+                "strategy": "token",
+                "symmetric": True,
+                "dynamic": True,
+            },
+        },
+        "feed_forward": {
+            "targets": [r"re:.*mlp\.(gate|up|down)_proj$"],
+            "weights": {
+                "num_bits": 4,
+                "type": "int",
+                "strategy": "group",
+                "group_size": 64,
+                "symmetric": True,
+            },
+        },
+    },
+}
+FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
+    "ct-fp8": partial(_make, scheme="FP8", is_calibrated=True),
+    "ct-fp8-dynamic": partial(_make, scheme="FP8_DYNAMIC", base=make_ragged_llama),
+    "ct-fp8-block": partial(_make, scheme="FP8_BLOCK"),
+    "ct-w8a8": partial(_make, scheme="W8A8", base=make_ragged_llama),
+    "ct-w4a16": partial(_make, scheme="W4A16"),
+    "ct-w8a16": partial(_make, scheme="W8A16"),
+    "ct-w4a16-asym": partial(_make, scheme="W4A16_ASYM"),
+    "ct-w4a16-gptq": partial(_make, scheme="W4A16", is_calibrated=True, modifier=GPTQModifier),
+    "ct-w4a8": partial(_make, scheme="W4A8"),
+    "ct-w4afp8": partial(_make, scheme="W4AFP8"),
+    "ct-mxfp4": partial(_make, scheme="MXFP4", base=make_ragged_llama),
+    "ct-mxfp4a16": partial(_make, scheme="MXFP4A16"),
+    "ct-mxfp8": partial(_make, scheme="MXFP8", base=make_ragged_llama),
+    "ct-mxfp8a16": partial(_make, scheme="MXFP8A16"),
+    "ct-nvfp4": partial(_make, scheme="NVFP4", is_calibrated=True),
+    "ct-nvfp4a16": partial(_make, scheme="NVFP4A16", base=make_ragged_llama),
+    "ct-mixed": partial(_make, **MIXED),
+    "ct-fp8-kv": partial(_make, scheme="FP8", is_calibrated=True, kv_cache_scheme=KV_SCHEME),
+    "ct-experts": partial(_make, scheme="W4A16", base=make_mixtral, ignore=["lm_head", r"re:.*\.gate$"]),
+}
+
+if __name__ == "__main__":
+    produce(FIXTURES)
