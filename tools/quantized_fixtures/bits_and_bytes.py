@@ -1,7 +1,7 @@
 """Fixtures written by bitsandbytes through Transformers: nf4, nf4 with double quantization, int8.
 
-The reference is `dequantize_4bit` of bitsandbytes, in float32; for int8 the codes times a 127th of the largest
-magnitude of each output, which is how it stores them.
+The reference is `dequantize_4bit` of bitsandbytes, in float32; for int8 the codes times a 127th of the
+largest magnitude of each output, which is how it stores them.
 """
 
 from __future__ import annotations
