@@ -251,9 +251,7 @@ def test_an_engine_on_a_thread_does_what_operators_ask(threaded: AsyncLLMEngine)
         assert await threaded.reset_prefix_cache()
         with pytest.raises(InvalidRequestError, match="torch_profiler_dir is ''; allowed: a folder"):
             await threaded.start_profile()
-        with pytest.raises(
-            InvalidRequestError, match="max_iterations is 2; allowed: None: a trace"
-        ):
+        with pytest.raises(InvalidRequestError, match="max_iterations is 2; allowed: None: a trace"):
             await threaded.start_profile(max_iterations=2)
         with pytest.raises(InvalidRequestError, match="stop_profile is 'called'"):
             await threaded.stop_profile()

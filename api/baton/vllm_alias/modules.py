@@ -86,8 +86,10 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.v1.metrics.stats": {"baton": "RequestStateStats"},
     "vllm.v1.sample": {},
     "vllm.v1.sample.logits_processor": {
-        "baton.logits_processors": "AdapterLogitsProcessor BatchUpdate LogitsProcessor MoveDirectionality"
+        "baton.logits_processors": "AdapterLogitsProcessor BatchUpdate LogitsProcessor MoveDirectionality",
+        "collections.abc": "RequestLogitsProcessor=Callable",
     },
+    "vllm.v1.sample.logits_processor.builtin": {"baton.logits_processors": "process_dict_updates"},
     "vllm.version": {_STAND_INS: "__version__ __version_tuple__"},
 }
 """Modules, and for each home in Baton the names that it gives them; `theirs=ours` where the names differ."""
