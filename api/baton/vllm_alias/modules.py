@@ -108,7 +108,7 @@ _REASONS: Final[dict[str, str]] = {
         "vllm.assets vllm.connections vllm.multimodal"
     ),
     "it belongs to adapters, which Baton does not support yet": "vllm.lora",
-    "LLM and EngineArgs take parts of a configuration as dictionaries, such as profiler_config={...}": "vllm.config",
+    "LLM takes parts of a configuration as dictionaries, such as profiler_config={...}": "vllm.config",
     "it belongs to models that pool, which Baton does not support yet": "vllm.pooling_params",
     "Baton computes a model on one device, without Ray": "vllm.distributed vllm.ray",
     "it is vLLM's own model code; register models of yours at ModelRegistry, as docs/models.md says": (
