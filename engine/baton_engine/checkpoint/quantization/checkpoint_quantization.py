@@ -24,8 +24,9 @@ def read_quantization(fields: ConfigFields) -> CheckpointQuantization | None:
     for key, default in _SECTIONS.items():
         if (section := fields.section(key)) is not None:
             section = section.with_default("quant_method", default)
-            method = section.choice("quant_method", METHODS, "")
-            if method not in _READERS:
-                raise section.refuse("quant_method", method or None, ", ".join(METHODS))
+            method = section.raw("quant_method")
+            if method not in METHODS:
+                allowed = f"{', '.join(METHODS)} (other formats of stored weights cannot be read yet)"
+                raise section.refuse("quant_method", method, allowed)
             return _READERS[method](section)
     return None
