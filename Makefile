@@ -77,7 +77,7 @@ wheel-check: $(INSTALLED)-dev
 	@BATON_WHEEL_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging
 
 tools-check: $(INSTALLED)-dev
-	@BATON_TOOLS_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging/test_vllm_tools.py
+	@BATON_TOOLS_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging/test_vllm_tools.py tests/packaging/test_vllm_examples.py
 
 soak: $(INSTALLED)-dev
 	@$(BIN)/baton simulate --seeds 0 $(SOAK)

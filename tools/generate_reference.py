@@ -14,7 +14,8 @@ from baton.commands.bench_arguments import BENCH_ACTIONS
 from baton.commands.client_arguments import add_actions
 from baton.commands.command_flags import COMMANDS
 from baton.commands.neutral_flags import ENGINE_FIXED, ENGINE_TAKEN
-from baton.commands.vllm_server_flags import OTHER_NAMES, SERVER_FIXED, SHORT_FLAGS, TAKEN
+from baton.commands.vllm_server_flags import OTHER_NAMES, SERVER_FIXED, TAKEN
+from baton.config.fixed_engine_args import SHORT_FLAGS
 from baton.config.flags import Flag
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs/reference/configuration.md"

@@ -5,6 +5,13 @@ from baton_engine.sampling.processor_interface import (
     BatchUpdate,
     LogitsProcessor,
     MoveDirectionality,
+    process_dict_updates,
 )
 
-__all__ = ["AdapterLogitsProcessor", "BatchUpdate", "LogitsProcessor", "MoveDirectionality"]
+__all__ = [
+    "AdapterLogitsProcessor",
+    "BatchUpdate",
+    "LogitsProcessor",
+    "MoveDirectionality",
+    "process_dict_updates",
+]

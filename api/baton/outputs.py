@@ -113,10 +113,11 @@ class RequestOutput:
     """Prompt tokens that were not computed for this request; None until it has finished."""
     kv_transfer_params: dict[str, Any] | None
     """Facts of the KV transfer, where prefill and decode ran on different workers."""
-    num_cache_creation_tokens: ClassVar[None] = None
     prompt_token_id_logprobs: ClassVar[None] = None
     ec_transfer_params: ClassVar[None] = None
-    """None, as the two before: no engine here fills them."""
+    """None, as the one before: no engine here fills them."""
+    num_cache_creation_tokens: None = None
+    """The same."""
 
     def __init__(
         self,
@@ -131,6 +132,7 @@ class RequestOutput:
         encoder_prompt: None = None,
         encoder_prompt_token_ids: None = None,
         num_cached_tokens: int | None = None,
+        num_cache_creation_tokens: None = None,
         *,
         kv_transfer_params: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -147,6 +149,7 @@ class RequestOutput:
         self.encoder_prompt = encoder_prompt
         self.encoder_prompt_token_ids = encoder_prompt_token_ids
         self.num_cached_tokens = num_cached_tokens
+        self.num_cache_creation_tokens = num_cache_creation_tokens
         self.kv_transfer_params = kv_transfer_params
         if kwargs:
             _log.warning("RequestOutput ignores the arguments %s", ", ".join(kwargs))

@@ -366,6 +366,8 @@ class BeamSearchParams:
     """Leave the end token in the output."""
     structured_outputs: StructuredOutputsParams | None = None
     """None: beams have no structured output."""
+    skip_special_tokens: bool = True
+    """Leave the model's special tokens out of the text."""
     watermarking: None = None
 
     def __post_init__(self) -> None:

@@ -95,7 +95,7 @@ _POSTS: Final[Mapping[str, tuple[str, Any]]] = {
     "messages": ("/v1/messages", {"model": MODEL, "messages": [_USER], "max_tokens": 4}),
     "count_tokens": ("/v1/messages/count_tokens", {"model": MODEL, "messages": [_USER]}),
     "transcriptions": ("/v1/audio/transcriptions", {"model": MODEL}),
-    "invocations": ("/invocations", {"model": MODEL, "messages": [_USER], "max_tokens": 4}),
+    "invocations": ("/invocations", {"model": MODEL, "messages": [_USER], "max_tokens": 4, "temperature": 0}),
     "render": ("/v1/chat/completions/render", {"model": MODEL, "messages": [_USER]}),
     "chat_batch": ("/v1/chat/completions/batch", {"model": MODEL, "messages": [[_USER]], "max_tokens": 4}),
     "trailing_slash": ("/v1/chat/completions/", {"model": MODEL, "messages": [_USER], "max_tokens": 4}),

@@ -25,7 +25,7 @@ DOCUMENTED: Final = (
 REFUSALS: Final = {
     "from vllm import PoolingParams": "vllm.PoolingParams is not in Baton: models that pool are",
     "from vllm import initialize_ray_cluster": "vllm.initialize_ray_cluster is not in Baton: workers on",
-    "from vllm.config import CompilationMode": "vllm.config.CompilationMode is not in Baton: it is internal",
+    "from vllm.config import CompilationMode": "vllm.config.CompilationMode is not in Baton: LLM takes",
     "from vllm.engine.arg_utils import get_kwargs": "vllm.engine.arg_utils.get_kwargs is not in Baton: it is",
     "from vllm.multimodal import MultiModalKwargs": "MultiModalKwargs is not in Baton: it belongs",
     "import vllm.model_executor.layers.linear": "vllm.model_executor.layers is not in Baton: it is",
@@ -119,6 +119,15 @@ def test_functions_beside_the_engine_do_what_they_say() -> None:
         "parser.add_argument('--max-model-len', type=int)\n"
         "assert parser.parse_args(['--max_model_len', '8']).max_model_len == 8\n"
         "assert parser.parse_args(['--max_model_len=9']).max_model_len == 9\n"
+        "from vllm import EngineArgs\n"
+        "import sys\n"
+        "sys.argv = ['program', '--max_model_len', '1k', '-tp', '1', '-O.mode=3', '--system-prompt', 'a']\n"
+        "parser = FlexibleArgumentParser()\n"
+        "parser.add_argument('--system-prompt')\n"
+        "args = EngineArgs.add_cli_args(parser).parse_args()\n"
+        "assert (args.max_model_len, args.compilation_config) == (1000, {'mode': 3})\n"
+        "assert args.system_prompt == 'a'\n"
+        "assert EngineArgs.from_cli_args(args).tensor_parallel_size == 1\n"
         "for _ in range(2): init_logger('here').warning_once('%s is said once', 'it')\n"
         "assert LoRARequest('a', 1, '/a').lora_path == '/a'\n"
         "assert UsageContext.LLM_CLASS == 'LLM_CLASS'\n"

@@ -225,13 +225,13 @@ def test_an_engine_on_a_thread_sleeps_and_wakes_up(threaded: AsyncLLMEngine) -> 
         assert await engine.is_sleeping()
         with pytest.raises(RequestError, match="the engine sleeps without kv_cache and weights"):
             await collect(engine.generate(PROMPT, greedy(1), "b"))
-        await engine.wake_up(["weights"])
+        assert not await engine.wake_up(["weights"])
         assert await engine.is_sleeping()
-        await engine.wake_up()
+        assert await engine.wake_up()
         output = (await collect(engine.generate(PROMPT, greedy(6), "c")))[-1]
         assert (output.outputs, output.num_cached_tokens) == (expected, 0)
         waiting = asyncio.create_task(collect(engine.generate(PROMPT, greedy(LONG), "d")))
-        await until(lambda: engine._open)
+        await until(lambda: engine.get_num_unfinished_requests() == 1)
         await engine.sleep(0, mode="keep")
         kept = asyncio.create_task(collect(engine.generate(PROMPT, greedy(6), "e")))
         await asyncio.sleep(0.2)
@@ -251,6 +251,8 @@ def test_an_engine_on_a_thread_does_what_operators_ask(threaded: AsyncLLMEngine)
         assert await threaded.reset_prefix_cache()
         with pytest.raises(InvalidRequestError, match="torch_profiler_dir is ''; allowed: a folder"):
             await threaded.start_profile()
+        with pytest.raises(InvalidRequestError, match="max_iterations is 2; allowed: None: a trace"):
+            await threaded.start_profile(max_iterations=2)
         with pytest.raises(InvalidRequestError, match="stop_profile is 'called'"):
             await threaded.stop_profile()
 

@@ -118,3 +118,15 @@ def test_one_beam_is_the_greedy_completion(llm: LLM) -> None:
     (output,) = llm.beam_search(PROMPTS[1], BeamSearchParams(1, 10, ignore_eos=True))
     (expected,) = llm.generate(PROMPTS[1], greedy(10), use_tqdm=False)
     assert output.sequences[0].tokens == PROMPTS[1] + expected.outputs[0].token_ids
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_special_tokens_are_left_out_of_the_text_or_shown(skipped: bool) -> None:
+    params = BeamSearchParams(beam_width=2, max_tokens=3, skip_special_tokens=skipped)
+    with LLM(dtype="float32", kv_cache_memory_bytes=16 << 20) as llm:
+        tokenizer = llm.get_tokenizer()
+        ids = tokenizer.encode("<|im_start|>user\nHello", add_special_tokens=False)
+        (output,) = llm.beam_search([{"prompt_token_ids": ids}], params)
+        for sequence in output.sequences:
+            assert sequence.text == tokenizer.decode(sequence.tokens, skip_special_tokens=skipped)
+            assert ("<|im_start|>" in sequence.text) is not skipped

@@ -67,9 +67,9 @@ def test_aborted_requests_show_nothing_more(engine: LLMEngine) -> None:
     for _ in range(5):
         engine.step()
     engine.abort_request("a")
-    engine.abort_request(["b", "nobody"])
+    engine.abort_request(["b", "nobody"], internal=False)
     assert engine.open_requests == ("c",)
-    engine.abort_request(engine.open_requests)
+    engine.abort_request(request_ids=engine.open_requests)
     assert run(engine) == {}
     load = engine.metrics.read(engine._executor.load())
     gauges = {metric.name: metric.value for metric in load if "num_requests" in metric.name}  # type: ignore[union-attr]

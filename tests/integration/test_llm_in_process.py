@@ -217,6 +217,8 @@ def test_a_form_that_cannot_be_compiled_now_ends_its_request_alone(
 
 
 def test_a_profile_is_written_where_the_arguments_say(llm: LLM, folder: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="delay_iterations is 1; allowed: None: a trace is of all"):
+        llm.start_profile("mine", delay_iterations=1)
     llm.start_profile("mine")
     llm.generate(PROMPT, greedy(2), use_tqdm=False)
     with pytest.raises(

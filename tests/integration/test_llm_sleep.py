@@ -58,11 +58,11 @@ def test_memory_is_given_up(llm: LLM, level: int) -> None:
 def test_parts_come_back_one_by_one(llm: LLM) -> None:
     expected, _ = tokens(llm)
     llm.sleep(2)
-    llm.wake_up(["weights"])
+    assert not llm.wake_up(["weights"])
     assert llm.is_sleeping
     with pytest.raises(RequestError, match="the engine sleeps without kv_cache; allowed: wake_up first"):
         llm.apply_model(lambda model: None)
-    llm.wake_up(["kv_cache"])
+    assert llm.wake_up(["kv_cache"])
     assert not llm.is_sleeping
     assert tokens(llm) == (expected, 0)
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from baton import LLM
-from baton_core.errors import BatonError, InvalidModelError, InvalidRequestError
+from baton_core.errors import BatonError, InvalidConfigError, InvalidModelError, InvalidRequestError
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model
 
@@ -74,7 +74,10 @@ def test_tensors_come_in_parts_and_are_read_again_after_a_sleep(llm: LLM, folder
     llm.start_weight_update(True)
     llm.update_weights({"update_info": {"tensors": tensors[:3]}})
     llm.update_weights({"update_info": {"tensors": dict(tensors[3:])}})
-    llm.finish_weight_update()
+    llm.finish_weight_update("step-1")
+    assert llm.get_weight_version() == "step-1"
+    llm.update_weight_version("step-1b")
+    assert llm.get_weight_version() == "step-1b"
     expected = tokens_of(folders[1])
     assert tokens(llm) == expected
     llm.sleep(2)
@@ -115,12 +118,14 @@ def test_tensors_that_do_not_fit_are_refused_and_the_old_weights_stay(
         with pytest.raises(kind, match=message):
             update(llm, tensors=tensors)
         assert tokens(llm) == expected
+    assert llm.get_weight_version() == "default"
     llm.start_weight_update()
     llm.update_weights({"update_info": {"path": str(folders[1])}})
     with pytest.raises(InvalidModelError, match="is missing; allowed: an existing folder"):
         llm.update_weights({"update_info": {"path": str(folders[1] / "nowhere")}})
     with pytest.raises(BatonError, match="is without weights; allowed: update_weights before"):
-        llm.finish_weight_update()
+        llm.finish_weight_update("not there")
+    assert llm.get_weight_version() == "default"
 
 
 def test_weights_without_an_update_are_refused(llm: LLM, folders: tuple[Path, Path]) -> None:
@@ -146,3 +151,6 @@ def test_requests_of_vllms_classes_are_read_and_other_ways_of_the_weights_refuse
         llm.update_weights({"init_info": {}})
     with pytest.raises(InvalidRequestError, match="is_checkpoint_format is False; allowed: True"):
         llm.start_weight_update(is_checkpoint_format=False)
+    with pytest.raises(InvalidConfigError, match="start_draft_weight_update is not supported: speculative"):
+        llm.start_draft_weight_update()
+    llm.shutdown_weight_transfer_engine()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif("BATON_TOOLS_CHECK" not in os.environ, reason="make tools-check runs it"),
     pytest.mark.timeout(900),
 ]
-TOOLS: Final = ("lm-eval", "langchain-community", "llama-index-llms-vllm", "guidellm")
+TOOLS: Final = ("lm-eval", "langchain-community", "langchain-openai", "llama-index-llms-vllm", "guidellm")
 HEAVY: Final = ("torch", "triton", "vllm")
 """Packages that the environment of the tests has already, or that Baton stands for."""
 PROMPT: Final = "The os module"
@@ -35,6 +37,34 @@ llm = VLLM(
 )
 print(repr(llm.invoke({PROMPT!r})))
 """
+QUESTIONS: Final = tuple(f"What does the {name} module do?" for name in ("os", "sys", "re", "math", "json"))
+SERVED_NAME: Final = "docs"
+CHAT_OPENAI: Final = f"""
+import json, os
+from langchain_openai import ChatOpenAI
+
+chat = ChatOpenAI(
+    model={SERVED_NAME!r}, base_url=os.environ["URL"] + "/v1", api_key="EMPTY", max_retries=0,
+    temperature=0, max_tokens={NUM_TOKENS},
+)
+questions = {QUESTIONS!r}
+answers = {{
+    "invoke": [chat.invoke(one) for one in questions],
+    "batch": chat.batch(questions, return_exceptions=True),
+    "stream": [sum(chunks[1:], chunks[0]) for chunks in ([*chat.stream(one)] for one in questions)],
+}}
+print(json.dumps({{way: [one.content for one in found] for way, found in answers.items()}}))
+"""
+VLLM_OPENAI: Final = f"""
+import json, os
+from langchain_community.llms import VLLMOpenAI
+
+llm = VLLMOpenAI(
+    openai_api_key="EMPTY", openai_api_base=os.environ["URL"] + "/v1", model_name={SERVED_NAME!r},
+    temperature=0, max_tokens={NUM_TOKENS},
+)
+print(json.dumps(llm.batch([{PROMPT!r}] * 5)))
+"""
 LLAMA_INDEX: Final = f"""
 from llama_index.llms.vllm import Vllm
 
@@ -44,6 +74,11 @@ llm = Vllm(
 )
 print(repr(llm.complete({PROMPT!r}).text))
 """
+BENCH: Final = {
+    "completions": ("openai", "/v1/completions"),
+    "chats": ("openai-chat", "/v1/chat/completions"),
+}
+NUM_MEASURED: Final = 20
 CHOICES: Final = {
     "task": "choices",
     "output_type": "multiple_choice",
@@ -74,6 +109,25 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     pins = ("--constraint", str(ROOT / "constraints.txt"), "--excludes", str(folder / "excluded.txt"))
     installed.install(*pins, *TOOLS)
     return installed
+
+
+@pytest.fixture(scope="module")
+def peer(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The program that runs commands of an installed vLLM; BATON_PEER may name the folder where it is."""
+    folder = os.environ.get("BATON_PEER") or str(tmp_path_factory.mktemp("peer"))
+    environment = {**os.environ, "PYTHON": sys.executable}
+    subprocess.run(("bash", "bench/peer/make_environment.sh", folder), cwd=ROOT, env=environment, check=True)
+    return f"{folder}/bin/peer"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server that is started as vLLM's."""
+    command = (sys.executable, "-m", "baton", "as-vllm", "vllm", "serve")
+    flags = ("--served-model-name", SERVED_NAME, "--kv-cache-memory-bytes", str(KV_CACHE_BYTES))
+    folder = tmp_path_factory.mktemp("served") / "server"
+    with serving(folder, *flags, "--dtype", "float32", command=command) as cluster:
+        yield f"http://127.0.0.1:{cluster.http_address.rpartition(':')[2]}"
 
 
 @pytest.fixture(scope="module")
@@ -130,13 +184,30 @@ def test_classes_of_frameworks_generate(tools: Installed, text: str, tmp_path: P
     assert as_vllm(tools, "python", str(tmp_path / "program.py")) == f"{text!r}\n"
 
 
-def test_guidellm_measures_a_server(tools: Installed, tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "baton", "as-vllm", "vllm", "serve")
-    flags = ("--served-model-name", "docs", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES))
-    with serving(tmp_path / "server", *flags, command=command) as cluster:
-        port = cluster.http_address.rpartition(":")[2]
-        backend = f"kind=openai_http,target=http://127.0.0.1:{port},model=docs"
-        assert num_measured(tools, backend, tmp_path) == 3
+def test_chats_of_langchain_are_answered_by_a_server(
+    tools: Installed, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conversations = [[{"role": "user", "content": one}] for one in QUESTIONS]
+    greedy = SamplingParams(temperature=0, max_tokens=NUM_TOKENS)
+    outputs = LLM(dtype="float32").chat(conversations, greedy, use_tqdm=False)
+    expected = [output.outputs[0].text for output in outputs]
+    assert all(expected)
+    monkeypatch.setenv("URL", url)
+    (tmp_path / "program.py").write_text(CHAT_OPENAI)
+    answers = json.loads(as_vllm(tools, "python", str(tmp_path / "program.py")))
+    assert answers == dict.fromkeys(("invoke", "batch", "stream"), expected)
+
+
+def test_completions_of_langchain_are_answered_by_a_server(
+    tools: Installed, url: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("URL", url)
+    (tmp_path / "program.py").write_text(VLLM_OPENAI)
+    assert json.loads(as_vllm(tools, "python", str(tmp_path / "program.py"))) == [text] * 5
+
+
+def test_guidellm_measures_a_server(tools: Installed, url: str, tmp_path: Path) -> None:
+    assert num_measured(tools, f"kind=openai_http,target={url},model={SERVED_NAME}", tmp_path) == 3
 
 
 def test_guidellm_measures_an_engine(tools: Installed, tmp_path: Path) -> None:
@@ -157,3 +228,38 @@ def num_measured(tools: Installed, backend: str, folder: Path) -> int:
     as_vllm(tools, "guidellm", "run", *flags, "--disable-console-interactive")
     (benchmark,) = json.loads((folder / "report.json").read_text())["benchmarks"]
     return int(benchmark["metrics"]["request_totals"]["successful"])
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", BENCH)
+@pytest.mark.parametrize("whose", ["vllm", "as-vllm"])
+def test_vllm_bench_serve_measures_a_server(
+    request: pytest.FixtureRequest, tools: Installed, url: str, tmp_path: Path, whose: str, kind: str
+) -> None:
+    backend, endpoint = BENCH[kind]
+    asked = {
+        "backend": backend,
+        "endpoint": endpoint,
+        "base-url": url,
+        "model": SERVED_NAME,
+        "tokenizer": BUNDLED_MODEL,
+        "dataset-name": "random",
+        "random-input-len": 16,
+        "random-output-len": NUM_TOKENS,
+        "num-prompts": NUM_MEASURED,
+        "request-rate": 10,
+        "max-concurrency": 8,
+        "percentile-metrics": "ttft,tpot,itl,e2el",
+        "result-dir": tmp_path,
+        "result-filename": "result.json",
+    }
+    flags = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
+    command = ("vllm", "bench", "serve", *flags, "--ignore-eos", "--save-result")
+    if whose == "vllm":
+        done = tools.run(request.getfixturevalue("peer"), *command, within_s=WITHIN_S)
+        assert done.returncode == 0, done.stderr
+    else:
+        as_vllm(tools, *command)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["completed"], result["failed"]) == (NUM_MEASURED, 0)
+    assert result["total_output_tokens"] == NUM_MEASURED * NUM_TOKENS

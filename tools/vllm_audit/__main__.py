@@ -9,6 +9,7 @@ python -m tools.vllm_audit --check            exit with 1 for an item without a 
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -56,6 +57,7 @@ def main() -> None:
         "--check", action="store_true", help="fail if an item has no word, or the page is stale"
     )
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped audit tidies up, as with Ctrl-C
     groups = [group for group in GROUPS if args.group.lower() in group.title.lower()]
     verdicts = verdicts_of(groups)
     print_verdicts(verdicts)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from bench.peer import compare_decisions
 from tools.vllm_audit.decisions import DECISIONS
 from tools.vllm_audit.verdict import Status, Verdict, reason_of
 
@@ -18,7 +19,12 @@ TEMPLATE: Final = Path(__file__).with_name("page.md")
 def page(verdicts: Sequence[Verdict]) -> str:
     """The page's text, from the verdicts on all items."""
     text = TEMPLATE.read_text(encoding="utf-8")
-    tables = {"groups": _groups(verdicts), "refused": _refused(verdicts), "decisions": _decisions(verdicts)}
+    tables = {
+        "groups": _groups(verdicts),
+        "decisions": _decisions(verdicts),
+        "answers": _answers(),
+        "refused": _refused(verdicts),
+    }
     for name, table in tables.items():
         text = text.replace(f"<!-- {name} -->\n", table)
     return text
@@ -60,6 +66,14 @@ def _decisions(verdicts: Sequence[Verdict]) -> str:
     }
     rows = [(f"`{name}`", found[name], reason) for name, reason in DECISIONS.items() if name in found]
     return _table(("item", "here", "why, and how to have the other"), rows)
+
+
+def _answers() -> str:
+    """A row for each reason of `bench.peer.compare`, with what differs for it."""
+    items: dict[str, list[str]] = {}
+    for difference, reason in compare_decisions.DECISIONS.items():
+        items.setdefault(reason, []).append(difference)
+    return _table(("difference", "why"), ((_listed(items[reason]), reason) for reason in items))
 
 
 def _names(one: Verdict) -> Iterator[str]:

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from bench.processes import free_port
 from tools.vllm_audit.subjects import MODEL, folder
+from tools.vllm_audit.tied_command import tied
 
 _HERE: Final = Path(__file__).parent
 _ROOT: Final = _HERE.parents[1]
@@ -40,7 +41,7 @@ def run(words: Sequence[str], given: str = "", **variables: str) -> str:
         OSError: it fails; the message is the last line that it prints.
     """
     done = subprocess.run(
-        words,
+        tied(words),
         check=False,
         input=given,
         capture_output=True,
@@ -65,7 +66,7 @@ def outcomes(imports: tuple[tuple[str, str], ...], files: tuple[str, ...]) -> Ma
 
 
 class Server:
-    """A server's process, its address, and its log."""
+    """A server's process, its address, and its log. It ends with this process, also when that is killed."""
 
     def __init__(self, words: Sequence[str], port: int, **variables: str) -> None:
         """Start it, and wait until it serves.
@@ -77,7 +78,7 @@ class Server:
         self.log = folder() / f"server-{port}.log"
         with self.log.open("w") as log:
             self._process = subprocess.Popen(
-                words, stdout=log, stderr=log, cwd=_place(), env=_environment(**variables)
+                tied(words), stdout=log, stderr=log, cwd=_place(), env=_environment(**variables)
             )
         atexit.register(self.close)
         deadline = time.monotonic() + _WITHIN_S

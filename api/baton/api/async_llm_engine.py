@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 from baton.api.configured_engine import ConfiguredEngine
-from baton.api.engine_options import EngineConfig, check_executor_class
+from baton.api.engine_executor import make_executor
+from baton.api.engine_options import EngineConfig
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
 from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, NO_POOLING, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
+from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import AsyncEngineArgs, EngineArgs
 from baton.config.vllm_config import ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
-from baton.config.worker_parts import worker_settings
 from baton.executors.async_spawned_executor import AsyncSpawnedExecutor
 from baton.executors.engine_loop import EngineLoop
 from baton.executors.executor import ABORTED, AsyncExecutor, Inbox, InboxEvent
-from baton.executors.in_process_executor import InProcessExecutor
 from baton.inputs import PromptType, TokensPrompt
 from baton.outputs import RequestOutput
 from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_router.text.chat_template import Conversation
-from baton_router.text.tokenization import Tokenizer
 from baton_worker.controls.engine_operations import (
     ApplyModel,
     CallWorker,
+    Control,
     Profile,
     ResetPrefixCache,
     Sleep,
@@ -60,10 +60,16 @@ class AsyncLLMEngine(ConfiguredEngine):
         **options: Any,
     ) -> None:
         super().__init__(vllm_config, log_stats, options)
-        check_executor_class(executor_class, _executor_class(self.args))
-        self._executor: AsyncExecutor = _make_executor(self.args, self.requests.tokenizer)
+        self._executor: AsyncExecutor = make_executor(
+            self.args,
+            self.requests.tokenizer,
+            executor_class,
+            spawned=AsyncSpawnedExecutor,
+            local=EngineLoop,
+        )
         self._open: dict[str, Inbox] = {}
         self._is_sleeping = False
+        self._weights = WeightUpdates()
 
     @classmethod
     def from_engine_args(
@@ -125,8 +131,11 @@ class AsyncLLMEngine(ConfiguredEngine):
         async for output in self._follow(builder):
             yield output
 
-    async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End requests; their iterators yield their last outputs, with `abort` as the reason."""
+    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
+        """End requests; their iterators yield their last outputs, with `abort` as the reason.
+
+        Ids are the same inside, so `internal` has no effect.
+        """
         for name in [request_id] if isinstance(request_id, str) else request_id:
             if (inbox := self._open.get(name)) is not None:
                 inbox.put((ABORTED,))
@@ -217,16 +226,25 @@ class AsyncLLMEngine(ConfiguredEngine):
         await self._executor.control(command)
         self._is_sleeping = True
 
-    async def wake_up(self, tags: Iterable[str] | None = None) -> None:
+    async def wake_up(self, tags: Iterable[str] | None = None) -> bool:
         """Take back what `sleep` gave up: of `weights`, `kv_cache`, `scheduling` those named, or all.
+
+        Returns True if the engine computes again.
 
         Raises:
             InvalidRequestError: a tag is none of these.
         """
         self._is_sleeping = any(await self._executor.control(WakeUp(tags=tuple(tags or ()))))
+        return not self._is_sleeping
 
     async def reset_mm_cache(self) -> None:
         """Do nothing: models of text alone are supported, so there is no cache of other inputs."""
+
+    async def reset_encoder_cache(self) -> None:
+        """Do nothing: models of text alone are supported, so there is no cache of encoders."""
+
+    def get_num_unfinished_requests(self) -> int:
+        return len(self._open)
 
     async def pause_generation(
         self, *, mode: str = "abort", wait_for_inflight_requests: bool = False, clear_cache: bool = True
@@ -248,6 +266,7 @@ class AsyncLLMEngine(ConfiguredEngine):
         return self._is_sleeping
 
     encode = Refused(NO_POOLING)
+    release_kv_cache_memory = Refused("sleep(level=1) gives the KV cache up and keeps the weights")
     wait_for_requests_to_drain = Refused("sleep(0, mode='wait') waits for the open requests")
     add_request = Refused("generate takes a request and yields its outputs")
     add_lora, remove_lora, list_loras, pin_lora = (Refused(NO_ADAPTERS) for _ in range(4))
@@ -270,14 +289,55 @@ class AsyncLLMEngine(ConfiguredEngine):
         call = CallWorker(method=method, args=tuple(args), kwargs=dict(kwargs or {}), timeout_s=timeout)
         return await self._executor.control(call)
 
-    async def start_profile(self, profile_prefix: str | None = None) -> None:
+    async def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        *,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
         """Begin a trace with torch's profiler, into the folder of `profiler_config`."""
+        refuse_unsupported(delay_iterations=delay_iterations, max_iterations=max_iterations)
         folder = (self.args.profiler_config or {}).get("torch_profiler_dir", "")
         await self._executor.control(Profile(is_start=True, folder=folder, prefix=profile_prefix or ""))
 
     async def stop_profile(self) -> None:
         """End the trace and write it."""
         await self._executor.control(Profile(is_start=False))
+
+    # --- updates of the weights, as those of `LLM` ---
+
+    async def init_weight_transfer_engine(self, request: object) -> None:
+        """Agree on the way of new weights; it may be left out."""
+        self._weights.init(request)
+
+    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        """Begin an update: `update_weights` and `finish_weight_update` follow."""
+        await self._control_each(self._weights.start(is_checkpoint_format=is_checkpoint_format))
+
+    async def update_weights(self, request: object) -> None:
+        """Give new weights, which nothing computes with yet."""
+        await self._control_each(self._weights.update(request))
+
+    async def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Change to the new weights when the open requests have ended. Those that come meanwhile wait.
+
+        Raises:
+            InvalidModelError: a tensor is missing, has another shape or is not finite: the old ones stay.
+            RequestError: INVALID_REQUEST, there are no new weights; OVERLOADED, open requests are paused.
+        """
+        await self._control_each(self._weights.finish(weight_version))
+
+    async def get_weight_version(self) -> str:
+        return self._weights.version
+
+    async def update_weight_version(self, new_version: str) -> None:
+        self._weights.version = new_version
+
+    async def _control_each(self, commands: Iterator[Control]) -> None:
+        """Ask one thing after the other, each when the one before is done."""
+        while (command := await asyncio.to_thread(next, commands, None)) is not None:
+            await self._executor.control(command)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """End the engine after the step in flight; open requests end with an error.
@@ -319,17 +379,6 @@ class AsyncLLMEngine(ConfiguredEngine):
         if isinstance(self.args, AsyncEngineArgs) and self.args.enable_log_requests:
             spec = builder.spec
             _log.info("request %s: %d tokens, %s", spec.request_id, len(spec.prompt_token_ids), spec.params)
-
-
-def _executor_class(args: EngineArgs) -> type[AsyncSpawnedExecutor | EngineLoop]:
-    return AsyncSpawnedExecutor if args.is_disaggregated else EngineLoop
-
-
-def _make_executor(args: EngineArgs, tokenizer: Tokenizer) -> AsyncExecutor:
-    """Processes of their own, or a thread of this one."""
-    if args.is_disaggregated:
-        return AsyncSpawnedExecutor(args)
-    return EngineLoop(InProcessExecutor(worker_settings(args), tokenizer))
 
 
 def _read(builder: OutputBuilder, event: InboxEvent) -> None:

@@ -64,16 +64,3 @@ def _whole(who: str, parts: list[Any]) -> EngineArgs:
         raise InvalidConfigError(f"model_config and the other parts are of several; allowed: {allowed}")
     first: EngineArgs = sources[0]
     return first
-
-
-def check_executor_class(given: type | None, used: type) -> None:
-    """Refuse a class of executor that the arguments do not lead to.
-
-    Raises:
-        InvalidConfigError: naming it and the one that is used.
-    """
-    if given is not None and given is not used:
-        raise InvalidConfigError(
-            f"executor_class is {given!r:.80}; allowed: None or {used.__name__} (prefill_workers and "
-            "decode_workers decide where the model is computed)"
-        )

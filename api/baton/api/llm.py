@@ -71,7 +71,7 @@ class LLM(LLMOperations):
         self.request_counter = self.llm_engine.requests.counter
         self.renderer = self.llm_engine.renderer
         self.input_processor = self.llm_engine.input_processor
-        self._weights = WeightUpdates(self.llm_engine)
+        self._weights = WeightUpdates()
 
     def __repr__(self) -> str:
         """Return the parts of the model, as torch prints modules; only its name while it sleeps."""
@@ -312,7 +312,7 @@ class LLM(LLMOperations):
         Raises:
             InvalidRequestError: the weights are not to come under the names and shapes of the checkpoint.
         """
-        self._weights.start(is_checkpoint_format=is_checkpoint_format)
+        self.llm_engine.control_each(self._weights.start(is_checkpoint_format=is_checkpoint_format))
 
     def update_weights(self, request: object) -> None:
         """Give new weights, which nothing computes with yet.
@@ -325,16 +325,32 @@ class LLM(LLMOperations):
             InvalidRequestError: `update_info` is none of these, or no update was begun.
             InvalidModelError: a tensor of the folder is missing, has another shape or is not finite.
         """
-        self._weights.update(request)
+        self.llm_engine.control_each(self._weights.update(request))
 
-    def finish_weight_update(self) -> None:
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Finish what is enqueued with the old weights; from then on the new ones compute. Caches are empty.
+
+        Args:
+            weight_version: the new version's name, for `get_weight_version`.
 
         Raises:
             InvalidModelError: a tensor is missing, has another shape or is not finite: the old ones stay.
             RequestError: INVALID_REQUEST, there are no new weights; UNAVAILABLE, the engine sleeps.
         """
-        self._weights.finish()
+        self.llm_engine.control_each(self._weights.finish(weight_version))
+
+    def get_weight_version(self) -> str:
+        """Return the name that the version of the weights was given last; at first it is `default`."""
+        return self._weights.version
+
+    def update_weight_version(self, new_version: str) -> None:
+        """Give the version of the weights another name."""
+        self._weights.version = new_version
+
+    def shutdown_weight_transfer_engine(self) -> None:
+        """Do nothing: weights come by files and tensors, so there is no connection to a trainer."""
+
+    start_draft_weight_update = Refused("speculative decoding is not supported yet; there is no draft model")
 
     # --- what there is not ---
 

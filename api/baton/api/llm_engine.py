@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from baton.api.configured_engine import ConfiguredEngine
-from baton.api.engine_options import EngineConfig, check_executor_class
+from baton.api.engine_executor import make_executor
+from baton.api.engine_options import EngineConfig
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
 from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.config.engine_args import EngineArgs
 from baton.config.vllm_config import ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
-from baton.config.worker_parts import worker_settings
 from baton.executors.executor import Executor
 from baton.executors.in_process_executor import InProcessExecutor
 from baton.executors.spawned_executor import SpawnedExecutor
@@ -22,11 +22,11 @@ from baton.outputs import RequestOutput
 from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_router.text.chat_template import Conversation
-from baton_router.text.tokenization import Tokenizer
 from baton_worker.controls.engine_operations import (
     ApplyModel,
     CallWorker,
     Control,
+    FinishWeightUpdate,
     Profile,
     ResetPrefixCache,
     Sleep,
@@ -60,8 +60,13 @@ class LLMEngine(ConfiguredEngine):
         **options: Any,
     ) -> None:
         super().__init__(vllm_config, log_stats, options)
-        check_executor_class(executor_class, _executor_class(self.args))
-        self._executor: Executor = _make_executor(self.args, self.requests.tokenizer)
+        self._executor: Executor = make_executor(
+            self.args,
+            self.requests.tokenizer,
+            executor_class,
+            spawned=SpawnedExecutor,
+            local=InProcessExecutor,
+        )
         self._open: dict[str, OutputBuilder] = {}
         self._outputs: list[RequestOutput] = []
         self._is_sleeping = False
@@ -156,9 +161,19 @@ class LLMEngine(ConfiguredEngine):
         self._executor.submit(builder.spec)
         self._open[request_id] = builder
 
-    def abort_request(self, request_id: str | Iterable[str]) -> None:
-        """End requests without further outputs; ended and unknown ones are ignored."""
-        self._abort([request_id] if isinstance(request_id, str) else list(request_id))
+    def abort_request(
+        self,
+        request_id: str | Iterable[str] = (),
+        internal: bool = False,
+        *,
+        request_ids: Iterable[str] = (),
+    ) -> None:
+        """End requests without further outputs; ended and unknown ones are ignored.
+
+        `request_ids` is the newer name of `request_id`; ids are the same inside, so `internal` has no effect.
+        """
+        named = [request_id] if isinstance(request_id, str) else [*request_id]
+        self._abort([*named, *request_ids])
 
     def step(self) -> list[RequestOutput]:
         """Run one step of the open requests; returns the outputs to show.
@@ -245,13 +260,20 @@ class LLMEngine(ConfiguredEngine):
     release_kv_cache_memory = Refused("sleep(level=1) gives the KV cache up and keeps the weights")
 
     def control(self, command: Control) -> list[Any]:
-        """Ask something of each worker; returns their answers.
+        """Ask something of each worker; returns their answers. Open requests end before the weights change.
 
         Raises:
             InvalidRequestError: it cannot be done here; the message names the field.
             RequestError: UNAVAILABLE, the engine sleeps.
         """
+        if isinstance(command, FinishWeightUpdate):
+            self.finish_requests()
         return self._executor.control(command)
+
+    def control_each(self, commands: Iterator[Control]) -> None:
+        """Ask one thing after the other, each when the one before is done."""
+        for command in commands:
+            self.control(command)
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Stop computing, as `Sleep` says; `mode` is what becomes of the open requests.
@@ -284,13 +306,16 @@ class LLMEngine(ConfiguredEngine):
             outputs += self.step()
         self._outputs = outputs + self._outputs
 
-    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+    def wake_up(self, tags: Iterable[str] | None = None) -> bool:
         """Take back what `sleep` gave up: of `weights`, `kv_cache`, `scheduling` those named, or all.
+
+        Returns True if the engine computes again.
 
         Raises:
             InvalidRequestError: a tag is none of these.
         """
         self._is_sleeping = any(self._executor.control(WakeUp(tags=tuple(tags or ()))))
+        return not self._is_sleeping
 
     def is_sleeping(self) -> bool:
         return self._is_sleeping
@@ -304,12 +329,19 @@ class LLMEngine(ConfiguredEngine):
         if self._is_sleeping:
             raise RequestError(ErrorCode.UNAVAILABLE, "the engine sleeps; allowed: wake_up first")
 
-    def start_profile(self, profile_prefix: str | None = None) -> None:
+    def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        *,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
         """Begin a trace with torch's profiler, into the folder of `profiler_config`.
 
         Raises:
-            InvalidRequestError: no folder is set, or a trace has begun already.
+            InvalidRequestError: no folder is set, a trace has begun already, or steps are counted.
         """
+        refuse_unsupported(delay_iterations=delay_iterations, max_iterations=max_iterations)
         folder = (self.args.profiler_config or {}).get("torch_profiler_dir", "")
         self.control(Profile(is_start=True, folder=folder, prefix=profile_prefix or ""))
 
@@ -351,14 +383,3 @@ class LLMEngine(ConfiguredEngine):
             builder.abort()
             self.metrics.finish(builder)
         return [output for builder in builders if (output := builder.take()) is not None]
-
-
-def _executor_class(args: EngineArgs) -> type[SpawnedExecutor | InProcessExecutor]:
-    return SpawnedExecutor if args.is_disaggregated else InProcessExecutor
-
-
-def _make_executor(args: EngineArgs, tokenizer: Tokenizer) -> Executor:
-    """Processes of their own, or everything in this one."""
-    if args.is_disaggregated:
-        return SpawnedExecutor(args)
-    return InProcessExecutor(worker_settings(args), tokenizer)

@@ -51,13 +51,15 @@ class LLMOperations:
         """
         self.llm_engine.sleep(level, mode)
 
-    def wake_up(self, tags: Iterable[str] | None = None) -> None:
+    def wake_up(self, tags: Iterable[str] | None = None) -> bool:
         """Take back what `sleep` gave up: of `weights`, `kv_cache`, `scheduling` those named, or all.
+
+        Returns True if the engine computes again.
 
         Raises:
             InvalidRequestError: a tag is none of these.
         """
-        self.llm_engine.wake_up(tags)
+        return self.llm_engine.wake_up(tags)
 
     @property
     def is_sleeping(self) -> bool:
@@ -94,13 +96,21 @@ class LLMOperations:
         """
         return self.llm_engine.collective_rpc(method, timeout, args, kwargs)
 
-    def start_profile(self, profile_prefix: str | None = None) -> None:
+    def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        *,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
         """Begin a trace with torch's profiler, into the folder of `profiler_config`.
 
         Raises:
-            InvalidRequestError: no folder is set, or a trace has begun already.
+            InvalidRequestError: no folder is set, a trace has begun already, or steps are counted.
         """
-        self.llm_engine.start_profile(profile_prefix)
+        self.llm_engine.start_profile(
+            profile_prefix, delay_iterations=delay_iterations, max_iterations=max_iterations
+        )
 
     def stop_profile(self) -> None:
         """End the trace and write it.

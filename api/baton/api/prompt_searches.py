@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from baton.api.beam_search import BeamSearch, BeamSearchOutput, run_searches
@@ -41,4 +42,5 @@ def search_prompts(
     groups = [searches[start : start + at_once] for start in range(0, len(searches), at_once)]
     for group in counted(groups, use_tqdm, "Searching"):
         run_searches(group, params, generate)
-    return [search.output(engine.requests.tokenizer.decode) for search in searches]
+    decode = partial(engine.requests.tokenizer.decode, skip_special_tokens=params.skip_special_tokens)
+    return [search.output(decode) for search in searches]

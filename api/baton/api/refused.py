@@ -14,6 +14,9 @@ _REASONS: Final = {
     "mm_processor_kwargs": "models of text alone are supported",
     "trace_headers": "requests over HTTP and gRPC carry a traceparent",
     "data_parallel_rank": "Baton chooses the worker",
+    **dict.fromkeys(
+        ("delay_iterations", "max_iterations"), "a trace is of all between start_profile and stop_profile"
+    ),
 }
 
 KEEPS_RUNNING: Final = "False while requests are open: abort them, or wait for them"

@@ -6,27 +6,36 @@ import json
 import shutil
 import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from safetensors.torch import save_file
 from torch import Tensor
 
-from baton.api.llm_engine import LLMEngine
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.weight_arguments import check_init_info, read_update_info
 from baton_core.weight_update import WeightUpdate
-from baton_worker.controls.engine_operations import FinishWeightUpdate, StartWeightUpdate, UpdateWeights
+from baton_worker.controls.engine_operations import (
+    Control,
+    FinishWeightUpdate,
+    StartWeightUpdate,
+    UpdateWeights,
+)
 
 _INDEX: Final = "model.safetensors.index.json"
 
 
 class WeightUpdates:
-    """The updates of one engine. Tensors go through files, so workers in any process read them alike."""
+    """The updates of one engine. Tensors go through files, so workers in any process read them alike.
 
-    def __init__(self, engine: LLMEngine) -> None:
-        self._engine = engine
+    A step of an update yields commands for the workers: it goes on when they have done one, and is left where
+    they refuse it.
+    """
+
+    def __init__(self) -> None:
+        self.version = "default"
+        """The name that the caller gives to the version in place."""
         self._update = WeightUpdate()
         self._staged: _TensorFolder | None = None
         """Tensors of the update that is open."""
@@ -41,46 +50,38 @@ class WeightUpdates:
         """
         check_init_info(_read_field(request, "init_info"))
 
-    def start(self, *, is_checkpoint_format: bool) -> None:
-        """Begin an update.
-
-        Raises:
-            InvalidRequestError: the weights are not to come as in a checkpoint.
-        """
-        self._engine.control(StartWeightUpdate(is_checkpoint_format=is_checkpoint_format))
+    def start(self, *, is_checkpoint_format: bool) -> Iterator[Control]:
+        """Begin an update."""
+        yield StartWeightUpdate(is_checkpoint_format=is_checkpoint_format)
         self._update.start()
         self._staged = None
 
-    def update(self, request: object) -> None:
+    def update(self, request: object) -> Iterator[Control]:
         """Take weights: a folder is checked at once, tensors when all have come.
 
         Raises:
             InvalidRequestError: `update_info` has neither `path` nor `tensors`.
-            BatonError: the folder has no weights for this model, or no update was begun.
+            RequestError: INVALID_REQUEST, tensors come while no update is open.
         """
         info = _read_field(request, "update_info")
         if set(info) != {"tensors"}:
             path = str(Path(read_update_info(info)).resolve())
             self._staged = None
-            self._engine.control(UpdateWeights(path=path))
+            yield UpdateWeights(path=path)
             return
         self._update.require_open()
         folder = self._staged or _TensorFolder()
         folder.add(info["tensors"])
         self._staged = folder
 
-    def finish(self) -> None:
-        """Finish open requests with the old weights, and compute with the new ones from here on.
-
-        Raises:
-            BatonError: the tensors are no weights for this model, or there are none: the old ones stay.
-        """
+    def finish(self, version: str | None) -> Iterator[Control]:
+        """Compute with the new weights from here on; None keeps the name of the version."""
         if self._staged is not None:
-            self._engine.control(UpdateWeights(path=self._staged.path))
-        self._engine.finish_requests()
-        self._engine.control(FinishWeightUpdate())
+            yield UpdateWeights(path=self._staged.path)
+        yield FinishWeightUpdate()
         self._update.finish()
         self._staged, self._served = None, self._staged
+        self.version = self.version if version is None else version
 
 
 class _TensorFolder:

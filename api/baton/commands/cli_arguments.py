@@ -30,10 +30,11 @@ from baton.commands.help_pages import add_groups, help_page, usage_of
 from baton.commands.neutral_flags import NeutralFlags, neutral_flags
 from baton.commands.security_arguments import local_worker_flags
 from baton.commands.spelling import written_out
-from baton.commands.vllm_server_flags import CLIENT_SHORT_FLAGS, REFUSED_COMMANDS, SHORT_FLAGS
+from baton.commands.vllm_server_flags import CLIENT_SHORT_FLAGS, REFUSED_COMMANDS
 from baton.config.engine_arg_fields import Part, flags_of
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs, default_names
 from baton.config.environment import environment_defaults
+from baton.config.fixed_engine_args import SHORT_FLAGS
 from baton.config.flags import Flag, shown
 from baton.config.suggestions import did_you_mean
 from baton_core.errors import InvalidConfigError

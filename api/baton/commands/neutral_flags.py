@@ -11,19 +11,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from baton.commands.vllm_server_flags import SERVER_FIXED, TAKEN, Taken
-from baton.config.fixed_engine_args import FIELD_OF, FIXED, LIST_FLAGS, Fixed, literal
+from baton.config.fixed_engine_args import (
+    FIELD_OF,
+    FIXED,
+    LIST_FLAGS,
+    SWITCHES,
+    Fixed,
+    is_switch,
+    literal,
+)
 from baton.config.ignored_engine_args import IGNORED
 
 _NEGATIVE: Final = re.compile(r"-\d")
-_SWITCHES: Final = ("--enable-", "--disable-")
 ENGINE_FIXED: Final[dict[str, Fixed]] = {
     flag: FIXED[name] for flag, name in FIELD_OF.items() if name in FIXED
 }
 ENGINE_TAKEN: Final[dict[str, Taken]] = {
-    flag: Taken(
-        IGNORED[name].reason,
-        is_switch=isinstance(IGNORED[name].default, bool) or flag.startswith(_SWITCHES),
-    )
+    flag: Taken(IGNORED[name].reason, is_switch=is_switch(flag))
     for flag, name in FIELD_OF.items()
     if name in IGNORED
 }
@@ -98,7 +102,7 @@ def neutral_flags(*, has_engine: bool, has_router: bool) -> NeutralFlags:
 def _is_switch(name: str, flag: Fixed | Taken) -> bool:
     if isinstance(flag, Taken):
         return flag.is_switch
-    return _has_switch_values(flag) or name.startswith(_SWITCHES)
+    return _has_switch_values(flag) or name.startswith(SWITCHES)
 
 
 def _has_switch_values(flag: Fixed) -> bool:

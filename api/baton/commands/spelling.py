@@ -22,10 +22,17 @@ _COMPILATION: Final = "--compilation-config"
 """The JSON whose keys `-O.` sets."""
 
 
-def written_out(argv: Sequence[str], short_flags: Mapping[str, str], *, has_model: bool) -> list[str]:
+def written_out(
+    argv: Sequence[str],
+    short_flags: Mapping[str, str],
+    *,
+    has_model: bool,
+    other_names: Mapping[str, str] = OTHER_NAMES,
+) -> list[str]:
     """Return the arguments of a command with every flag under its long name.
 
     A command that `has_model` takes `--model M` as MODEL, and one with short forms dotted keys of JSON.
+    `other_names` are those of flags that Baton calls otherwise.
 
     Raises:
         InvalidConfigError: a dotted key has no value, or two values that exclude each other.
@@ -36,7 +43,7 @@ def written_out(argv: Sequence[str], short_flags: Mapping[str, str], *, has_mode
     waiting = iter(argv)
     for argument in waiting:
         flag, equals, value = argument.partition("=")
-        flag = long_name(flag, short_flags)
+        flag = long_name(flag, short_flags, other_names)
         if (level := _LEVEL.fullmatch(argument)) and "-O" in short_flags:
             rest += [short_flags["-O"], level[1]]
         elif has_model and flag == "--model":
@@ -50,13 +57,17 @@ def written_out(argv: Sequence[str], short_flags: Mapping[str, str], *, has_mode
     return model + rest + [f"{name}={json.dumps(value)}" for name, value in objects.items()]
 
 
-def long_name(flag: str, short_flags: Mapping[str, str] = MappingProxyType({})) -> str:
+def long_name(
+    flag: str,
+    short_flags: Mapping[str, str] = MappingProxyType({}),
+    other_names: Mapping[str, str] = OTHER_NAMES,
+) -> str:
     """The long name of a flag, which may have dotted keys behind it."""
     name, dot, keys = flag.partition(".")
     name = _COMPILATION if dot and name == "-O" else short_flags.get(name, name)
     if name.startswith("--"):
         name = name.replace("_", "-")
-    return OTHER_NAMES.get(name, name) + dot + keys
+    return other_names.get(name, name) + dot + keys
 
 
 def _next(waiting: Iterator[str], flag: str) -> str:

@@ -75,32 +75,6 @@ OTHER_NAMES: Final[dict[str, str]] = {
     "--h11-max-incomplete-event-size": "--max-header-bytes",
 }
 """Flags of vLLM's commands that Baton has under other names."""
-SHORT_FLAGS: Final[dict[str, str]] = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-dpn": "--data-parallel-rank",
-    "-dpr": "--data-parallel-start-rank",
-    "-dpl": "--data-parallel-size-local",
-    "-dpa": "--data-parallel-address",
-    "-dpp": "--data-parallel-rpc-port",
-    "-dpb": "--data-parallel-backend",
-    "-dph": "--data-parallel-hybrid-lb",
-    "-dpe": "--data-parallel-external-lb",
-    "-dpm": "--data-parallel-multi-port-external-lb",
-    "-pcp": "--prefill-context-parallel-size",
-    "-dcp": "--decode-context-parallel-size",
-    "-ep": "--enable-expert-parallel",
-    "-n": "--nnodes",
-    "-r": "--node-rank",
-    "-q": "--quantization",
-    "-ac": "--attention-config",
-    "-cc": "--compilation-config",
-    "-sc": "--speculative-config",
-    "-asc": "--api-server-count",
-    "-O": "--optimization-level",
-}
-"""Short forms of `vllm serve`."""
 CLIENT_SHORT_FLAGS: Final[dict[str, str]] = {"-q": "--quick"}
 """Short forms of `vllm chat` and `vllm complete`."""
 REFUSED_COMMANDS: Final[Mapping[str, str]] = {

@@ -218,6 +218,7 @@ _ALSO: Final[Mapping[str, tuple[Any, ...]]] = {
     "guided_decoding_backend": ("xgrammar",),
     "replayssm_buffer_len": (16,),
     "mamba_cache_philox_rounds": (0,),
+    "swa_bounded_replay": (True,),
 }
 """Further values that ask for nothing else, vLLM's own defaults among them."""
 FIXED: Final[Mapping[str, Fixed]] = {
@@ -227,10 +228,43 @@ FIXED: Final[Mapping[str, Fixed]] = {
 }
 _WITHOUT_FLAG: Final = frozenset({"log_level", "_api_process_count", "_api_process_rank"})
 """Fields that no command has as a flag of vLLM's: `--log-level` is Baton's own."""
+DEFAULTS: Final[Mapping[str, Any]] = {
+    **{name: fixed.default for name, fixed in FIXED.items()},
+    **{name: ignored.default for name, ignored in IGNORED.items()},
+}
+"""Defaults of both kinds of fields."""
+SWITCHES: Final = ("--enable-", "--disable-")
+"""Beginnings of flags that are turned on or off."""
 FIELD_OF: Final = {
     f"--{name.replace('_', '-')}": name for name in (*FIXED, *IGNORED) if name not in _WITHOUT_FLAG
 }
 """Fields of both kinds by their flags."""
+SHORT_FLAGS: Final[dict[str, str]] = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dpn": "--data-parallel-rank",
+    "-dpr": "--data-parallel-start-rank",
+    "-dpl": "--data-parallel-size-local",
+    "-dpa": "--data-parallel-address",
+    "-dpp": "--data-parallel-rpc-port",
+    "-dpb": "--data-parallel-backend",
+    "-dph": "--data-parallel-hybrid-lb",
+    "-dpe": "--data-parallel-external-lb",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "-pcp": "--prefill-context-parallel-size",
+    "-dcp": "--decode-context-parallel-size",
+    "-ep": "--enable-expert-parallel",
+    "-n": "--nnodes",
+    "-r": "--node-rank",
+    "-q": "--quantization",
+    "-ac": "--attention-config",
+    "-cc": "--compilation-config",
+    "-sc": "--speculative-config",
+    "-asc": "--api-server-count",
+    "-O": "--optimization-level",
+}
+"""Short forms of flags of vLLM's engine and of its server."""
 LIST_FLAGS: Final = frozenset(
     ("--allowed-media-domains", "--cuda-graph-sizes", "--cudagraph-capture-sizes", "--ignore-patterns")
 )
@@ -247,11 +281,30 @@ def check_fixed(name: str, value: object, shown_name: str = "") -> None:
 
 
 def add_fixed_flags(parser: argparse.ArgumentParser) -> None:
-    """Add hidden flags, so that whoever reads the fields can refuse them by name; those there are stay."""
-    known = {name for action in parser._actions for name in action.option_strings}
+    """Add hidden flags with the fields' defaults, so that whoever reads them can refuse them by name.
+
+    Flags that the parser has stay, and get their short forms.
+    """
+    known = parser._option_string_actions
     for flag in FIELD_OF.keys() - known:
+        name = FIELD_OF[flag]
+        options: dict[str, Any] = {"dest": name, "default": DEFAULTS[name], "help": argparse.SUPPRESS}
         values: dict[str, Any] = {"nargs": "+"} if flag in LIST_FLAGS else {"nargs": "?", "const": True}
-        parser.add_argument(flag, **values, type=literal, help=argparse.SUPPRESS)
+        parser.add_argument(flag, **values, type=literal, **options)
+        if is_switch(flag):
+            parser.add_argument(flag.replace("--", "--no-", 1), action="store_const", const=False, **options)
+    for short, flag in SHORT_FLAGS.items():
+        if flag in known and short not in known:
+            whole = known[flag]
+            values = {"nargs": whole.nargs, "const": whole.const, "type": whole.type}
+            parser.add_argument(
+                short, dest=whole.dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **values
+            )
+
+
+def is_switch(flag: str) -> bool:
+    """True for the flag of a field that is turned on or off."""
+    return isinstance(DEFAULTS[FIELD_OF[flag]], bool) or flag.startswith(SWITCHES)
 
 
 def literal(text: str) -> Any:

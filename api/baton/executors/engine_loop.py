@@ -20,7 +20,9 @@ from baton.executors.in_process_executor import InProcessExecutor
 from baton_core.errors import BatonError, ErrorCode, RequestError
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import Finished
-from baton_worker.controls.engine_operations import Control
+from baton_router.text.tokenization import Tokenizer
+from baton_worker.controls.engine_operations import Control, FinishWeightUpdate
+from baton_worker.worker_process import WorkerSettings
 
 T = TypeVar("T")
 _CLOSE_WITHIN_S = 30.0
@@ -29,12 +31,16 @@ _CLOSE_WITHIN_S = 30.0
 class EngineLoop:
     """Runs an executor of this process. Its callers bound the open requests, and so its queue."""
 
-    def __init__(self, executor: InProcessExecutor) -> None:
-        self.max_model_len, self.num_blocks = executor.max_model_len, executor.num_blocks
-        self._executor = executor
+    def __init__(self, settings: WorkerSettings, tokenizer: Tokenizer) -> None:
+        self._executor = InProcessExecutor(settings, tokenizer)
+        self.max_model_len, self.num_blocks = self._executor.max_model_len, self._executor.num_blocks
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._inboxes: dict[str, Inbox] = {}
-        """Inboxes of the open requests; only the thread uses them."""
+        """Inboxes of the open requests; only the thread uses them, and what follows."""
+        self._switch: Callable[[], None] | None = None
+        """Changes the weights once no request is open."""
+        self._held: dict[str, tuple[RequestSpec, Inbox]] = {}
+        """Requests that have come since then, by id."""
         self._error: RequestError | None = None
         self._thread = threading.Thread(target=self._run, name="engine-loop", daemon=True)
         self._thread.start()
@@ -59,11 +65,15 @@ class EngineLoop:
     async def control(self, command: Control) -> list[Any]:
         """Do what an operator asks, between two steps.
 
+        The weights change when the open requests have ended; those that come meanwhile wait.
+
         Raises:
             InvalidRequestError: it cannot be done now, or names nothing that there is.
             RequestError: the engine sleeps, has failed, or is closed.
         """
-        return await self._call(partial(self._executor.control, command))
+        return await self._call(
+            partial(self._executor.control, command), is_switch=isinstance(command, FinishWeightUpdate)
+        )
 
     async def load(self) -> ExecutorLoad:
         """Return the current load of the worker."""
@@ -74,10 +84,11 @@ class EngineLoop:
         self._commands.put(None)
         self._thread.join(_CLOSE_WITHIN_S)
 
-    async def _call(self, function: Callable[[], T]) -> T:
+    async def _call(self, function: Callable[[], T], *, is_switch: bool = False) -> T:
         self._require_running()
         answer: Future[T] = Future()
-        self._commands.put(partial(_answer, answer, function))
+        command = partial(_answer, answer, function)
+        self._commands.put(partial(self._when_idle, command) if is_switch else command)
         return await asyncio.wrap_future(answer)
 
     def _require_running(self) -> None:
@@ -93,6 +104,8 @@ class EngineLoop:
             while self._run_commands():
                 if not self._is_idle:
                     self._deliver(self._executor.step())
+                if not self._inboxes:
+                    self._run_switch()
             error = RequestError(ErrorCode.UNAVAILABLE, "the engine is shut down")
         except Exception as failure:
             error = RequestError(
@@ -103,6 +116,7 @@ class EngineLoop:
             while True:
                 if (command := self._commands.get_nowait()) is not None:
                     command()
+        self._run_switch()
         self._deliver([(request_id, error) for request_id in self._inboxes])
         self._executor.close()
 
@@ -122,7 +136,26 @@ class EngineLoop:
             command()
         return True
 
+    def _when_idle(self, switch: Callable[[], None]) -> None:
+        """Note what is to run once no request is open; now where none is, or where nothing would end them."""
+        if self._is_idle or self._switch is not None:
+            switch()
+        else:
+            self._switch = switch
+
+    def _run_switch(self) -> None:
+        """Run it, and submit the requests that it has held back."""
+        switch, self._switch = self._switch, None
+        if switch is not None:
+            switch()
+        held, self._held = self._held, {}
+        for spec, inbox in held.values():
+            self._submit(spec, inbox)
+
     def _submit(self, spec: RequestSpec, inbox: Inbox) -> None:
+        if self._switch is not None:
+            self._held[spec.request_id] = (spec, inbox)
+            return
         self._inboxes[spec.request_id] = inbox
         try:
             self._executor.submit(spec)
@@ -130,6 +163,7 @@ class EngineLoop:
             self._deliver([(spec.request_id, error)])
 
     def _abort(self, request_id: str) -> None:
+        self._held.pop(request_id, None)
         if self._inboxes.pop(request_id, None) is not None:
             self._executor.abort((request_id,))
 

@@ -86,8 +86,10 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.v1.metrics.stats": {"baton": "RequestStateStats"},
     "vllm.v1.sample": {},
     "vllm.v1.sample.logits_processor": {
-        "baton.logits_processors": "AdapterLogitsProcessor BatchUpdate LogitsProcessor MoveDirectionality"
+        "baton.logits_processors": "AdapterLogitsProcessor BatchUpdate LogitsProcessor MoveDirectionality",
+        "collections.abc": "RequestLogitsProcessor=Callable",
     },
+    "vllm.v1.sample.logits_processor.builtin": {"baton.logits_processors": "process_dict_updates"},
     "vllm.version": {_STAND_INS: "__version__ __version_tuple__"},
 }
 """Modules, and for each home in Baton the names that it gives them; `theirs=ours` where the names differ."""
@@ -106,6 +108,7 @@ _REASONS: Final[dict[str, str]] = {
         "vllm.assets vllm.connections vllm.multimodal"
     ),
     "it belongs to adapters, which Baton does not support yet": "vllm.lora",
+    "LLM takes parts of a configuration as dictionaries, such as profiler_config={...}": "vllm.config",
     "it belongs to models that pool, which Baton does not support yet": "vllm.pooling_params",
     "Baton computes a model on one device, without Ray": "vllm.distributed vllm.ray",
     "it is vLLM's own model code; register models of yours at ModelRegistry, as docs/models.md says": (

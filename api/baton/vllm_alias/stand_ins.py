@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import gc
 import logging
+import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from functools import cache
 from importlib.metadata import version
 from typing import Final
 
+from baton.commands.spelling import written_out
+from baton.config.fixed_engine_args import SHORT_FLAGS
 from baton.vllm_alias import envs
 from baton_service.reachability import reachable_host
 from baton_service.tcp import listen_at
@@ -82,17 +85,20 @@ def _log_once(logger: logging.Logger, level: int, message: str, args: tuple[obje
 
 
 class FlexibleArgumentParser(argparse.ArgumentParser):
-    """A parser to which `--max_model_len` is `--max-model-len`."""
+    """A parser to which `--max_model_len` is `--max-model-len`.
+
+    One with an engine's flags also reads dotted keys of JSON, such as `--compilation-config.mode=3`.
+    """
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        return super().parse_known_args(args and [_with_dashes(word) for word in args], namespace)
-
-
-def _with_dashes(word: str) -> str:
-    name, equals, value = word.partition("=")
-    return name.replace("_", "-") + equals + value if name.startswith("--") else word
+        known = self._option_string_actions
+        shorts = {short: flag for short, flag in SHORT_FLAGS.items() if short in known and flag in known}
+        given = sys.argv[1:] if args is None else args
+        return super().parse_known_args(
+            written_out(given, shorts, has_model=False, other_names={}), namespace
+        )
 
 
 class Platform:

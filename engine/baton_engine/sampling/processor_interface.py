@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -85,6 +85,37 @@ class LogitsProcessor(ABC):
         """Take the changes before each `apply`; None where no request has come or gone."""
 
 
+State = TypeVar("State")
+
+
+def process_dict_updates(
+    req_entries: dict[int, State],
+    batch_update: BatchUpdate | None,
+    new_state: Callable[[SamplingParams, list[int] | None, list[int]], State | None],
+) -> bool:
+    """Follow the requests of a batch in a dictionary of states by index; returns True if it has changed.
+
+    Args:
+        new_state: makes the state of a new request of its parameters, prompt and output; None for none.
+    """
+    if batch_update is None:
+        return False
+    changes = [req_entries.pop(index, None) for index in batch_update.removed]
+    for index, params, prompt, output in batch_update.added:
+        state = new_state(params, prompt, output)
+        changes += [req_entries.pop(index, None), state]
+        if state is not None:
+            req_entries[index] = state
+    for source, target, direction in batch_update.moved:
+        moved, replaced = req_entries.pop(source, None), req_entries.pop(target, None)
+        changes += [moved, replaced]
+        if moved is not None:
+            req_entries[target] = moved
+        if direction is MoveDirectionality.SWAP and replaced is not None:
+            req_entries[source] = replaced
+    return any(change is not None for change in changes)
+
+
 class AdapterLogitsProcessor(LogitsProcessor):
     """Applies a function of its own to each request.
 
@@ -100,22 +131,15 @@ class AdapterLogitsProcessor(LogitsProcessor):
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
         """Follow the requests."""
-        if batch_update is None:
-            return
-        for index in batch_update.removed:
-            self.req_info.pop(index, None)
-        for index, params, prompt, output in batch_update.added:
-            self.req_info.pop(index, None)
-            if (function := self.new_req_logits_processor(params)) is not None:
-                takes_prompt = len(inspect.signature(function).parameters) == 3
-                tokens = (prompt, output) if takes_prompt else (output,)
-                self.req_info[index] = partial(function, *tokens)
-        for source, target, direction in batch_update.moved:
-            moved, replaced = self.req_info.pop(source, None), self.req_info.pop(target, None)
-            if moved is not None:
-                self.req_info[target] = moved
-            if direction is MoveDirectionality.SWAP and replaced is not None:
-                self.req_info[source] = replaced
+        process_dict_updates(self.req_info, batch_update, self._function_of)
+
+    def _function_of(
+        self, params: SamplingParams, prompt: list[int] | None, output: list[int]
+    ) -> Callable[[Tensor], Tensor] | None:
+        if (function := self.new_req_logits_processor(params)) is None:
+            return None
+        takes_prompt = len(inspect.signature(function).parameters) == 3
+        return partial(function, *((prompt, output) if takes_prompt else (output,)))
 
     def apply(self, logits: Tensor) -> Tensor:
         """Apply each function to its row."""

@@ -15,7 +15,7 @@ from baton import AsyncEngineArgs, EngineArgs
 from baton.commands.cli_arguments import COMMANDS, parse, router_flags, settle, worker_flags
 from baton.config.engine_arg_fields import Part, flag_of, flags_of
 from baton.config.engine_args import BUNDLED_MODEL
-from baton.config.fixed_engine_args import FIXED
+from baton.config.fixed_engine_args import FIELD_OF, FIXED
 from baton.config.ignored_engine_args import IGNORED, log_ignored
 from baton.config.vllm_config import StructuredOutputsConfig
 from baton_core.errors import InvalidConfigError
@@ -194,6 +194,7 @@ VLLM_DEFAULTS: dict[str, Any] = {
     "enable_cumem_allocator": False,
     "replayssm_buffer_len": 16,
     "mamba_cache_philox_rounds": 0,
+    "swa_bounded_replay": True,
     "optimization_level": 2,
     "compilation_config": {"mode": 0},
 }
@@ -258,6 +259,40 @@ def test_flags_of_what_there_is_not_are_refused_by_name(capsys: pytest.CaptureFi
     with pytest.raises(InvalidConfigError, match="enable_lora is True; allowed: False"):
         EngineArgs.from_cli_args(parser.parse_args(["--enable-lora"]))
     assert "lora" not in parser.format_help()
+
+
+def test_a_parser_shows_the_defaults_of_fields() -> None:
+    shown = vars(AsyncEngineArgs.add_cli_args(argparse.ArgumentParser()).parse_args([]))
+    args = AsyncEngineArgs()
+    fixed = {name: getattr(args, name) for name in FIELD_OF.values()}
+    assert {name: shown[name] for name in fixed} == fixed
+    assert (shown["tensor_parallel_size"], shown["trust_remote_code"]) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        ("-tp 1", "tensor_parallel_size", 1),
+        ("-tp=2", "tensor_parallel_size", 2),
+        ("-q int8", "quantization", "int8"),
+        ("-O3", "optimization_level", 3),
+        ("--trust-remote-code", "trust_remote_code", True),
+        ("--no-trust-remote-code", "trust_remote_code", False),
+        ("--no-enable-lora", "enable_lora", False),
+        ("--enable-chunked-prefill", "enable_chunked_prefill", True),
+        ("--no-enable-chunked-prefill", "enable_chunked_prefill", False),
+    ],
+)
+def test_a_parser_knows_short_forms_and_switches(words: str, field: str, value: object) -> None:
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    assert getattr(parser.parse_args(words.split()), field) == value
+
+
+def test_a_parser_keeps_a_short_form_of_its_own() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-n", "--name")
+    args = EngineArgs.add_cli_args(parser).parse_args(["-n", "a"])
+    assert (args.name, args.nnodes) == ("a", 1)
 
 
 def test_a_list_without_effect_is_taken_whole() -> None:

@@ -25,7 +25,7 @@ def test_positions_are_those_of_vllm() -> None:
         None,
     )
     stats = RequestStateStats(num_generation_tokens=1)
-    whole = RequestOutput("0", "text", [1], [None], [one], True, stats, None, None, None, 4)
+    whole = RequestOutput("0", "text", [1], [None], [one], True, stats, None, None, None, 4, None)
     assert (whole.request_id, whole.prompt, whole.prompt_token_ids) == ("0", "text", [1])
     assert (whole.prompt_logprobs, whole.outputs, whole.finished, whole.metrics) == (
         [None],

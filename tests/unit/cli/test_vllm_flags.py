@@ -15,11 +15,10 @@ from baton.commands.vllm_server_flags import (
     OTHER_NAMES,
     REFUSED_COMMANDS,
     SERVER_FIXED,
-    SHORT_FLAGS,
     TAKEN,
 )
 from baton.config.engine_args import BUNDLED_MODEL
-from baton.config.fixed_engine_args import Fixed
+from baton.config.fixed_engine_args import SHORT_FLAGS, Fixed
 from baton_core.errors import InvalidConfigError
 
 DOCUMENTED = (

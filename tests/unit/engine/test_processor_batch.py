@@ -15,6 +15,7 @@ from baton.logits_processors import (
     BatchUpdate,
     LogitsProcessor,
     MoveDirectionality,
+    process_dict_updates,
 )
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
@@ -272,3 +273,27 @@ def test_a_request_cannot_name_a_class() -> None:
 def test_a_class_that_cannot_be_used_is_refused_at_start(name: str, reason: str) -> None:
     with pytest.raises(InvalidConfigError, match=f"logits_processors has '{HERE}:{name}', .*{reason}"):
         rules_with(name)
+
+
+def test_states_in_a_dictionary_follow_the_requests() -> None:
+    states = {0: "a", 1: "b", 2: "c"}
+
+    def made(params: SamplingParams, prompt: list[int] | None, output: list[int]) -> str | None:
+        return (params.extra_args or {})["state"] or None
+
+    def update(removed: list[int], added: dict[int, str], moved: list[tuple[int, int, Any]]) -> bool:
+        news = [(index, SamplingParams(extra_args={"state": name}), [1], []) for index, name in added.items()]
+        change = BatchUpdate(batch_size=8, removed=removed, added=news, moved=moved)
+        return process_dict_updates(states, change, made)
+
+    assert not process_dict_updates(states, None, lambda *_: "new")
+    assert not update([7], {5: ""}, [(6, 7, ONE_WAY)])
+    assert states == {0: "a", 1: "b", 2: "c"}
+    assert update([0], {1: "", 3: "d"}, [(2, 0, ONE_WAY)])
+    assert states == {0: "c", 3: "d"}
+    assert update([], {}, [(0, 3, MoveDirectionality.SWAP)])
+    assert states == {0: "d", 3: "c"}
+    assert update([], {}, [(1, 3, MoveDirectionality.SWAP)])
+    assert states == {0: "d", 1: "c"}
+    assert update([], {}, [(2, 0, ONE_WAY)])
+    assert states == {1: "c"}

@@ -101,3 +101,5 @@ def test_the_page_counts_items_and_tells_reasons_and_decisions() -> None:
     assert "| all | 1 | 2 | 1 |" in text
     assert "| `enable_lora` | adapters are not supported |" in text
     assert "| `block_size` | default 32; vLLM 128 |" in text
+    assert "| `logprob_token_ids: ranks` | a rank is the one among all tokens, as in logprobs |" in text
+    assert text.count("a temperature has no upper bound") == 1

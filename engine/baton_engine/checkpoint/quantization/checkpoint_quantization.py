@@ -41,9 +41,10 @@ def read_quantization(fields: ConfigFields) -> CheckpointQuantization | None:
     for key, default in _SECTIONS.items():
         if (section := fields.section(key)) is not None:
             section = section.with_default("quant_method", default)
-            method = section.choice("quant_method", (*METHODS, *_OTHER_NAMES), "")
-            method = _OTHER_NAMES.get(method, method)
-            if method not in _READERS:
-                raise section.refuse("quant_method", method or None, ", ".join(METHODS))
+            method = section.raw("quant_method")
+            method = _OTHER_NAMES.get(str(method), method)
+            if method not in METHODS:
+                allowed = f"{', '.join(METHODS)} (other formats of stored weights cannot be read yet)"
+                raise section.refuse("quant_method", method, allowed)
             return _READERS[method](section)
     return None

@@ -1,0 +1,41 @@
+"""The executor of an engine: processes of their own, or everything in this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from baton.config.engine_args import EngineArgs
+from baton.config.worker_parts import worker_settings
+from baton_core.errors import InvalidConfigError
+from baton_router.text.tokenization import Tokenizer
+from baton_worker.worker_process import WorkerSettings
+
+S = TypeVar("S")
+L = TypeVar("L")
+
+
+def make_executor(
+    args: EngineArgs,
+    tokenizer: Tokenizer,
+    executor_class: type | None,
+    *,
+    spawned: Callable[[EngineArgs], S],
+    local: Callable[[WorkerSettings, Tokenizer], L],
+) -> S | L:
+    """Start the executor that the arguments lead to, one of the two classes.
+
+    Args:
+        executor_class: None, or the class that the caller expects.
+
+    Raises:
+        InvalidConfigError: it expects another one; or a setting cannot hold.
+        InvalidModelError: the model cannot be loaded.
+    """
+    used = spawned if args.is_disaggregated else local
+    if executor_class is not None and executor_class is not used:
+        raise InvalidConfigError(
+            f"executor_class is {executor_class!r:.80}; allowed: None or {used.__name__} (prefill_workers "
+            "and decode_workers decide where the model is computed)"
+        )
+    return spawned(args) if args.is_disaggregated else local(worker_settings(args), tokenizer)
