@@ -15,17 +15,33 @@ from baton_engine.checkpoint.quantization.checkpoint_quantization import read_qu
 from baton_engine.checkpoint.weights import WeightReader
 from baton_kernels.interface.quantized import InputRounding
 from baton_kernels.reference.quantized_product import dequantize, round_inputs
-from tests.reference import Reference
+from tests.reference import ROUNDING, Reference
 
 FIXTURES: Final = Path(__file__).parent / "fixtures" / "quantized"
+TURNED: Final = 0.06
+"""More than the logits of these models change where one input of many is rounded the other way."""
 CHECKPOINTS: Final = tuple(sorted(path.parent.name for path in FIXTURES.glob("*/config.json")))
 
 
 class QuantizedReference(Reference):
     """One quantized checkpoint: its weights in float32, and inputs of its layers rounded as it says."""
 
-    min_gap: ClassVar[float] = 0.02
-    """A sum that is rounded otherwise may turn the rounding of an input, which counts for far more."""
+    max_draws: ClassVar[int] = 100
+
+    @property
+    def min_gap(self) -> float:  # type: ignore[override]
+        """Where inputs are rounded, a sum that differs in its last bit may turn the rounding of one."""
+        return TURNED if self.rounds_inputs else ROUNDING
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of a continuation that is likely to be clear."""
+        return 5 if self.rounds_inputs else 12
+
+    @cached_property
+    def rounds_inputs(self) -> bool:
+        """True if the inputs of a layer are rounded."""
+        return any(module._forward_pre_hooks for module in self._model.modules())
 
     @cached_property
     def _model(self) -> PreTrainedModel:

@@ -42,6 +42,8 @@ class Reference:
 
     min_gap: ClassVar[float] = ROUNDING
     """Between the two best logits of each token of a clear continuation."""
+    max_draws: ClassVar[int] = 20
+    """Prompts that are tried before none is found."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +60,7 @@ class Reference:
     ) -> list[tuple[tuple[int, ...], list[int]]]:
         """As `draw_greedy`, for several pairs of a prompt's length and its prefix, in one batch."""
         drawn: dict[int, tuple[tuple[int, ...], list[int]]] = {}
-        for seed in range(20):
+        for seed in range(self.max_draws):
             missing = [number for number in range(len(wanted)) if number not in drawn]
             prompts = [self._draw_prompt(*wanted[number], seed) for number in missing]
             continuations = self.generate_all(prompts, num_tokens) if prompts else []

@@ -42,14 +42,14 @@ BEGIN: Final = "<!-- written by tools/quantized_matrix.py: begin -->"
 END: Final = "<!-- written by tools/quantized_matrix.py: end -->"
 WAYS: Final = tuple(product((*KERNELS, BATCH_INVARIANT), ("together", "shared memory")))
 PROMPT_LENS: Final = (33, 70, 110)
-NUM_TOKENS: Final = 12
 
 
 def draw(name: str) -> Case:
     """Return a checkpoint with requests and the tokens of its reference."""
     folder = FIXTURES / name
-    params = SamplingParams(temperature=0.0, seed=0, max_tokens=NUM_TOKENS, ignore_eos=True)
-    drawn = QuantizedReference(folder).draw_all_greedy([(n, (n,)) for n in PROMPT_LENS], NUM_TOKENS)
+    reference = QuantizedReference(folder)
+    params = SamplingParams(temperature=0.0, seed=0, max_tokens=reference.num_tokens, ignore_eos=True)
+    drawn = reference.draw_all_greedy([(n, (n,)) for n in PROMPT_LENS], reference.num_tokens)
     return Case(
         folder,
         tuple(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from baton_core.requests.sampling_params import SamplingParams
@@ -10,8 +12,7 @@ from tests.quantized_reference import CHECKPOINTS, FIXTURES, QuantizedReference
 from tests.reference import Job
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 
-NUM_TOKENS = 12
-GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+GREEDY = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
 SHAPE = Shape(num_blocks=96, max_num_batched_tokens=32)
 """Prompts are computed in chunks."""
 PROMPT_LENS = (20, 45, 70)
@@ -20,9 +21,11 @@ PROMPT_LENS = (20, 45, 70)
 @pytest.fixture(params=CHECKPOINTS, scope="module")
 def jobs(request: pytest.FixtureRequest) -> tuple[str, list[Job]]:
     reference = QuantizedReference(FIXTURES / request.param)
-    drawn = reference.draw_all_greedy([(length, (length,)) for length in PROMPT_LENS], NUM_TOKENS)
+    wanted = [(length, (length,)) for length in PROMPT_LENS]
+    drawn = reference.draw_all_greedy(wanted, reference.num_tokens)
+    params = replace(GREEDY, max_tokens=reference.num_tokens)
     return request.param, [
-        Job(RequestSpec(request_id=f"request-{number}", prompt_token_ids=prompt, params=GREEDY), [tokens])
+        Job(RequestSpec(request_id=f"request-{number}", prompt_token_ids=prompt, params=params), [tokens])
         for number, (prompt, tokens) in enumerate(drawn)
     ]
 

@@ -43,7 +43,8 @@ def _make(folder: Path, layout: str) -> None:
 
 
 FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
-    f"{name.replace('_', '-')}": partial(_make, layout=name) for name in ("auto_round", "auto_gptq", "auto_awq")
+    f"{name.replace('_', '-')}": partial(_make, layout=name)
+    for name in ("auto_round", "auto_gptq", "auto_awq")
 }
 
 if __name__ == "__main__":

@@ -32,9 +32,9 @@ def _make(folder: Path, intermediate_size: int = 256) -> None:
             unquantized, quantization_config=FineGrainedFP8Config(), dtype=torch.bfloat16, device_map="cpu"
         )
     model.save_pretrained(folder)
-    scale = ".weight_scale_inv"
     stored = load_file(folder / "model.safetensors")
-    names = [name.removesuffix(scale) for name in stored if name.endswith(scale)]
+    codes = [name for name, tensor in stored.items() if tensor.dtype == torch.float8_e4m3fn]
+    names = [name.removesuffix(".weight") for name in codes]
     reference = AutoModelForCausalLM.from_pretrained(
         folder, quantization_config=FineGrainedFP8Config(dequantize=True), dtype=torch.bfloat16
     )

@@ -1,7 +1,7 @@
-"""Fixtures written by GPTQModel: GPTQ in both versions of its format, and AWQ.
+"""Fixtures written by GPTQModel, in both versions of the format.
 
 Two cores need the environment variable GPTQMODEL_CPU_WORKERS=2. The reference is GPTQModel's own import with
-its kernels of torch, which dequantize in bfloat16.
+its kernels of torch, in the dtype of the scales, float16.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ def _make(folder: Path, scheme: str, **settings: Any) -> None:
         ]
         model.quantize(rows, batch_size=1)
         model.save(str(folder))
+    write_reference(folder, scheme)
+
+
+def write_reference(folder: Path, scheme: str) -> None:
+    """Write what GPTQModel reads of a checkpoint that it wrote."""
     make_tokenizer().save_pretrained(folder)
-    loaded = GPTQModel.load(str(folder), backend=BACKEND.TORCH, device="cpu", dtype=torch.bfloat16)
-    weights = {}
-    for name, layer in loaded.model.named_modules():
-        if hasattr(layer, "dequantize_weight"):
-            values = layer.dequantize_weight()
-            size = (layer.out_features, layer.in_features)
-            weights[name] = (values if tuple(values.shape) == size and size[0] != size[1] else values.T).to(
-                torch.bfloat16
-            )
+    loaded = GPTQModel.load(str(folder), backend=BACKEND.TORCH, device="cpu", dtype=torch.float16)
+    weights = {
+        name: layer.dequantize_weight().T.contiguous()
+        for name, layer in loaded.model.named_modules()
+        if hasattr(layer, "dequantize_weight")
+    }
     write_expected(folder, PACKAGE, scheme, weights)
 
 
@@ -53,7 +55,6 @@ FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "gptq-8-bits": partial(_make, scheme="8 bits, groups of 128", bits=8),
     "gptq-3-bits": partial(_make, scheme="3 bits, groups of 128", bits=3),
     "gptq-2-bits": partial(_make, scheme="2 bits, groups of 64", bits=2, group_size=64),
-    "gptqmodel-awq": partial(_make, scheme="AWQ, groups of 128", quant_method="awq", format="gemm"),
 }
 
 if __name__ == "__main__":

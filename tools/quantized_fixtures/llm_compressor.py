@@ -18,7 +18,7 @@ from llmcompressor import oneshot
 from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig, PreTrainedModel
 
-from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_mixtral, make_tokenizer
+from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_tokenizer
 from tools.quantized_fixtures.fixture import produce, write_expected
 
 PACKAGE: Final = "llmcompressor"
@@ -116,7 +116,6 @@ FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "ct-nvfp4a16": partial(_make, scheme="NVFP4A16", base=make_ragged_llama),
     "ct-mixed": partial(_make, **MIXED),
     "ct-fp8-kv": partial(_make, scheme="FP8", is_calibrated=True, kv_cache_scheme=KV_SCHEME),
-    "ct-experts": partial(_make, scheme="W4A16", base=make_mixtral, ignore=["lm_head", r"re:.*\.gate$"]),
 }
 
 if __name__ == "__main__":
