@@ -216,14 +216,7 @@ def load_model(
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
-    fields = ConfigFields.from_file(folder / "config.json").updated(settings.config_overrides)
-    quantization = choose_quantization(
-        settings.quantization,
-        settings.quantization_config,
-        fields,
-        config,
-        int4_w4a8=settings.int4_w4a8,
-    )
+    quantization = _choose_quantization(settings, folder, config)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
     source = DummyWeights if settings.has_dummy_weights and weight_folder is None else WeightReader
@@ -262,6 +255,17 @@ def load_model(
         read=read,
         quantization=quantization,
         weight_bytes=weights.loaded_bytes,
+    )
+
+
+def _choose_quantization(settings: EngineSettings, folder: Path, config: ModelConfig) -> ChosenQuantization:
+    fields = ConfigFields.from_file(folder / "config.json").updated(settings.config_overrides)
+    return choose_quantization(
+        settings.quantization,
+        settings.quantization_config,
+        fields,
+        config,
+        int4_w4a8=settings.int4_w4a8,
     )
 
 

@@ -27,7 +27,7 @@ class ChosenQuantization:
 
     @property
     def name(self) -> str:
-        """What workers compare of it beside the checkpoint; empty where that decides all."""
+        """The text by which workers compare it, beside the checkpoint; empty where that decides all."""
         if self.online is not None:
             return self.online.name
         return "int4_w4a8" if self.int4_w4a8 else ""

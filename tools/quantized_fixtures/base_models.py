@@ -14,12 +14,8 @@ from tokenizers import Tokenizer, models
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
 )
 
 VOCAB_SIZE: Final = 128
@@ -38,7 +34,6 @@ ATTENTION: Final[dict[str, Any]] = {
     "eos_token_id": None,
     "pad_token_id": 0,
 }
-EXPERTS: Final[dict[str, Any]] = {"num_experts_per_tok": 2, "output_router_logits": False}
 
 
 def _seeded(build: Callable[[], PreTrainedModel]) -> PreTrainedModel:
@@ -54,30 +49,6 @@ def make_llama(intermediate_size: int = 256, **overrides: Any) -> PreTrainedMode
     """
     config = LlamaConfig(**{**ATTENTION, "intermediate_size": intermediate_size, **overrides})
     return _seeded(lambda: LlamaForCausalLM(config))
-
-
-def make_mixtral(**overrides: Any) -> PreTrainedModel:
-    """Return a Mixtral in bf16 with one layer of four experts, two per token; each expert is [64, 128]."""
-    config = MixtralConfig(
-        **{**ATTENTION, **EXPERTS, "intermediate_size": 64, "num_local_experts": 4, **overrides}
-    )
-    return _seeded(lambda: MixtralForCausalLM(config))
-
-
-def make_qwen3_moe(**overrides: Any) -> PreTrainedModel:
-    """Return a Qwen3-MoE in bf16 with one layer of four experts, two per token; each expert is [64, 128]."""
-    config = Qwen3MoeConfig(
-        **{
-            **ATTENTION,
-            **EXPERTS,
-            "intermediate_size": 256,
-            "moe_intermediate_size": 64,
-            "num_experts": 4,
-            "norm_topk_prob": True,
-            **overrides,
-        }
-    )
-    return _seeded(lambda: Qwen3MoeForCausalLM(config))
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

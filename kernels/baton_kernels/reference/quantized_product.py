@@ -34,7 +34,7 @@ class MiniFloat:
 
     mantissa_bits: int
     min_exponent: int
-    """Of the smallest normal number; subnormals are below."""
+    """Exponent of the smallest normal number; subnormals are below."""
     largest: float
 
     @property
