@@ -14,6 +14,13 @@ logger = logging.getLogger(__name__)
 
 _TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _ALIASES: Final = {"float": "float32", "half": "float16"}
+_CACHE_TYPES: Final = {
+    **_TYPES,
+    "fp8": torch.float8_e4m3fn,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
+CACHE_DTYPES: Final = ("auto", *_CACHE_TYPES)
 ALLOWED: Final = ("auto", *_TYPES, *_ALIASES)
 BFLOAT16_CAPABILITY: Final = (8, 0)
 """The first compute capability that multiplies bfloat16."""
@@ -41,6 +48,25 @@ def resolve_dtype(requested: str, checkpoint: str, device: torch.device) -> torc
     elif (chosen, device.type) == ("float16", "cpu"):
         logger.warning("float16 on a CPU is computed by torch, slower than other dtypes by Baton's kernels")
     return _TYPES[chosen]
+
+
+def resolve_cache_dtype(requested: str, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the dtype of the KV cache of a model that is computed in `dtype`; "auto" is the same.
+
+    Raises:
+        InvalidConfigError: the device has no such cache for this model.
+    """
+    chosen = dtype if requested == "auto" else _CACHE_TYPES.get(requested)
+    if chosen is None:
+        raise InvalidConfigError(f"kv_cache_dtype is {requested!r}; allowed: {', '.join(CACHE_DTYPES)}")
+    if chosen.itemsize > 1 and chosen != dtype:
+        allowed = "auto, fp8, fp8_e4m3, fp8_e5m2"
+        raise InvalidConfigError(
+            f"kv_cache_dtype is {requested!r} with a model in {dtype}; allowed: {allowed}"
+        )
+    if chosen == torch.float8_e5m2 and device.type == "cuda":
+        raise InvalidConfigError(f"kv_cache_dtype is {requested!r}; allowed on a GPU: auto, fp8, fp8_e4m3")
+    return chosen
 
 
 def _automatic(checkpoint: str, device: torch.device) -> str:

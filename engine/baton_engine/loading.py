@@ -21,9 +21,10 @@ from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.checkpoint.quantization.kv_scales import read_kv_scales
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
-from baton_engine.dtype import resolve_dtype
+from baton_engine.dtype import resolve_cache_dtype, resolve_dtype
 from baton_engine.kernel_choice import choose_kernels
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
@@ -53,6 +54,8 @@ class EngineSettings:
     model: str
     """A local folder or a Hugging Face id."""
     dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    """One of `CACHE_DTYPES`; auto is that of the model."""
     quantization: str | None = None
     """Quantization of the linear layers: one of `OnlineQuantization`, or the method of the checkpoint."""
     quantization_config: Mapping[str, Any] | None = None
@@ -118,6 +121,8 @@ class LoadedEngine:
     """`Kernels.numerics`."""
     quantization: str = ""
     """Quantization of linear layers while they were loaded; empty if there was none."""
+    dtype: str = ""
+    """Dtype that the model is computed in, by torch's name."""
     has_batch_processors: bool = False
     """True if classes process the logits of every request."""
 
@@ -181,6 +186,7 @@ class LoadedModel:
             read=self.read,
             numerics=self.kernels.numerics,
             quantization=self.quantization.name,
+            dtype=str(self.model.dtype).removeprefix("torch."),
             has_batch_processors=self.processors.has_classes,
         )
 
@@ -216,6 +222,7 @@ def load_model(
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
+    cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     quantization = _choose_quantization(settings, folder, config)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
@@ -238,8 +245,7 @@ def load_model(
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
-    spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
-    spec = replace(spec, k_axes=kernels.attention.k_axes, v_axes=kernels.attention.v_axes)
+    spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
     if plan is None:
         plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
         logger.info("%s", memory_table(spec, plan, memory))
@@ -256,6 +262,22 @@ def load_model(
         quantization=quantization,
         weight_bytes=weights.loaded_bytes,
     )
+
+
+def _kv_spec(
+    settings: EngineSettings,
+    config: ModelConfig,
+    kernels: Kernels,
+    dtype: torch.dtype,
+    weights: WeightReader,
+) -> KVSpec:
+    """Return the model's KV cache, with the scales of the checkpoint where it holds 8-bit floats."""
+    spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
+    scales: tuple[tuple[float, float], ...] = ()
+    if dtype.itemsize == 1 and not settings.has_dummy_weights:
+        scales = read_kv_scales(weights, sum(len(group.layers) for group in spec.groups))
+    attention = kernels.attention
+    return replace(spec, k_axes=attention.k_axes, v_axes=attention.v_axes, scales=scales)
 
 
 def _choose_quantization(settings: EngineSettings, folder: Path, config: ModelConfig) -> ChosenQuantization:

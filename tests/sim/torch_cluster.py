@@ -55,6 +55,7 @@ class Shape:
     max_num_batched_tokens: int = 256
     max_model_len: int | None = None
     quantization: str | None = None
+    kv_cache_dtype: str = "auto"
     async_scheduling: bool = False
     logits_processors: tuple[str, ...] = ()
 
@@ -165,6 +166,7 @@ class TorchCluster:
                 model=str(self._folder),
                 dtype="float32",
                 quantization=shape.quantization,
+                kv_cache_dtype=shape.kv_cache_dtype,
                 async_scheduling=shape.async_scheduling,
                 block_size=shape.block_size,
                 kv_cache=kv_cache,

@@ -27,7 +27,7 @@ def model_identity(
     spec, variant = engine.kv_spec, engine.config.kv_variant
     return ModelIdentity(
         weights=engine.read.weights,
-        dtype=spec.dtype,
+        dtype=engine.dtype,
         kv_layout=spec.layout,
         block_size=spec.block_size,
         kv_windows=spec.paging.windows,

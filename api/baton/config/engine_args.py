@@ -114,6 +114,12 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
         "dtype to compute in; auto: the checkpoint's, or on a CPU what its kernels have instead",
         choices=("auto", "float32", "bfloat16", "float16", "float", "half"),
     )
+    kv_cache_dtype: str = arg(
+        str,
+        "auto",
+        "element type of the KV cache; auto: the model's; fp8 is fp8_e4m3, with the checkpoint's scales",
+        choices=("auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"),
+    )
     quantization: str | None = arg(
         str,
         None,

@@ -76,11 +76,7 @@ _GROUPS: Final = (
         unset="quantization_param_path",
         off="allow_deprecated_quantization calculate_kv_scales",
     ),
-    _group(
-        "the KV cache has the element type of the model",
-        unset="kv_cache_dtype_skip_layers",
-        kv_cache_dtype="auto",
-    ),
+    _group("all layers have the same type of KV cache", unset="kv_cache_dtype_skip_layers"),
     _group(
         "adapters are not supported yet",
         unset=(

@@ -39,6 +39,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
     engine = EngineSettings(
         model=args.model,
         dtype=args.dtype,
+        kv_cache_dtype=args.kv_cache_dtype,
         quantization=args.quantization,
         quantization_config=args.quantization_config,
         int4_w4a8=args.int4_w4a8,

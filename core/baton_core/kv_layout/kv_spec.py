@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
 from baton_core.kv_layout.paging import Paging
 
-ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
+ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,15 @@ class KVSpec:
     head_dim: int
     block_size: int
     dtype: str
-    """Element type of the cache, by torch's name: `float32`, `bfloat16`, `float16`, `float8_e4m3fn`."""
+    """Element type of the cache, one of `ITEM_BYTES`, by torch's names."""
     groups: tuple[KVGroup, ...] = ()
     """Empty stands for one group of all layers that sees all tokens."""
     k_axes: str = "HTD"
     """Order in memory of the axes of a layer's K: H heads, T tokens of the block, D head dimension."""
     v_axes: str = "HTD"
     """The same of V; `HDT` is V transposed inside each head."""
+    scales: tuple[tuple[float, float], ...] = ()
+    """Of a cache of 8-bit floats, the values of code 1 in each layer's K and V; empty is 1 for all."""
 
     def __post_init__(self) -> None:
         for name in ("k_axes", "v_axes"):
@@ -80,7 +83,8 @@ class KVSpec:
         """
         shape = "x".join(str(extent) for extent in self.block_shape)
         groups = "|".join(",".join(map(str, group.layers)) for group in self.groups)
-        return f"LKHTD:{shape}:{self.dtype}:{groups}"
+        scales = f":{blake2b(repr(self.scales).encode(), digest_size=8).hexdigest()}" if self.scales else ""
+        return f"LKHTD:{shape}:{self.dtype}:{groups}{scales}"
 
 
 def group_layers(windows: Sequence[int | None]) -> tuple[KVGroup, ...]:

@@ -157,6 +157,18 @@ class WeightReader:
         self.loaded_bytes += stacked.nbytes
         return stacked
 
+    def load_number(self, name: str) -> float:
+        """Return the only number of a tensor.
+
+        Raises:
+            InvalidModelError: it holds another number of them, or another dtype.
+        """
+        entry = self._entries[name]
+        self._find(name, entry.shape)
+        if math.prod(entry.shape) != 1:
+            raise InvalidModelError(f"{entry.path}: tensor {name} has shape {list(entry.shape)}; allowed: []")
+        return float(self._load_stored(name))
+
     def is_quantized(self, layer: str) -> bool:
         """Say whether the checkpoint stores the linear layer of that name quantized."""
         return self._quantized is not None and self._quantized.format_of(layer) is not None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from baton_core.kv_layout.kv_spec import KVSpec
+from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 
 
@@ -23,6 +24,7 @@ class StepAttention:
             for group, batch in zip(spec.groups, batches, strict=True)
             for index, layer in enumerate(group.layers)
         }
+        self._scales = [LayerKVScales(*pair) for pair in spec.scales]
         self.positions = batches[0].positions
         """`[num_tokens] int64`, position of each token in its sequence."""
         self.query_lens = batches[0].query_lens
@@ -33,8 +35,9 @@ class StepAttention:
     ) -> Tensor:
         """Write K and V of a layer, then attend with q; see `AttentionKernels.attend`."""
         index, batch = self._places[layer]
-        self._kernels.write(k, v, self._kv_pool, index, batch)
-        return self._kernels.attention(q, k, v, self._kv_pool, index, batch, scale, softcap)
+        scales = self._scales[layer] if self._scales else UNSCALED
+        self._kernels.write(k, v, self._kv_pool, index, batch, scales)
+        return self._kernels.attention(q, k, v, self._kv_pool, index, batch, scale, softcap, scales)
 
     def rotate_and_attention(
         self,
@@ -49,5 +52,6 @@ class StepAttention:
     ) -> Tensor:
         """`attend` after rotating q and k by cosine and sine, `[num_tokens, 1, rotary_dim]` each."""
         index, batch = self._places[layer]
-        q, k = self._kernels.rotate_and_write(q, k, v, *rotation, self._kv_pool, index, batch)
-        return self._kernels.attention(q, k, v, self._kv_pool, index, batch, scale, softcap)
+        scales = self._scales[layer] if self._scales else UNSCALED
+        q, k = self._kernels.rotate_and_write(q, k, v, *rotation, self._kv_pool, index, batch, scales)
+        return self._kernels.attention(q, k, v, self._kv_pool, index, batch, scale, softcap, scales)

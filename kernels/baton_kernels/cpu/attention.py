@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -22,10 +21,11 @@ from baton_kernels.cpu.structs import (
     RotateArgs,
     VarlenAttentionArgs,
 )
+from baton_kernels.interface.cache_dtype import CACHE_DTYPES, FLOAT8, UNSCALED, LayerKVScales
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 
 DTYPES: Final = (torch.float32, torch.bfloat16)
-"""Dtypes of the pool and of queries."""
+"""Dtypes of queries, and of new K and V."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,7 +46,7 @@ class _Decodes:
 class CpuAttention(AttentionKernels):
     """Keeps which slices of a batch have one token as long as the batch lives: its layers share it.
 
-    With `is_v_transposed`, V lies as `[head_dim, block_size]` inside a block and the pool is bfloat16.
+    With `is_v_transposed`, V lies as `[head_dim, block_size]` inside a block, and queries are bfloat16.
     """
 
     def __init__(self, library: CpuLibrary, *, is_v_transposed: bool = False) -> None:
@@ -55,9 +55,20 @@ class CpuAttention(AttentionKernels):
         self.v_axes = "HDT" if is_v_transposed else "HTD"
         self._decodes: WeakKeyDictionary[AttentionBatch, _Decodes] = WeakKeyDictionary()
 
-    def write(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
-        k, v = (dense_rows(side.to(kv_pool.dtype)) for side in (k, v))
-        self._library.run(self._write_args(k, v, kv_pool, layer, batch))
+    def write(
+        self,
+        k: Tensor,
+        v: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scales: LayerKVScales = UNSCALED,
+    ) -> None:
+        dtype = kv_pool.dtype
+        if dtype in FLOAT8:
+            dtype = k.dtype if k.dtype == v.dtype and k.dtype in DTYPES else torch.float32
+        k, v = (dense_rows(side.to(dtype)) for side in (k, v))
+        self._library.run(self._write_args(k, v, kv_pool, layer, batch, scales))
 
     def rotate_and_write(
         self,
@@ -69,14 +80,16 @@ class CpuAttention(AttentionKernels):
         kv_pool: Tensor,
         layer: int,
         batch: AttentionBatch,
+        scales: LayerKVScales = UNSCALED,
     ) -> tuple[Tensor, Tensor]:
-        if not q.dtype == k.dtype == v.dtype == cos.dtype == sin.dtype == kv_pool.dtype:
-            return super().rotate_and_write(q, k, v, cos, sin, kv_pool, layer, batch)
+        is_taken = q.dtype in DTYPES if kv_pool.dtype in FLOAT8 else q.dtype == kv_pool.dtype
+        if not (is_taken and q.dtype == k.dtype == v.dtype == cos.dtype == sin.dtype):
+            return super().rotate_and_write(q, k, v, cos, sin, kv_pool, layer, batch, scales)
         q, k, v = (dense_rows(side) for side in (q, k, v))
         cos, sin = cos.contiguous(), sin.contiguous()
         q_out, k_out = (RESULTS.empty(side.shape, side.dtype) for side in (q, k))
         args = RotateArgs(
-            write=self._write_args(k_out, v, kv_pool, layer, batch),
+            write=self._write_args(k_out, v, kv_pool, layer, batch, scales),
             q=q.data_ptr(),
             k=k.data_ptr(),
             cos=cos.data_ptr(),
@@ -102,15 +115,16 @@ class CpuAttention(AttentionKernels):
         batch: AttentionBatch,
         scale: float,
         softcap: float | None = None,
+        scales: LayerKVScales = UNSCALED,
     ) -> Tensor:
         q = dense_rows(q)
         out = RESULTS.empty(q.shape, q.dtype)
-        self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap)
+        self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap, scales)
         if max(batch.query_lens, default=0) > 1:
             if self._is_v_transposed:
-                self._attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap)
+                self._attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap, scales)
             else:
-                self.attention_slices(out, q, kv_pool, layer, batch, scale, softcap, least_tokens=2)
+                self.attention_slices(out, q, kv_pool, layer, batch, scale, softcap, scales, least_tokens=2)
         return out
 
     def attention_slices(
@@ -122,12 +136,13 @@ class CpuAttention(AttentionKernels):
         batch: AttentionBatch,
         scale: float,
         softcap: float | None,
+        scales: LayerKVScales,
         *,
         least_tokens: int,
     ) -> None:
         """Mutates the rows of `out` that belong to slices of `least_tokens` or more."""
         args = VarlenAttentionArgs(
-            layer=self._layer(kv_pool, layer),
+            layer=self._layer(kv_pool, layer, scales),
             q=q.data_ptr(),
             out=out.data_ptr(),
             tables=batch.block_tables.data_ptr(),
@@ -149,11 +164,6 @@ class CpuAttention(AttentionKernels):
     def is_capturable(self, kv_pool: Tensor) -> bool:
         return True
 
-    def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
-        if pairs:
-            sources, destinations = torch.tensor(pairs).unbind(1)
-            kv_pool.index_copy_(0, destinations, kv_pool.index_select(0, sources))
-
     def _attend_chunks(
         self,
         out: Tensor,
@@ -165,16 +175,16 @@ class CpuAttention(AttentionKernels):
         batch: AttentionBatch,
         scale: float,
         softcap: float | None,
+        scales: LayerKVScales,
     ) -> None:
         """With torch, from a pool with V transposed. Mutates the rows of `out` of longer slices."""
         start = 0
         for seq, query_len in enumerate(batch.query_lens):
             tokens = slice(start, start + query_len)
             if query_len > 1:
-                cached = self._read_prefix(kv_pool, layer, batch, seq, query_len)
-                out[tokens] = attention_chunk(
-                    q[tokens], k[tokens], v[tokens], cached, batch.window, scale, softcap
-                )
+                own, cached = self._read_chunk(k[tokens], v[tokens], kv_pool, layer, batch, seq)
+                attended = attention_chunk(q[tokens], *own, cached, batch.window, scale * scales.k, softcap)
+                out[tokens] = attended if scales.v == 1 else attended * scales.v
             start += query_len
 
     def _attend_decodes(
@@ -186,6 +196,7 @@ class CpuAttention(AttentionKernels):
         batch: AttentionBatch,
         scale: float,
         softcap: float | None,
+        scales: LayerKVScales,
     ) -> None:
         """Mutates the rows of `out` that belong to one-token slices."""
         decodes = self._decodes.get(batch)
@@ -194,7 +205,7 @@ class CpuAttention(AttentionKernels):
         if not len(decodes.seqs):
             return
         args = DecodeAttentionArgs(
-            layer=self._layer(kv_pool, layer),
+            layer=self._layer(kv_pool, layer, scales),
             q=q.data_ptr(),
             out=out.data_ptr(),
             tables=batch.block_tables.data_ptr(),
@@ -213,32 +224,53 @@ class CpuAttention(AttentionKernels):
         )
         self._library.run(args)
 
-    def _read_prefix(
-        self, kv_pool: Tensor, layer: int, batch: AttentionBatch, seq: int, query_len: int
-    ) -> tuple[Tensor, Tensor]:
-        """K and V of what a chunk sees before itself, both `[num_kv_heads, num_keys, head_dim]`."""
-        _, _, _, num_kv_heads, _, head_dim = kv_pool.shape
-        chunk_start = batch.context_lens[seq] - query_len
+    def _read_chunk(
+        self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch, seq: int
+    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """K and V of a chunk, like `k` and `v`, its own, and of what it sees before itself.
+
+        The latter are `[num_kv_heads, num_keys, head_dim]`. Of a cache of codes all are these, unscaled.
+        """
+        query_len, chunk_start = len(k), batch.context_lens[seq] - len(k)
         first = 0 if batch.window is None else max(0, chunk_start - batch.window + 1)
-        k, v = torch.empty(2, num_kv_heads, chunk_start - first, head_dim, dtype=kv_pool.dtype)
+        num_cached = chunk_start - first
+        if kv_pool.dtype not in FLOAT8:
+            return (k, v), self._read(kv_pool, layer, batch, seq, first, num_cached)
+        both = self._read(kv_pool, layer, batch, seq, first, num_cached + query_len)
+        own_k, own_v = (side[:, num_cached:].transpose(0, 1) for side in both)
+        cached_k, cached_v = (side[:, :num_cached] for side in both)
+        return (own_k, own_v), (cached_k, cached_v)
+
+    def _read(
+        self, kv_pool: Tensor, layer: int, batch: AttentionBatch, seq: int, first: int, num_tokens: int
+    ) -> tuple[Tensor, Tensor]:
+        """K and V of tokens of one sequence, both `[num_kv_heads, num_tokens, head_dim] bfloat16`."""
+        _, _, _, num_kv_heads, _, head_dim = kv_pool.shape
+        k, v = torch.empty(2, num_kv_heads, num_tokens, head_dim, dtype=torch.bfloat16)
         args = KvReadArgs(
             layer=self._layer(kv_pool, layer),
             k=k.data_ptr(),
             v=v.data_ptr(),
             table=batch.block_tables[seq].data_ptr(),
             first=first,
-            num_tokens=chunk_start - first,
+            num_tokens=num_tokens,
             num_threads=torch.get_num_threads(),
         )
         self._library.run(args)
         return k, v
 
     def _write_args(
-        self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch
+        self,
+        k: Tensor,
+        v: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scales: LayerKVScales,
     ) -> KvWriteArgs:
-        """Return the write of `k` and `v`, dense rows in the dtype of the pool."""
+        """Return the write of `k` and `v`, dense rows in the dtype of the pool or to a pool of codes."""
         return KvWriteArgs(
-            layer=self._layer(kv_pool, layer),
+            layer=self._layer(kv_pool, layer, scales),
             k=k.data_ptr(),
             v=v.data_ptr(),
             slots=batch.slot_mapping.data_ptr(),
@@ -246,11 +278,13 @@ class CpuAttention(AttentionKernels):
             v_stride=v.stride(0),
             num_tokens=len(k),
             num_threads=torch.get_num_threads(),
+            is_bfloat16=k.dtype == torch.bfloat16,
         )
 
-    def _layer(self, kv_pool: Tensor, layer: int) -> KvLayer:
-        if kv_pool.dtype not in DTYPES:
-            raise ValueError(f"dtype of the KV pool is {kv_pool.dtype}; allowed: float32, bfloat16")
+    def _layer(self, kv_pool: Tensor, layer: int, scales: LayerKVScales = UNSCALED) -> KvLayer:
+        if kv_pool.dtype not in CACHE_DTYPES:
+            allowed = ", ".join(str(dtype).removeprefix("torch.") for dtype in CACHE_DTYPES)
+            raise ValueError(f"dtype of the KV pool is {kv_pool.dtype}; allowed: {allowed}")
         _, _, _, num_kv_heads, block_size, head_dim = kv_pool.shape
         k_offset = layer * kv_pool.stride(1) * kv_pool.element_size()
         k = kv_pool.data_ptr() + k_offset
@@ -261,8 +295,10 @@ class CpuAttention(AttentionKernels):
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             block_size=block_size,
-            element_bytes=kv_pool.element_size(),
+            dtype=CACHE_DTYPES[kv_pool.dtype],
             is_v_transposed=self._is_v_transposed,
+            k_scale=scales.k,
+            v_scale=scales.v,
         )
 
 

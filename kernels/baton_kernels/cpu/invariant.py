@@ -15,6 +15,7 @@ from baton_kernels.cpu.attention import CpuAttention, dense_rows
 from baton_kernels.cpu.layers import CpuLayers
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.packed import PackedProduct
+from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
 from baton_kernels.interface.kernels import AttentionBatch, Function
 
 
@@ -31,10 +32,11 @@ class InvariantCpuAttention(CpuAttention):
         batch: AttentionBatch,
         scale: float,
         softcap: float | None = None,
+        scales: LayerKVScales = UNSCALED,
     ) -> Tensor:
         q = dense_rows(q)
         out = RESULTS.empty(q.shape, q.dtype)
-        self.attention_slices(out, q, kv_pool, layer, batch, scale, softcap, least_tokens=1)
+        self.attention_slices(out, q, kv_pool, layer, batch, scale, softcap, scales, least_tokens=1)
         return out
 
 

@@ -30,6 +30,7 @@ from baton_kernels.cpu.c_struct import (
     c_struct,
     header,
 )
+from baton_kernels.interface.cache_dtype import CacheDtype
 from baton_kernels.interface.kernels import NOT_GATED, Function
 from baton_kernels.interface.sampling import MASS_BITS, Refusal
 
@@ -61,8 +62,11 @@ class KvLayer(ctypes.Structure):
     num_kv_heads: Int64
     head_dim: Int64
     block_size: Int64
-    element_bytes: Int32
+    dtype: Int32
+    """A `CacheDtype`."""
     is_v_transposed: Flag
+    k_scale: Float
+    v_scale: Float
 
 
 @c_struct
@@ -128,7 +132,7 @@ class VarlenAttentionArgs(ctypes.Structure):
 
 @c_struct
 class KvWriteArgs(ctypes.Structure):
-    """A write of new tokens to their slots."""
+    """A write of new tokens to their slots, in the dtype of the cache or, to one of 8 bits, another."""
 
     layer: KvLayer
     k: Source
@@ -142,6 +146,7 @@ class KvWriteArgs(ctypes.Structure):
     v_stride: Int64
     num_tokens: Int64
     num_threads: Int64
+    is_bfloat16: Flag
 
 
 @c_struct
@@ -173,7 +178,7 @@ class RotateArgs(ctypes.Structure):
 
 @c_struct
 class KvReadArgs(ctypes.Structure):
-    """A read of consecutive tokens of one sequence."""
+    """A read of consecutive tokens of one sequence; those of a cache of 8 bits become bfloat16, unscaled."""
 
     layer: KvLayer
     k: Target
@@ -380,7 +385,7 @@ STRUCTS: Final[tuple[type[ctypes.Structure], ...]] = (KvLayer, *KERNELS, KernelC
 
 def c_header() -> str:
     """Return `structs.h`, which the kernels are compiled against."""
-    enums = {Function: "int32_t", Refusal: "int64_t", Status: "int"}
+    enums = {Function: "int32_t", Refusal: "int64_t", Status: "int", CacheDtype: "int32_t"}
     constants = {
         "kNotGated": NOT_GATED,
         "kPanelWidth": PANEL_WIDTH,

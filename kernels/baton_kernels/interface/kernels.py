@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales, as_movable
 from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.interface.sampling import SamplingKernels
 from baton_kernels.interface.step_layout import StepLayout, table_array
@@ -147,7 +148,8 @@ class AttentionKernels(ABC):
     """Attention kernels of a device: write the cache, attend over it, copy blocks of it.
 
     Within a step the order is `copy_blocks`, then for each layer `write` or `rotate_and_write`, and `attend`.
-    `layer` is the layer's index in the blocks of its KV group, and `batch` is that group's.
+    `layer` is the layer's index in the blocks of its KV group, and `batch` is that group's. A cache of 8 bits
+    is written and read with the layer's `scales`, and every token is attended to as the cache holds it.
     """
 
     k_axes: str = "HTD"
@@ -156,7 +158,15 @@ class AttentionKernels(ABC):
     """The same of V; `HDT` is V transposed inside each head. Known before the pool is allocated."""
 
     @abstractmethod
-    def write(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
+    def write(
+        self,
+        k: Tensor,
+        v: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scales: LayerKVScales = UNSCALED,
+    ) -> None:
         """Write this step's K and V, both `[num_tokens, num_kv_heads, head_dim]`, to their slots.
 
         Mutates `kv_pool`, at `batch.slot_mapping` of `layer` alone.
@@ -172,13 +182,14 @@ class AttentionKernels(ABC):
         kv_pool: Tensor,
         layer: int,
         batch: AttentionBatch,
+        scales: LayerKVScales = UNSCALED,
     ) -> tuple[Tensor, Tensor]:
         """Rotate queries and keys by their positions and write K and V as `write` does; return new q and k.
 
         `cos` and `sin` are `[num_tokens, 1, rotary_dim]` in the dtype of q: see `rotate`.
         """
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        self.write(k, v, kv_pool, layer, batch)
+        self.write(k, v, kv_pool, layer, batch, scales)
         return q, k
 
     @abstractmethod
@@ -192,6 +203,7 @@ class AttentionKernels(ABC):
         batch: AttentionBatch,
         scale: float,
         softcap: float | None = None,
+        scales: LayerKVScales = UNSCALED,
     ) -> Tensor:
         """Causal attention of every token over its own sequence, after the same layer was written.
 
@@ -208,12 +220,15 @@ class AttentionKernels(ABC):
         """
         return False
 
-    @abstractmethod
     def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks, (source, destination) each; all sources are read before any is written.
 
         Mutates `kv_pool` at the destinations, which must differ from each other.
         """
+        if pairs:
+            pool = as_movable(kv_pool)
+            sources, destinations = torch.tensor(pairs, device=pool.device).unbind(1)
+            pool.index_copy_(0, destinations, pool.index_select(0, sources))
 
 
 class Function(IntEnum):

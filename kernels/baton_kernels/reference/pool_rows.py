@@ -15,6 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from baton_kernels.interface.cache_dtype import FLOAT8, as_movable
 from baton_kernels.interface.kernels import AttentionBatch
 
 MIN_WIDTH: Final = 64
@@ -25,20 +26,29 @@ class LayerRows:
 
     def __init__(self, kv_pool: Tensor, layer: int) -> None:
         _, _, _, self.num_kv_heads, block_size, self.head_dim = kv_pool.shape
-        rows = kv_pool.view(-1, self.head_dim)
+        self._dtype = kv_pool.dtype
+        rows = as_movable(kv_pool).view(-1, self.head_dim)
         first_row = 2 * layer * self.num_kv_heads * block_size
         self._k = rows[first_row:]
         self._v = rows[first_row + self.num_kv_heads * block_size :]
 
     def write(self, rows: Tensor, k: Tensor, v: Tensor) -> None:
-        """Put K and V, both `[num_tokens, num_kv_heads, head_dim]`, at `StepRows.write`. Mutates the pool."""
-        self._k.index_copy_(0, rows, k.reshape(-1, self.head_dim))
-        self._v.index_copy_(0, rows, v.reshape(-1, self.head_dim))
+        """Put K and V, both `[num_tokens, num_kv_heads, head_dim]`, at `StepRows.write`. Mutates the pool.
 
-    def read(self, rows: Tensor, num_seqs: int) -> tuple[Tensor, Tensor]:
-        """Copies of K and V, both `[num_seqs, num_kv_heads, width, head_dim]`."""
+        They are in the pool's dtype.
+        """
+        self._k.index_copy_(0, rows, as_movable(k).reshape(-1, self.head_dim))
+        self._v.index_copy_(0, rows, as_movable(v).reshape(-1, self.head_dim))
+
+    def read(self, rows: Tensor, num_seqs: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Copies of K and V, both `[num_seqs, num_kv_heads, width, head_dim]`; codes become `dtype`."""
+        k, v = (self._read(side, rows, dtype) for side in (self._k, self._v))
         shape = (num_seqs, self.num_kv_heads, -1, self.head_dim)
-        return self._k.index_select(0, rows).view(shape), self._v.index_select(0, rows).view(shape)
+        return k.view(shape), v.view(shape)
+
+    def _read(self, side: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+        read = side.index_select(0, rows)
+        return read.view(self._dtype).to(dtype) if self._dtype in FLOAT8 else read
 
 
 def padded_width(num_keys: int) -> int:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales, encode
 from baton_kernels.interface.kernels import AttentionBatch
 
 
-def write_kv_reference(k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
+def write_kv_reference(
+    k: Tensor,
+    v: Tensor,
+    kv_pool: Tensor,
+    layer: int,
+    batch: AttentionBatch,
+    scales: LayerKVScales = UNSCALED,
+) -> None:
     """`AttentionKernels.write`. Mutates `kv_pool`."""
     block_size = kv_pool.shape[4]
+    k, v = (encode(side, kv_pool.dtype, scale) for side, scale in zip((k, v), scales, strict=True))
     for token, slot in enumerate(batch.slot_mapping.tolist()):
         block, offset = divmod(slot, block_size)
         kv_pool[block, layer, 0, :, offset] = k[token]
@@ -18,13 +27,20 @@ def write_kv_reference(k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch:
 
 
 def attention_reference(
-    q: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch, scale: float, softcap: float | None = None
+    q: Tensor,
+    kv_pool: Tensor,
+    layer: int,
+    batch: AttentionBatch,
+    scale: float,
+    softcap: float | None = None,
+    scales: LayerKVScales = UNSCALED,
 ) -> Tensor:
     """`AttentionKernels.attend`, reading all K and V from `kv_pool`. Returns float64, shaped like `q`."""
     out = torch.zeros_like(q, dtype=torch.float64)
     token = 0
     for seq, (query_len, context_len) in enumerate(zip(batch.query_lens, batch.context_lens, strict=True)):
-        k, v = _cached_kv(kv_pool, layer, batch.block_tables[seq].tolist(), context_len)
+        codes = _cached_kv(kv_pool, layer, batch.block_tables[seq].tolist(), context_len)
+        k, v = (side * by for side, by in zip(codes, scales, strict=True))
         for position in range(context_len - query_len, context_len):
             first = 0 if batch.window is None else max(0, position - batch.window + 1)
             out[token] = _attend_one(

@@ -6,13 +6,13 @@ one-token slices together, padded; prompt chunks one by one, over prefix and sel
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from baton_kernels.interface.cache_dtype import FLOAT8, UNSCALED, LayerKVScales, encode
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 from baton_kernels.reference.pool_rows import Chunk, DecodeGroup, LayerRows, StepRows
 
@@ -24,8 +24,17 @@ class TorchAttention(AttentionKernels):
         self._steps: WeakKeyDictionary[AttentionBatch, dict[torch.Size, StepRows]]
         self._steps = WeakKeyDictionary()
 
-    def write(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
-        LayerRows(kv_pool, layer).write(self._step_rows(kv_pool, batch).write, k, v)
+    def write(
+        self,
+        k: Tensor,
+        v: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scales: LayerKVScales = UNSCALED,
+    ) -> None:
+        codes = (encode(side, kv_pool.dtype, scale) for side, scale in zip((k, v), scales, strict=True))
+        LayerRows(kv_pool, layer).write(self._step_rows(kv_pool, batch).write, *codes)
 
     def attention(
         self,
@@ -37,34 +46,19 @@ class TorchAttention(AttentionKernels):
         batch: AttentionBatch,
         scale: float,
         softcap: float | None = None,
+        scales: LayerKVScales = UNSCALED,
     ) -> Tensor:
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self.attention_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap)
-        for group in self._step_rows(kv_pool, batch).decode_groups:
-            _attend_decodes(out, q, LayerRows(kv_pool, layer), group, scale, softcap)
-        return out
-
-    def attention_chunks(
-        self,
-        out: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        kv_pool: Tensor,
-        layer: int,
-        batch: AttentionBatch,
-        scale: float,
-        softcap: float | None = None,
-    ) -> None:
-        """`attend` for the slices of several tokens alone. Mutates their rows of `out`."""
+        if kv_pool.dtype in FLOAT8:  # a chunk sees itself as the cache has it
+            k, v = (
+                encode(side, kv_pool.dtype, by).to(q.dtype) for side, by in zip((k, v), scales, strict=True)
+            )
+        cache, scale = LayerRows(kv_pool, layer), scale * scales.k
         for chunk in self._step_rows(kv_pool, batch).chunks:
-            _attend_chunk(out, q, k, v, LayerRows(kv_pool, layer), chunk, scale, softcap)
-
-    def copy_blocks(self, kv_pool: Tensor, pairs: Sequence[tuple[int, int]]) -> None:
-        if not pairs:
-            return
-        sources, destinations = torch.tensor(pairs, device=kv_pool.device).unbind(1)
-        kv_pool.index_copy_(0, destinations, kv_pool.index_select(0, sources))
+            _attend_chunk(out, q, k, v, cache, chunk, scale, softcap)
+        for group in self._step_rows(kv_pool, batch).decode_groups:
+            _attend_decodes(out, q, cache, group, scale, softcap)
+        return out if scales.v == 1 else out.mul_(scales.v)
 
     def _step_rows(self, kv_pool: Tensor, batch: AttentionBatch) -> StepRows:
         by_shape = self._steps.setdefault(batch, {})
@@ -79,7 +73,7 @@ def _attend_decodes(
     num_decodes = len(group.tokens)
     # The query heads of one KV head see the same keys: they become its query rows.
     grouped_q = q.index_select(0, group.tokens).view(num_decodes, cache.num_kv_heads, -1, cache.head_dim)
-    k, v = cache.read(group.rows, num_decodes)
+    k, v = cache.read(group.rows, num_decodes, q.dtype)
     attended = attention_masked(grouped_q, k, v, group.mask, scale, softcap)
     out.index_copy_(0, group.tokens, attended.reshape(num_decodes, -1, cache.head_dim))
 
@@ -98,7 +92,7 @@ def _attend_chunk(
     if chunk.rows is None:
         k, v = (side[tokens].transpose(0, 1)[None] for side in (k, v))
     else:
-        k, v = cache.read(chunk.rows, 1)
+        k, v = cache.read(chunk.rows, 1, q.dtype)
     # Batched over KV heads: [num_kv_heads, heads per KV head, query_len, head_dim]; the heads of K and V
     # are views of one, repeated without a copy.
     grouped_q = q[tokens].reshape(chunk.stop - chunk.start, cache.num_kv_heads, -1, cache.head_dim)

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 from baton_kernels.reference.torch_attention import TorchAttention
 from baton_kernels.triton import cache
@@ -25,13 +26,23 @@ MAX_HEAD_DIM: Final = 256
 class TritonAttention(AttentionKernels):
     """Any mixture of one-token slices and chunks in at most three launches.
 
-    A cache of e4m3 holds K and V as they are, without a scale: what exceeds 448 was cut when it was written.
+    A cache of e4m3 holds K and V divided by their scales; what exceeds 448 was cut when it was written.
     """
 
     def __init__(self) -> None:
         self._torch = TorchAttention()
 
-    def write(self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch) -> None:
+    def write(
+        self,
+        k: Tensor,
+        v: Tensor,
+        kv_pool: Tensor,
+        layer: int,
+        batch: AttentionBatch,
+        scales: LayerKVScales = UNSCALED,
+    ) -> None:
+        if scales != UNSCALED:
+            k, v = k.float() / scales.k, v.float() / scales.v
         cache.write(k, v, kv_pool, layer, batch)
 
     def rotate_and_write(
@@ -44,7 +55,10 @@ class TritonAttention(AttentionKernels):
         kv_pool: Tensor,
         layer: int,
         batch: AttentionBatch,
+        scales: LayerKVScales = UNSCALED,
     ) -> tuple[Tensor, Tensor]:
+        if scales != UNSCALED:
+            return super().rotate_and_write(q, k, v, cos, sin, kv_pool, layer, batch, scales)
         return cache.rotate_and_write(q, k, v, cos, sin, kv_pool, layer, batch)
 
     def attention(
@@ -57,17 +71,18 @@ class TritonAttention(AttentionKernels):
         batch: AttentionBatch,
         scale: float,
         softcap: float | None = None,
+        scales: LayerKVScales = UNSCALED,
     ) -> Tensor:
         head_dim = q.shape[-1]
         require_readable(kv_pool.dtype, head_dim, device_arch())
         if head_dim > MAX_HEAD_DIM:
-            return self._torch.attention(q, k, v, kv_pool, layer, batch, scale, softcap)
+            return self._torch.attention(q, k, v, kv_pool, layer, batch, scale, softcap, scales)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if max(batch.query_lens) > 1:
-            prefill(out, q, kv_pool, layer, batch, scale, softcap)
+            prefill(out, q, kv_pool, layer, batch, scale * scales.k, softcap)
         if min(batch.query_lens) == 1:
-            decode(out, q, kv_pool, layer, batch, scale, softcap)
-        return out
+            decode(out, q, kv_pool, layer, batch, scale * scales.k, softcap)
+        return out if scales.v == 1 else out.mul_(scales.v)
 
     def is_capturable(self, kv_pool: Tensor) -> bool:
         return kv_pool.is_cuda and kv_pool.shape[-1] <= MAX_HEAD_DIM

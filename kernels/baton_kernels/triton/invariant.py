@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
 from baton_kernels.interface.kernels import AttentionBatch
 from baton_kernels.triton.attention import TritonAttention, require_readable
 from baton_kernels.triton.kernel_configs import DEFAULT_ARCH, kernel_config
@@ -33,12 +34,14 @@ class InvariantTritonAttention(TritonAttention):
         batch: AttentionBatch,
         scale: float,
         softcap: float | None = None,
+        scales: LayerKVScales = UNSCALED,
     ) -> Tensor:
         require_readable(kv_pool.dtype, q.shape[-1], device_arch())
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         config = kernel_config("attention_chunks", q.dtype, q.shape[-1], DEFAULT_ARCH)
+        scale *= scales.k
         prefill(out, q, kv_pool, layer, batch, scale, softcap, min_queries=1, config=config)
-        return out
+        return out if scales.v == 1 else out.mul_(scales.v)
 
 
 class InvariantTritonLayers(TritonLayers):

@@ -36,6 +36,7 @@ GIVEN: dict[str, Any] = {
     "quantization": "int8",
     "quantization_config": {"ignore": ["lm_head"]},
     "int4_w4a8": True,
+    "kv_cache_dtype": "fp8",
     "device": "cpu",
     "seed": -5,
     "enforce_eager": True,

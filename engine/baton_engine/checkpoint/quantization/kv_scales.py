@@ -1,16 +1,57 @@
-"""Scales of an 8-bit KV cache, under the names that checkpoints have for them."""
+"""Scales of a KV cache of 8-bit floats, under the names that checkpoints have for them."""
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+import math
+from typing import TYPE_CHECKING, Final
 
-K_NAMES: Final = (
+from baton_core.errors import InvalidModelError
+
+if TYPE_CHECKING:
+    from baton_engine.checkpoint.weights import WeightReader
+
+_K_NAMES: Final = (
     *("self_attn.k_scale", "self_attn.attn.k_scale", "self_attn.k_proj.k_scale"),
-    *("self_attn.k_proj.output_scale", "self_attn.qkv_proj.k_scale"),
+    *("self_attn.k_proj.output_scale", "self_attn.qkv_proj.k_scale", "self_attn.k_proj.kv_scale"),
 )
-V_NAMES: Final = tuple(name.replace(".k_", ".v_") for name in K_NAMES)
-"""Names of the scales of a layer's keys and values, behind the name of the layer; one of each is there."""
-BOTH_NAMES: Final = ("self_attn.kv_scale", "self_attn.attn.kv_scale")
-"""Names of one scale of both, in older checkpoints."""
-PARTS: Final = frozenset(name.rpartition(".")[2] for name in (*K_NAMES, *V_NAMES, *BOTH_NAMES))
+_V_NAMES: Final = (
+    *("self_attn.v_scale", "self_attn.attn.v_scale", "self_attn.v_proj.v_scale"),
+    *("self_attn.v_proj.output_scale", "self_attn.qkv_proj.v_scale", "self_attn.v_proj.kv_scale"),
+)
+_BOTH_NAMES: Final = ("self_attn.kv_scale", "self_attn.attn.kv_scale")
+"""Names of one scale of keys and values, in older checkpoints."""
+PARTS: Final = frozenset(name.rpartition(".")[2] for name in (*_K_NAMES, *_V_NAMES, *_BOTH_NAMES))
 """The last parts of all these names."""
+logger = logging.getLogger(__name__)
+
+
+def read_kv_scales(weights: WeightReader, num_layers: int) -> tuple[tuple[float, float], ...]:
+    """Return each layer's scales of keys and values; a line in the log says where they are 1.
+
+    Empty where the checkpoint has none.
+
+    Raises:
+        InvalidModelError: one is not a number above 0.
+    """
+    scales = tuple(
+        (_read(weights, layer, (*_K_NAMES, *_BOTH_NAMES)), _read(weights, layer, (*_V_NAMES, *_BOTH_NAMES)))
+        for layer in range(num_layers)
+    )
+    missing = sum(None in pair for pair in scales)
+    if missing:
+        logger.warning("KV scales are 1.0 in %d of %d layers: the checkpoint has none", missing, num_layers)
+    if missing == num_layers:
+        return ()
+    return tuple((1.0 if k is None else k, 1.0 if v is None else v) for k, v in scales)
+
+
+def _read(weights: WeightReader, layer: int, names: tuple[str, ...]) -> float | None:
+    for name in names:
+        full = f"model.layers.{layer}.{name}"
+        if full in weights:
+            value = weights.load_number(full)
+            if not (math.isfinite(value) and value > 0):
+                raise InvalidModelError(f"tensor {full} is {value}; allowed: a number above 0")
+            return value
+    return None

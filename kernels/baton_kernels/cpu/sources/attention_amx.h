@@ -1,5 +1,5 @@
-// Attention over one split with AMX: bfloat16, K as rows of head_dim, V transposed inside the block
-// ([head_dim, block_size]). Up to 16 query heads of a KV head lie side by side in the lanes; weights are
+// Attention over one split with AMX, in bfloat16: K as rows of head_dim, V transposed inside the block
+// ([head_dim, block_size]). Tiles of a cache of 8 bits are widened on the way. Up to 16 query heads of a KV head lie side by side in the lanes; weights are
 // rounded to bfloat16, sums are float32.
 #pragma once
 
@@ -61,15 +61,16 @@ inline void pack_queries(const Row& row, int64_t head, int64_t count, const Tile
 }
 
 // scores[token][lane] for the split's tokens; entries of other tokens have no meaning.
-inline void score_tiles(const Split& split, const Tiling& tiling, const TileScratch& scratch) {
-  TileReader<Bfloat16, Bfloat16> reader(
+template <class Stored>
+void score_tiles(const Split& split, const Tiling& tiling, const TileScratch& scratch) {
+  TileReader<Stored, Bfloat16> reader(
       split, split.row.args.layer.k, scratch.keys, kTileTokens, scratch.key_width);
   for (int64_t tile = 0; tile < tiling.num_tokens(); tile += kTileTokens) {
     const int64_t first = tiling.first(tile);
     const Tile<Bfloat16> keys =
         reader.read(first, tiling.last(tile) - first, first - tiling.start - tile);
-    Prefetch prefetch = prefetch_tile<Bfloat16>(split, split.row.args.layer.k, tiling.last(tile) - split.begin, kTileTokens,
-                                         scratch.key_width / kTileDepth);
+    Prefetch prefetch = prefetch_tile<Stored>(split, split.row.args.layer.k, tiling.last(tile) - split.begin, kTileTokens,
+                                       scratch.key_width / kTileDepth);
     zero_tile<0>();
     zero_tile<1>();
     for (int64_t d = 0; d < scratch.key_width; d += kTileDepth) {
@@ -89,7 +90,7 @@ inline void score_tiles(const Split& split, const Tiling& tiling, const TileScra
 inline void softmax_tiles(
     const DecodeAttentionArgs& args, const Tiling& tiling, const TileScratch& scratch, Floats* sum, Floats* top) {
   const int64_t skipped = tiling.begin - tiling.start, n = tiling.num_tokens();
-  const float factor = args.soft_cap > 0 ? args.scale : args.scale * kLog2E;
+  const float factor = args.soft_cap > 0 ? score_scale(args) : score_scale(args) * kLog2E;
   *top = splat(-INFINITY);
   for (int64_t token = skipped; token < n; ++token) {
     Floats x = load(scratch.scores + token * kTileHeads) * factor;
@@ -117,40 +118,44 @@ inline void softmax_tiles(
 }
 
 // Dimensions in rows, tokens side by side.
+template <class Stored>
 class ValueReader {
  public:
   ValueReader(const Split& split, Bfloat16* scratch)
-      : split_(split), base_(static_cast<const Bfloat16*>(split.row.args.layer.v)), scratch_(scratch) {}
+      : split_(split), base_(static_cast<const Stored*>(split.row.args.layer.v)), scratch_(scratch) {}
 
   // Tokens [first, last) as columns from `at` on of rows [d, d + count) of V; zeros around them.
   Tile<Bfloat16> read(int64_t first, int64_t last, int64_t at, int64_t d, int64_t count) {
     const int64_t size = split_.row.block_size(), dim = split_.row.dim();
     if (last - first == kTileTokens && first % size + kTileTokens <= size && d + count <= dim) {
       prefetch(last, d, count);
-      return {column(first) + d * size, size};
+      if constexpr (std::is_same_v<Stored, Bfloat16>) return {column(first) + d * size, size};
+      for (int64_t row = 0; row < count; ++row)
+        copy_row(column(first) + (d + row) * size, scratch_ + row * kTileTokens, kTileTokens);
+      return {scratch_, kTileTokens};
     }
     std::fill_n(scratch_, count * kTileTokens, Bfloat16{0});
     for (int64_t token = first; token < last; ++token) {
-      const Bfloat16* from = column(token) + d * size;
+      const Stored* from = column(token) + d * size;
       for (int64_t row = 0; row < std::min(count, dim - d); ++row)
-        scratch_[row * kTileTokens + at + token - first] = from[row * size];
+        copy_row(from + row * size, scratch_ + row * kTileTokens + at + token - first, 1);
     }
     return {scratch_, kTileTokens};
   }
 
  private:
-  const Bfloat16* column(int64_t position) const {
+  const Stored* column(int64_t position) const {
     return base_ + split_.row.origin(position) + position % split_.row.block_size();
   }
   void prefetch(int64_t position, int64_t d, int64_t count) const {
     if (position >= split_.end) return;
     const int64_t size = split_.row.block_size();
-    const Bfloat16* from = column(position) + d * size;
+    const Stored* from = column(position) + d * size;
     for (int64_t row = 0; row < count; ++row) __builtin_prefetch(from + row * size);
   }
 
   const Split& split_;
-  const Bfloat16* base_;
+  const Stored* base_;
   Bfloat16* scratch_;
 };
 
@@ -161,11 +166,12 @@ inline void transpose_tile(const float* tile, float* out, int64_t count, int64_t
 }
 
 // out[head] = weights[head] @ values for `count` heads; dimensions in groups of two tiles.
-inline void accumulate_tiles(
+template <class Stored>
+void accumulate_tiles(
     const Split& split, const Tiling& tiling, const TileScratch& scratch, float* out, int64_t count,
     int64_t width) {
   constexpr int64_t kDims = 2 * kTileDims;
-  ValueReader reader(split, scratch.values);
+  ValueReader<Stored> reader(split, scratch.values);
   for (int64_t d = 0; d < width; d += kDims) {
     zero_tile<0>();
     zero_tile<1>();
@@ -187,7 +193,8 @@ inline void accumulate_tiles(
   }
 }
 
-inline void attention_amx(const Split& split, const Split&, PartialResult result, float* place) {
+template <class Stored>
+void attention_amx(const Split& split, const Split&, PartialResult result, float* place) {
   const DecodeAttentionArgs& args = split.row.args;
   const TileScratch scratch(args, place);
   const Tiling tiling(split);
@@ -195,12 +202,12 @@ inline void attention_amx(const Split& split, const Split&, PartialResult result
   for (int64_t head = 0; head < args.group_size; head += kTileHeads) {
     const int64_t count = std::min<int64_t>(kTileHeads, args.group_size - head);
     pack_queries(split.row, head, count, scratch);
-    score_tiles(split, tiling, scratch);
+    score_tiles<Stored>(split, tiling, scratch);
     Floats sum, top;
     softmax_tiles(args, tiling, scratch, &sum, &top);
     for (int64_t lane = 0; lane < count; ++lane)
       result.sum[head + lane] = sum[lane], result.max[head + lane] = top[lane];
-    accumulate_tiles(split, tiling, scratch, result.out + head * result.width, count, result.width);
+    accumulate_tiles<Stored>(split, tiling, scratch, result.out + head * result.width, count, result.width);
   }
 }
 

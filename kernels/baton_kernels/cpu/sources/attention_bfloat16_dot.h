@@ -1,4 +1,4 @@
-// Attention over one split of a bfloat16 cache with AVX512-BF16: products are of pairs of numbers, which are
+// Attention over one split of a cache of at most 16 bits with AVX512-BF16: products are of pairs of bfloat16, which are
 // paired once for up to kPairHeads query heads. Weights are rounded to bfloat16, sums are float32.
 #pragma once
 
@@ -145,7 +145,8 @@ inline void round_weights(float* weights, int64_t n, Pair* to) {
 }
 
 // Attention over one split. The values are prefetched while keys are read, then the keys of the next split.
-inline void attention_bfloat16_dot(const Split& split, const Split& next, PartialResult result, float* place) {
+template <class Stored>
+void attention_bfloat16_dot(const Split& split, const Split& next, PartialResult result, float* place) {
   const DecodeAttentionArgs& args = split.row.args;
   const int64_t num_heads = args.group_size, n = split.end - split.begin;
   const PairScratch scratch(args, place);
@@ -155,28 +156,28 @@ inline void attention_bfloat16_dot(const Split& split, const Split& next, Partia
       body(kPairFunctions[std::min<int64_t>(kPairHeads, num_heads - head) - 1], head);
   };
   for (int64_t head = 0; head < num_heads; ++head) split.row.copy_query(head, scratch.q + head * width);
-  TileReader<Bfloat16, Bfloat16> keys(split, args.layer.k, scratch.tile, kPairTokens, width);
+  TileReader<Stored, Bfloat16> keys(split, args.layer.k, scratch.tile, kPairTokens, width);
   for (int64_t key = 0; key < n; key += kPairTokens) {
     transpose_keys(keys.read(split.begin + key, std::min<int64_t>(kPairTokens, n - key)), width, scratch.keys);
-    const Prefetch prefetch = prefetch_tile<Bfloat16>(split, args.layer.v, key, kPairTokens, width / 2);
+    const Prefetch prefetch = prefetch_tile<Stored>(split, args.layer.v, key, kPairTokens, width / 2);
     for_heads([&](const PairFunctions& functions, int64_t head) {
       functions.score(scratch.keys, scratch.q + head * width, width, head ? Prefetch() : prefetch,
                       scratch.scores + head * kSplitTokens + key);
     });
   }
-  const float factor = args.soft_cap > 0 ? args.scale : args.scale * kLog2E;
+  const float factor = args.soft_cap > 0 ? score_scale(args) : score_scale(args) * kLog2E;
   for (int64_t head = 0; head < num_heads; ++head) {
     float* scores = scratch.scores + head * kSplitTokens;
     std::tie(result.sum[head], result.max[head]) = softmax(scores, n, factor, args.soft_cap);
     round_weights(scores, n, scratch.weights + head * (kSplitTokens / 2));
   }
   std::fill_n(result.out, num_heads * result.width, 0.0f);
-  TileReader<Bfloat16, Bfloat16> values(split, args.layer.v, scratch.tile, kPairTokens, width);
+  TileReader<Stored, Bfloat16> values(split, args.layer.v, scratch.tile, kPairTokens, width);
   for (int64_t token = 0; token < n; token += kPairTokens) {
     const auto tile = values.read(split.begin + token, std::min<int64_t>(kPairTokens, n - token));
     constexpr int64_t kTurns = kPairTokens / 2;
     const Prefetch prefetch =
-        prefetch_tile<Bfloat16>(next, args.layer.k, token, kPairTokens, width / kPairDims * kTurns);
+        prefetch_tile<Stored>(next, args.layer.k, token, kPairTokens, width / kPairDims * kTurns);
     for_heads([&](const PairFunctions& functions, int64_t head) {
       for (int64_t d = 0; d < width; d += kPairDims)
         functions.accumulate_values({tile.rows + d, tile.stride},

@@ -104,7 +104,7 @@ void attention_vectors(const Split& split, const Split& next, PartialResult resu
       store(scratch.scores + head * kSplitTokens + key,
             score_keys(tile, scratch.q + head * width, width, prefetch.after(head * turns)));
   }
-  const float factor = args.soft_cap > 0 ? args.scale : args.scale * kLog2E;
+  const float factor = args.soft_cap > 0 ? score_scale(args) : score_scale(args) * kLog2E;
   for (int64_t head = 0; head < num_heads; ++head)
     std::tie(result.sum[head], result.max[head]) =
         softmax(scratch.scores + head * kSplitTokens, n, factor, args.soft_cap);

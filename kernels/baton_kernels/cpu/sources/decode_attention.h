@@ -65,15 +65,21 @@ struct PartialResult {
   float* max;   // [group_size]
   float* sum;   // [group_size]
   float* out;   // [group_size, width]
-  int64_t width;   // head_dim in whole vectors of the cache's numbers
+  int64_t width;   // head_dim in whole vectors of the numbers that are multiplied
 
   static int64_t width_of(const DecodeAttentionArgs& args) {
-    return round_up(args.layer.head_dim, 64 / args.layer.element_bytes);
+    return round_up(args.layer.head_dim, args.layer.dtype == kFloat32 ? 16 : 32);
   }
   static int64_t size_of(const DecodeAttentionArgs& args) { return args.group_size * (width_of(args) + 2); }
   PartialResult(const DecodeAttentionArgs& args, float* place)
       : max(place), sum(max + args.group_size), out(sum + args.group_size), width(width_of(args)) {}
 };
+
+// The factor of scores, for which K is as the cache has it.
+template <class Args>
+float score_scale(const Args& args) {
+  return args.scale * args.layer.k_scale;
+}
 
 // Store a row in its dtype; zeros for a null row.
 template <class Element>
@@ -82,7 +88,7 @@ void put_row(const float* row, int64_t n, Element* to) {
   else std::fill_n(to, n, Element{});
 }
 
-// Merge the splits of a row by their maxima and divide by the sum. Overwrites the first split. Without splits the
+// Merge the splits of a row by their maxima, divide by the sum and multiply by the scale of V. Overwrites the first split. Without splits the
 // result is 0.
 inline void merge(const Row& row, float* partials, int64_t num_splits) {
   const DecodeAttentionArgs& args = row.args;
@@ -102,7 +108,7 @@ inline void merge(const Row& row, float* partials, int64_t num_splits) {
         store(out + d, before + weight * load(split.out + head * joined.width + d));
       }
     }
-    for (int64_t d = 0; d < joined.width && num_splits; d += kLanes) store(out + d, load(out + d) / sum);
+    for (int64_t d = 0; d < joined.width && num_splits; d += kLanes) store(out + d, load(out + d) / sum * args.layer.v_scale);
     const int64_t at =
         (args.tokens[row.decode] * num_heads + row.kv_head * args.group_size + head) * row.dim();
     const float* result = num_splits ? out : nullptr;

@@ -32,18 +32,46 @@ struct DecodeKernel {
   int64_t scratch_size = 0;
 };
 
-DecodeKernel choose_kernel(const DecodeAttentionArgs& args) {
-  if (args.layer.is_v_transposed) {
-#if BATON_TILES
-    if (args.layer.element_bytes == 2) return {attention_amx, TileScratch::size_of(args)};
-#endif
-    return {};
+// A type as a value.
+template <class Number>
+struct Type {
+  using Of = Number;
+};
+
+// Call `body` with the type of the numbers of the cache.
+template <class Body>
+auto with_stored(const KvLayer& layer, const Body& body) {
+  switch (layer.dtype) {
+    case kFloat32: return body(Type<float>());
+    case kBfloat16: return body(Type<Bfloat16>());
+    case kFloat8E4m3fn: return body(Type<E4m3>());
+    default: return body(Type<E5m2>());
   }
-  if (args.layer.element_bytes == 4) return {attention_vectors<float>, RowScratch::size_of(args)};
-#if BATON_BFLOAT16_DOT
-  if (args.is_q_bfloat16) return {attention_bfloat16_dot, PairScratch::size_of(args)};
+}
+
+// Call `body` with the types of new K and V and of the numbers of the cache: the same unless that has 8 bits.
+template <class Body>
+void with_written(const KvWriteArgs& write, const Body& body) {
+  with_stored(write.layer, [&](auto stored) {
+    if constexpr (!kIsFloat8<typename decltype(stored)::Of>) body(stored, stored);
+    else if (write.is_bfloat16) body(Type<Bfloat16>(), stored);
+    else body(Type<float>(), stored);
+  });
+}
+
+template <class Stored>
+DecodeKernel choose_kernel(const DecodeAttentionArgs& args) {
+  if constexpr (!std::is_same_v<Stored, float>) {
+#if BATON_TILES
+    if (args.layer.is_v_transposed) return {attention_amx<Stored>, TileScratch::size_of(args)};
 #endif
-  return {attention_vectors<Bfloat16>, RowScratch::size_of(args)};
+#if BATON_BFLOAT16_DOT
+    if (args.is_q_bfloat16 && !args.layer.is_v_transposed)
+      return {attention_bfloat16_dot<Stored>, PairScratch::size_of(args)};
+#endif
+  }
+  if (args.layer.is_v_transposed) return {};
+  return {attention_vectors<Stored>, RowScratch::size_of(args)};
 }
 
 // The splits of all rows, one after another.
@@ -101,7 +129,8 @@ void decode_attention(const DecodeAttentionArgs& args, const DecodeKernel& kerne
 
 void varlen_attention(const VarlenAttentionArgs& args) {
   const std::vector<QueryTile> tiles = query_tiles(args);
-  const TileKernel kernel = tile_kernel(args);
+  const TileKernel kernel = with_stored(
+      args.layer, [&](auto stored) { return tile_kernel<typename decltype(stored)::Of>(args); });
   const int64_t size = cache_line(kernel.size);
   float* memory = reserve(args.num_threads * size);
   parallel_for(args.num_threads, tiles.size(), 1, [&](int64_t tile, int64_t thread) noexcept {
@@ -149,7 +178,8 @@ int baton_run_all(const KernelCall* calls, int64_t num_calls) {
 }
 
 int baton_decode_attention(const DecodeAttentionArgs* args) {
-  const DecodeKernel kernel = choose_kernel(*args);
+  const DecodeKernel kernel = with_stored(
+      args->layer, [&](auto stored) { return choose_kernel<typename decltype(stored)::Of>(*args); });
   if (!kernel.attention) return kUnsupportedLayout;
   return run([&] { decode_attention(*args, kernel); });
 }
@@ -160,20 +190,24 @@ int baton_varlen_attention(const VarlenAttentionArgs* args) {
 }
 
 int baton_kv_write(const KvWriteArgs* args) {
-  if (args->layer.element_bytes == 2) write_rows<uint16_t>(*args);
-  else write_rows<uint32_t>(*args);
+  with_written(*args, [&](auto element, auto stored) {
+    write_rows<typename decltype(element)::Of, typename decltype(stored)::Of>(*args);
+  });
   return kOk;
 }
 
 int baton_rotate(const RotateArgs* args) {
-  if (args->write.layer.element_bytes == 2) rotate_rows<Bfloat16>(*args);
-  else rotate_rows<float>(*args);
+  with_written(args->write, [&](auto element, auto stored) {
+    rotate_rows<typename decltype(element)::Of, typename decltype(stored)::Of>(*args);
+  });
   return kOk;
 }
 
 int baton_kv_read(const KvReadArgs* args) {
-  if (args->layer.element_bytes == 2) read_rows<uint16_t>(*args);
-  else read_rows<uint32_t>(*args);
+  with_stored(args->layer, [&](auto stored) {
+    using Stored = typename decltype(stored)::Of;
+    read_rows<Stored, std::conditional_t<kIsFloat8<Stored>, Bfloat16, Stored>>(*args);
+  });
   return kOk;
 }
 

@@ -33,7 +33,7 @@ void rotate_head(const Element* x, int64_t dim, Angles<Element> by, Element* out
   copy_row(x + 2 * half, out + 2 * half, dim - 2 * half);
 }
 
-template <class Element>
+template <class Element, class Stored>
 void rotate_token(const RotateArgs& args, int64_t token) {
   const KvLayer& layer = args.write.layer;
   const int64_t dim = layer.head_dim, at = token * args.angle_stride;
@@ -46,13 +46,13 @@ void rotate_token(const RotateArgs& args, int64_t token) {
   };
   rotate(args.q, args.q_stride, args.num_q_heads, args.q_out);
   rotate(args.k, args.k_stride, layer.num_kv_heads, args.k_out);
-  write_token<Element>(args.write, token);
+  write_token<Element, Stored>(args.write, token);
 }
 
-template <class Element>
+template <class Element, class Stored>
 void rotate_rows(const RotateArgs& args) {
   parallel_for(args.write.num_threads, args.write.num_tokens, kTokensPerThread,
-           [&](int64_t token, int64_t) noexcept { rotate_token<Element>(args, token); });
+           [&](int64_t token, int64_t) noexcept { rotate_token<Element, Stored>(args, token); });
 }
 
 }  // namespace baton

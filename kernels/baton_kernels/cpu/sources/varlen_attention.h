@@ -60,12 +60,13 @@ struct TileMemory {
   float* out;         // [num_rows, width], not divided yet
   float* max;         // [num_rows]
   float* sums;        // [num_rows, kLanes], of the weights: their sum in parts
+  Element* widened;   // [dim], a row of a cache of 8 bits
 
   static int64_t size_of(const VarlenAttentionArgs& args) {
     const int64_t dim = args.layer.head_dim, width = round_up(dim, kPanelWidth);
     const int64_t inner = round_up(dim, kDepth) / kDepth, rows = tokens_per_tile(args) * args.group_size;
     return kVarlenSplit * (inner + width / kDepth) + kWorkRows * (kVarlenSplit + kVarlenSplit / kDepth) +
-           rows * (inner + width + 1 + kLanes);
+           rows * (inner + width + 1 + kLanes) + dim;
   }
   TileMemory(const VarlenAttentionArgs& args, const QueryTile& tile, float* place)
       : dim(args.layer.head_dim), width(round_up(dim, kPanelWidth)), inner(round_up(dim, kDepth) / kDepth),
@@ -74,7 +75,7 @@ struct TileMemory {
         scores(reinterpret_cast<float*>(q + num_rows * inner)),
         weights(reinterpret_cast<Number*>(scores + kWorkRows * kVarlenSplit)),
         out(reinterpret_cast<float*>(weights + kWorkRows * kVarlenSplit / kDepth)), max(out + num_rows * width),
-        sums(max + num_rows) {
+        sums(max + num_rows), widened(reinterpret_cast<Element*>(sums + num_rows * kLanes)) {
     std::fill(place, scores, 0.0f);
     std::fill(out, max, 0.0f);
     std::fill_n(max, num_rows, -INFINITY);
@@ -106,6 +107,17 @@ inline void scatter(const Bfloat16* from, int64_t n, Pair* to) {
   if (n % 2) to[n / 2 * kPanelWidth] = {from[n - 1], 0};
 }
 
+// A row of the cache as numbers: where it lies, or widened.
+inline const float* numbers_of(const float* row, int64_t, void*) { return row; }
+
+inline const Bfloat16* numbers_of(const Bfloat16* row, int64_t, void*) { return row; }
+
+template <class Format, class Element>
+const Element* numbers_of(const Format* row, int64_t n, Element* widened) {
+  copy_row(row, widened, n);
+  return widened;
+}
+
 // Read the tokens of [begin, end) that lie in the split that begins with token `start`; the rest of it is zeros.
 template <class Stored, class Number>
 __attribute__((noinline)) void read_split(const VarlenAttentionArgs& args, const QueryTile& tile, int64_t start,
@@ -118,9 +130,9 @@ __attribute__((noinline)) void read_split(const VarlenAttentionArgs& args, const
   for (int64_t position = first; position < last; ++position) {
     const int64_t i = position - start, block = args.tables[tile.seq * args.table_stride + position / size];
     const int64_t row = block * layer.block_stride + (tile.kv_head * size + position % size) * dim;
-    scatter(static_cast<const Stored*>(layer.k) + row, dim,
+    scatter(numbers_of(static_cast<const Stored*>(layer.k) + row, dim, memory.widened), dim,
             memory.keys + i / kPanelWidth * kPanelWidth * memory.inner + i % kPanelWidth);
-    interleave(static_cast<const Stored*>(layer.v) + row, dim, i % kDepth,
+    interleave(numbers_of(static_cast<const Stored*>(layer.v) + row, dim, memory.widened), dim, i % kDepth,
                memory.values + i / kDepth * memory.width);
   }
 }
@@ -195,7 +207,8 @@ __attribute__((always_inline)) inline void softmax_row(const float* scores, int6
 template <bool kIsCapped, class Number>
 void softmax_rows(const VarlenAttentionArgs& args, const QueryTile& tile, int64_t start, int64_t from, int64_t num_rows,
                  const TileMemory<Number>& memory) {
-  const SoftmaxScale by{kIsCapped ? args.scale : args.scale * kLog2E, args.soft_cap};
+  const float factor = args.scale * args.layer.k_scale;
+  const SoftmaxScale by{kIsCapped ? factor : factor * kLog2E, args.soft_cap};
   for (int64_t row = 0; row < num_rows; ++row) {
     const int64_t behind = tile.position + (from + row) / args.group_size + 1 - start;
     const int64_t first = args.window ? behind - args.window : 0;
@@ -246,7 +259,7 @@ void tile_attention(const VarlenAttentionArgs& args, const QueryTile& tile, floa
   for (int64_t row = 0; row < memory.num_rows; ++row) {
     float* out = memory.out + row * memory.width;
     const float sum = sum_lanes(load(memory.sums + row * kLanes));
-    for (int64_t d = 0; d < dim; ++d) out[d] = sum == 0 ? 0.0f : out[d] / sum;
+    for (int64_t d = 0; d < dim; ++d) out[d] = sum == 0 ? 0.0f : out[d] / sum * args.layer.v_scale;
     const int64_t at = ((tile.token + row / group) * num_heads + tile.kv_head * group + row % group) * dim;
     store_row(out, dim, args.is_q_bfloat16, args.out, at);
   }
@@ -258,12 +271,13 @@ struct TileKernel {
   int64_t size;   // floats of scratch memory per thread
 };
 
-inline TileKernel tile_kernel(const VarlenAttentionArgs& args) {
-  if (args.layer.element_bytes == 4) return {tile_attention<float, float>, TileMemory<float>::size_of(args)};
+template <class Stored>
+TileKernel tile_kernel(const VarlenAttentionArgs& args) {
 #if BATON_BFLOAT16_DOT
-  if (args.is_q_bfloat16) return {tile_attention<Bfloat16, Pair>, TileMemory<Pair>::size_of(args)};
+  if constexpr (!std::is_same_v<Stored, float>)
+    if (args.is_q_bfloat16) return {tile_attention<Stored, Pair>, TileMemory<Pair>::size_of(args)};
 #endif
-  return {tile_attention<Bfloat16, float>, TileMemory<float>::size_of(args)};
+  return {tile_attention<Stored, float>, TileMemory<float>::size_of(args)};
 }
 
 }  // namespace baton
