@@ -32,16 +32,23 @@ _TORCH: Final = LayerKernels()
 class Linear:
     """`x @ weight.T + bias` with weight `[out_features, in_features]`, of numbers or of codes.
 
+    `dtype` is that of its rows, where the weight is of codes.
+
     Keeps either `weight` or its packed copy: a caller that lets go of `weight` frees the one not kept.
     """
 
     def __init__(
-        self, weight: Tensor | QuantizedWeight, bias: Tensor | None = None, kernels: LayerKernels = _TORCH
+        self,
+        weight: Tensor | QuantizedWeight,
+        bias: Tensor | None = None,
+        kernels: LayerKernels = _TORCH,
+        *,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self._kernels = kernels
         product: Product | None
         if isinstance(weight, QuantizedWeight):
-            product = kernels.quantized_product(weight, bias) or _torch_product(weight, bias)
+            product = kernels.quantized_product(weight, bias, dtype) or _torch_product(weight, bias)
         else:
             product = kernels.product(weight, bias) or onednn_product(weight, bias)
         plain = partial(functional.linear, weight=weight, bias=bias)  # type: ignore[arg-type]  # has a product
@@ -108,7 +115,7 @@ def make_linear(
         weight = _quantized_online(weights, layer, weight)
     if isinstance(weight, Tensor) and bias is not None:
         bias = bias.to(weight.dtype)
-    made = Linear(weight, bias, kernels)
+    made = Linear(weight, bias, kernels, dtype=weights.dtype)
     if made.packed_bytes:
         weights.loaded_bytes += made.packed_bytes - num_bytes
     return made
@@ -140,7 +147,7 @@ def load_head(
     if not is_tied:
         weight = weights.load(f"{layer}.weight", embedding.shape, weights.linear_dtype)
         return make_linear(weights, layer, weight, None, kernels)
-    head = Linear(_quantized_online(weights, layer, embedding), kernels=kernels)
+    head = Linear(_quantized_online(weights, layer, embedding), kernels=kernels, dtype=weights.dtype)
     weights.loaded_bytes += head.packed_bytes
     return head
 

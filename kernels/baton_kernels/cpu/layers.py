@@ -7,10 +7,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from baton_kernels.cpu.attention import DTYPES
 from baton_kernels.cpu.int8 import PackedInt8Product, can_multiply_codes, is_int8
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.packed import packed_product
+from baton_kernels.cpu.quantized import QuantizedProduct
 from baton_kernels.cpu.structs import ElementwiseArgs, NormArgs
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
 from baton_kernels.interface.quantized import QuantizedWeight
@@ -38,10 +40,12 @@ class CpuLayers(LayerKernels):
     def product(self, weight: Tensor, bias: Tensor | None) -> Product | None:
         return packed_product(self._library, weight, bias)
 
-    def quantized_product(self, weight: QuantizedWeight, bias: Tensor | None) -> Product | None:
-        if not (is_int8(weight) and can_multiply_codes(self._library.variant)):
-            return None
-        return PackedInt8Product(self._library, weight, bias)
+    def quantized_product(
+        self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype
+    ) -> Product | None:
+        if is_int8(weight) and can_multiply_codes(self._library.variant):
+            return PackedInt8Product(self._library, weight, bias)
+        return QuantizedProduct(self._library, weight, bias, dtype) if dtype in DTYPES else None
 
     def normalise(
         self,

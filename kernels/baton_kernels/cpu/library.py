@@ -55,6 +55,12 @@ class CpuLibrary:
         self._library.baton_packed_layout(dtype == torch.bfloat16, layout)
         return PackedLayout(*layout)
 
+    def quantized_layout(self, dtype: torch.dtype) -> PackedLayout:
+        """Return the layout of the codes of quantized weights for rows of `dtype`."""
+        layout = (c_int64 * 3)()
+        self._library.baton_quantized_layout(dtype == torch.bfloat16, layout)
+        return PackedLayout(*layout)
+
     def run(self, args: ctypes.Structure) -> None:
         """Run the kernel that takes this struct; mutates the arrays that the struct calls results.
 

@@ -49,6 +49,15 @@ class Status(IntEnum):
     ROW_OUT_OF_RANGE = 3
 
 
+class CodeLayout(IntEnum):
+    """How the codes of a quantized weight lie in memory."""
+
+    NIBBLES = 0
+    """Two in a byte: the first half of a block of codes in the lower bits, the second in the upper."""
+    FLOAT8 = 1
+    INTEGERS = 2
+
+
 @c_struct
 class KvLayer(ctypes.Structure):
     """One layer's part of the KV pool."""
@@ -333,6 +342,49 @@ class Int8LinearArgs(ctypes.Structure):
 
 
 @c_struct
+class QuantizedLinearArgs(ctypes.Structure):
+    """A linear layer of quantized weights; panels are those of `PackedLinearArgs`."""
+
+    x: Source
+    """`[num_rows, in_features]`; float32 where bfloat16 is not multiplied in pairs."""
+    codes: Source
+    """`[num_panels, in_features / depth, panel_width, depth]`, of 4 or 8 bits."""
+    table: SourceFloat
+    """The values of the 16 codes of 4 bits, or null."""
+    scales: Source
+    """`[num_panels, num_groups, panel_width]`."""
+    zeros: SourceFloat
+    """Shaped like `scales`, or null."""
+    output_scales: SourceFloat
+    """`[num_panels, panel_width]` or null."""
+    bias: SourceFloat
+    """`[num_panels, panel_width]` or null."""
+    x_scales: SourceFloat
+    """`[num_rows, num_x_groups]` or null: factors of the rows of `x`."""
+    out: Target
+    """Result `[num_rows, out_features]`, or half of it if gated."""
+    x_stride: Int64
+    """Elements between the rows of `x`."""
+    num_rows: Int64
+    in_features: Int64
+    out_features: Int64
+    chunk: Int64
+    """Inputs whose products are summed before they are scaled; divides both sizes of groups."""
+    group_size: Int64
+    x_group_size: Int64
+    num_x_groups: Int64
+    num_threads: Int64
+    element: Int32
+    """A `CodeLayout`."""
+    has_bfloat16_scales: Flag
+    """Dtype of the scales; float32 otherwise."""
+    is_bfloat16: Flag
+    """Dtype of the result; float32 otherwise."""
+    function: Int32
+    """As in `PackedLinearArgs`."""
+
+
+@c_struct
 class SampleArgs(ctypes.Structure):
     """Sampling of one token from each row of logits; arrays but `logits` are `[num_rows]`."""
 
@@ -377,6 +429,7 @@ KERNELS: Final[dict[type[ctypes.Structure], str]] = {
     PackedLinearArgs: "baton_packed_linear",
     QuantizeArgs: "baton_quantize",
     Int8LinearArgs: "baton_int8_linear",
+    QuantizedLinearArgs: "baton_quantized_linear",
     SampleArgs: "baton_sample",
 }
 """The kernel that takes each struct, by its exported name."""
@@ -391,5 +444,7 @@ def c_header() -> str:
         "kPanelWidth": PANEL_WIDTH,
         "kLargestCode": LARGEST_CODE,
         "kMassBits": MASS_BITS,
+        "kNibbles": CodeLayout.NIBBLES,
+        "kFloat8": CodeLayout.FLOAT8,
     }
     return header(STRUCTS, enums, constants, KERNELS)

@@ -315,8 +315,10 @@ class LayerKernels:
         """Return a linear layer that these kernels compute their way; None leaves it to the engine."""
         return None
 
-    def quantized_product(self, weight: QuantizedWeight, bias: Tensor | None) -> Product | None:
-        """Return a linear layer of a quantized weight; None leaves it to the engine."""
+    def quantized_product(
+        self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype
+    ) -> Product | None:
+        """Return a linear layer of a quantized weight for rows of `dtype`; None leaves it to the engine."""
         return None
 
 

@@ -95,31 +95,50 @@ def _spread(per_group: Tensor, weight: QuantizedWeight) -> Tensor:
     return per_group.repeat_interleave(weight.group_size, dim=1)[:, : weight.in_features]
 
 
+def unpacked_codes(weight: QuantizedWeight) -> Tensor:
+    """Return the codes of a weight `[out_features, in_features]`, one in each byte."""
+    if weight.element.bits == 8:
+        return weight.codes
+    return torch.stack((weight.codes & 15, weight.codes >> 4), dim=-1).flatten(-2)
+
+
 def round_inputs(x: Tensor, rounding: InputRounding | None) -> Tensor:
     """Return `x` `[num_rows, in_features]` as the rounded inputs, in float32."""
-    wide = x.to(torch.float32)
     if rounding is None:
-        return wide
+        return x.to(torch.float32)
+    values, scales = round_inputs_in_parts(x, rounding)
+    if rounding.group_size is None:
+        return values * scales
+    return values * scales.repeat_interleave(rounding.group_size, dim=1)[:, : x.shape[1]]
+
+
+def round_inputs_in_parts(x: Tensor, rounding: InputRounding) -> tuple[Tensor, Tensor]:
+    """Return the rounded inputs as numbers that bfloat16 holds exactly, and the factors of their groups.
+
+    Both are float32: `[num_rows, in_features]` and `[num_rows, num_groups]`.
+    """
+    wide = x.to(torch.float32)
     if rounding.group_size is None:
         return _round_groups(wide, rounding)
     num_missing = -wide.shape[1] % rounding.group_size
     groups = functional.pad(wide, (0, num_missing)).view(len(x), -1, rounding.group_size)
-    return _round_groups(groups, rounding).flatten(1)[:, : x.shape[1]]
+    values, scales = _round_groups(groups, rounding)
+    return values.flatten(1)[:, : x.shape[1]], scales.squeeze(-1)
 
 
-def _round_groups(x: Tensor, rounding: InputRounding) -> Tensor:
-    """Round inputs, whose last axis has one scale."""
+def _round_groups(x: Tensor, rounding: InputRounding) -> tuple[Tensor, Tensor]:
+    """Return the numbers and the scales of inputs, whose last axis has one scale."""
     if rounding.element == InputElement.INT8:
         return _round_to_int8(x, rounding)
     mini_float = MINI_FLOATS[rounding.element]
     scales = _scales(x, rounding, mini_float)
-    return mini_float.round(torch.where(scales == 0, 0.0, x / scales)) * scales
+    return mini_float.round(torch.where(scales == 0, 0.0, x / scales)), scales
 
 
 def _scales(x: Tensor, rounding: InputRounding, mini_float: MiniFloat) -> Tensor:
-    if rounding.scale is not None:
-        return torch.tensor(rounding.scale, device=x.device)
     largest = x.abs().amax(dim=-1, keepdim=True)
+    if rounding.scale is not None:
+        return torch.full_like(largest, rounding.scale)
     if rounding.scale_kind == ScaleKind.FLOAT32:
         return largest / mini_float.largest
     if rounding.scale_kind == ScaleKind.E4M3:
@@ -139,18 +158,20 @@ def power_of_two_scales(largest: Tensor, mini_float: MiniFloat) -> Tensor:
     return torch.ldexp(torch.ones_like(largest), exponents.clamp(min=-127, max=127))
 
 
-def _round_to_int8(x: Tensor, rounding: InputRounding) -> Tensor:
+def _round_to_int8(x: Tensor, rounding: InputRounding) -> tuple[Tensor, Tensor]:
+    largest = x.abs().amax(dim=-1, keepdim=True)
     if rounding.scale is not None:
-        codes = (x / rounding.scale).round_().add_(rounding.zero_point).clamp_(-128, 127)
-        return (codes - rounding.zero_point) * rounding.scale
+        zero_point = rounding.zero_point
+        codes = (x / rounding.scale).round_().add_(zero_point).clamp_(-128, 127)
+        return codes - zero_point, torch.full_like(largest, rounding.scale)
     if rounding.is_symmetric:
-        scales = x.abs().amax(dim=-1, keepdim=True) / _INT8_MAX
-        return torch.where(scales == 0, 0.0, (x / scales).round_()) * scales
+        scales = largest / _INT8_MAX
+        return torch.where(scales == 0, 0.0, (x / scales).round_()), scales
     low, high = x.amin(dim=-1, keepdim=True).clamp(max=0), x.amax(dim=-1, keepdim=True).clamp(min=0)
     scales = (high - low) / 255
     zeros = torch.where(scales == 0, 0.0, (-128 - low / scales).round_())
     codes = torch.where(scales == 0, 0.0, (x / scales).round_()).add_(zeros).clamp_(-128, 127)
-    return (codes - zeros) * scales
+    return codes - zeros, scales
 
 
 class TorchQuantizedProduct:

@@ -312,7 +312,7 @@ def test_serve_refuses_such_flags_by_name_too() -> None:
     for flag, said in (
         ("--tensor-parallel-size=2", "--tensor-parallel-size is 2; allowed: 1 (one device"),
         ("--enable-lora", "--enable-lora is True; allowed: False (adapters"),
-        ("--quantization=awq", "--quantization is 'awq'; allowed: int8"),
+        ("--quantization=humming", "--quantization is 'humming'; allowed: int8"),
     ):
         for command in ("serve", "mixed-worker"):
             with pytest.raises(InvalidConfigError) as raised:

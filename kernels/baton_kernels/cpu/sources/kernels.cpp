@@ -17,6 +17,7 @@
 #include "int8_linear.h"
 #include "sampling.h"
 #include "packed_linear.h"
+#include "quantized_linear.h"
 #include "thread_pool.h"
 #include "rotary_embedding.h"
 #include "norms_activations.h"
@@ -236,6 +237,12 @@ void baton_packed_layout(int32_t is_bfloat16, int64_t* layout) {
 #endif
 }
 
+// As baton_packed_layout, for the codes of quantized weights.
+void baton_quantized_layout(int32_t is_bfloat16, int64_t* layout) {
+  layout[0] = kPackedPanelWidth;
+  layout[1] = layout[2] = is_bfloat16 ? Packing<PackedBfloat16>::kDepth : 1;
+}
+
 int baton_packed_linear(const PackedLinearArgs* args) {
 #if BATON_TILES
   if (args->is_bfloat16) {
@@ -250,6 +257,16 @@ int baton_packed_linear(const PackedLinearArgs* args) {
 int baton_quantize(const QuantizeArgs* args) {
   quantize_rows(*args);
   return kOk;
+}
+
+int baton_quantized_linear(const QuantizedLinearArgs* args) {
+  return run([&] {
+    float* input_sums = reserve(args->zeros ? args->num_rows * num_chunks(*args) : 0);
+#if BATON_BFLOAT16_DOT
+    if (args->is_bfloat16) return quantized_linear<Pair>(*args, input_sums);
+#endif
+    quantized_linear<float>(*args, input_sums);
+  });
 }
 
 int baton_int8_linear(const Int8LinearArgs* args) {

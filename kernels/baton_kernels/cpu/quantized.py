@@ -1,0 +1,147 @@
+"""Linear layers of quantized weights on a CPU by the C++ kernels: any element, groups and rounding of inputs.
+
+Codes lie in the panels of `PackedProduct`, and are decoded a chunk of inputs at a time. Each row's numbers are
+its own: they depend neither on other rows nor on how many these are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.memory import RESULTS, WEIGHTS
+from baton_kernels.cpu.structs import CodeLayout, QuantizedLinearArgs
+from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
+from baton_kernels.interface.quantized import TABLES, Element, QuantizedWeight
+from baton_kernels.reference.quantized_product import round_inputs_in_parts, unpacked_codes
+
+_CHUNK: Final = 128
+"""Most inputs of a chunk: `kChunkInputs` of the C++ sources."""
+_NIBBLE_BLOCK: Final = 64
+"""Most codes of 4 bits that lie together: as `kNibbleBlock`."""
+_LAYOUTS: Final = {Element.E4M3: CodeLayout.FLOAT8, Element.INT8: CodeLayout.INTEGERS}
+_EXACT_IN_BFLOAT16: Final = (torch.bfloat16, torch.float8_e8m0fnu, torch.float8_e4m3fn)
+
+
+class QuantizedProduct:
+    """`x @ weight.T + bias` of a quantized weight, for rows of one dtype, float32 or bfloat16."""
+
+    def __init__(
+        self, library: CpuLibrary, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype
+    ) -> None:
+        self._library = library
+        self._dtype = dtype
+        self._rounding, self._order = weight.input_rounding, weight.input_order
+        self._out_features, self._in_features = weight.out_features, weight.in_features
+        layout = library.quantized_layout(dtype)
+        self._panel_width, self._depth = layout.panel_width, layout.depth
+        self._group_size = min(weight.group_size, weight.in_features)
+        x_group = (self._rounding and self._rounding.group_size) or weight.in_features
+        self._x_group_size = min(x_group, weight.in_features)
+        self._chunk = _chunk(self._group_size, self._x_group_size, weight.in_features)
+        self._layout = _LAYOUTS.get(weight.element, CodeLayout.NIBBLES)
+        self._codes = self._pack(weight)
+        self._table = torch.tensor(TABLES.get(weight.element, (0.0,) * 16))
+        self._has_bfloat16_scales = weight.scales.dtype in _EXACT_IN_BFLOAT16
+        scales_dtype = torch.bfloat16 if self._has_bfloat16_scales else torch.float32
+        self._scales = WEIGHTS.copy(self._by_panel(weight.scales.float()).to(scales_dtype))
+        self._zeros = None if weight.zeros is None else self._by_panel(weight.zeros.float())
+        self._output_scales = self._padded(weight.output_scales)
+        self._bias = self._padded(bias)
+
+    @property
+    def packed_bytes(self) -> int:
+        kept = (self._codes, self._scales, self._zeros, self._output_scales)
+        return sum(tensor.nbytes for tensor in kept if tensor is not None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._run(x, self._out_features, NOT_GATED)
+
+    def gates(self, function: Function) -> bool:
+        """Say whether it has `gated` of that function: the outputs are two halves of whole panels."""
+        return self._out_features % (2 * self._panel_width) == 0 and function in VECTORISED
+
+    def gated(self, function: Function, x: Tensor) -> Tensor:
+        """Return `function(gate) * up` `[num_rows, n]` of outputs that are gate and up, rounded once."""
+        return self._run(x, self._out_features // 2, function)
+
+    def _run(self, x: Tensor, width: int, function: int) -> Tensor:
+        out = RESULTS.empty((len(x), width), x.dtype)
+        if self._order is not None:
+            x = x[:, self._order]
+        x_scales = None
+        if self._rounding is not None:
+            x, x_scales = round_inputs_in_parts(x, self._rounding)
+        x = x.to(self._dtype if self._depth > 1 else torch.float32)
+        if num_missing := -self._in_features % self._depth:
+            x = functional.pad(x, (0, num_missing))
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        args = QuantizedLinearArgs(
+            x=x.data_ptr(),
+            codes=self._codes.data_ptr(),
+            table=self._table.data_ptr(),
+            scales=self._scales.data_ptr(),
+            zeros=_address(self._zeros),
+            output_scales=_address(self._output_scales),
+            bias=_address(self._bias),
+            x_scales=_address(x_scales),
+            out=out.data_ptr(),
+            x_stride=x.stride(0),
+            num_rows=len(x),
+            in_features=self._in_features,
+            out_features=self._out_features,
+            chunk=self._chunk,
+            group_size=self._group_size,
+            x_group_size=self._x_group_size,
+            num_x_groups=1 if x_scales is None else x_scales.shape[1],
+            num_threads=torch.get_num_threads(),
+            element=self._layout,
+            has_bfloat16_scales=self._has_bfloat16_scales,
+            is_bfloat16=self._dtype == torch.bfloat16,
+            function=function,
+        )
+        self._library.run(args)
+        return out
+
+    def _pack(self, weight: QuantizedWeight) -> Tensor:
+        """Return the codes as `[num_panels, in_features / depth, panel_width, depth]`, of 8 bits or 4."""
+        codes = unpacked_codes(weight)
+        missing = -self._out_features % self._panel_width, -self._in_features % self._depth
+        codes = functional.pad(codes, (0, missing[1], 0, missing[0]))
+        panels = codes.view(-1, self._panel_width, codes.shape[1] // self._depth, self._depth).transpose(1, 2)
+        if self._layout != CodeLayout.NIBBLES:
+            packed = WEIGHTS.empty(tuple(panels.shape), panels.dtype)
+            np.copyto(packed.numpy(), panels.numpy())
+            return packed
+        half = min(_NIBBLE_BLOCK, self._panel_width) // 2
+        blocks = panels.reshape(-1, 2, half)
+        return WEIGHTS.copy(blocks[:, 0] | blocks[:, 1] << 4)
+
+    def _by_panel(self, per_group: Tensor) -> Tensor:
+        """Return `[out_features, num_groups]` numbers as `[num_panels, num_groups, panel_width]`."""
+        padded = functional.pad(per_group, (0, 0, 0, -len(per_group) % self._panel_width))
+        return padded.view(-1, self._panel_width, padded.shape[1]).transpose(1, 2).contiguous()
+
+    def _padded(self, per_output: Tensor | None) -> Tensor | None:
+        if per_output is None:
+            return None
+        return functional.pad(per_output.float(), (0, -len(per_output) % self._panel_width))
+
+
+def _chunk(group_size: int, x_group_size: int, in_features: int) -> int:
+    """Return the inputs whose products are summed before they are scaled: within one group of both kinds."""
+    sizes = [size for size in (group_size, x_group_size) if size < in_features]
+    common = math.gcd(*sizes) if sizes else in_features
+    if common <= _CHUNK:
+        return common
+    return max(size for size in range(1, _CHUNK + 1) if common % size == 0) if sizes else _CHUNK
+
+
+def _address(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,177 @@
+// Linear layers of quantized weights. The codes of a panel are decoded, a chunk of inputs at a time, into the layout of
+// packed_linear.h, in the first cache; the products of a chunk are summed in float32 and then scaled. So codes are read
+// once for many rows, no value is rounded but the result, and a row's numbers depend on the row alone.
+#pragma once
+
+#include <algorithm>
+
+#include "float8.h"
+#include "norms_activations.h"
+#include "packed_linear.h"
+#include "structs.h"
+#include "thread_pool.h"
+
+namespace baton {
+
+constexpr int64_t kChunkInputs = 128;      // most inputs of a chunk: its decoded panel fits the first cache
+constexpr int64_t kQuantizedRows = 48;     // rows that share a pass over a panel, as their sums do
+constexpr int kNibbleBlock = kPackedPanelWidth < 64 ? kPackedPanelWidth : 64;   // codes of 4 bits that lie together
+
+// Decode 4-bit codes: the first half of a block of them lies in the lower bits of its bytes, the second in the upper.
+inline void decode_nibbles(const uint8_t* codes, int64_t n, const float* table, float* to) {
+  constexpr int kHalf = kNibbleBlock / 2;
+#if BATON_LANES == 16
+  const Floats values = load(table);
+  for (int64_t i = 0; i < n; i += kNibbleBlock, codes += kHalf)
+    for (int part = 0; part < kHalf; part += kLanes) {
+      Codes bytes;
+      std::memcpy(&bytes, codes + part, sizeof bytes);
+      const Ints indices = __builtin_convertvector(bytes, Ints);
+      store(to + i + part, __builtin_shuffle(values, indices));
+      store(to + i + kHalf + part, __builtin_shuffle(values, indices >> 4));
+    }
+#else
+  for (int64_t i = 0; i < n; i += kNibbleBlock, codes += kHalf)
+    for (int part = 0; part < kHalf; ++part) {
+      to[i + part] = table[codes[part] & 15];
+      to[i + kHalf + part] = table[codes[part] >> 4];
+    }
+#endif
+}
+
+#if BATON_BFLOAT16_DOT
+inline void decode_nibbles(const uint8_t* codes, int64_t n, const float* table, Bfloat16* to) {
+  using Codes32 = uint8_t __attribute__((vector_size(32)));
+  using Halves32 = uint16_t __attribute__((vector_size(64)));
+  Halves32 values;
+  for (int i = 0; i < 32; ++i) values[i] = to_bfloat16(table[i % 16]);
+  for (int64_t i = 0; i < n; i += 64, codes += 32, to += 64) {
+    Codes32 bytes;
+    std::memcpy(&bytes, codes, sizeof bytes);
+    const Halves32 indices = __builtin_convertvector(bytes, Halves32);
+    const Halves32 first = __builtin_shuffle(values, indices), second = __builtin_shuffle(values, indices >> 4);
+    std::memcpy(to, &first, sizeof first);
+    std::memcpy(to + 32, &second, sizeof second);
+  }
+}
+#endif
+
+template <class Element>
+void decode_bytes(const int8_t* codes, int64_t n, Element* to) {
+  alignas(64) float values[64];
+  for (int64_t i = 0; i < n; i += 64) {
+    const int64_t count = std::min<int64_t>(64, n - i);
+    for (int64_t j = 0; j < count; ++j) values[j] = float(codes[i + j]);
+    copy_row(values, to + i, count);
+  }
+}
+
+// Decode `n` codes from number `at` of the weight on.
+template <class Element>
+void decode(const QuantizedLinearArgs& args, int64_t at, int64_t n, Element* to) {
+  const auto* codes = static_cast<const uint8_t*>(args.codes);
+  if (args.element == kNibbles) decode_nibbles(codes + at / 2, n, args.table, to);
+  else if (args.element == kFloat8) copy_row(reinterpret_cast<const E4m3*>(codes) + at, to, n);
+  else decode_bytes(reinterpret_cast<const int8_t*>(codes) + at, n, to);
+}
+
+// A vector of numbers that are kept as bfloat16 or as float32.
+inline Floats load_either(const void* from, int64_t at, bool is_bfloat16) {
+  return is_bfloat16 ? load(static_cast<const Bfloat16*>(from) + at) : load(static_cast<const float*>(from) + at);
+}
+
+inline int64_t num_chunks(const QuantizedLinearArgs& args) { return (args.in_features + args.chunk - 1) / args.chunk; }
+
+// Sums of each chunk of each row, which zero points are multiplied with: [num_rows, num_chunks].
+template <class Element>
+void sum_inputs(const QuantizedLinearArgs& args, int64_t row, float* sums) {
+  const auto* x = static_cast<const Element*>(args.x) + row * args.x_stride;
+  for (int64_t chunk = 0, k = 0; k < args.in_features; ++chunk, k += args.chunk) {
+    const int64_t n = std::min(args.chunk, args.in_features - k);
+    Floats total{};
+    int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) total += load(x + k + i);
+    float rest = 0;
+    for (; i < n; ++i) rest += widen(x[k + i]);
+    for (int lane = 0; lane < kLanes; ++lane) rest += total[lane];
+    sums[row * num_chunks(args) + chunk] = rest;
+  }
+}
+
+// One panel's outputs of `num_rows` rows from `first` on, in float32.
+template <class Number>
+void quantized_panel(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t num_rows,
+                     int64_t panel, float* totals) {
+  using Element = typename Packing<Number>::Element;
+  constexpr int64_t kDepth = Packing<Number>::kDepth, kWidth = kPackedPanelWidth;
+  alignas(64) Number weights[kChunkInputs / kDepth * kWidth];
+  alignas(64) float sums[kQuantizedRows * kWidth];
+  const auto* x = static_cast<const Element*>(args.x) + first * args.x_stride;
+  const int64_t num_groups = (args.in_features + args.group_size - 1) / args.group_size;
+  std::fill(totals, totals + num_rows * kWidth, 0.0f);
+  for (int64_t chunk = 0, k = 0; k < args.in_features; ++chunk, k += args.chunk) {
+    const int64_t n = std::min(args.chunk, args.in_features - k), size = (n + kDepth - 1) / kDepth;
+    decode(args, (panel * round_up(args.in_features, kDepth) + k) * kWidth, size * kDepth * kWidth,
+           reinterpret_cast<Element*>(weights));
+    std::fill(sums, sums + num_rows * kWidth, 0.0f);
+    const PackedBlock<Number> block{reinterpret_cast<decltype(PackedBlock<Number>::x)>(x + k), args.x_stride, weights, size};
+    for (int64_t row = 0; row < num_rows; row += kPackedTileRows) {
+      const int64_t rows = std::min<int64_t>(kPackedTileRows, num_rows - row);
+      PackedBlock<Number> tile = block;
+      tile.x += row * args.x_stride;
+      kTilesByRows<Number, false>[rows - 1](tile, Prefetch(), sums + row * kWidth);
+    }
+    const int64_t place = (panel * num_groups + k / args.group_size) * kWidth;
+    for (int i = 0; i < kWidth; i += kLanes) {
+      const Floats scale = load_either(args.scales, place + i, args.has_bfloat16_scales);
+      const Floats zero = args.zeros ? load(args.zeros + place + i) : Floats{};
+      for (int64_t row = 0; row < num_rows; ++row) {
+        Floats sum = load(sums + row * kWidth + i);
+        if (args.zeros) sum -= zero * splat(input_sums[(first + row) * num_chunks(args) + chunk]);
+        if (args.x_scales)
+          sum *= splat(args.x_scales[(first + row) * args.num_x_groups + k / args.x_group_size]);
+        float* total = totals + row * kWidth + i;
+        store(total, load(total) + sum * scale);
+      }
+    }
+  }
+  for (int i = 0; i < kWidth; i += kLanes) {
+    const Floats scale = args.output_scales ? load(args.output_scales + panel * kWidth + i) : splat(1.0f);
+    const Floats bias = args.bias ? load(args.bias + panel * kWidth + i) : Floats{};
+    for (int64_t row = 0; row < num_rows; ++row) {
+      float* total = totals + row * kWidth + i;
+      store(total, load(total) * scale + bias);
+    }
+  }
+}
+
+// The outputs of one panel, or of two that are gated with each other, for kQuantizedRows rows from `first` on.
+template <class Number>
+void quantized_piece(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t panel) {
+  const int64_t num_rows = std::min(kQuantizedRows, args.num_rows - first), width = output_width(args);
+  alignas(64) float totals[kQuantizedRows * kPackedPanelWidth], factors[kQuantizedRows * kPackedPanelWidth];
+  quantized_panel<Number>(args, input_sums, first, num_rows, panel, totals);
+  if (args.function != kNotGated) {
+    quantized_panel<Number>(args, input_sums, first, num_rows, panel + width / kPackedPanelWidth, factors);
+    gate(static_cast<Function>(args.function), totals, factors, num_rows * kPackedPanelWidth);
+  }
+  const int64_t num_outs = std::min<int64_t>(kPackedPanelWidth, width - panel * kPackedPanelWidth);
+  for (int64_t row = 0; row < num_rows; ++row)
+    store_row(totals + row * kPackedPanelWidth, num_outs, args.is_bfloat16, args.out,
+              (first + row) * width + panel * kPackedPanelWidth);
+}
+
+template <class Number>
+void quantized_linear(const QuantizedLinearArgs& args, float* input_sums) {
+  using Element = typename Packing<Number>::Element;
+  if (args.zeros)
+    parallel_for(args.num_threads, args.num_rows, 1,
+                 [&](int64_t row, int64_t) noexcept { sum_inputs<Element>(args, row, input_sums); });
+  const int64_t num_panels = (output_width(args) + kPackedPanelWidth - 1) / kPackedPanelWidth;
+  const int64_t num_pieces = (args.num_rows + kQuantizedRows - 1) / kQuantizedRows;
+  parallel_for(args.num_threads, num_pieces * num_panels, 1, [&](int64_t index, int64_t) noexcept {
+    quantized_piece<Number>(args, input_sums, index / num_panels * kQuantizedRows, index % num_panels);
+  });
+}
+
+}  // namespace baton
