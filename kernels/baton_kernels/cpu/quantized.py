@@ -1,6 +1,6 @@
 """Linear layers of quantized weights on a CPU by the C++ kernels: any element, groups and rounding of inputs.
 
-Codes lie in the panels of `PackedProduct`, and are decoded a chunk of inputs at a time. Each row's numbers are
+Codes lie in the panels of `PackedProduct`, and are decoded a chunk of inputs at a time. The numbers of a row are
 its own: they depend neither on other rows nor on how many these are.
 """
 

@@ -103,17 +103,20 @@ inline void copy_row(const Format* from, Bfloat16* to, int64_t n) {
   const auto& magnitudes = kBfloat16Magnitudes<Format>;
   int64_t i = 0;
 #if BATON_BFLOAT16_DOT
+  // A normal number has its bits moved and the bias of its exponent changed; others are looked up.
+  using F = Float8<Format>;
   using Codes32 = uint8_t __attribute__((vector_size(32)));
   using Halves32 = uint16_t __attribute__((vector_size(64)));
-  __m512i table[4];
-  for (int part = 0; part < 4; ++part) table[part] = _mm512_load_si512(magnitudes.data() + 32 * part);
+  constexpr int kShift = 7 - Format::kMantissaBits;
+  constexpr uint16_t kSmall = 1 << Format::kMantissaBits, kSpecial = Format::kLeastSpecial;
+  const __m512i small = _mm512_load_si512(magnitudes.data());
   for (; i + 32 <= n; i += 32) {
     Codes32 codes;
     std::memcpy(&codes, from + i, sizeof codes);
-    const Halves32 code = __builtin_convertvector(codes, Halves32);
-    const auto below_64 = (Halves32)_mm512_permutex2var_epi16(table[0], (__m512i)code, table[1]);
-    const auto from_64 = (Halves32)_mm512_permutex2var_epi16(table[2], (__m512i)code, table[3]);
-    const Halves32 magnitude = (code & 64) != 0 ? from_64 : below_64;
+    const Halves32 code = __builtin_convertvector(codes, Halves32), bits = code & 0x7f;
+    Halves32 magnitude = (bits << kShift) + uint16_t(F::kRebias << 7);
+    magnitude = bits < kSmall ? (Halves32)_mm512_permutexvar_epi16((__m512i)bits, small) : magnitude;
+    magnitude = bits >= kSpecial ? magnitude | uint16_t{0x7f80} : magnitude;
     _mm512_storeu_si512(to + i, (__m512i)(magnitude | (code & 0x80) << 8));
   }
 #endif
