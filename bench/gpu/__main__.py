@@ -35,12 +35,14 @@ from bench.gpu.handover import handover
 from bench.gpu.layers import layers
 from bench.gpu.measures import Setup, Table
 from bench.gpu.models import large_model, small_model
+from bench.gpu.quantized import quantized
 
 PARTS: Final[dict[str, tuple[Callable[[Setup], list[Table]], float]]] = {
     "correctness": (correctness, 1.0),
     "decode": (decode, 2.0),
     "prefill": (prefill, 2.0),
     "layers": (layers, 1.0),
+    "quantized": (quantized, 1.0),
     "small-model": (small_model, 1.0),
     "large-model": (large_model, 2.0),
     "handover": (handover, 1.0),

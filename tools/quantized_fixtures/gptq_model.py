@@ -32,6 +32,9 @@ def _make(folder: Path, scheme: str, **settings: Any) -> None:
         ]
         model.quantize(rows, batch_size=1)
         model.save(str(folder))
+    for path in folder.glob("*.json"):  # where this machine kept what it computed
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if '"offload_to_disk_path"' not in line))
     write_reference(folder, scheme)
 
 

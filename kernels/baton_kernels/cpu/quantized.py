@@ -1,7 +1,7 @@
 """Linear layers of quantized weights on a CPU by the C++ kernels: any element, groups and rounding of inputs.
 
-Codes lie in the panels of `PackedProduct`, and are decoded a chunk of inputs at a time. The numbers of a row are
-its own: they depend neither on other rows nor on how many these are.
+Codes lie in the panels of `PackedProduct`, and are decoded a chunk of inputs at a time. A row is computed
+alike whatever other rows there are.
 """
 
 from __future__ import annotations

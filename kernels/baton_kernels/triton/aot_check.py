@@ -36,6 +36,8 @@ KERNEL_MODULES: Final = (
     "baton_kernels.triton.cache",
     "baton_kernels.triton.layers",
     "baton_kernels.triton.product",
+    "baton_kernels.triton.quantized_product",
+    "baton_kernels.triton.input_rounding",
     "baton_kernels.triton.sampling",
 )
 

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
-from baton_kernels.interface.kernels import AttentionBatch
+from baton_kernels.interface.kernels import AttentionBatch, Product
+from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.triton.attention import TritonAttention, require_readable
 from baton_kernels.triton.kernel_configs import DEFAULT_ARCH, kernel_config
 from baton_kernels.triton.kernel_variant import device_arch
 from baton_kernels.triton.layers import TritonLayers
 from baton_kernels.triton.prefill import prefill
 from baton_kernels.triton.product import TritonProduct
+from baton_kernels.triton.quantized_product import quantized_product
 
 
 class InvariantTritonAttention(TritonAttention):
@@ -49,3 +51,8 @@ class InvariantTritonLayers(TritonLayers):
 
     def product(self, weight: Tensor, bias: Tensor | None) -> TritonProduct:
         return TritonProduct(weight, bias)
+
+    def quantized_product(
+        self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype
+    ) -> Product | None:
+        return quantized_product(weight, bias, is_invariant=True)

@@ -18,8 +18,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from baton_kernels.interface.kernels import Function, LayerKernels
+from baton_kernels.interface.kernels import Function, LayerKernels, Product
+from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.triton.kernel_variant import TRITON_TYPES, KernelVariant
+from baton_kernels.triton.quantized_product import quantized_product
 
 TILE_ELEMENTS: Final = 2048
 """Elements that one program takes where it may choose: several short rows, or a piece of a long one."""
@@ -102,6 +104,11 @@ class TritonLayers(LayerKernels):
         grid = (num_rows, triton.cdiv(width // 2, variant.constexprs["TILE"]))
         variant.launch(grid, gate_up, out, gate_up.stride(0))
         return out
+
+    def quantized_product(
+        self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype
+    ) -> Product | None:
+        return quantized_product(weight, bias, is_invariant=False)
 
 
 def _as_rows(x: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from baton_engine.models.linear import Linear
 from baton_kernels.cpu import int8
 from baton_kernels.cpu.int8 import PackedInt8Product, TorchInt8Product, quantize_rows, quantize_with
 from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.quantized import QuantizedProduct
 from baton_kernels.cpu.selection import load_build
 from baton_kernels.cpu.variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags, usable_variants
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
@@ -198,9 +199,13 @@ def test_builds_with_avx2_multiply_codes_and_torch_does_for_others() -> None:
     weight = make_rows(64, 64)
     for name in ("auto", *(variant.name for variant in usable_variants(cpu_flags())), "torch"):
         library = load_build(name)
-        layer = select_kernels("cpu", cpu_kernels=name).layers.quantized_product(as_codes(weight), None)
-        if library is None or "avx2" not in library.variant.needs:
+        layer = select_kernels("cpu", cpu_kernels=name).layers.quantized_product(
+            as_codes(weight), None, torch.float32
+        )
+        if library is None:
             assert layer is None
+        elif "avx2" not in library.variant.needs:
+            assert type(layer) is QuantizedProduct
         else:
             assert type(layer) is PackedInt8Product
             assert 64 * 64 <= layer.packed_bytes < 64 * 64 * 1.3

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from baton_core.errors import InvalidModelError
-
-if TYPE_CHECKING:
-    from baton_engine.checkpoint.weights import WeightReader
 
 _K_NAMES: Final = (
     *("self_attn.k_scale", "self_attn.attn.k_scale", "self_attn.k_proj.k_scale"),
@@ -26,7 +23,15 @@ PARTS: Final = frozenset(name.rpartition(".")[2] for name in (*_K_NAMES, *_V_NAM
 logger = logging.getLogger(__name__)
 
 
-def read_kv_scales(weights: WeightReader, num_layers: int) -> tuple[tuple[float, float], ...]:
+class StoredNumbers(Protocol):
+    """The tensors of a checkpoint that hold one number."""
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def load_number(self, name: str) -> float: ...
+
+
+def read_kv_scales(weights: StoredNumbers, num_layers: int) -> tuple[tuple[float, float], ...]:
     """Return each layer's scales of keys and values; a line in the log says where they are 1.
 
     Empty where the checkpoint has none.
@@ -46,7 +51,7 @@ def read_kv_scales(weights: WeightReader, num_layers: int) -> tuple[tuple[float,
     return tuple((1.0 if k is None else k, 1.0 if v is None else v) for k, v in scales)
 
 
-def _read(weights: WeightReader, layer: int, names: tuple[str, ...]) -> float | None:
+def _read(weights: StoredNumbers, layer: int, names: tuple[str, ...]) -> float | None:
     for name in names:
         full = f"model.layers.{layer}.{name}"
         if full in weights:

@@ -1,0 +1,87 @@
+"""Run Triton's kernels of quantized layers on the CPU, in its interpreter, and print each case's errors.
+
+`TRITON_INTERPRET=1 python -m tests.unit.kernels.interpreted_quantized`: a process of its own, because kernels
+read the variable when they are defined. Errors are in units of the tolerance.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from baton_kernels.interface.quantized import InputRounding
+from baton_kernels.reference.quantized_product import round_inputs
+from tests.unit.kernels.interpreted_products import mend_products
+from tests.unit.kernels.quantized_weights import CASES, ROUNDINGS, WeightCase, expected_product, make_weight
+
+# The interpreter cuts off what a store to bfloat16 would round.
+ROUNDING: Final = {torch.float32: 0.0, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+SUMMING: Final = 2e-6
+NUM_ROWS: Final = (1, 5, 17, 70)
+_generator = torch.Generator().manual_seed(0)
+
+
+def product_errors(case: WeightCase) -> dict[str, float]:
+    """Error of both layers for each number of rows, and how far invariant rows alone are from a batch's."""
+    from baton_kernels.triton.invariant import InvariantTritonLayers  # reads TRITON_INTERPRET
+    from baton_kernels.triton.layers import TritonLayers
+
+    weight, bias = make_weight(case, _generator)
+    x = torch.randn(max(NUM_ROWS), case.in_features, generator=_generator).to(case.dtype)
+    expected, magnitude = expected_product(weight, bias, x)
+    allowed = SUMMING * magnitude + ROUNDING[case.dtype] * expected.abs() + 1e-12
+    kinds = {"plain": TritonLayers(), "invariant": InvariantTritonLayers()}
+    errors: dict[str, float] = {}
+    outs: dict[int, Tensor] = {}
+    for kind, layers in kinds.items():
+        product = layers.quantized_product(weight, bias, case.dtype)
+        assert product is not None
+        for num_rows in NUM_ROWS:
+            out = outs[num_rows] = product(x[:num_rows])
+            assert out.dtype == case.dtype
+            errors[f"{kind} {num_rows}"] = worst(out.double() - expected[:num_rows], allowed[:num_rows])
+    whole = outs[max(NUM_ROWS)]
+    errors["alone"] = max(float(not torch.equal(whole[:num_rows], out)) for num_rows, out in outs.items())
+    return errors
+
+
+def worst(error: Tensor, allowed: Tensor) -> float:
+    """The largest error in units of what is allowed; infinite where one is not a number."""
+    return float((error.abs() / allowed).nan_to_num(nan=torch.inf).max())
+
+
+def rounding_differences(rounding: InputRounding) -> int:
+    """In how many numbers inputs differ from the reference: large, small, zero, ties and not finite.
+
+    A group with a number that is not finite has to be lost as a whole; a fixed scale saturates infinities.
+    """
+    from baton_kernels.triton.input_rounding import round_rows  # reads TRITON_INTERPRET
+
+    x = torch.randn(12, 160, generator=_generator)
+    x[1] *= 1e20
+    x[2] *= 1e-20
+    x[3] = 0
+    x[4] = (x[4] * 8).round() / 8
+    x[5, :64] = 0
+    x[6, 70], x[7, 70], x[8, 100] = torch.nan, torch.inf, -torch.inf
+    x[9] = x[9].abs()
+    codes, scales = round_rows(x, rounding, torch.float32)
+    size = rounding.group_size or x.shape[1]
+    actual = codes * scales.repeat_interleave(size, 1)[:, : x.shape[1]]
+    is_lost = x.isnan() if rounding.scale is not None else ~x.isfinite()
+    lost_groups = torch.stack([part.any(1) for part in is_lost.split(size, 1)], 1)
+    is_lost = lost_groups.repeat_interleave(size, 1)[:, : x.shape[1]]
+    is_right = torch.where(is_lost, actual.isnan(), actual == round_inputs(x, rounding))
+    return int((~is_right).sum())
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    mend_products()
+    report: dict[str, dict[str, float]] = {name: product_errors(case) for name, case in CASES.items()}
+    report["roundings"] = {name: rounding_differences(one) for name, one in ROUNDINGS.items()}
+    json.dump(report, sys.stdout)

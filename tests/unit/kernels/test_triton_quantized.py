@@ -1,0 +1,42 @@
+"""Quantized layers in Triton against float64, in the interpreter; errors are in units of the tolerance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from baton_kernels.interface.quantized import Element
+from baton_kernels.triton.layers import TritonLayers
+from tests.unit.kernels.interpreter import run_interpreted
+from tests.unit.kernels.quantized_weights import CASES, ROUNDINGS, WeightCase, make_weight
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    return run_interpreted("interpreted_quantized")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_equal_the_reference_for_few_rows_and_many(name: str, report: dict[str, Any]) -> None:
+    errors = {rows: error for rows, error in report[name].items() if rows != "alone"}
+    assert max(errors.values()) <= 1, errors
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_invariant_rows_are_to_the_bit_the_same_beside_others(name: str, report: dict[str, Any]) -> None:
+    assert report[name]["alone"] == 0
+
+
+@pytest.mark.parametrize("name", ROUNDINGS)
+def test_inputs_are_rounded_as_the_reference_does(name: str, report: dict[str, Any]) -> None:
+    assert report["roundings"][name] == 0
+
+
+def test_groups_that_tiles_cannot_be_in_are_left_to_the_engine() -> None:
+    case = WeightCase(element=Element.INT4, group_size=40)
+    weight, bias = make_weight(case, torch.Generator().manual_seed(0))
+    assert TritonLayers().quantized_product(weight, bias, torch.float32) is None
