@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from functools import cached_property, partial
 from pathlib import Path
 from typing import ClassVar, Final
 
 import torch
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from tokenizers import Tokenizer, models, pre_tokenizers
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
@@ -48,6 +51,17 @@ class QuantizedReference(Reference):
         return dequantized_model(self.folder)
 
 
+def copy_with_tokenizer(name: str, folder: Path) -> Path:
+    """Copy a checkpoint to a new folder, with a tokenizer of as many words as it has tokens."""
+    shutil.copytree(FIXTURES / name, folder)
+    num_words = json.loads((folder / "config.json").read_text())["vocab_size"]
+    words = {f"w{number}": number for number in range(num_words)}
+    tokenizer = Tokenizer(models.WordLevel(vocab=words, unk_token=next(iter(words))))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder
+
+
 def quantized_weights(folder: Path) -> WeightReader:
     """Return the weights of a checkpoint that is stored quantized."""
     quantization = read_quantization(ConfigFields.from_file(folder / "config.json"))
@@ -78,6 +92,8 @@ def dequantized_model(folder: Path) -> PreTrainedModel:
     return model
 
 
-def _round(module: nn.Module, inputs: tuple[Tensor, ...], rounding: InputRounding) -> tuple[Tensor]:
+def _round(
+    module: nn.Module, inputs: tuple[torch.Tensor, ...], rounding: InputRounding
+) -> tuple[torch.Tensor]:
     (x,) = inputs
     return (round_inputs(x.flatten(0, -2), rounding).view(x.shape),)

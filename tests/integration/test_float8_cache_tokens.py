@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from baton import LLM
+from baton import SamplingParams as PublicParams
 from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 from baton_engine.loading import EngineSettings, load_model
 from tests.models import make_model, make_prompt
-from tests.quantized_reference import FIXTURES
+from tests.quantized_reference import FIXTURES, copy_with_tokenizer
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
 
 GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=16, ignore_eos=True)
@@ -102,3 +104,13 @@ def test_workers_with_other_caches_or_scales_do_not_pair(folder: Path) -> None:
 def test_other_types_are_refused_by_name(folder: Path, kv_cache_dtype: str, message: str) -> None:
     with pytest.raises(InvalidConfigError, match=f"^{message}"):
         load_model(EngineSettings(model=str(folder), dtype="float32", kv_cache_dtype=kv_cache_dtype))
+
+
+def test_the_quickstart_of_quark_runs_as_its_page_says(tmp_path: Path) -> None:
+    """A checkpoint that amd-quark exported, with its scales of the KV cache."""
+    model = str(copy_with_tokenizer(SCALED.name, tmp_path / "model"))
+    with LLM(model, kv_cache_dtype="fp8", quantization="quark", kv_cache_memory_bytes=1 << 20) as llm:
+        params = PublicParams(temperature=0.8, top_p=0.95, max_tokens=8, ignore_eos=True)
+        outputs = llm.generate(["w5 w6", "w7"], params, use_tqdm=False)
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [8, 8]
+    assert all("w" in output.outputs[0].text for output in outputs)

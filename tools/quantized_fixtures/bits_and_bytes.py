@@ -1,7 +1,6 @@
 """Fixtures written by bitsandbytes through Transformers: nf4, nf4 with double quantization, int8.
 
-The reference is `dequantize_4bit` of bitsandbytes, in float32; for int8 the codes times a 127th of the
-largest magnitude of each output, which is how it stores them.
+The reference is bitsandbytes' own dequantization, in float32.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from bitsandbytes.functional import dequantize_4bit
+from bitsandbytes.functional import dequantize_4bit, int8_vectorwise_dequant
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from tools.quantized_fixtures.base_models import make_llama
@@ -38,7 +37,7 @@ def _make(folder: Path, scheme: str, **settings: Any) -> None:
         if hasattr(weight, "quant_state"):
             weights[name] = dequantize_4bit(weight.data, weight.quant_state).float()
         elif hasattr(weight, "SCB"):
-            weights[name] = weight.data.float() * (weight.SCB.float()[:, None] / 127)
+            weights[name] = int8_vectorwise_dequant(weight.data, weight.SCB.float())
     write_expected(folder, PACKAGE, scheme, weights)
 
 

@@ -6,16 +6,19 @@ import argparse
 import inspect
 from contextlib import suppress
 from functools import cache, partial
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Final
 
 import baton
 from baton import EngineArgs, SamplingParams
 from baton_core.errors import InvalidModelError
-from tools.vllm_audit.checkpoints import checkpoint, loaded
+from tests.quantized_reference import copy_with_tokenizer
+from tools.vllm_audit.checkpoints import loaded
 from tools.vllm_audit.effects import EFFECTS
 from tools.vllm_audit.engine_arguments import VALUES
 from tools.vllm_audit.probes import all_of, attribute, field, gives, holds, imported, raises
-from tools.vllm_audit.subjects import KV_BYTES, MODEL, PROMPT, SMALL, engine, expect, generated, llm
+from tools.vllm_audit.subjects import KV_BYTES, MODEL, PROMPT, SMALL, engine, expect, folder, generated, llm
 from tools.vllm_audit.verdict import DifferentError, Group, Probe
 
 _CONFIGS: Final = (
@@ -243,9 +246,16 @@ METHODS: Final = Group(
 # --- quantization, the engine's parts, prefix caching ---
 
 
-def _refused_checkpoint(**config: Any) -> Probe:
-    """A checkpoint of a kind that cannot be computed is refused when it is loaded."""
-    return lambda: loaded(checkpoint(quantization_config=config)).close()
+def _generates(name: str, **arguments: Any) -> Probe:
+    """A checkpoint that another package quantized is loaded and generates."""
+
+    def probe() -> None:
+        model = copy_with_tokenizer(name, Path(mkdtemp(dir=folder())) / "model")
+        with loaded(model, **arguments) as llm:
+            output = generated("w5 w6", subject=llm, max_tokens=3)
+        expect(len(output.outputs[0].token_ids) == 3, "it generates nothing")
+
+    return probe
 
 
 QUANTIZATION: Final = Group(
@@ -253,13 +263,11 @@ QUANTIZATION: Final = Group(
     {
         'LLM(quantization="quark")': field("quantization", "quark", EFFECTS),
         'LLM(kv_cache_dtype="fp8")': field("kv_cache_dtype", VALUES["kv_cache_dtype"], EFFECTS),
-        "a quark checkpoint": _refused_checkpoint(quant_method="quark"),
-        "an mxfp4 checkpoint": _refused_checkpoint(quant_method="mxfp4"),
-        "an mxfp6 checkpoint (quark)": _refused_checkpoint(quant_method="quark", weight="mxfp6"),
-        "a quark checkpoint of layerwise mixed precision": _refused_checkpoint(
-            quant_method="quark", layer_quant_config={"*": {}}
-        ),
-        "quantization_config of an awq checkpoint": _refused_checkpoint(quant_method="awq", bits=4),
+        "a quark checkpoint": _generates("quark-fp8-kv-fp8", quantization="quark", kv_cache_dtype="fp8"),
+        "an mxfp4 checkpoint": _generates("quark-mxfp4"),
+        "an mxfp6 checkpoint (quark)": _generates("quark-mxfp6-e2m3"),
+        "a quark checkpoint of layerwise mixed precision": _generates("quark-mix"),
+        "quantization_config of an awq checkpoint": _generates("auto-awq"),
     },
 )
 

@@ -105,9 +105,7 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
         Part.BOTH,
         takes_function=True,
     )
-    skip_tokenizer_init: bool = arg(
-        bool, False, "take token ids alone and return no text, in Python", Part.CALLER
-    )
+    skip_tokenizer_init: bool = arg(bool, False, "take and return token ids alone, in Python", Part.CALLER)
     dtype: str = arg(
         str,
         "auto",
@@ -117,7 +115,7 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
     kv_cache_dtype: str = arg(
         str,
         "auto",
-        "element type of the KV cache; auto: the model's; fp8 is fp8_e4m3, with the checkpoint's scales",
+        "element type of the KV cache; auto: the model's; fp8: fp8_e4m3, scales from the checkpoint",
         choices=("auto", "float32", "bfloat16", "float16", "fp8", "fp8_e4m3", "fp8_e5m2"),
     )
     quantization: str | None = arg(

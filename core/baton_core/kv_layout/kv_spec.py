@@ -49,7 +49,7 @@ class KVSpec:
     v_axes: str = "HTD"
     """The same of V; `HDT` is V transposed inside each head."""
     scales: tuple[tuple[float, float], ...] = ()
-    """Of a cache of 8-bit floats, the values of code 1 in each layer's K and V; empty is 1 for all."""
+    """The values of code 1 in each layer's K and V, in a cache of 8-bit floats; empty is 1 for all."""
 
     def __post_init__(self) -> None:
         for name in ("k_axes", "v_axes"):

@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.linear_structs import Int8LinearArgs, QuantizeArgs
 from baton_kernels.cpu.memory import RESULTS
-from baton_kernels.cpu.structs import LARGEST_CODE, PANEL_WIDTH, Int8LinearArgs, QuantizeArgs
+from baton_kernels.cpu.structs import LARGEST_CODE, PANEL_WIDTH
 from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight

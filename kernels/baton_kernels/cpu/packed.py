@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.linear_structs import PackedLinearArgs
 from baton_kernels.cpu.memory import RESULTS, WEIGHTS
-from baton_kernels.cpu.structs import PackedLinearArgs
 from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
 

@@ -15,10 +15,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.linear_structs import CodeLayout, QuantizedLinearArgs, RoundInputsArgs
 from baton_kernels.cpu.memory import RESULTS, WEIGHTS
-from baton_kernels.cpu.structs import CodeLayout, QuantizedLinearArgs
 from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
-from baton_kernels.interface.quantized import TABLES, Element, QuantizedWeight
+from baton_kernels.interface.quantized import (
+    TABLES,
+    Element,
+    InputElement,
+    InputRounding,
+    QuantizedWeight,
+    ScaleKind,
+)
 from baton_kernels.reference.quantized_product import round_inputs_in_parts, unpacked_codes
 
 _CHUNK: Final = 128
@@ -76,7 +83,9 @@ class QuantizedProduct:
         if self._order is not None:
             x = x[:, self._order]
         x_scales = None
-        if self._rounding is not None:
+        if self._rounding is not None and _is_plain_e4m3(self._rounding):
+            x, x_scales = self._round(x, self._rounding)
+        elif self._rounding is not None:
             x, x_scales = round_inputs_in_parts(x, self._rounding)
         x = x.to(self._dtype if self._depth > 1 else torch.float32)
         if num_missing := -self._in_features % self._depth:
@@ -108,6 +117,27 @@ class QuantizedProduct:
         )
         self._library.run(args)
         return out
+
+    def _round(self, x: Tensor, rounding: InputRounding) -> tuple[Tensor, Tensor]:
+        """`round_inputs_in_parts` of 8-bit floats, in the dtype of `x`."""
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        out = RESULTS.empty(tuple(x.shape), x.dtype)
+        scales = torch.empty(len(x), -(-self._in_features // self._x_group_size))
+        args = RoundInputsArgs(
+            x=x.data_ptr(),
+            out=out.data_ptr(),
+            scales=scales.data_ptr(),
+            x_stride=x.stride(0),
+            out_stride=out.stride(0),
+            num_rows=len(x),
+            size=self._in_features,
+            group_size=self._x_group_size,
+            num_threads=torch.get_num_threads(),
+            is_bfloat16=x.dtype == torch.bfloat16,
+            fixed_scale=rounding.scale or 0.0,
+        )
+        self._library.run(args)
+        return out, scales
 
     def _pack(self, weight: QuantizedWeight) -> Tensor:
         """Return the codes as `[num_panels, in_features / depth, panel_width, depth]`, of 8 bits or 4."""
@@ -141,6 +171,10 @@ def _chunk(group_size: int, x_group_size: int, in_features: int) -> int:
     if common <= _CHUNK:
         return common
     return max(size for size in range(1, _CHUNK + 1) if common % size == 0) if sizes else _CHUNK
+
+
+def _is_plain_e4m3(rounding: InputRounding) -> bool:
+    return rounding.element == InputElement.E4M3 and rounding.scale_kind == ScaleKind.FLOAT32
 
 
 def _address(tensor: Tensor | None) -> int | None:

@@ -153,7 +153,7 @@ def multiply_quantized(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
-    """What the machine code of a layer's product depends on."""
+    """The choices on which the machine code of a layer's product depends."""
 
     in_size: int
     out_size: int

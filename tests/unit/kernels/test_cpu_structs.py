@@ -14,7 +14,8 @@ from baton_kernels.cpu import selection as cpu_selection
 from baton_kernels.cpu.build import BuildError, build
 from baton_kernels.cpu.c_struct import Int32, Int64, Source, c_struct, header, layout
 from baton_kernels.cpu.library import CpuLibrary
-from baton_kernels.cpu.structs import KERNELS, STRUCTS, PackedLinearArgs, c_header
+from baton_kernels.cpu.linear_structs import PackedLinearArgs
+from baton_kernels.cpu.structs import KERNELS, STRUCTS, c_header
 from baton_kernels.cpu.variants import AVX2, PLAIN, CpuVariant
 from baton_kernels.interface.kernels import NOT_GATED, Function
 from baton_kernels.interface.sampling import Refusal

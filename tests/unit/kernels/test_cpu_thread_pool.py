@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_kernels.cpu.linear_structs import PackedLinearArgs
 from baton_kernels.cpu.packed import pack
-from baton_kernels.cpu.structs import PackedLinearArgs
 from baton_kernels.cpu.variants import PLAIN
 from baton_kernels.interface.kernels import NOT_GATED
 from tests.unit.kernels.cpu_builds import load

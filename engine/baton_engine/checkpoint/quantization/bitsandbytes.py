@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from baton_core.errors import InvalidModelError
@@ -116,8 +117,9 @@ class Int8Layer:
         return QuantizedWeight(
             element=Element.INT8,
             codes=tensors["weight"],
-            scales=tensors["SCB"].float().view(-1, 1) / _INT8_MAX,
+            scales=tensors["SCB"].float().view(-1, 1),
             group_size=in_features,
+            output_scales=torch.full((out_features,), 1 / _INT8_MAX),
         )
 
 

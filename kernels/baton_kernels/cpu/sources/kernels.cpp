@@ -18,6 +18,7 @@
 #include "sampling.h"
 #include "packed_linear.h"
 #include "quantized_linear.h"
+#include "round_inputs.h"
 #include "thread_pool.h"
 #include "rotary_embedding.h"
 #include "norms_activations.h"
@@ -256,6 +257,11 @@ int baton_packed_linear(const PackedLinearArgs* args) {
 
 int baton_quantize(const QuantizeArgs* args) {
   quantize_rows(*args);
+  return kOk;
+}
+
+int baton_round_inputs(const RoundInputsArgs* args) {
+  args->is_bfloat16 ? round_inputs<Bfloat16>(*args) : round_inputs<float>(*args);
   return kOk;
 }
 
