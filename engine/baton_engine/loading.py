@@ -61,7 +61,7 @@ class EngineSettings:
     quantization_config: Mapping[str, Any] | None = None
     """Kinds of quantization by layers, as `read_online_plan` takes them."""
     int4_w4a8: bool = False
-    """Round inputs of layers that are stored as 4-bit integers to int8: faster on a CPU, other values."""
+    """Round inputs of layers that are stored as 4-bit integers to int8, which changes their values."""
     device: str = "cpu"
     """One of `device.ALLOWED`."""
     block_size: int = 32

@@ -129,7 +129,7 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
         dict, None, "JSON with linear, moe, ignore or targets: kinds of quantization while loading, by layers"
     )
     int4_w4a8: bool = arg(
-        bool, False, "round inputs of layers stored as 4-bit integers to int8: faster on a CPU, other values"
+        bool, False, "round inputs of layers stored as 4-bit integers to int8, as vLLM does on CPUs with AMX"
     )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(
