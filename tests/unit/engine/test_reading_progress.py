@@ -30,6 +30,7 @@ def test_lines_come_now_and_then(monkeypatch: pytest.MonkeyPatch, caplog: pytest
 def test_a_terminal_has_a_bar_that_goes_at_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    before = set(threading.enumerate())
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (24, 80))
     with os.fdopen(theirs, "w") as terminal, caplog.at_level(logging.INFO):
@@ -44,7 +45,7 @@ def test_a_terminal_has_a_bar_that_goes_at_the_end(
     assert "1.00M/2.00M" in shown
     assert shown.split("\r")[-1].strip() == ""
     assert not caplog.records
-    assert not any("tqdm" in thread.name for thread in threading.enumerate())
+    assert set(threading.enumerate()) <= before, "tqdm has started a thread"
 
 
 def _read_all(terminal: int) -> str:
