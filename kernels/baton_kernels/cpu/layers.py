@@ -12,7 +12,7 @@ from baton_kernels.cpu.int8 import PackedInt8Product, can_multiply_codes, is_int
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.packed import packed_product
-from baton_kernels.cpu.quantized import QuantizedProduct
+from baton_kernels.cpu.quantized import QuantizedProduct, can_pair_inputs
 from baton_kernels.cpu.structs import ElementwiseArgs, NormArgs
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
 from baton_kernels.interface.quantized import QuantizedWeight
@@ -45,7 +45,8 @@ class CpuLayers(LayerKernels):
     ) -> Product | None:
         if is_int8(weight) and can_multiply_codes(self._library.variant):
             return PackedInt8Product(self._library, weight, bias)
-        return QuantizedProduct(self._library, weight, bias, dtype) if dtype in DTYPES else None
+        is_taken = dtype in DTYPES and can_pair_inputs(weight)
+        return QuantizedProduct(self._library, weight, bias, dtype) if is_taken else None
 
     def normalise(
         self,

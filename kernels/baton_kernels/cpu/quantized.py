@@ -177,5 +177,12 @@ def _is_plain_e4m3(rounding: InputRounding) -> bool:
     return rounding.element == InputElement.E4M3 and rounding.scale_kind == ScaleKind.FLOAT32
 
 
+def can_pair_inputs(weight: QuantizedWeight) -> bool:
+    """Say whether groups begin where pairs of inputs do."""
+    x_group = weight.input_rounding and weight.input_rounding.group_size
+    sizes = (weight.group_size, x_group or weight.in_features)
+    return all(size % 2 == 0 or size >= weight.in_features for size in sizes)
+
+
 def _address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from baton_kernels.cpu.layers import CpuLayers
-from baton_kernels.cpu.quantized import QuantizedProduct
+from baton_kernels.cpu.quantized import QuantizedProduct, can_pair_inputs
 from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.kernels import Function, LayerKernels
 from baton_kernels.interface.quantized import Element
 from baton_kernels.reference.quantized_product import TorchQuantizedProduct
-from tests.unit.kernels.cpu_builds import builds, load
+from tests.unit.kernels.cpu_builds import BUILDS, builds, load
 from tests.unit.kernels.quantized_weights import CASES, WeightCase, expected_product, make_weight
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
@@ -97,3 +97,11 @@ def test_rows_that_are_not_finite_stay_so_and_touch_no_other(variant: CpuVariant
     out = product(x)
     assert out[1].isnan().all()
     assert torch.equal(out[[0, 2, 3]], clean[[0, 2, 3]])
+
+
+def test_odd_groups_are_left_to_torch() -> None:
+    case = WeightCase(element=Element.INT8, group_size=5, in_features=30)
+    weight, _ = make_weight(case, torch.Generator().manual_seed(0))
+    assert not can_pair_inputs(weight)
+    assert can_pair_inputs(make_weight(replace(case, group_size=6), torch.Generator())[0])
+    assert CpuLayers(load(BUILDS[-1])).quantized_product(weight, None, torch.bfloat16) is None

@@ -1,5 +1,6 @@
 // Rows rounded to 8-bit floats, as numbers that bfloat16 holds, with one scale for each group of neighbours: the largest
-// magnitude becomes the largest code, or the scale is given. A group with a number that is not finite is NaN as a whole.
+// magnitude becomes the largest code, or the scale is given. A group with NaN is NaN as a whole, and so is one with an
+// infinity, unless its scale is given: then what is too large saturates.
 #pragma once
 
 #include <algorithm>
