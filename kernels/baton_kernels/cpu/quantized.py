@@ -170,7 +170,10 @@ def _chunk(group_size: int, x_group_size: int, in_features: int) -> int:
     common = math.gcd(*sizes) if sizes else in_features
     if common <= _CHUNK:
         return common
-    return max(size for size in range(1, _CHUNK + 1) if common % size == 0) if sizes else _CHUNK
+    if not sizes:
+        return _CHUNK
+    step = 2 - common % 2  # pairs of inputs lie together
+    return max(size for size in range(step, _CHUNK + 1, step) if common % size == 0)
 
 
 def _is_plain_e4m3(rounding: InputRounding) -> bool:

@@ -51,6 +51,19 @@ def test_each_build_is_near_the_float64_product_and_computes_a_row_alike_in_any_
 
 @builds
 @dtypes
+def test_a_group_whose_largest_part_is_odd_is_cut_between_pairs(
+    variant: CpuVariant, dtype: torch.dtype
+) -> None:
+    case = WeightCase(element=Element.INT8, group_size=134, in_features=402, out_features=64, dtype=dtype)
+    weight, bias = make_weight(case, torch.Generator().manual_seed(0))
+    x = rows_of(3, case, dtype)
+    expected, magnitude = expected_product(weight, bias, x)
+    error = (QuantizedProduct(load(variant), weight, bias, dtype)(x).double() - expected).abs()
+    assert (error <= TOLERANCE[dtype] * expected.abs() + 2**-20 * magnitude).all()
+
+
+@builds
+@dtypes
 def test_gates_are_multiplied_before_they_are_rounded(variant: CpuVariant, dtype: torch.dtype) -> None:
     case = replace(CASES["int4"], dtype=dtype, out_features=256)
     weight, bias = make_weight(case, torch.Generator().manual_seed(0))
