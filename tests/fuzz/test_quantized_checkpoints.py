@@ -108,7 +108,7 @@ def damaged_tensors(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Tensor]]
     names = [name for name in sorted(tensors) if name.startswith("model.layers.0.") and "_proj." in name]
     name = draw(st.sampled_from(names))
     tensor = tensors[name]
-    match draw(st.sampled_from(["missing", "unknown", "cut", "longer", "type", "filled", "noise"])):
+    match draw(st.sampled_from(["missing", "unknown", "cut", "longer", "type", "filled", "noise", "state"])):
         case "missing":
             del tensors[name]
         case "unknown":
@@ -121,6 +121,14 @@ def damaged_tensors(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Tensor]]
             tensors[name] = tensor.to(draw(st.sampled_from([torch.float32, torch.int64, torch.uint8])))
         case "filled":
             tensors[name] = _filled(tensor, draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF])))
+        case "state":
+            value = draw(st.sampled_from([5, None, [], "x", {}]))
+            name = "model.layers.0.self_attn.q_proj.weight.quant_state.bitsandbytes__nf4"
+            config, tensors = checkpoint("bnb-nf4-double")
+            state = json.loads(bytes(tensors[name].tolist()))
+            state[draw(st.sampled_from(sorted(state)))] = value
+            lying = torch.tensor(list(json.dumps(state).encode()), dtype=torch.uint8)
+            tensors = {**tensors, name: lying}
         case "noise":
             generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
             noise = torch.randint(0, 256, (tensor.nbytes,), dtype=torch.uint8, generator=generator)

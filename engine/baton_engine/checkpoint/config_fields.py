@@ -122,6 +122,14 @@ class ConfigFields:
             raise self.refuse(key, value, f"a list of {count} numbers, each {_NUMBER}")
         return tuple(map(float, value))
 
+    def integers(self, key: str, count: int) -> tuple[int, ...]:
+        """Read a list of `count` integers above zero."""
+        value = self.raw(key)
+        is_list = isinstance(value, list) and len(value) == count
+        if not is_list or any(type(one) is not int or not 1 <= one <= MAX_INTEGER for one in value):
+            raise self.refuse(key, value, f"a list of {count} integers of 1 to {MAX_INTEGER}")
+        return tuple(value)
+
     def boolean(self, key: str, default: bool) -> bool:
         value = self.raw(key)
         if value is None:

@@ -133,7 +133,8 @@ def test_a_checkpoint_of_fp8_computes_what_its_codes_stand_for(
         ({"quant_method": "unheard"}, "quant_method is 'unheard'; allowed: "),
         ({"activation_scheme": "sometimes"}, "activation_scheme is 'sometimes'; allowed: dynamic, static"),
         ({"ignored_layers": "lm_head"}, "ignored_layers is 'lm_head'; allowed: a list"),
-        ({"weight_block_size": [128]}, "weight_block_size is [128]; allowed: a list of 2 numbers"),
+        ({"weight_block_size": [0.5, 128]}, "weight_block_size is [0.5, 128]; allowed: a list of 2 integers"),
+        ({"weight_block_size": [128]}, "weight_block_size is [128]; allowed: a list of 2 integers"),
     ],
 )
 def test_what_a_checkpoint_says_wrongly_is_refused_by_name(

@@ -14,7 +14,7 @@ from baton_engine.checkpoint.quantization.exclusions import is_within, read_name
 from baton_engine.checkpoint.quantization.gptq import GptqLayer
 from baton_engine.checkpoint.quantization.layer_format import LayerFormat
 
-_PACKINGS: Final = ("auto_round:auto_gptq", "auto_round:gptqmodel", "auto_round:auto_awq")
+_PACKINGS: Final = ("auto_round", "auto_round:auto_gptq", "auto_round:gptqmodel", "auto_round:auto_awq")
 _UNQUANTIZED_BITS: Final = 16
 
 
@@ -77,4 +77,4 @@ def _read_layer(fields: ConfigFields, packing: str, defaults: ConfigFields) -> L
         return AwqLayer(group_size=group_size)
     if bits not in (2, 3, 4, 8):
         raise fields.refuse("bits", bits, "2, 3, 4, 8")
-    return GptqLayer(bits=bits, group_size=group_size, is_v1=True)
+    return GptqLayer(bits=bits, group_size=group_size, is_v1=packing == "auto_round:auto_gptq")

@@ -56,7 +56,7 @@ class Nf4Layer:
 
     def decode(self, tensors: Mapping[str, Tensor], out_features: int, in_features: int) -> QuantizedWeight:
         state = _read_state(tensors[_STATE])
-        if tuple(state.get("shape", ())) != (out_features, in_features) or state.get("blocksize") != _BLOCK:
+        if state.get("shape") != [out_features, in_features] or state.get("blocksize") != _BLOCK:
             allowed = f"shape {[out_features, in_features]}, blocksize {_BLOCK}"
             raise InvalidModelError(f"{_STATE} is {state!r:.200}; allowed: {allowed}")
         if tuple(tensors["weight.quant_map"].tolist()) != TABLES[Element.NF4]:

@@ -125,7 +125,7 @@ def _read_arguments(group: ConfigFields, key: str) -> Arguments | None:
     strategy = fields.choice("strategy", _STRATEGIES, "group" if fields.raw("group_size") else "tensor")
     block = Blocks()
     if strategy == "block":
-        rows, columns = (int(side) for side in fields.numbers("block_structure", 2))
+        rows, columns = fields.integers("block_structure", 2)
         block = Blocks(rows=rows, columns=columns)
     elif strategy in ("group", "tensor_group"):
         block = Blocks(rows=1, columns=fields.integer("group_size"))

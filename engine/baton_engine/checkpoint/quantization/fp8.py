@@ -44,7 +44,7 @@ def read_fp8(fields: ConfigFields) -> Fp8Quantization:
     block = fields.raw("weight_block_size")
     if block is None:
         return Fp8Quantization(scheme=Fp8Tensor(has_input_scale=inputs == "static"), ignored=ignored)
-    rows, columns = (int(side) for side in fields.numbers("weight_block_size", 2))
+    rows, columns = fields.integers("weight_block_size", 2)
     if inputs != "dynamic":
         raise fields.refuse("activation_scheme", inputs, "dynamic, with weight_block_size")
     return Fp8Quantization(scheme=Fp8Blocks(rows=rows, columns=columns), ignored=ignored)

@@ -45,7 +45,6 @@ ALIASES: Final = {
     "auto_awq": "awq",
     "modelopt_fp4": "modelopt",
     "modelopt_mxfp8": "modelopt",
-    "modelopt_mixed": "modelopt",
     "gpt_oss_mxfp4": "mxfp4",
     "inc": "auto-round",
 }

@@ -189,7 +189,7 @@ def _read_spec(fields: ConfigFields) -> _Spec:
     elif scheme == "per_channel":
         blocks = PER_CHANNEL
     elif scheme == "per_block":
-        rows, columns = (int(side) for side in fields.numbers("block_size", 2))
+        rows, columns = fields.integers("block_size", 2)
         blocks = Blocks(rows=rows, columns=columns)
     return _Spec(
         dtype=dtype,
