@@ -150,7 +150,7 @@ def test_a_request_ends_at_the_routers_timeout_when_the_client_sets_none() -> No
         async with cluster(worker, request_timeout_s=1.0) as stub:
             code, details = await error_of(stub.Generate(ask()))
             assert code == "DEADLINE_EXCEEDED"
-            # On a busy machine the guard around all of a request's steps may end it first, without their state.
+            # On a busy machine the guard around all of a request's steps may end it first, without a state.
             assert re.fullmatch(r"not finished within [\d.]+ s(, last in state decoding)?", details)
             await until(lambda: worker.num_cancels("r1") == 1)
 

@@ -140,11 +140,13 @@ def _scales(x: Tensor, rounding: InputRounding, mini_float: MiniFloat) -> Tensor
     if rounding.scale is not None:
         return torch.full_like(largest, rounding.scale)
     if rounding.scale_kind == ScaleKind.FLOAT32:
-        return largest / mini_float.largest
-    if rounding.scale_kind == ScaleKind.E4M3:
-        scales = MINI_FLOATS[InputElement.E4M3].round(largest / mini_float.largest * rounding.global_scale)
-        return scales / rounding.global_scale
-    return power_of_two_scales(largest, mini_float)
+        scales = largest / mini_float.largest
+    elif rounding.scale_kind == ScaleKind.E4M3:
+        codes = MINI_FLOATS[InputElement.E4M3].round(largest / mini_float.largest * rounding.global_scale)
+        scales = codes / rounding.global_scale
+    else:
+        scales = power_of_two_scales(largest, mini_float)
+    return scales.masked_fill_(~largest.isfinite(), torch.nan)
 
 
 def power_of_two_scales(largest: Tensor, mini_float: MiniFloat) -> Tensor:

@@ -99,17 +99,19 @@ def test_a_step_reads_the_bytes_of_the_codes_and_scales(variant: CpuVariant) -> 
 
 
 @builds
-def test_rows_that_are_not_finite_stay_so_and_touch_no_other(variant: CpuVariant) -> None:
+@pytest.mark.parametrize("name", ["e4m3", "int8", "mxfp4", "nvfp4"])
+def test_rows_that_are_not_finite_stay_so_and_touch_no_other(variant: CpuVariant, name: str) -> None:
     layers = CpuLayers(load(variant))
-    weight, _ = make_weight(CASES["e4m3"], torch.Generator().manual_seed(0))
+    weight, _ = make_weight(CASES[name], torch.Generator().manual_seed(0))
     product = layers.quantized_product(weight, None, torch.bfloat16)
     assert product is not None
-    x = rows_of(4, CASES["e4m3"], torch.bfloat16)
+    x = rows_of(4, CASES[name], torch.bfloat16)
     clean = product(x)
-    x[1, 3] = torch.nan
-    out = product(x)
-    assert out[1].isnan().all()
-    assert torch.equal(out[[0, 2, 3]], clean[[0, 2, 3]])
+    for lost in (torch.nan, torch.inf):
+        x[1, 3] = lost
+        out = product(x)
+        assert out[1].isnan().all()
+        assert torch.equal(out[[0, 2, 3]], clean[[0, 2, 3]])
 
 
 def test_odd_groups_are_left_to_torch() -> None:
