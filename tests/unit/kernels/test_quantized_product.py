@@ -17,7 +17,7 @@ from tests.unit.kernels.cpu_builds import BUILDS, builds, load
 from tests.unit.kernels.quantized_weights import CASES, WeightCase, expected_product, make_weight
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
-ROWS = (1, 2, 7, 16, 17, 50)
+ROWS = (1, 2, 7, 16, 17, 50, 200)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 

@@ -18,7 +18,8 @@ namespace baton {
 
 constexpr int64_t kChunkInputs = 128;      // most inputs of a chunk: its decoded panel fits the first cache
 constexpr int64_t kStepPairs = 16;         // rows of a decoded panel that few rows of x take at a time: a tile of AMX
-constexpr int64_t kQuantizedRows = 48;     // rows that share a pass over a panel, as their sums do
+constexpr int64_t kQuantizedRows = 192;    // rows that share a pass over a panel
+constexpr int64_t kShortChunk = 64, kShortChunkRows = 48;   // sums of shorter chunks are scaled often: few rows keep them near
 constexpr int kNibbleBlock = kPackedPanelWidth < 64 ? kPackedPanelWidth : 64;   // codes of 4 bits that lie together
 
 // Decodes 4-bit codes: the first half of a block of them lies in the lower bits of its bytes, the second in the upper.
@@ -201,6 +202,10 @@ inline Floats load_either(const void* from, int64_t at, bool is_bfloat16) {
   return is_bfloat16 ? load(static_cast<const Bfloat16*>(from) + at) : load(static_cast<const float*>(from) + at);
 }
 
+inline int64_t pass_rows(const QuantizedLinearArgs& args) {
+  return args.chunk < kShortChunk ? kShortChunkRows : kQuantizedRows;
+}
+
 inline int64_t num_chunks(const QuantizedLinearArgs& args) { return (args.in_features + args.chunk - 1) / args.chunk; }
 
 // Sums of each chunk of each row, which zero points are multiplied with: [num_rows, num_chunks].
@@ -267,10 +272,10 @@ void quantized_panel(const QuantizedLinearArgs& args, const float* input_sums, i
   }
 }
 
-// The outputs of one panel, or of two that are gated with each other, for kQuantizedRows rows from `first` on.
+// The outputs of one panel, or of two that are gated with each other, for the rows of a pass from `first` on.
 template <class Number>
 void quantized_piece(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t panel) {
-  const int64_t num_rows = std::min(kQuantizedRows, args.num_rows - first), width = output_width(args);
+  const int64_t num_rows = std::min(pass_rows(args), args.num_rows - first), width = output_width(args);
   alignas(64) float totals[kQuantizedRows * kPackedPanelWidth], factors[kQuantizedRows * kPackedPanelWidth];
   quantized_panel<Number>(args, input_sums, first, num_rows, panel, totals);
   if (args.function != kNotGated) {
@@ -290,9 +295,9 @@ void quantized_linear(const QuantizedLinearArgs& args, float* input_sums) {
     parallel_for(args.num_threads, args.num_rows, 1,
                  [&](int64_t row, int64_t) noexcept { sum_inputs<Element>(args, row, input_sums); });
   const int64_t num_panels = (output_width(args) + kPackedPanelWidth - 1) / kPackedPanelWidth;
-  const int64_t num_pieces = (args.num_rows + kQuantizedRows - 1) / kQuantizedRows;
+  const int64_t most = pass_rows(args), num_pieces = (args.num_rows + most - 1) / most;
   parallel_for(args.num_threads, num_pieces * num_panels, 1, [&](int64_t index, int64_t) noexcept {
-    quantized_piece<Number>(args, input_sums, index / num_panels * kQuantizedRows, index % num_panels);
+    quantized_piece<Number>(args, input_sums, index / num_panels * most, index % num_panels);
   });
 }
 
