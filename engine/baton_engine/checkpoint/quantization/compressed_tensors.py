@@ -30,6 +30,8 @@ _FORMATS: Final = (
     *("float-quantized", "int-quantized", "naive-quantized", "pack-quantized"),
     *("mxfp4-pack-quantized", "mxfp8-quantized", "nvfp4-pack-quantized"),
 )
+_GROUPS: Final = {"mxfp4-pack-quantized": 32, "mxfp8-quantized": 32, "nvfp4-pack-quantized": 16}
+"""Inputs with one scale, where the format has no others."""
 _STRATEGIES: Final = ("tensor", "channel", "group", "block", "token", "tensor_group")
 
 
@@ -81,6 +83,9 @@ def read_compressed_tensors(fields: ConfigFields) -> CompressedTensors:
     for key in ("transform_config", "sparsity_config"):
         if fields.raw(key):
             raise fields.refuse(key, fields.raw(key), "none: such weights cannot be read")
+    cache = _read_arguments(fields, "kv_cache_scheme")
+    if cache and (not cache.is_float or cache.num_bits != 8 or cache.strategy != "tensor"):
+        raise fields.refuse("kv_cache_scheme", fields.raw("kv_cache_scheme"), "float of 8 bits per tensor")
     ignored = _read_targets(fields, "ignore")
     sections = fields.section("config_groups")
     if sections is None:
@@ -152,6 +157,10 @@ def _read_scheme(group: ConfigFields, stored: str) -> LayerFormat:
         raise group.refuse("weights", None, "how the weights of the group are quantized")
     if group.section("output_activations") is not None:
         raise group.refuse("output_activations", group.raw("output_activations"), "null")
+    needed = _GROUPS.get(stored, weights.blocks.columns)
+    if weights.blocks.columns != needed:
+        what = f"groups of {weights.blocks.columns} in {stored}"
+        raise group.refuse("weights", what, f"groups of {needed}")
     match stored, weights.is_float, weights.num_bits:
         case "mxfp4-pack-quantized", True, 4:
             rounding = _read_inputs(group, inputs, is_mx=True)
@@ -194,6 +203,10 @@ def _read_inputs(group: ConfigFields, inputs: Arguments | None, *, is_mx: bool =
     if not inputs.is_float:
         return _read_int8_inputs(group, inputs)
     group_size = inputs.blocks.columns
+    needed = 32 if is_mx else 16 if inputs.num_bits == 4 else group_size
+    if group_size != needed or (not inputs.is_dynamic and inputs.strategy not in ("tensor", "tensor_group")):
+        what = f"float of {inputs.num_bits} bits per {inputs.strategy}, groups of {group_size}"
+        raise group.refuse("input_activations", what, f"groups of {needed}, or one scale where it is stored")
     if inputs.num_bits == 4 and is_mx:
         rounding = InputRounding(element=InputElement.E2M1, group_size=32, scale_kind=ScaleKind.E8M0)
         return StoredInputs(rounding=rounding)

@@ -29,6 +29,8 @@ _MX: Final = {"fp4": InputElement.E2M1, "fp6_e2m3": InputElement.E2M3, "fp6_e3m2
 _DTYPES: Final = (*_MX, "fp8_e4m3", "int8", "int4", "uint4")
 _SCHEMES: Final = ("per_tensor", "per_channel", "per_group", "per_block")
 _LINEAR: Final = ("Linear", "nn.Linear", "torch.nn.Linear", "<class 'torch.nn.modules.linear.Linear'>")
+_AXES: Final = {"per_channel": (0, 1), "per_group": (-1, 1)}
+"""Axes along which scales may differ: of outputs, of the tokens of inputs, and of groups of inputs."""
 _MX_GROUP: Final = 32
 _NVFP4_GROUP: Final = 16
 
@@ -84,6 +86,7 @@ class _Spec:
 
     dtype: str
     scheme: str
+    axis: Any
     group_size: int | None
     blocks: Blocks
     is_symmetric: bool
@@ -104,8 +107,11 @@ class _Reader:
             return None
         if config.raw("bias") is not None:
             raise config.refuse("bias", config.raw("bias"), "null")
-        if config.raw("output_tensors") is not None and key not in self.kv_cache_patterns:
-            raise config.refuse("output_tensors", config.raw("output_tensors"), "null, but for the KV cache")
+        cache = _read_specs(config, "output_tensors")
+        is_cache = key in self.kv_cache_patterns and [spec.dtype for spec in cache] == ["fp8_e4m3"]
+        if cache and not is_cache:
+            allowed = "null, or fp8_e4m3 for the KV cache"
+            raise config.refuse("output_tensors", config.raw("output_tensors"), allowed)
         weights, inputs = _read_specs(config, "weight"), _read_specs(config, "input_tensors")
         if not weights:
             if inputs:
@@ -114,6 +120,8 @@ class _Reader:
         if len(weights) == 2:
             return self._read_two_levels(config, weights, inputs)
         (weight,) = weights
+        if weight.scheme == "per_channel" and weight.axis not in (None, 0):
+            raise config.refuse("weight", f"per_channel with ch_axis {weight.axis}", "ch_axis 0")
         if weight.dtype in _MX:
             self._require(config, weight, "per_group", _MX_GROUP)
             return MXFloats(
@@ -182,6 +190,11 @@ def _read_spec(fields: ConfigFields) -> _Spec:
     dtype, scheme = fields.choice("dtype", _DTYPES, ""), fields.choice("qscheme", _SCHEMES, "")
     if not dtype or not scheme:
         raise fields.refuse("dtype and qscheme", (dtype, scheme), ", ".join((*_DTYPES, *_SCHEMES)))
+    axis = fields.raw("ch_axis")
+    if axis not in (None, *_AXES.get(scheme, (axis,))):
+        raise fields.refuse("ch_axis", axis, f"with {scheme}: {', '.join(map(str, _AXES[scheme]))}")
+    if fields.raw("scale_calculation_mode") not in (None, "even"):
+        raise fields.refuse("scale_calculation_mode", fields.raw("scale_calculation_mode"), "even")
     group_size, blocks = None, PER_TENSOR
     if scheme == "per_group":
         group_size = fields.integer("group_size")
@@ -194,6 +207,7 @@ def _read_spec(fields: ConfigFields) -> _Spec:
     return _Spec(
         dtype=dtype,
         scheme=scheme,
+        axis=axis,
         group_size=group_size,
         blocks=blocks,
         is_symmetric=fields.boolean("symmetric", True),
