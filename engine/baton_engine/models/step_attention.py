@@ -31,13 +31,21 @@ class StepAttention:
         """Number of tokens of each sequence in this step, back to back."""
 
     def attention(
-        self, layer: int, q: Tensor, k: Tensor, v: Tensor, *, scale: float, softcap: float | None = None
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """Write K and V of a layer, then attend with q; see `AttentionKernels.attend`."""
+        """Write K and V of a layer, then attend with q; see `AttentionKernels.attention`."""
         index, batch = self._places[layer]
         scales = self._scales[layer] if self._scales else UNSCALED
         self._kernels.write(k, v, self._kv_pool, index, batch, scales)
-        return self._kernels.attention(q, k, v, self._kv_pool, index, batch, scale, softcap, scales)
+        return self._kernels.attention(q, k, v, self._kv_pool, index, batch, scale, softcap, scales, sinks)
 
     def rotate_and_attention(
         self,
@@ -49,9 +57,10 @@ class StepAttention:
         *,
         scale: float,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """`attend` after rotating q and k by cosine and sine, `[num_tokens, 1, rotary_dim]` each."""
+        """`attention` after rotating q and k by cosine and sine, `[num_tokens, 1, rotary_dim]` each."""
         index, batch = self._places[layer]
         scales = self._scales[layer] if self._scales else UNSCALED
         q, k = self._kernels.rotate_and_write(q, k, v, *rotation, self._kv_pool, index, batch, scales)
-        return self._kernels.attention(q, k, v, self._kv_pool, index, batch, scale, softcap, scales)
+        return self._kernels.attention(q, k, v, self._kv_pool, index, batch, scale, softcap, scales, sinks)

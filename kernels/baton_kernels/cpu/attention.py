@@ -22,7 +22,7 @@ from baton_kernels.cpu.structs import (
     VarlenAttentionArgs,
 )
 from baton_kernels.interface.cache_dtype import CACHE_DTYPES, FLOAT8, UNSCALED, LayerKVScales
-from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
+from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels, check_sinks
 
 DTYPES: Final = (torch.float32, torch.bfloat16)
 """Dtypes of queries, and of new K and V."""
@@ -116,15 +116,19 @@ class CpuAttention(AttentionKernels):
         scale: float,
         softcap: float | None = None,
         scales: LayerKVScales = UNSCALED,
+        sinks: Tensor | None = None,
     ) -> Tensor:
+        check_sinks(sinks, q.shape[1])
         q = dense_rows(q)
         out = RESULTS.empty(q.shape, q.dtype)
-        self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap, scales)
+        self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap, scales, sinks)
         if max(batch.query_lens, default=0) > 1:
             if self._is_v_transposed:
-                self._attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap, scales)
+                self._attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap, scales, sinks)
             else:
-                self.attention_slices(out, q, kv_pool, layer, batch, scale, softcap, scales, least_tokens=2)
+                self.attention_slices(
+                    out, q, kv_pool, layer, batch, scale, softcap, scales, sinks, least_tokens=2
+                )
         return out
 
     def attention_slices(
@@ -137,6 +141,7 @@ class CpuAttention(AttentionKernels):
         scale: float,
         softcap: float | None,
         scales: LayerKVScales,
+        sinks: Tensor | None,
         *,
         least_tokens: int,
     ) -> None:
@@ -158,6 +163,7 @@ class CpuAttention(AttentionKernels):
             is_q_bfloat16=q.dtype == torch.bfloat16,
             scale=scale,
             soft_cap=softcap or 0.0,
+            sinks=None if sinks is None else sinks.data_ptr(),
         )
         self._library.run(args)
 
@@ -176,6 +182,7 @@ class CpuAttention(AttentionKernels):
         scale: float,
         softcap: float | None,
         scales: LayerKVScales,
+        sinks: Tensor | None,
     ) -> None:
         """With torch, from a pool with V transposed. Mutates the rows of `out` of longer slices."""
         start = 0
@@ -183,7 +190,9 @@ class CpuAttention(AttentionKernels):
             tokens = slice(start, start + query_len)
             if query_len > 1:
                 own, cached = self._read_chunk(k[tokens], v[tokens], kv_pool, layer, batch, seq)
-                attended = attention_chunk(q[tokens], *own, cached, batch.window, scale * scales.k, softcap)
+                attended = attention_chunk(
+                    q[tokens], *own, cached, batch.window, scale * scales.k, softcap, sinks
+                )
                 out[tokens] = attended if scales.v == 1 else attended * scales.v
             start += query_len
 
@@ -197,6 +206,7 @@ class CpuAttention(AttentionKernels):
         scale: float,
         softcap: float | None,
         scales: LayerKVScales,
+        sinks: Tensor | None,
     ) -> None:
         """Mutates the rows of `out` that belong to one-token slices."""
         decodes = self._decodes.get(batch)
@@ -221,6 +231,7 @@ class CpuAttention(AttentionKernels):
             is_q_bfloat16=q.dtype == torch.bfloat16,
             scale=scale,
             soft_cap=softcap or 0.0,
+            sinks=None if sinks is None else sinks.data_ptr(),
         )
         self._library.run(args)
 

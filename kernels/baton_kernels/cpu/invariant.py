@@ -16,7 +16,7 @@ from baton_kernels.cpu.layers import CpuLayers
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.packed import PackedProduct
 from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
-from baton_kernels.interface.kernels import AttentionBatch, Function
+from baton_kernels.interface.kernels import AttentionBatch, Function, check_sinks
 
 
 class InvariantCpuAttention(CpuAttention):
@@ -33,10 +33,12 @@ class InvariantCpuAttention(CpuAttention):
         scale: float,
         softcap: float | None = None,
         scales: LayerKVScales = UNSCALED,
+        sinks: Tensor | None = None,
     ) -> Tensor:
+        check_sinks(sinks, q.shape[1])
         q = dense_rows(q)
         out = RESULTS.empty(q.shape, q.dtype)
-        self.attention_slices(out, q, kv_pool, layer, batch, scale, softcap, scales, least_tokens=1)
+        self.attention_slices(out, q, kv_pool, layer, batch, scale, softcap, scales, sinks, least_tokens=1)
         return out
 
 

@@ -18,6 +18,7 @@ from baton_kernels.cpu.c_struct import (
     Source,
     SourceBytes,
     SourceDouble,
+    SourceFloat,
     SourceInt32,
     SourceInt64,
     Target,
@@ -102,6 +103,8 @@ class DecodeAttentionArgs(ctypes.Structure):
     scale: Float
     soft_cap: Float
     """0 is none."""
+    sinks: SourceFloat
+    """`[num_kv_heads * group_size]`, logits in the denominators of the query heads; null is none."""
 
 
 @c_struct
@@ -132,6 +135,8 @@ class VarlenAttentionArgs(ctypes.Structure):
     scale: Float
     soft_cap: Float
     """0 is none."""
+    sinks: SourceFloat
+    """`[num_kv_heads * group_size]`, logits in the denominators of the query heads; null is none."""
 
 
 @c_struct

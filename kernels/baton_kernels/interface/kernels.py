@@ -204,13 +204,18 @@ class AttentionKernels(ABC):
         scale: float,
         softcap: float | None = None,
         scales: LayerKVScales = UNSCALED,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of every token over its own sequence, after the same layer was written.
 
         `q` is `[num_tokens, num_q_heads, head_dim]`, `k` and `v` are what was written; query head h reads KV
         head `h // (num_q_heads // num_kv_heads)`. With a soft cap, scores s become
         `softcap * tanh(s / softcap)` before the mask. Slots outside a sequence's context are never read.
+        `sinks` `[num_q_heads] float32`, contiguous, are logits that join the denominator of each head's
+        softmax, neither scaled nor capped: weights are `exp(s_j) / (sum(exp(s_j)) + exp(sink))`.
         Returns a new tensor shaped like `q`.
+
+        Raises: ValueError when `sinks` have another shape, dtype or layout.
         """
 
     def is_capturable(self, kv_pool: Tensor) -> bool:
@@ -229,6 +234,17 @@ class AttentionKernels(ABC):
             pool = as_movable(kv_pool)
             sources, destinations = torch.tensor(pairs, device=pool.device).unbind(1)
             pool.index_copy_(0, destinations, pool.index_select(0, sources))
+
+
+def check_sinks(sinks: Tensor | None, num_q_heads: int) -> None:
+    """Raises: ValueError when the sinks are not what `AttentionKernels.attention` takes."""
+    if sinks is None:
+        return
+    if sinks.shape != (num_q_heads,) or sinks.dtype != torch.float32 or not sinks.is_contiguous():
+        raise ValueError(
+            f"sinks are {sinks.dtype} of shape {list(sinks.shape)} and stride {list(sinks.stride())}; "
+            f"allowed: torch.float32 of shape [{num_q_heads}] and stride [1]"
+        )
 
 
 class Function(IntEnum):

@@ -34,8 +34,9 @@ def attention_reference(
     scale: float,
     softcap: float | None = None,
     scales: LayerKVScales = UNSCALED,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """`AttentionKernels.attend`, reading all K and V from `kv_pool`. Returns float64, shaped like `q`."""
+    """`AttentionKernels.attention`, reading all K and V from `kv_pool`. Returns float64, shaped like `q`."""
     out = torch.zeros_like(q, dtype=torch.float64)
     token = 0
     for seq, (query_len, context_len) in enumerate(zip(batch.query_lens, batch.context_lens, strict=True)):
@@ -43,9 +44,8 @@ def attention_reference(
         k, v = (side * by for side, by in zip(codes, scales, strict=True))
         for position in range(context_len - query_len, context_len):
             first = 0 if batch.window is None else max(0, position - batch.window + 1)
-            out[token] = _attend_one(
-                q[token].double(), k[first : position + 1], v[first : position + 1], scale, softcap
-            )
+            seen = slice(first, position + 1)
+            out[token] = _attend_one(q[token].double(), k[seen], v[seen], scale, softcap, sinks)
             token += 1
     return out
 
@@ -61,7 +61,9 @@ def _cached_kv(kv_pool: Tensor, layer: int, block_ids: list[int], context_len: i
     return k, v
 
 
-def _attend_one(q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None) -> Tensor:
+def _attend_one(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | None, sinks: Tensor | None
+) -> Tensor:
     """One query `[num_q_heads, head_dim]` over the keys `[num_keys, num_kv_heads, head_dim]` it may see."""
     group_size = q.shape[0] // k.shape[1]
     heads = []
@@ -70,5 +72,7 @@ def _attend_one(q: Tensor, k: Tensor, v: Tensor, scale: float, softcap: float | 
         scores = k[:, kv_head] @ q[head] * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
-        heads.append(torch.softmax(scores, dim=0) @ v[:, kv_head])
+        if sinks is not None:
+            scores = torch.cat((scores, sinks[head : head + 1].double()))
+        heads.append(torch.softmax(scores, dim=0)[: len(k)] @ v[:, kv_head])
     return torch.stack(heads)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from baton_kernels.interface.cache_dtype import FLOAT8, UNSCALED, LayerKVScales, encode
-from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
+from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels, check_sinks
 from baton_kernels.reference.pool_rows import Chunk, DecodeGroup, LayerRows, StepRows
 
 
@@ -47,17 +47,21 @@ class TorchAttention(AttentionKernels):
         scale: float,
         softcap: float | None = None,
         scales: LayerKVScales = UNSCALED,
+        sinks: Tensor | None = None,
     ) -> Tensor:
+        check_sinks(sinks, q.shape[1])
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if kv_pool.dtype in FLOAT8:  # a chunk sees itself as the cache has it
             k, v = (
                 encode(side, kv_pool.dtype, by).to(q.dtype) for side, by in zip((k, v), scales, strict=True)
             )
         cache, scale = LayerRows(kv_pool, layer), scale * scales.k
+        if sinks is not None:
+            sinks = sinks.view(cache.num_kv_heads, -1)
         for chunk in self._step_rows(kv_pool, batch).chunks:
-            _attend_chunk(out, q, k, v, cache, chunk, scale, softcap)
+            _attend_chunk(out, q, k, v, cache, chunk, scale, softcap, sinks)
         for group in self._step_rows(kv_pool, batch).decode_groups:
-            _attend_decodes(out, q, cache, group, scale, softcap)
+            _attend_decodes(out, q, cache, group, scale, softcap, sinks)
         return out if scales.v == 1 else out.mul_(scales.v)
 
     def _step_rows(self, kv_pool: Tensor, batch: AttentionBatch) -> StepRows:
@@ -68,13 +72,19 @@ class TorchAttention(AttentionKernels):
 
 
 def _attend_decodes(
-    out: Tensor, q: Tensor, cache: LayerRows, group: DecodeGroup, scale: float, softcap: float | None
+    out: Tensor,
+    q: Tensor,
+    cache: LayerRows,
+    group: DecodeGroup,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None,
 ) -> None:
     num_decodes = len(group.tokens)
     # The query heads of one KV head see the same keys: they become its query rows.
     grouped_q = q.index_select(0, group.tokens).view(num_decodes, cache.num_kv_heads, -1, cache.head_dim)
     k, v = cache.read(group.rows, num_decodes, q.dtype)
-    attended = attention_masked(grouped_q, k, v, group.mask, scale, softcap)
+    attended = attention_masked(grouped_q, k, v, group.mask, scale, softcap, sinks)
     out.index_copy_(0, group.tokens, attended.reshape(num_decodes, -1, cache.head_dim))
 
 
@@ -87,6 +97,7 @@ def _attend_chunk(
     chunk: Chunk,
     scale: float,
     softcap: float | None,
+    sinks: Tensor | None,
 ) -> None:
     tokens = slice(chunk.start, chunk.stop)
     if chunk.rows is None:
@@ -98,18 +109,32 @@ def _attend_chunk(
     grouped_q = q[tokens].reshape(chunk.stop - chunk.start, cache.num_kv_heads, -1, cache.head_dim)
     grouped_q = grouped_q.permute(1, 2, 0, 3)
     k, v = (side[0, :, None].expand(-1, grouped_q.shape[1], -1, -1) for side in (k, v))
-    attended = attention_masked(grouped_q, k, v, chunk.mask, scale, softcap)
+    row_sinks = None if sinks is None else sinks[..., None]
+    attended = attention_masked(grouped_q, k, v, chunk.mask, scale, softcap, row_sinks)
     out[tokens] = attended.permute(2, 0, 1, 3).flatten(1, 2)
 
 
 def attention_masked(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, softcap: float | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    scale: float,
+    softcap: float | None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """Attention of `q [..., query_len, head_dim]` over `k`, `v`; without a mask it is plain causal."""
-    if softcap is None:
+    """Attention of `q [..., query_len, head_dim]` over `k`, `v`; without a mask it is plain causal.
+
+    `sinks` broadcast to `[..., query_len]` and join the sums of their rows.
+    """
+    if softcap is None and sinks is None:
         return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale)
     if mask is None:
         mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
-    scores = torch.tanh(q @ k.transpose(-1, -2) * (scale / softcap)) * softcap
-    weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1, dtype=torch.float32)
-    return weights.to(v.dtype) @ v
+    scores = q @ k.transpose(-1, -2)
+    scores = scores * scale if softcap is None else torch.tanh(scores * (scale / softcap)) * softcap
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if sinks is None:
+        return scores.softmax(dim=-1, dtype=torch.float32).to(v.dtype) @ v
+    scores = torch.cat((scores.float(), sinks[..., None].expand(*scores.shape[:-1], 1)), dim=-1)
+    return scores.softmax(dim=-1)[..., :-1].to(v.dtype) @ v

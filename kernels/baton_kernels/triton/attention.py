@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
-from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
+from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels, check_sinks
 from baton_kernels.reference.torch_attention import TorchAttention
 from baton_kernels.triton import cache
 from baton_kernels.triton.decode import decode
@@ -72,16 +72,18 @@ class TritonAttention(AttentionKernels):
         scale: float,
         softcap: float | None = None,
         scales: LayerKVScales = UNSCALED,
+        sinks: Tensor | None = None,
     ) -> Tensor:
+        check_sinks(sinks, q.shape[1])
         head_dim = q.shape[-1]
         require_readable(kv_pool.dtype, head_dim, device_arch())
         if head_dim > MAX_HEAD_DIM:
-            return self._torch.attention(q, k, v, kv_pool, layer, batch, scale, softcap, scales)
+            return self._torch.attention(q, k, v, kv_pool, layer, batch, scale, softcap, scales, sinks)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if max(batch.query_lens) > 1:
-            prefill(out, q, kv_pool, layer, batch, scale * scales.k, softcap)
+            prefill(out, q, kv_pool, layer, batch, scale * scales.k, softcap, sinks)
         if min(batch.query_lens) == 1:
-            decode(out, q, kv_pool, layer, batch, scale * scales.k, softcap)
+            decode(out, q, kv_pool, layer, batch, scale * scales.k, softcap, sinks)
         return out if scales.v == 1 else out.mul_(scales.v)
 
     def is_capturable(self, kv_pool: Tensor) -> bool:

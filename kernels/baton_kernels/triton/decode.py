@@ -32,7 +32,14 @@ from baton_kernels.triton.kernel_variant import (
     device_arch,
     num_multiprocessors,
 )
-from baton_kernels.triton.tiles import NO_WINDOW, PRECISION, _fold_tile, _rows_of_keys, _score_keys
+from baton_kernels.triton.tiles import (
+    NO_WINDOW,
+    PRECISION,
+    _fold_tile,
+    _rows_of_keys,
+    _score_keys,
+    _start_with_sinks,
+)
 
 MIN_SPLIT: Final = 128
 """Keys of the shortest split: its partial result takes a small part of the bytes that it reads."""
@@ -162,6 +169,7 @@ def merge_splits(
     lse_ptr,
     seq_lens_ptr,
     query_start_ptr,
+    sinks_ptr,
     window,
     num_seqs,
     num_wanted,
@@ -171,6 +179,7 @@ def merge_splits(
     MIN_TILES: tl.constexpr,
     SEQS: tl.constexpr,
     MERGED: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     """Weigh the splits of one query head of one sequence by their share of the sum of exponentials.
 
@@ -188,8 +197,11 @@ def merge_splits(
     dims = tl.arange(0, HEAD_PAD)
     is_dim = dims < HEAD_DIM
 
-    highest = tl.full([], float("-inf"), tl.float32)
-    total = tl.zeros([], tl.float32)
+    if SINKS:  # a first split without values
+        highest, total = _start_with_sinks(sinks_ptr + tl.program_id(1))
+    else:
+        highest = tl.full([], float("-inf"), tl.float32)
+        total = tl.zeros([], tl.float32)
     acc = tl.zeros([HEAD_PAD], tl.float32)
     for start in range(0, num_own, MERGED):
         splits = start + tl.arange(0, MERGED)
@@ -257,10 +269,12 @@ def split_variant(
 
 
 @cache
-def merge_variant(dtype: torch.dtype, head_dim: int, num_seqs: int, config: KernelConfig) -> KernelVariant:
+def merge_variant(
+    dtype: torch.dtype, head_dim: int, num_seqs: int, config: KernelConfig, *, has_sinks: bool = False
+) -> KernelVariant:
     """`merge_splits` for an output of `dtype`, beside an `attention_splits` of `config`."""
     pointers = {"out_ptr": f"*{TRITON_TYPES[dtype]}", "partial_ptr": "*fp32", "lse_ptr": "*fp32"}
-    pointers |= {"seq_lens_ptr": "*i32", "query_start_ptr": "*i32"}
+    pointers |= {"seq_lens_ptr": "*i32", "query_start_ptr": "*i32", "sinks_ptr": "*fp32"}
     return KernelVariant(
         kernel=merge_splits,
         signature={**pointers, **dict.fromkeys(("window", "num_seqs", "num_wanted"), "i32")},
@@ -269,6 +283,7 @@ def merge_variant(dtype: torch.dtype, head_dim: int, num_seqs: int, config: Kern
             "HEAD_PAD": triton.next_power_of_2(head_dim),
             **_cut_constants(num_seqs, config),
             "MERGED": MERGED_SPLITS,
+            "SINKS": has_sinks,
         },
         aligned=frozenset(pointers),
         num_warps=2,
@@ -296,6 +311,8 @@ def aot_variants() -> Iterator[KernelVariant]:
     yield from _tuned(single, single, 256, group=4, block_size=32, is_capped=True, num_seqs=32)
     yield merge_variant(half, 80, 1, kernel_config("attention_splits", half, 80, DEFAULT_ARCH))
     yield merge_variant(brain, 256, 1024, kernel_config("attention_splits", brain, 256, DEFAULT_ARCH))
+    config = kernel_config("attention_splits", brain, 64, DEFAULT_ARCH)
+    yield merge_variant(brain, 64, 32, config, has_sinks=True)
 
 
 def _tuned(
@@ -322,6 +339,7 @@ def decode(
     batch: AttentionBatch,
     scale: float,
     softcap: float | None,
+    sinks: Tensor | None = None,
     config: KernelConfig | None = None,
 ) -> None:
     """Attend with the one-token slices of `batch`. Mutates their rows of `out`, which is contiguous.
@@ -365,6 +383,6 @@ def decode(
         num_seqs,
         num_wanted,
     )
-    merge = merge_variant(out.dtype, head_dim, num_seqs, config)
+    merge = merge_variant(out.dtype, head_dim, num_seqs, config, has_sinks=sinks is not None)
     lengths = (batch.seq_lens, batch.query_start)
-    merge.launch((num_seqs, num_q_heads), out, partial, lse, *lengths, window, num_seqs, num_wanted)
+    merge.launch((num_seqs, num_q_heads), out, partial, lse, *lengths, sinks, window, num_seqs, num_wanted)

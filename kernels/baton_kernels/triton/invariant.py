@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
-from baton_kernels.interface.kernels import AttentionBatch, Product
+from baton_kernels.interface.kernels import AttentionBatch, Product, check_sinks
 from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.triton.attention import TritonAttention, require_readable
 from baton_kernels.triton.kernel_configs import DEFAULT_ARCH, kernel_config
@@ -37,12 +37,14 @@ class InvariantTritonAttention(TritonAttention):
         scale: float,
         softcap: float | None = None,
         scales: LayerKVScales = UNSCALED,
+        sinks: Tensor | None = None,
     ) -> Tensor:
+        check_sinks(sinks, q.shape[1])
         require_readable(kv_pool.dtype, q.shape[-1], device_arch())
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         config = kernel_config("attention_chunks", q.dtype, q.shape[-1], DEFAULT_ARCH)
         scale *= scales.k
-        prefill(out, q, kv_pool, layer, batch, scale, softcap, min_queries=1, config=config)
+        prefill(out, q, kv_pool, layer, batch, scale, softcap, sinks, min_queries=1, config=config)
         return out if scales.v == 1 else out.mul_(scales.v)
 
 

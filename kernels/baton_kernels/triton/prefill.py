@@ -24,7 +24,14 @@ from torch import Tensor
 from baton_kernels.interface.kernels import AttentionBatch
 from baton_kernels.triton.kernel_configs import DEFAULT_ARCH, KernelConfig, kernel_config, tuned_archs
 from baton_kernels.triton.kernel_variant import FP8_ARCH, TRITON_TYPES, KernelVariant, device_arch
-from baton_kernels.triton.tiles import NO_WINDOW, PRECISION, _fold_tile, _rows_of_keys, _score_keys
+from baton_kernels.triton.tiles import (
+    NO_WINDOW,
+    PRECISION,
+    _fold_tile,
+    _rows_of_keys,
+    _score_keys,
+    _start_with_sinks,
+)
 
 
 @triton.jit
@@ -53,6 +60,7 @@ def attention_chunks(
     tables_ptr,
     seq_lens_ptr,
     query_start_ptr,
+    sinks_ptr,
     scale,
     softcap,
     window,
@@ -73,6 +81,7 @@ def attention_chunks(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     CAPPED: tl.constexpr,
+    SINKS: tl.constexpr,
     MIN_QUERIES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
@@ -110,8 +119,12 @@ def attention_chunks(
     positions = first_position + rows // HEADS
     first_key = tl.maximum(first_position - window + 1, 0)
     stop = first_position + num_queries
-    highest = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
+    if SINKS:  # a first key without a value
+        q_heads = kv_head * GROUP + tl.minimum(first_head + rows % HEADS, GROUP - 1)
+        highest, total = _start_with_sinks(sinks_ptr + q_heads)
+    else:
+        highest = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, HEAD_PAD], tl.float32)
     table_ptr = tables_ptr + seq.to(tl.int64) * stride_table
     # One body for all tiles, masked or not: another one could round differently.
@@ -147,11 +160,17 @@ def chunk_variant(
     is_capped: bool,
     config: KernelConfig,
     min_queries: int = 2,
+    has_sinks: bool = False,
 ) -> KernelVariant:
     """`attention_chunks` for queries of `dtype`, a pool of `kv_dtype`, `group` query heads per KV head."""
     element, kv_element = f"*{TRITON_TYPES[dtype]}", f"*{TRITON_TYPES[kv_dtype]}"
     pointers = {"out_ptr": element, "q_ptr": element, "k_ptr": kv_element, "v_ptr": kv_element}
-    pointers |= {"tables_ptr": "*i32", "seq_lens_ptr": "*i32", "query_start_ptr": "*i32"}
+    pointers |= {
+        "tables_ptr": "*i32",
+        "seq_lens_ptr": "*i32",
+        "query_start_ptr": "*i32",
+        "sinks_ptr": "*fp32",
+    }
     strides = ("stride_q_token", "stride_q_head", "stride_block", "stride_head", "stride_slot")
     head_pad = max(16, triton.next_power_of_2(head_dim))
     heads = min(group, config.rows)
@@ -177,6 +196,7 @@ def chunk_variant(
             "BLOCK_SIZE": block_size,
             "TILE": config.tile,
             "CAPPED": is_capped,
+            "SINKS": has_sinks,
             "MIN_QUERIES": min_queries,
             "PRECISION": PRECISION,
         },
@@ -200,6 +220,8 @@ def aot_variants() -> Iterator[KernelVariant]:
     yield from _tuned(single, single, 256, group=4, block_size=32, is_capped=True)
     default = kernel_config("attention_chunks", brain, 128, DEFAULT_ARCH)
     yield chunk_variant(brain, brain, 128, 7, 32, is_capped=False, config=default, min_queries=1)
+    default = kernel_config("attention_chunks", brain, 64, DEFAULT_ARCH)
+    yield chunk_variant(brain, brain, 64, 8, 32, is_capped=False, config=default, has_sinks=True)
 
 
 def _tuned(
@@ -220,6 +242,7 @@ def prefill(
     batch: AttentionBatch,
     scale: float,
     softcap: float | None,
+    sinks: Tensor | None = None,
     min_queries: int = 2,
     config: KernelConfig | None = None,
 ) -> None:
@@ -234,7 +257,7 @@ def prefill(
         config = kernel_config("attention_chunks", q.dtype, head_dim, device_arch())
     is_capped = softcap is not None
     variant = chunk_variant(
-        q.dtype, kv_pool.dtype, head_dim, group, block_size, is_capped, config, min_queries
+        q.dtype, kv_pool.dtype, head_dim, group, block_size, is_capped, config, min_queries, sinks is not None
     )
     constants = variant.constexprs
     variant.launch(
@@ -246,6 +269,7 @@ def prefill(
         tables,
         batch.seq_lens,
         batch.query_start,
+        sinks,
         scale,
         float(1.0 if softcap is None else softcap),
         NO_WINDOW if batch.window is None else batch.window,

@@ -45,6 +45,13 @@ def _score_keys(q, k, is_visible, scale, softcap, CAPPED: tl.constexpr, PRECISIO
 
 
 @triton.jit
+def _start_with_sinks(sinks_ptr):
+    """Return each row's maximum and sum before its first key: its sink, and 1 if that is finite."""
+    highest = tl.load(sinks_ptr) * LOG2_E
+    return highest, tl.where(highest == float("-inf"), 0.0, 1.0)
+
+
+@triton.jit
 def _fold_tile(highest, total, acc, scores, v, DTYPE: tl.constexpr, PRECISION: tl.constexpr):
     """Fold a tile's scores `[m, n]` and values `[n, d]` into each row's maximum, sum and weighted values.
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "kv_cache.h"
+#include "softmax.h"
 #include "vectors.h"
 #include "structs.h"
 
@@ -88,16 +89,18 @@ void put_row(const float* row, int64_t n, Element* to) {
   else std::fill_n(to, n, Element{});
 }
 
-// Merge the splits of a row by their maxima, divide by the sum and multiply by the scale of V. Overwrites the first split. Without splits the
-// result is 0.
+// Merge the splits of a row by their maxima, divide by the sum, in which a sink comes first, and multiply by the scale
+// of V. Overwrites the first split. Without splits the result is 0.
 inline void merge(const Row& row, float* partials, int64_t num_splits) {
   const DecodeAttentionArgs& args = row.args;
   const int64_t size = PartialResult::size_of(args), num_heads = args.layer.num_kv_heads * args.group_size;
   const PartialResult joined(args, partials);
   for (int64_t head = 0; head < args.group_size; ++head) {
-    float largest = -INFINITY, sum = 0;
+    const float sink = sink_of(args, row.kv_head * args.group_size + head);
+    float largest = sink, sum = 0;
     for (int64_t split = 0; split < num_splits; ++split)
       largest = std::max(largest, partials[split * size + head]);
+    if (sink != -INFINITY) sum = std::exp2(sink - largest);
     float* out = joined.out + head * joined.width;
     for (int64_t index = 0; index < num_splits; ++index) {
       const PartialResult split(args, partials + index * size);

@@ -9,6 +9,12 @@
 
 namespace baton {
 
+// The logit, in powers of two, that joins the sum of a query head's weights; minus infinity is none.
+template <class Args>
+float sink_of(const Args& args, int64_t q_head) {
+  return args.sinks ? args.sinks[q_head] * kLog2E : -INFINITY;
+}
+
 // Turn one head's scores of n keys into weights in place; return their sum and the largest score.
 inline std::pair<float, float> softmax(float* scores, int64_t n, float factor, float cap) {
   const int64_t padded = round_up(n, kLanes);

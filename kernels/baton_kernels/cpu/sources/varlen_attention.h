@@ -10,6 +10,7 @@
 
 #include "gemm_panel.h"
 #include "kv_cache.h"
+#include "softmax.h"
 #include "structs.h"
 
 namespace baton {
@@ -78,8 +79,11 @@ struct TileMemory {
         sums(max + num_rows), widened(reinterpret_cast<Element*>(sums + num_rows * kLanes)) {
     std::fill(place, scores, 0.0f);
     std::fill(out, max, 0.0f);
-    std::fill_n(max, num_rows, -INFINITY);
     std::fill_n(sums, num_rows * kLanes, 0.0f);
+    for (int64_t row = 0; row < num_rows; ++row) {   // a sink is a first key without a value
+      max[row] = sink_of(args, tile.kv_head * args.group_size + row % args.group_size);
+      if (max[row] != -INFINITY) sums[row * kLanes] = 1;
+    }
   }
 };
 
