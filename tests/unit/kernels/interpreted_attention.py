@@ -28,6 +28,7 @@ class Case:
     tolerance: float = 1e-5
     window: int | None = None
     softcap: float | None = None
+    has_sinks: bool = False
     shape: dict[str, Any] = field(default_factory=dict)
 
 
@@ -53,6 +54,18 @@ CASES: Final = {
     "capped_chunks": Case(slices=((20, 90), (1, 90)), softcap=1.5, shape={"num_kv_heads": 1}),
     "chunks_of_groups_of_7": Case(slices=((11, 50), (1, 8)), shape={"group": 7, "head_dim": 64}),
     "chunks_of_groups_of_71": Case(slices=((3, 50),), shape={"group": 71, "num_kv_heads": 1}),
+    "sinks_of_several_splits": Case(
+        slices=((1, 700), (1, 3), (1, 1)), has_sinks=True, shape={"group": 5, "num_kv_heads": 1}
+    ),
+    "sinks_of_capped_chunks_in_a_window": Case(
+        slices=((20, 90), (1, 90)), softcap=1.5, window=30, has_sinks=True, shape={"group": 5}
+    ),
+    "sinks_with_a_cache_of_e4m3": Case(
+        slices=((1, 80), (9, 80)),
+        tolerance=2e-2,
+        has_sinks=True,
+        shape={"dtype": BRAIN, "kv_dtype": E4M3, "head_dim": 64, "group": 8, "num_kv_heads": 1},
+    ),
     "bfloat16": Case(
         slices=((1, 200), (40, 200), (1, 6)), tolerance=2e-2, shape={"dtype": BRAIN, "head_dim": 128}
     ),
@@ -78,18 +91,36 @@ CASES: Final = {
 }
 
 
-def attention(step: PagedBatch, softcap: float | None = None, *, is_invariant: bool = False) -> Tensor:
+def make_sinks(step: PagedBatch) -> Tensor:
+    """Sinks of the query heads, among them one of minus infinity, and two far from all scores."""
+    sinks = torch.randn(step.q.shape[1], generator=torch.Generator().manual_seed(2))
+    sinks[1:4] = torch.tensor([-torch.inf, -1e4, 1e4])
+    return sinks
+
+
+def attention(
+    step: PagedBatch,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    *,
+    is_invariant: bool = False,
+) -> Tensor:
     from baton_kernels.triton.attention import TritonAttention  # read TRITON_INTERPRET
     from baton_kernels.triton.invariant import InvariantTritonAttention
 
     kernels = InvariantTritonAttention() if is_invariant else TritonAttention()
-    return kernels.attention(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap)
+    return kernels.attention(
+        step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap, sinks=sinks
+    )
 
 
 def largest_error(case: Case) -> float:
     step = make_paged_batch(case.slices, window=case.window, **case.shape)
-    expected = attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, case.softcap)
-    return float((attention(step, case.softcap).double() - expected).abs().max())
+    sinks = make_sinks(step) if case.has_sinks else None
+    expected = attention_reference(
+        step.q, step.kv_pool, LAYER, step.batch, step.scale, case.softcap, sinks=sinks
+    )
+    return float((attention(step, case.softcap, sinks).double() - expected).abs().max())
 
 
 def difference_when_captured(*, is_invariant: bool = False) -> float:
@@ -105,8 +136,9 @@ def difference_when_captured(*, is_invariant: bool = False) -> float:
         context_lens=(1200,) * 4,
     )
     q = torch.cat((step.q, torch.full_like(step.q, torch.nan)))
-    out = attention(replace(step, batch=captured, q=q), is_invariant=is_invariant)
-    plain = attention(step, is_invariant=is_invariant)
+    sinks = make_sinks(step)
+    out = attention(replace(step, batch=captured, q=q), sinks=sinks, is_invariant=is_invariant)
+    plain = attention(step, sinks=sinks, is_invariant=is_invariant)
     return float((out - torch.cat((plain, torch.zeros_like(step.q)))).abs().max())
 
 
@@ -141,8 +173,10 @@ def difference_of_single_tokens() -> float:
         block_size=16,
         window=15,
     )
-    together = attention(whole, is_invariant=True)
-    return float((attention(replace(whole, batch=singles), is_invariant=True) - together).abs().max())
+    sinks = make_sinks(whole)
+    together = attention(whole, sinks=sinks, is_invariant=True)
+    apart = attention(replace(whole, batch=singles), sinks=sinks, is_invariant=True)
+    return float((apart - together).abs().max())
 
 
 if __name__ == "__main__":
