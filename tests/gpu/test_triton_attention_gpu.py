@@ -11,7 +11,7 @@ from torch import Tensor
 from baton_kernels.reference.reference_layers import attention_reference
 from baton_kernels.selection import select_invariant_kernels, select_kernels
 from baton_kernels.triton.kernel_variant import FP8_ARCH, device_arch
-from tests.unit.kernels.interpreted_attention import CASES, Case
+from tests.unit.kernels.interpreted_attention import CASES, Case, make_sinks
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
 pytestmark = [
@@ -25,26 +25,44 @@ E4M3 = torch.float8_e4m3fn
 PAIRS = [*((dtype, dtype) for dtype in TOLERANCE), (torch.bfloat16, E4M3), (torch.float16, E4M3)]
 
 
-def attention(step: PagedBatch, softcap: float | None = None, *, is_invariant: bool = False) -> Tensor:
+def attention(
+    step: PagedBatch,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    *,
+    is_invariant: bool = False,
+) -> Tensor:
     kernels = select_kernels("cuda").attention
     if is_invariant:
         head_dim = step.q.shape[-1]
         kernels = select_invariant_kernels("cuda", step.q.dtype, head_dim).attention
-    return kernels.attention(step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap)
+    return kernels.attention(
+        step.q, step.k, step.v, step.kv_pool, LAYER, step.batch, step.scale, softcap, sinks=sinks
+    )
 
 
-def assert_equals_reference(step: PagedBatch, softcap: float | None = None) -> None:
+def assert_equals_reference(
+    step: PagedBatch, softcap: float | None = None, sinks: Tensor | None = None
+) -> None:
     if step.kv_pool.dtype == E4M3 and device_arch() < FP8_ARCH:
         pytest.skip("the device does not convert e4m3")
-    out = attention(step, softcap).cpu()
-    expected = attention_reference(step.q.cpu(), step.kv_pool.cpu(), LAYER, step.batch, step.scale, softcap)
+    out = attention(step, softcap, sinks).cpu()
+    expected = attention_reference(
+        step.q.cpu(),
+        step.kv_pool.cpu(),
+        LAYER,
+        step.batch,
+        step.scale,
+        softcap,
+        sinks=None if sinks is None else sinks.cpu(),
+    )
     torch.testing.assert_close(out.double(), expected, rtol=0, atol=TOLERANCE[out.dtype])
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_what_the_interpreter_computes_the_device_does(case: Case) -> None:
     step = make_paged_batch(case.slices, window=case.window, device="cuda", **case.shape)
-    assert_equals_reference(step, case.softcap)
+    assert_equals_reference(step, case.softcap, make_sinks(step) if case.has_sinks else None)
 
 
 @pytest.mark.parametrize(("dtype", "kv_dtype"), PAIRS, ids=str)

@@ -95,7 +95,7 @@ def make_sinks(step: PagedBatch) -> Tensor:
     """Sinks of the query heads, among them one of minus infinity, and two far from all scores."""
     sinks = torch.randn(step.q.shape[1], generator=torch.Generator().manual_seed(2))
     sinks[1:4] = torch.tensor([-torch.inf, -1e4, 1e4])
-    return sinks
+    return sinks.to(step.q.device)
 
 
 def attention(

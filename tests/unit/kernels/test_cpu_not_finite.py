@@ -68,16 +68,17 @@ def test_attention_to_a_token_that_is_no_number_is_none(
     )
     step = break_tokens(make_paged_batch(SLICES, dtype=dtype, block_size=32), side, torch.nan)
     pool = transpose_v(step.kv_pool) if transposed else step.kv_pool
-    out = kernels.attention(step.q, step.k, step.v, pool, LAYER, step.batch, step.scale)
-    not_finite = ~out.isfinite()
     broken = is_broken(step)
-    if side == 0:
-        assert torch.equal(not_finite.all(dim=2), broken)
-        assert torch.equal(not_finite.any(dim=2), broken)
-    else:  # values are weighed by 0 where a token of the same sequence does not see them
-        assert not_finite.any(dim=2)[broken].all()
-        assert not not_finite[[0, 6]][:, 2:].any()
-        assert not not_finite[6].any()
+    for sinks in (None, torch.zeros(4)):
+        out = kernels.attention(step.q, step.k, step.v, pool, LAYER, step.batch, step.scale, sinks=sinks)
+        not_finite = ~out.isfinite()
+        if side == 0:
+            assert torch.equal(not_finite.all(dim=2), broken)
+            assert torch.equal(not_finite.any(dim=2), broken)
+        else:  # values are weighed by 0 where a token of the same sequence does not see them
+            assert not_finite.any(dim=2)[broken].all()
+            assert not not_finite[[0, 6]][:, 2:].any()
+            assert not not_finite[6].any()
 
 
 @builds
