@@ -84,8 +84,14 @@ def dequantized_model(folder: Path) -> PreTrainedModel:
                 module.register_forward_pre_hook(partial(_round, rounding=weight.input_rounding))
         else:
             for part, parameter in module.named_parameters(recurse=False):
-                if f"{name}.{part}" in weights:
-                    parameter.data = weights.load(f"{name}.{part}", parameter.shape)
+                tensor = f"{name}.{part}"
+                if parameter.dim() == 3 and weights.is_quantized(tensor):
+                    num_experts, in_features, out_features = parameter.shape
+                    fused = weights.load_quantized(tensor, out_features, in_features, num_experts)
+                    values = dequantize(fused).view(num_experts, out_features, in_features)
+                    parameter.data = values.transpose(1, 2).contiguous()
+                elif tensor in weights:
+                    parameter.data = weights.load(tensor, parameter.shape)
         if isinstance(module, nn.Linear) and module.bias is not None:
             module.bias.data = weights.load(f"{name}.bias", module.bias.shape)
     model.tie_weights()

@@ -18,7 +18,11 @@ import xxhash
 from torch import Tensor
 
 from baton_core.errors import InvalidModelError
-from baton_engine.checkpoint.quantization.layer_format import FLOATS, CheckpointQuantization
+from baton_engine.checkpoint.quantization.layer_format import (
+    FLOATS,
+    CheckpointQuantization,
+    tensor_name,
+)
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.quantization.quantized_layers import QuantizedLayers
 from baton_engine.checkpoint.reading_progress import ReadingProgress
@@ -173,16 +177,21 @@ class WeightReader:
         """Say whether the checkpoint stores the linear layer of that name quantized."""
         return self._quantized is not None and self._quantized.format_of(layer) is not None
 
-    def load_quantized(self, layer: str, out_features: int, in_features: int) -> QuantizedWeight:
+    def load_quantized(
+        self, layer: str, out_features: int, in_features: int, num_fused: int | None = None
+    ) -> QuantizedWeight:
         """Return the weight of a layer that is stored quantized.
+
+        With `num_fused` it is that of so many layers of this size in one, with their outputs side by side.
 
         Raises:
             InvalidModelError: a tensor of it is missing, or not what a layer of this size needs.
         """
         assert self._quantized is not None, "it is stored quantized"
-        names = self._quantized.tensors(layer, out_features, in_features)
-        tensors = {name: self._load_stored(f"{layer}.{name}") for name in names}
-        weight = self._quantized.decode(layer, tensors, out_features, in_features).to(self.device)
+        names = self._quantized.tensors(layer, out_features, in_features, num_fused)
+        tensors = {name: self._load_stored(tensor_name(layer, name)) for name in names}
+        decoded = self._quantized.decode(layer, tensors, out_features, in_features, num_fused)
+        weight = decoded.to(self.device)
         if self._int4_w4a8 and weight.input_rounding is None and weight.element in _INT4:
             weight = replace(weight, input_rounding=InputRounding(element=InputElement.INT8))
         self.loaded_bytes += weight.num_bytes

@@ -60,6 +60,10 @@ class SelfAttention:
             size = config.head_dim
             self._qk_norms = norms.load(f"{prefix}.q_norm", size), norms.load(f"{prefix}.k_norm", size)
 
+        self._sinks: Tensor | None = None
+        if config.has_sinks:
+            self._sinks = weights.load(f"{prefix}.sinks", (config.num_heads,), torch.float32)
+
     def forward(
         self, hidden: Tensor, rotation: Rotation, attention: StepAttention, rows: Tensor | None = None
     ) -> Tensor:
@@ -76,6 +80,6 @@ class SelfAttention:
             q_norm, k_norm = self._qk_norms
             q, k = q_norm(q), k_norm(k)
         attended = attention.rotate_and_attention(
-            self._layer, q, k, v, rotation, scale=config.scale, softcap=config.softcap
+            self._layer, q, k, v, rotation, scale=config.scale, softcap=config.softcap, sinks=self._sinks
         )
         return self._output((attended if rows is None else attended[rows]).flatten(-2))

@@ -35,6 +35,8 @@ class AttentionConfig:
     has_qkv_bias: bool
     has_output_bias: bool
     has_qk_norm: bool
+    has_sinks: bool
+    """True if each query head has a learned score that joins the softmax of each row without a value."""
     projections: tuple[str, ...]
     """Under which names the files hold the projections to Q, K and V, side by side in this order."""
 

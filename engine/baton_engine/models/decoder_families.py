@@ -5,9 +5,10 @@ Defaults are those of Transformers' configuration classes: they hold where confi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.models.decoder_config import Activation
@@ -33,7 +34,11 @@ class DecoderFamily:
     has_qk_norm: bool = False
     has_fused_projections: bool = False
     is_partial_rotary_allowed: bool = False
+    has_sinks: bool = False
+    """True if each layer's attention has a learned score for each query head that no value belongs to."""
     default_theta: float = 10_000.0
+    default_rope: Mapping[str, Any] | None = None
+    """`rope_parameters` where config.json has neither these nor `rope_scaling`."""
     default_eps: float = 1e-6
     default_tie: bool = False
     activation_key: str = "hidden_act"
@@ -113,6 +118,30 @@ _GEMMA2: Final = DecoderFamily(
     is_gemma=True,
 )
 
+_GPT_OSS: Final = DecoderFamily(
+    default_num_kv_heads=8,
+    default_head_dim=64,
+    qkv_bias_key="attention_bias",
+    default_qkv_bias=True,
+    is_output_biased_alike=True,
+    has_sinks=True,
+    default_theta=150_000.0,
+    default_rope=MappingProxyType(
+        {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        }
+    ),
+    default_eps=1e-5,
+    window_pattern=_even,
+    has_layer_types=True,
+    default_window=128,
+)
+
 FAMILIES: Final[dict[str, DecoderFamily]] = {
     "LlamaForCausalLM": DecoderFamily(
         qkv_bias_key="attention_bias", is_output_biased_alike=True, has_mlp_bias_key=True
@@ -148,4 +177,5 @@ FAMILIES: Final[dict[str, DecoderFamily]] = {
         default_eps=1e-5,
         window_pattern=_all_layers,
     ),
+    "GptOssForCausalLM": _GPT_OSS,
 }

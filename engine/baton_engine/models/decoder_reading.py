@@ -25,6 +25,7 @@ from baton_engine.models.rope_config import RopeConfig, RopeReader
 
 ARCHITECTURES: Final = tuple(FAMILIES)
 _ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
+_ROPE_KEYS: Final = ("rope_parameters", "rope_scaling")
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention")
 
 
@@ -37,6 +38,8 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
     """
     architecture = read_architecture(fields)
     family = FAMILIES[architecture]
+    if family.default_rope is not None and all(fields.raw(key) is None for key in _ROPE_KEYS):
+        fields = fields.updated({"rope_parameters": dict(family.default_rope)})
     hidden_size = fields.integer("hidden_size")
     attention = _read_attention(fields, family, hidden_size)
     reader = RopeReader(
@@ -94,6 +97,7 @@ def _read_attention(fields: ConfigFields, family: DecoderFamily, hidden_size: in
         has_qkv_bias=has_bias,
         has_output_bias=has_bias and family.is_output_biased_alike,
         has_qk_norm=family.has_qk_norm,
+        has_sinks=family.has_sinks,
         projections=("qkv_proj",) if family.has_fused_projections else ("q_proj", "k_proj", "v_proj"),
     )
 

@@ -7,20 +7,15 @@ rounding of a product, a token's result does not depend on which tokens share it
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.models.fused_experts import clamped_swiglu, load_fused_experts
+from baton_engine.models.grouped_linear import GroupedLinear, Groups
 from baton_engine.models.linear import Linear
 from baton_engine.models.mixture_config import MixtureConfig
 from baton_kernels.interface.kernels import Function, LayerKernels
-
-_GROUPED_ALIGNMENT_BYTES: Final = 16
-_MIN_CUDA_CAPABILITY: Final = (8, 0)
-_DEVICE_ONLY_CUDA_MAJORS: Final = (9, 10)
 
 
 class MixtureFeedForward:
@@ -38,10 +33,11 @@ class MixtureFeedForward:
         self._num_experts_per_token = config.num_experts_per_token
         self._is_normalized = config.is_normalized
         self._kernels = kernels
-        gate = weights.load(f"{prefix}.gate.weight", (config.num_experts, config.hidden_size))
-        self._router = Linear(gate, kernels=kernels)
-        self._gate_up, self._down = _load_experts(config, weights, f"{prefix}.experts")
-        self.is_capturable = all(map(is_device_only, (self._gate_up, self._down)))
+        self._router = _load_router(config, weights, kernels, f"{prefix}.{config.names.router}")
+        load = load_fused_experts if config.is_fused else _load_experts
+        self._gate_up, self._down = load(config, weights, f"{prefix}.experts")
+        self._swiglu = config.swiglu
+        self.is_capturable = self._gate_up.is_device_only and self._down.is_device_only
         self._shared: _SharedExpert | None = None
         if config.shared_intermediate_size is not None:
             self._shared = _SharedExpert(config, config.shared_intermediate_size, weights, kernels, prefix)
@@ -57,11 +53,11 @@ class MixtureFeedForward:
 
         Both are `[num_tokens, num_experts_per_token]`.
         """
-        probabilities = self._router(hidden).softmax(dim=-1, dtype=torch.float32)
-        expert_weights, experts = probabilities.topk(self._num_experts_per_token, dim=-1)
-        if self._is_normalized:
-            expert_weights = expert_weights / expert_weights.sum(dim=-1, keepdim=True)
-        return expert_weights, experts
+        logits, num_choices = self._router(hidden), self._num_experts_per_token
+        if self._is_normalized:  # as if all experts' weights were divided by the sum of these
+            best, experts = logits.topk(num_choices, dim=-1)
+            return best.softmax(dim=-1, dtype=torch.float32), experts
+        return logits.softmax(dim=-1, dtype=torch.float32).topk(num_choices, dim=-1)
 
     def _run_experts(self, hidden: Tensor, expert_weights: Tensor, experts: Tensor) -> Tensor:
         num_tokens, num_choices = experts.shape
@@ -70,10 +66,16 @@ class MixtureFeedForward:
         # Counted by comparison: bincount reads its largest value on the host, which no graph can hold.
         numbers = torch.arange(self._num_experts, device=flat.device)
         ends = (flat[:, None] == numbers).sum(dim=0).cumsum(dim=0).to(torch.int32)
-        gate_up = grouped_linear(hidden[order // num_choices], self._gate_up, ends)
-        sorted_rows = grouped_linear(self._kernels.apply_mul(Function.SILU, gate_up), self._down, ends)
+        groups = Groups(ends=ends, of_row=flat[order])
+        gated = self._gate(self._gate_up(hidden[order // num_choices], groups))
+        sorted_rows = self._down(gated, groups)
         rows = sorted_rows[order.argsort()].view(num_tokens, num_choices, -1)
         return (rows * expert_weights[:, :, None]).sum(dim=1).to(hidden.dtype)
+
+    def _gate(self, gate_up: Tensor) -> Tensor:
+        if self._swiglu is None:
+            return self._kernels.apply_mul(Function.SILU, gate_up)
+        return clamped_swiglu(gate_up, self._swiglu, self._kernels)
 
 
 class _SharedExpert:
@@ -94,54 +96,16 @@ class _SharedExpert:
         return self._scale(hidden).sigmoid() * self._down(self._gate_up.gated(Function.SILU, hidden))
 
 
-def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Return `rows[i] @ weight[e].T` for every row i, e being the group that holds the row.
-
-    `rows` is `[num_rows, in_features]`, sorted by group; `weight` is `[num_groups, out_features,
-    in_features]`; `ends` is `[num_groups] int32`, the row after the last of each group. Returns a new
-    `[num_rows, out_features]`.
-    """
-    if _has_grouped_product(weight):
-        return functional.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
-    out = rows.new_empty(len(rows), weight.shape[1])
-    start = 0
-    for group, end in enumerate(ends.tolist()):
-        if end > start:
-            torch.mm(rows[start:end], weight[group].T, out=out[start:end])
-        start = end
-    return out
+def _load_router(config: MixtureConfig, weights: WeightReader, kernels: LayerKernels, name: str) -> Linear:
+    weight = weights.load(f"{name}.weight", (config.num_experts, config.hidden_size))
+    bias = weights.load(f"{name}.bias", (config.num_experts,)) if config.has_bias else None
+    return Linear(weight, bias, kernels)
 
 
-def is_device_only(weight: Tensor) -> bool:
-    """Say whether `grouped_linear` takes `ends` from the device alone.
-
-    Torch does so for bfloat16 on CUDA devices 9.x and 10.x; elsewhere it reads them on the host, like the
-    loop.
-
-    Source: `_grouped_mm_cuda` and `_grouped_mm_fallback` of PyTorch's ATen.
-    """
-    return (
-        weight.device.type == "cuda"
-        and weight.dtype == torch.bfloat16
-        and _has_grouped_product(weight)
-        and torch.cuda.get_device_capability(weight.device)[0] in _DEVICE_ONLY_CUDA_MAJORS
-    )
-
-
-def _has_grouped_product(weight: Tensor) -> bool:
-    """Say whether torch has the product for this device and for rows of this length."""
-    if weight.shape[-1] * weight.itemsize % _GROUPED_ALIGNMENT_BYTES:
-        return False
-    is_cuda = weight.device.type == "cuda"
-    return not is_cuda or torch.cuda.get_device_capability(weight.device) >= _MIN_CUDA_CAPABILITY
-
-
-def _load_experts(config: MixtureConfig, weights: WeightReader, prefix: str) -> tuple[Tensor, Tensor]:
-    """Read all experts into two tensors.
-
-    Returns gate and up `[num_experts, 2 * intermediate_size, hidden_size]` and down
-    `[num_experts, hidden_size, intermediate_size]`.
-    """
+def _load_experts(
+    config: MixtureConfig, weights: WeightReader, prefix: str
+) -> tuple[GroupedLinear, GroupedLinear]:
+    """Read all experts, gate and up as one projection, and down."""
     experts, names = range(config.num_experts), config.names
     hidden_size, size = config.hidden_size, config.intermediate_size
     gate_up = weights.load_stacked(
@@ -153,6 +117,6 @@ def _load_experts(config: MixtureConfig, weights: WeightReader, prefix: str) -> 
         [(hidden_size, size)] * config.num_experts,
     )
     return (
-        gate_up.view(config.num_experts, 2 * size, hidden_size),
-        down.view(config.num_experts, hidden_size, size),
+        GroupedLinear(gate_up.view(config.num_experts, 2 * size, hidden_size)),
+        GroupedLinear(down.view(config.num_experts, hidden_size, size)),
     )

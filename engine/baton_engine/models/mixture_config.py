@@ -1,4 +1,4 @@
-"""Fields of config.json for a mixture of experts: Mixtral, Qwen2-MoE and Qwen3-MoE."""
+"""Fields of config.json for a mixture of experts: Mixtral, Qwen2-MoE, Qwen3-MoE and GPT-OSS."""
 
 from __future__ import annotations
 
@@ -13,10 +13,22 @@ class MixtureNames:
     """Names of a mixture's tensors in a checkpoint."""
 
     block: str
-    """Between a layer's prefix and the names of the experts."""
-    gate: str
-    up: str
-    down: str
+    """Between a layer's prefix and the names of router and experts."""
+    router: str = "gate"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClampedSwiGLU:
+    """GPT-OSS's gate: `gate * sigmoid(alpha * gate) * (up + 1)`.
+
+    Gate is at most `limit`, up within `-limit` and `limit`.
+    """
+
+    alpha: float
+    limit: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +47,23 @@ class MixtureConfig:
     """True if a token's weights add up to 1 over its own experts, instead of over all experts."""
     shared_intermediate_size: int | None = None
     """Intermediate size of the shared expert; None without one."""
+    swiglu: ClampedSwiGLU | None = None
+    """The gated activation of the experts; None is `silu(gate) * up`."""
+    has_bias: bool = False
+    """True if the router and the projections of the experts have biases."""
+    is_fused: bool = False
+    """True if the files hold a projection of all experts as one tensor, as `fused_experts` reads it."""
 
 
 _MIXTRAL: Final = MixtureNames(block="block_sparse_moe", gate="w1", up="w3", down="w2")
-_QWEN: Final = MixtureNames(block="mlp", gate="gate_proj", up="up_proj", down="down_proj")
-MIXTURE_ARCHITECTURES: Final = ("MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM")
+_QWEN: Final = MixtureNames(block="mlp")
+_GPT_OSS: Final = MixtureNames(block="mlp", router="router")
+MIXTURE_ARCHITECTURES: Final = (
+    "MixtralForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "GptOssForCausalLM",
+)
 
 
 def read_mixture_config(architecture: str, fields: ConfigFields, num_layers: int) -> MixtureConfig | None:
@@ -60,6 +84,8 @@ def read_mixture_config(architecture: str, fields: ConfigFields, num_layers: int
             num_experts_per_token=_read_num_experts_per_token(fields, num_experts),
             is_normalized=True,
         )
+    if architecture == "GptOssForCausalLM":
+        return _read_gpt_oss(fields, num_layers)
     has_shared_expert = architecture == "Qwen2MoeForCausalLM"
     return MixtureConfig(
         names=_QWEN,
@@ -72,6 +98,24 @@ def read_mixture_config(architecture: str, fields: ConfigFields, num_layers: int
         shared_intermediate_size=(
             fields.integer("shared_expert_intermediate_size") if has_shared_expert else None
         ),
+    )
+
+
+def _read_gpt_oss(fields: ConfigFields, num_layers: int) -> MixtureConfig:
+    num_experts = _read_num_experts(fields)
+    return MixtureConfig(
+        names=_GPT_OSS,
+        layers=frozenset(range(num_layers)),
+        hidden_size=fields.integer("hidden_size"),
+        intermediate_size=fields.integer("intermediate_size"),
+        num_experts=num_experts,
+        num_experts_per_token=_read_num_experts_per_token(fields, num_experts),
+        is_normalized=True,
+        swiglu=ClampedSwiGLU(
+            alpha=fields.number("swiglu_alpha", 1.702), limit=fields.number("swiglu_limit", 7.0)
+        ),
+        has_bias=True,
+        is_fused=True,
     )
 
 

@@ -151,6 +151,16 @@ class QuantizedWeight:
         }
         return replace(self, **moved)
 
+    def outputs(self, rows: slice) -> QuantizedWeight:
+        """Return the layer of some of its outputs, in the same memory."""
+        return replace(
+            self,
+            codes=self.codes[rows],
+            scales=self.scales[rows],
+            zeros=None if self.zeros is None else self.zeros[rows],
+            output_scales=None if self.output_scales is None else self.output_scales[rows],
+        )
+
     def _tensors(self) -> list[Tensor]:
         values = (self.codes, self.scales, self.zeros, self.output_scales, self.input_order)
         return [value for value in values if value is not None]

@@ -182,7 +182,7 @@ class TorchQuantizedProduct:
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None) -> None:
         self._weight = weight
         self._parts = [
-            _outputs(weight, start, start + _ROWS_AT_ONCE)
+            weight.outputs(slice(start, start + _ROWS_AT_ONCE))
             for start in range(0, weight.out_features, _ROWS_AT_ONCE)
         ]
         self._bias = None if bias is None else bias.float()
@@ -196,17 +196,3 @@ class TorchQuantizedProduct:
         rounded = round_inputs(x, self._weight.input_rounding)
         out = torch.cat([rounded @ dequantize(part).T for part in self._parts], dim=1)
         return (out if self._bias is None else out + self._bias).to(x.dtype)
-
-
-def _outputs(weight: QuantizedWeight, start: int, end: int) -> QuantizedWeight:
-    """Return the layer of some outputs, without copies."""
-    rows = slice(start, end)
-    return QuantizedWeight(
-        element=weight.element,
-        codes=weight.codes[rows],
-        scales=weight.scales[rows],
-        group_size=weight.group_size,
-        zeros=None if weight.zeros is None else weight.zeros[rows],
-        output_scales=None if weight.output_scales is None else weight.output_scales[rows],
-        input_order=weight.input_order,
-    )

@@ -15,7 +15,8 @@ from torch._subclasses import FakeTensorMode
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.models.mixture import MixtureFeedForward, grouped_linear, is_device_only
+from baton_engine.models.grouped_linear import grouped_linear, is_device_only
+from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.mixture_config import MixtureConfig, read_mixture_config
 from baton_kernels.interface.kernels import LayerKernels
 from tests.models import reference_model
@@ -24,6 +25,7 @@ MIXTURES = {
     "mixtral": "MixtralForCausalLM",
     "qwen2-moe": "Qwen2MoeForCausalLM",
     "qwen3-moe": "Qwen3MoeForCausalLM",
+    "gpt-oss": "GptOssForCausalLM",
 }
 ATOL = {torch.float32: 1e-5, torch.bfloat16: 0.1, torch.float16: 0.02}
 
@@ -37,7 +39,8 @@ def read_mixture(folder: Path, variant: str) -> MixtureConfig:
 def load_mixture(folder: Path, variant: str) -> MixtureFeedForward:
     """Load the experts of the last layer of one of the small models."""
     config, weights = read_mixture(folder, variant), WeightReader(folder, torch.float32)
-    layer = 2 if f"model.layers.2.{config.names.block}.gate.weight" in weights else 1
+    names = config.names
+    layer = 2 if f"model.layers.2.{names.block}.{names.router}.weight" in weights else 1
     return MixtureFeedForward(config, weights, LayerKernels(), f"model.layers.{layer}")
 
 
@@ -49,9 +52,10 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 def test_a_mixture_equals_that_of_transformers(variant: str, model_folder: Callable[[str], Path]) -> None:
     folder, hidden = model_folder(variant), draw(23, 64)
     with torch.inference_mode():
-        expected = reference_model(folder).model.layers[-1].mlp(hidden[None])[0]
+        expected = reference_model(folder).model.layers[-1].mlp(hidden[None])
         got = load_mixture(folder, variant).forward(hidden)
-    torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+    expected = expected[0]  # of one sequence, or of a pair with the router's scores
+    torch.testing.assert_close(got, expected.view_as(got), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("variant", MIXTURES)

@@ -11,6 +11,7 @@ from baton_engine.checkpoint.quantization.awq import read_awq
 from baton_engine.checkpoint.quantization.bitsandbytes import read_bitsandbytes
 from baton_engine.checkpoint.quantization.compressed_tensors import read_compressed_tensors
 from baton_engine.checkpoint.quantization.fp8 import read_fp8
+from baton_engine.checkpoint.quantization.gpt_oss_mxfp4 import read_gpt_oss_mxfp4
 from baton_engine.checkpoint.quantization.gptq import read_gptq
 from baton_engine.checkpoint.quantization.layer_format import CheckpointQuantization
 from baton_engine.checkpoint.quantization.methods import METHODS
@@ -26,6 +27,7 @@ _READERS: Final[dict[str, Callable[[ConfigFields], CheckpointQuantization]]] = {
     "auto-round": read_auto_round,
     "modelopt": read_modelopt,
     "bitsandbytes": read_bitsandbytes,
+    "mxfp4": read_gpt_oss_mxfp4,
 }
 _OTHER_NAMES: Final = {"intel/auto-round": "auto-round"}
 _SECTIONS: Final = {"quantization_config": "", "compression_config": "compressed-tensors"}

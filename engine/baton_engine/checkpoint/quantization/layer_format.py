@@ -16,6 +16,8 @@ from baton_kernels.interface.quantized import QuantizedWeight
 
 FLOATS = ("F32", "BF16", "F16")
 """Dtypes of tensors that are not quantized, by the names of safetensors."""
+FUSED_CODES = "_blocks"
+"""`LayerFormat.codes_name` where several layers are fused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +31,25 @@ class StoredTensor:
     is_optional: bool = False
 
 
+def tensor_name(layer: str, part: str) -> str:
+    """Return the whole name of a tensor of a layer."""
+    return f"{layer}{part}" if is_fused(part) else f"{layer}.{part}"
+
+
+def is_fused(part: str) -> bool:
+    """Say whether tensors with this name hold several layers of one size, along an axis before all others.
+
+    Such names begin with `_` and continue the name of the layers, without a dot.
+    """
+    return part.startswith("_")
+
+
 class LayerFormat(Protocol):
     """How the linear layers of one scheme are stored; their names end in those of their tensors."""
 
     @property
     def codes_name(self) -> str:
-        """Name of the tensor that holds the codes: `weight`, `qweight` or another."""
+        """Name of the tensor that holds the codes: `weight`, `qweight` or another; see `is_fused`."""
         ...
 
     def sizes(self, codes_shape: tuple[int, ...]) -> tuple[int, int] | None:

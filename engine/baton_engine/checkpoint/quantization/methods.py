@@ -36,6 +36,7 @@ METHODS: Final = (
     "auto-round",
     "modelopt",
     "bitsandbytes",
+    "mxfp4",
 )
 """Methods of checkpoints that are stored quantized, by `quant_method` in config.json."""
 ALIASES: Final = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -12,9 +14,12 @@ from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.quantization import kv_scales
 from baton_engine.checkpoint.quantization.layer_format import (
     FLOATS,
+    FUSED_CODES,
     CheckpointQuantization,
     LayerFormat,
     StoredTensor,
+    is_fused,
+    tensor_name,
 )
 from baton_engine.checkpoint.weight_files import TensorEntry
 from baton_kernels.interface.quantized import QuantizedWeight
@@ -34,7 +39,7 @@ class QuantizedLayers:
         self._entries = entries
         self._parts: dict[str, list[str]] = {}
         for name in entries:
-            layer, _, part = name.rpartition(".")
+            layer, part = self._split(name)
             self._parts.setdefault(layer, []).append(part)
         for layer in self._parts:
             self._check(layer)
@@ -47,33 +52,45 @@ class QuantizedLayers:
         found = self._quantization.layer_format(layer)
         if found is None:
             return None
-        codes = self._entries.get(f"{layer}.{found.codes_name}")
+        codes = self._entries.get(tensor_name(layer, found.codes_name))
         return None if codes is not None and codes.dtype in FLOATS else found
 
-    def tensors(self, layer: str, out_features: int, in_features: int) -> tuple[str, ...]:
+    def tensors(
+        self, layer: str, out_features: int, in_features: int, num_fused: int | None = None
+    ) -> tuple[str, ...]:
         """Return the names of the tensors of a layer of this size, without the layer's name.
+
+        `num_fused` is the number of layers that they hold, where these are fused.
 
         Raises:
             InvalidModelError: as the constructor.
         """
-        stored = self._format(layer).tensors(out_features, in_features)
-        return tuple(part for part, one in stored.items() if self._is_there(f"{layer}.{part}", one))
+        stored = _stored_tensors(self._format(layer), out_features, in_features, num_fused)
+        return tuple(part for part, one in stored.items() if self._is_there(tensor_name(layer, part), one))
 
     def decode(
-        self, layer: str, tensors: Mapping[str, Tensor], out_features: int, in_features: int
+        self,
+        layer: str,
+        tensors: Mapping[str, Tensor],
+        out_features: int,
+        in_features: int,
+        num_fused: int | None = None,
     ) -> QuantizedWeight:
-        """Return a layer of its tensors.
+        """Return a layer of its tensors; fused layers as one, with their outputs side by side.
 
         Raises:
             InvalidModelError: a number in them cannot be.
         """
         for part, tensor in tensors.items():
             if tensor.is_floating_point() and not _is_finite(tensor):
-                name = f"{layer}.{part}"
+                name = tensor_name(layer, part)
                 where = self._entries[name].path
                 raise InvalidModelError(
                     f"{where}: tensor {name} holds NaN or an infinity; allowed: finite numbers"
                 )
+        if num_fused is not None:
+            out_features *= num_fused
+            tensors = {part: tensor.view(out_features, -1) for part, tensor in tensors.items()}
         try:
             weight = self._format(layer).decode(tensors, out_features, in_features)
         except (ValueError, InvalidModelError) as error:
@@ -81,6 +98,14 @@ class QuantizedLayers:
         if not weight.scales.float().any():
             raise InvalidModelError(f"layer {layer}: all scales are 0; allowed: scales of its weights")
         return weight
+
+    def _split(self, name: str) -> tuple[str, str]:
+        """Return the layer of a tensor, and the rest of its name; see `tensor_name`."""
+        layer, _, part = name.rpartition("_")
+        if f"{layer}{FUSED_CODES}" in self._entries:
+            return layer, f"_{part}"
+        layer, _, part = name.rpartition(".")
+        return layer, part
 
     def _format(self, layer: str) -> LayerFormat:
         found = self.format_of(layer)
@@ -95,25 +120,26 @@ class QuantizedLayers:
         layer_format = self.format_of(layer)
         if layer_format is None:
             return
-        codes = self._entries.get(f"{layer}.{layer_format.codes_name}")
+        name = tensor_name(layer, layer_format.codes_name)
+        codes = self._entries.get(name)
         if codes is None:
             return
-        if len(codes.shape) != 2:
+        num_fused, shape = _divide_shape(layer_format.codes_name, codes.shape)
+        if len(shape) != 2:
             raise InvalidModelError(
-                f"{codes.path}: tensor {layer}.{layer_format.codes_name} has shape {list(codes.shape)}; "
-                "allowed: two axes"
+                f"{codes.path}: tensor {name} has shape {list(codes.shape)}; allowed: two axes"
             )
-        sizes = layer_format.sizes(codes.shape)
+        sizes = layer_format.sizes(shape)
         if sizes is None:
             return
-        stored = layer_format.tensors(*sizes)
+        stored = _stored_tensors(layer_format, *sizes, num_fused)
         for part, one in stored.items():
-            self._is_there(f"{layer}.{part}", one)
+            self._is_there(tensor_name(layer, part), one)
         for part in self._parts[layer]:
-            if part not in stored and part != "bias" and part not in kv_scales.PARTS:
+            if part not in stored and part.removeprefix("_") not in ("bias", *kv_scales.PARTS):
                 raise InvalidModelError(
-                    f"{codes.path}: tensor {layer}.{part} is unknown beside quantized weights; allowed: "
-                    f"{', '.join(stored)}"
+                    f"{codes.path}: tensor {tensor_name(layer, part)} is unknown beside quantized weights; "
+                    f"allowed: {', '.join(stored)}"
                 )
 
     def _is_there(self, name: str, stored: StoredTensor) -> bool:
@@ -133,6 +159,25 @@ class QuantizedLayers:
                 f"{entry.path}: tensor {name} has shape {list(entry.shape)}; allowed: {list(stored.shape)}"
             )
         return True
+
+
+def _stored_tensors(
+    layer_format: LayerFormat, out_features: int, in_features: int, num_fused: int | None
+) -> Mapping[str, StoredTensor]:
+    stored = layer_format.tensors(out_features, in_features)
+    if num_fused is None:
+        return stored
+    return {
+        part: one if one.shape is None else replace(one, shape=(num_fused, *one.shape))
+        for part, one in stored.items()
+    }
+
+
+def _divide_shape(codes_name: str, shape: tuple[int, ...]) -> tuple[int | None, tuple[int, ...]]:
+    """Return the number of fused layers, None without such, and the shape of the codes of one."""
+    if is_fused(codes_name) and len(shape) > 2:
+        return shape[0], (shape[1], math.prod(shape[2:]))
+    return None, shape
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:

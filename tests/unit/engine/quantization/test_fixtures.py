@@ -20,7 +20,8 @@ def test_dequantized_weights_are_the_packages_own(name: str) -> None:
     assert expected["weights"]
     for layer, one in expected["weights"].items():
         assert weights.is_quantized(layer), layer
-        values = dequantize(weights.load_quantized(layer, *one["shape"]))
+        *fused, out_features, in_features = one["shape"]
+        values = dequantize(weights.load_quantized(layer, out_features, in_features, *fused))
         rounded = values.to(getattr(torch, expected["dtype"])).float() + 0.0
         samples = rounded.flatten()[[n * (rounded.numel() - 1) // 7 for n in range(8)]]
         assert samples.tolist() == one["samples"], layer
