@@ -69,6 +69,23 @@ def read_layers(folder: Path, config: dict[str, Any]) -> None:
         if weights.is_quantized(layer):
             values = dequantize(weights.load_quantized(layer, out_features, in_features))
             assert values.shape == (out_features, in_features)
+    for layer, (out_features, in_features, num_experts) in fused_sizes(config).items():
+        if weights.is_quantized(layer):
+            values = dequantize(weights.load_quantized(layer, out_features, in_features, num_experts))
+            assert values.shape == (num_experts * out_features, in_features)
+
+
+def fused_sizes(config: dict[str, Any]) -> dict[str, tuple[int, int, int]]:
+    """Return the sizes of one expert's projections and the number of experts, where these are fused."""
+    if config["model_type"] != "gpt_oss":
+        return {}
+    hidden, inner, num_experts = (
+        config[key] for key in ("hidden_size", "intermediate_size", "num_local_experts")
+    )
+    return {
+        "model.layers.0.mlp.experts.gate_up_proj": (2 * inner, hidden, num_experts),
+        "model.layers.0.mlp.experts.down_proj": (hidden, inner, num_experts),
+    }
 
 
 def sizes(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
@@ -105,14 +122,15 @@ def damaged_tensors(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Tensor]]
     """A checkpoint of which a tensor is missing, unknown, cut, of another type or of wild numbers."""
     config, tensors = checkpoint(draw(st.sampled_from(small_checkpoints())))
     tensors = dict(tensors)
-    names = [name for name in sorted(tensors) if name.startswith("model.layers.0.") and "_proj." in name]
+    names = [name for name in sorted(tensors) if name.startswith("model.layers.0.") and "_proj" in name]
     name = draw(st.sampled_from(names))
     tensor = tensors[name]
     match draw(st.sampled_from(["missing", "unknown", "cut", "longer", "type", "filled", "noise", "state"])):
         case "missing":
             del tensors[name]
         case "unknown":
-            tensors[f"{name.rpartition('.')[0]}.other"] = tensor.clone()
+            separator = "." if "_proj." in name else "_"
+            tensors[f"{name.rpartition(separator)[0]}{separator}other"] = tensor.clone()
         case "cut":
             tensors[name] = tensor.flatten()[:-1].clone()
         case "longer":

@@ -65,10 +65,10 @@ def read_eos_token_ids(folder: Path, fields: ConfigFields) -> tuple[int, ...]:
     return tuple(dict.fromkeys(fields.token_ids("eos_token_id") + generation.token_ids("eos_token_id")))
 
 
-def read_checkpoint_dtype(fields: ConfigFields) -> str:
-    """Return the dtype that config.json names, under the newer or the older key."""
+def read_checkpoint_dtype(fields: ConfigFields, default: str = "float32") -> str:
+    """Return the dtype that config.json names, under the newer or the older key; without them `default`."""
     key = "dtype" if fields.raw("dtype") is not None else "torch_dtype"
-    return fields.choice(key, _DTYPES, "float32")
+    return fields.choice(key, _DTYPES, default)
 
 
 def refuse_quantized(fields: ConfigFields) -> None:

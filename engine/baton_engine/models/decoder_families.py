@@ -40,6 +40,7 @@ class DecoderFamily:
     default_rope: Mapping[str, Any] | None = None
     """`rope_parameters` where config.json has neither these nor `rope_scaling`."""
     default_eps: float = 1e-6
+    default_dtype: str = "float32"
     default_tie: bool = False
     activation_key: str = "hidden_act"
     default_activation: Activation = "silu"
@@ -137,6 +138,7 @@ _GPT_OSS: Final = DecoderFamily(
         }
     ),
     default_eps=1e-5,
+    default_dtype="bfloat16",  # that of the published weights, whose config.json says nothing
     window_pattern=_even,
     has_layer_types=True,
     default_window=128,

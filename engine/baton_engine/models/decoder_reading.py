@@ -71,7 +71,7 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         tie_word_embeddings=fields.boolean("tie_word_embeddings", family.default_tie),
         max_position_embeddings=reader.longest_len,
         eos_token_ids=read_eos_token_ids(folder, fields),
-        dtype=read_checkpoint_dtype(fields),
+        dtype=read_checkpoint_dtype(fields, family.default_dtype),
     )
 
 

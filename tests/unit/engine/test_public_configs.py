@@ -11,6 +11,7 @@ import pytest
 
 from baton_core.kv_layout.kv_spec import KVGroup
 from baton_engine.models.decoder_config import DecoderConfig
+from baton_engine.models.mixture_config import ClampedSwiGLU
 from baton_engine.models.registry import read_model_config
 from baton_engine.models.rope_config import LongRopeScaling
 
@@ -219,6 +220,54 @@ QWEN2_57B_A14B: Final[dict[str, Any]] = {
     "use_sliding_window": False,
     "vocab_size": 151936,
 }
+GPT_OSS_20B: Final[dict[str, Any]] = {
+    "architectures": ["GptOssForCausalLM"],
+    "attention_bias": True,
+    "attention_dropout": 0.0,
+    "eos_token_id": 200002,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "initial_context_length": 4096,
+    "initializer_range": 0.02,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131072,
+    "model_type": "gpt_oss",
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "output_router_logits": False,
+    "pad_token_id": 199999,
+    "quantization_config": {
+        "modules_to_not_convert": [
+            "model.layers.*.self_attn",
+            "model.layers.*.mlp.router",
+            "model.embed_tokens",
+            "lm_head",
+        ],
+        "quant_method": "mxfp4",
+    },
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150000,
+    "router_aux_loss_coef": 0.9,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "use_cache": True,
+    "vocab_size": 201088,
+}
 
 
 def read(folder: Path, values: dict[str, Any], max_model_len: int | None = None) -> DecoderConfig:
@@ -239,6 +288,7 @@ def read(folder: Path, values: dict[str, Any], max_model_len: int | None = None)
         (MIXTRAL_8X7B, 32, (32, 8, 128), {None: 32}),
         (QWEN3_30B_A3B, 48, (32, 4, 128), {None: 48}),
         (QWEN2_57B_A14B, 28, (28, 4, 128), {None: 28}),
+        (GPT_OSS_20B, 24, (64, 8, 64), {128: 12, None: 12}),
     ],
     ids=lambda value: (
         value["architectures"][0] if isinstance(value, dict) and "architectures" in value else ""
@@ -258,7 +308,7 @@ def test_a_public_config_gives_its_layers_and_heads(
     assert len(found) == num_layers
     assert {window: found.count(window) for window in found} == windows
     assert config.max_position_embeddings == values["max_position_embeddings"]
-    assert config.dtype == values["torch_dtype"]
+    assert config.dtype == values.get("torch_dtype", "bfloat16")
 
 
 def test_gemma2_alternates_windows_and_caps_scores_and_logits(tmp_path: Path) -> None:
@@ -310,3 +360,17 @@ def test_experts_are_known(tmp_path: Path) -> None:
     assert qwen3.layers == frozenset(range(48))
     assert qwen2 is not None
     assert (qwen2.is_normalized, qwen2.shared_intermediate_size) == (False, 20480)
+
+
+def test_gpt_oss_has_sinks_biases_and_a_clamped_gate_in_every_layer(tmp_path: Path) -> None:
+    config = read(tmp_path, GPT_OSS_20B)
+    attention, mixture = config.attention, config.mixture
+    assert (attention.has_sinks, attention.has_qkv_bias, attention.has_output_bias) == (True, True, True)
+    assert mixture is not None
+    assert (mixture.num_experts, mixture.num_experts_per_token, mixture.intermediate_size) == (32, 4, 2880)
+    assert mixture.layers == frozenset(range(24))
+    assert mixture.swiglu == ClampedSwiGLU(alpha=1.702, limit=7.0)
+    rope = config.layers[0].rope
+    assert (rope.theta, rope.magnitude) == (150_000, pytest.approx(0.1 * math.log(32) + 1))
+    silent = {key: value for key, value in GPT_OSS_20B.items() if not key.startswith(("rope_", "sliding_"))}
+    assert read(tmp_path, silent).layers == config.layers

@@ -23,7 +23,7 @@ from transformers import (
     FalconH1Config,
     GPTBigCodeConfig,
     GPTJConfig,
-    GptOssConfig,
+    GraniteSWAConfig,
     LlamaConfig,
     LlamaForCausalLM,
     OlmoeConfig,
@@ -124,7 +124,7 @@ def test_windows_and_heads_are_found_without_weights(tmp_path: Path) -> None:
         ),
         (GPTJConfig(n_embd=64, n_layer=2, n_head=4), "GPTJForCausalLM", "attention classes of its own"),
         (FalconH1Config(**SMALL), "FalconH1ForCausalLM", "a convolution over tokens"),
-        (GptOssConfig(**SMALL, num_local_experts=4), "GptOssForCausalLM", "further tensors: s_aux"),
+        (GraniteSWAConfig(**SMALL), "GraniteSWAForCausalLM", "further tensors: s_aux"),
         (T5Config(), "T5ForConditionalGeneration", "an encoder"),
         (BertConfig(**SMALL), "BertForMaskedLM", "no class of this name"),
         (
