@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from baton_engine.models.linear import Linear
 
 _GROUPED_ALIGNMENT_BYTES: Final = 16
 _MIN_CUDA_CAPABILITY: Final = (8, 0)
@@ -40,6 +43,26 @@ class GroupedLinear:
         """Map `[num_rows, in_features]` to a new `[num_rows, out_features]`."""
         out = grouped_linear(rows, self._weight, groups.ends)
         return out if self._bias is None else out.add_(self._bias[groups.of_row])
+
+
+class GroupedProducts:
+    """The same with a product of its own for each group, such as one of codes."""
+
+    is_device_only = False
+
+    def __init__(self, layers: Sequence[Linear], out_features: int) -> None:
+        self._layers = layers
+        self._out_features = out_features
+
+    def __call__(self, rows: Tensor, groups: Groups) -> Tensor:
+        """Map `[num_rows, in_features]` to a new `[num_rows, out_features]`."""
+        out = rows.new_empty(len(rows), self._out_features)
+        start = 0
+        for layer, end in zip(self._layers, groups.ends.tolist(), strict=True):
+            if end > start:
+                out[start:end] = layer(rows[start:end])
+            start = end
+        return out
 
 
 def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:

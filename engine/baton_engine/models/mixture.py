@@ -34,8 +34,12 @@ class MixtureFeedForward:
         self._is_normalized = config.is_normalized
         self._kernels = kernels
         self._router = _load_router(config, weights, kernels, f"{prefix}.{config.names.router}")
-        load = load_fused_experts if config.is_fused else _load_experts
-        self._gate_up, self._down = load(config, weights, f"{prefix}.experts")
+        experts = f"{prefix}.experts"
+        self._gate_up, self._down = (
+            load_fused_experts(config, weights, kernels, experts)
+            if config.is_fused
+            else _load_experts(config, weights, experts)
+        )
         self._swiglu = config.swiglu
         self.is_capturable = self._gate_up.is_device_only and self._down.is_device_only
         self._shared: _SharedExpert | None = None
