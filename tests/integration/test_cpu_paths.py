@@ -71,6 +71,11 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return make("llama", tmp_path_factory)
 
 
+@pytest.fixture(scope="module")
+def gpt_oss(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return make("gpt-oss", tmp_path_factory)
+
+
 def make(variant: str, tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder = make_model(tmp_path_factory.mktemp(variant), variant, hidden_size=512, head_dim=64)
     drawn = Reference(folder).draw_all_greedy([(length, ()) for length in LENGTHS], NUM_TOKENS)
@@ -120,6 +125,18 @@ def test_so_they_are_in_bfloat16_but_for_rounding(
     model.assert_close_to_best(drawn[: len(model.prompts)])
     model.assert_close_to_best(drawn[len(model.prompts) :])
     assert "eagerly" not in caplog.text
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_experts_and_attention_sinks_in_float32_are_transformers(path: str, gpt_oss: Model) -> None:
+    assert generate(gpt_oss.folder, gpt_oss.prompts, had(path), dtype="float32") == gpt_oss.expected * 2
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_both_are_so_in_bfloat16_but_for_rounding(path: str, gpt_oss: Model) -> None:
+    drawn = generate(gpt_oss.folder, gpt_oss.prompts, had(path), dtype="bfloat16")
+    gpt_oss.assert_close_to_best(drawn[: len(gpt_oss.prompts)])
+    gpt_oss.assert_close_to_best(drawn[len(gpt_oss.prompts) :])
 
 
 def test_kernels_that_this_cpu_lacks_are_refused(llama: Model) -> None:

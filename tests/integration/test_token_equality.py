@@ -71,7 +71,7 @@ def case_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
 
 HANDED_OVER = (
     *("llama", "llama-mqa-wide-heads", "qwen2-mixed-windows", "mistral-window", "gemma2", "gemma3"),
-    *("gpt2", "gpt-neox", "phi3-longrope", "starcoder2-window"),
+    *("gpt2", "gpt-neox", "phi3-longrope", "starcoder2-window", "gpt-oss"),
 )
 """One of each shape of KV blocks and groups; those of the other variants travel no differently."""
 OVER_ALL = ("llama", "gemma2")

@@ -70,7 +70,7 @@ def test_wanted_rows_alone_have_the_logits_of_transformers(
 
 
 @pytest.mark.parametrize("chunk_len", [1, 7, BLOCK_SIZE, 31])
-@pytest.mark.parametrize("variant", ["llama", "qwen2-mixed-windows", "mistral-window", "gemma3"])
+@pytest.mark.parametrize("variant", ["llama", "qwen2-mixed-windows", "mistral-window", "gemma3", "gpt-oss"])
 def test_a_prompt_in_chunks_gives_the_logits_of_the_whole(
     variant: str, chunk_len: int, model_folder: Callable[[str], Path]
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_sharded_model_equals_the_single_file(tmp_path: Path, model_folder: Ca
     assert torch.equal(native_logits(sharded, prompt, PROMPT_LEN), whole)
 
 
-@pytest.mark.parametrize("variant", ["llama", "qwen3", "gemma2", "gemma3"])
+@pytest.mark.parametrize("variant", ["llama", "qwen3", "gemma2", "gemma3", "gpt-oss"])
 def test_bfloat16_is_as_close_to_float32_as_that_of_transformers(variant: str, tmp_path: Path) -> None:
     folder, prompt = make_model(tmp_path / "model", variant, dtype=torch.bfloat16), make_prompt(PROMPT_LEN)
     exact = native_logits(folder, prompt, PROMPT_LEN)

@@ -11,13 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from transformers import AutoModelForCausalLM, Mxfp4Config
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
 from baton_kernels.reference.quantized_product import dequantize
-from tests.quantized_reference import FIXTURES, quantized_weights
+from tests.quantized_reference import FIXTURES, dequantized_model, quantized_weights
 
 EXPERTS = "model.layers.0.mlp.experts"
 GATE_UP, DOWN = f"{EXPERTS}.gate_up_proj", f"{EXPERTS}.down_proj"
@@ -155,3 +156,12 @@ def test_names_that_are_no_list_are_refused() -> None:
     config["quantization_config"]["modules_to_not_convert"] = "lm_head"
     with pytest.raises(InvalidModelError, match="modules_to_not_convert is 'lm_head'; allowed: a list"):
         read_quantization(ConfigFields("config.json", config))
+
+
+@torch.inference_mode()
+def test_the_model_is_that_which_transformers_dequantizes() -> None:
+    folder, prompt = FIXTURES / "gpt-oss-mxfp4", torch.randint(3, 128, (1, 40))
+    theirs = AutoModelForCausalLM.from_pretrained(
+        folder, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.float32
+    )
+    assert torch.equal(dequantized_model(folder)(prompt).logits, theirs(prompt).logits)
