@@ -13,7 +13,7 @@ from baton_engine.checkpoint.quantization.checkpoint_quantization import read_qu
 from baton_engine.checkpoint.quantization.layer_format import CheckpointQuantization
 from baton_engine.checkpoint.quantization.methods import ALIASES, OnlineQuantization
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan, read_online_plan
-from baton_engine.models.registry import why_not_dense
+from baton_engine.models.registry import why_not_native
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,5 +70,5 @@ def choose_quantization(
 
 
 def _require_native(what: str, config: ModelConfig) -> None:
-    if where := why_not_dense(config):
-        raise InvalidConfigError(f"{what} is not there for {where}; allowed: a dense model of native code")
+    if where := why_not_native(config):
+        raise InvalidConfigError(f"{what} is not there for {where}; allowed: a model of native code")

@@ -1,26 +1,20 @@
 """The feed-forward network as a mixture of experts: each token goes through a few of many.
 
-The (token, expert) pairs of a step are sorted by expert, so that each of the two linear layers is one grouped
-product over all experts. Every sum over a token's experts runs in the order of their weights: but for the
-rounding of a product, a token's result does not depend on which tokens share its step.
+The (token, expert) pairs of a step are sorted by expert, so that the rows of an expert lie together. Every
+sum over a token's experts runs in the order of their weights: but for the rounding of a product, a token's
+result does not depend on which tokens share its step.
 """
 
 from __future__ import annotations
 
-from typing import Final
-
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.models.experts import load_expert, load_experts
 from baton_engine.models.linear import Linear
 from baton_engine.models.mixture_config import MixtureConfig
-from baton_kernels.interface.kernels import Function, LayerKernels
-
-_GROUPED_ALIGNMENT_BYTES: Final = 16
-_MIN_CUDA_CAPABILITY: Final = (8, 0)
-_DEVICE_ONLY_CUDA_MAJORS: Final = (9, 10)
+from baton_kernels.interface.kernels import LayerKernels
 
 
 class MixtureFeedForward:
@@ -37,11 +31,10 @@ class MixtureFeedForward:
         self._num_experts = config.num_experts
         self._num_experts_per_token = config.num_experts_per_token
         self._is_normalized = config.is_normalized
-        self._kernels = kernels
-        gate = weights.load(f"{prefix}.gate.weight", (config.num_experts, config.hidden_size))
-        self._router = Linear(gate, kernels=kernels)
-        self._gate_up, self._down = _load_experts(config, weights, f"{prefix}.experts")
-        self.is_capturable = all(map(is_device_only, (self._gate_up, self._down)))
+        self._router = _load_gate(weights, f"{prefix}.gate", config.num_experts, config.hidden_size, kernels)
+        numbers = range(config.num_experts)
+        self._experts = load_experts(config, weights, kernels, f"{prefix}.experts", numbers)
+        self.is_capturable = self._experts.is_capturable
         self._shared: _SharedExpert | None = None
         if config.shared_intermediate_size is not None:
             self._shared = _SharedExpert(config, config.shared_intermediate_size, weights, kernels, prefix)
@@ -70,8 +63,7 @@ class MixtureFeedForward:
         # Counted by comparison: bincount reads its largest value on the host, which no graph can hold.
         numbers = torch.arange(self._num_experts, device=flat.device)
         ends = (flat[:, None] == numbers).sum(dim=0).cumsum(dim=0).to(torch.int32)
-        gate_up = grouped_linear(hidden[order // num_choices], self._gate_up, ends)
-        sorted_rows = grouped_linear(self._kernels.apply_mul(Function.SILU, gate_up), self._down, ends)
+        sorted_rows = self._experts.forward(hidden[order // num_choices], ends)
         rows = sorted_rows[order.argsort()].view(num_tokens, num_choices, -1)
         return (rows * expert_weights[:, :, None]).sum(dim=1).to(hidden.dtype)
 
@@ -82,77 +74,19 @@ class _SharedExpert:
     def __init__(
         self, config: MixtureConfig, size: int, weights: WeightReader, kernels: LayerKernels, prefix: str
     ) -> None:
-        hidden_size, expert = config.hidden_size, f"{prefix}.shared_expert"
-        names = [f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight"]
-        self._gate_up = Linear(weights.load_stacked(names, [(size, hidden_size)] * 2), kernels=kernels)
-        self._down = Linear(weights.load(f"{expert}.down_proj.weight", (hidden_size, size)), kernels=kernels)
-        self._scale = Linear(
-            weights.load(f"{prefix}.shared_expert_gate.weight", (1, hidden_size)), kernels=kernels
+        self._expert = load_expert(
+            config.names, weights, kernels, f"{prefix}.shared_expert", config.hidden_size, size
         )
+        self._scale = _load_gate(weights, f"{prefix}.shared_expert_gate", 1, config.hidden_size, kernels)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self._scale(hidden).sigmoid() * self._down(self._gate_up.gated(Function.SILU, hidden))
+        return self._scale(hidden).sigmoid() * self._expert(hidden)
 
 
-def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Return `rows[i] @ weight[e].T` for every row i, e being the group that holds the row.
-
-    `rows` is `[num_rows, in_features]`, sorted by group; `weight` is `[num_groups, out_features,
-    in_features]`; `ends` is `[num_groups] int32`, the row after the last of each group. Returns a new
-    `[num_rows, out_features]`.
-    """
-    if _has_grouped_product(weight):
-        return functional.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
-    out = rows.new_empty(len(rows), weight.shape[1])
-    start = 0
-    for group, end in enumerate(ends.tolist()):
-        if end > start:
-            torch.mm(rows[start:end], weight[group].T, out=out[start:end])
-        start = end
-    return out
-
-
-def is_device_only(weight: Tensor) -> bool:
-    """Say whether `grouped_linear` takes `ends` from the device alone.
-
-    Torch does so for bfloat16 on CUDA devices 9.x and 10.x; elsewhere it reads them on the host, like the
-    loop.
-
-    Source: `_grouped_mm_cuda` and `_grouped_mm_fallback` of PyTorch's ATen.
-    """
-    return (
-        weight.device.type == "cuda"
-        and weight.dtype == torch.bfloat16
-        and _has_grouped_product(weight)
-        and torch.cuda.get_device_capability(weight.device)[0] in _DEVICE_ONLY_CUDA_MAJORS
-    )
-
-
-def _has_grouped_product(weight: Tensor) -> bool:
-    """Say whether torch has the product for this device and for rows of this length."""
-    if weight.shape[-1] * weight.itemsize % _GROUPED_ALIGNMENT_BYTES:
-        return False
-    is_cuda = weight.device.type == "cuda"
-    return not is_cuda or torch.cuda.get_device_capability(weight.device) >= _MIN_CUDA_CAPABILITY
-
-
-def _load_experts(config: MixtureConfig, weights: WeightReader, prefix: str) -> tuple[Tensor, Tensor]:
-    """Read all experts into two tensors.
-
-    Returns gate and up `[num_experts, 2 * intermediate_size, hidden_size]` and down
-    `[num_experts, hidden_size, intermediate_size]`.
-    """
-    experts, names = range(config.num_experts), config.names
-    hidden_size, size = config.hidden_size, config.intermediate_size
-    gate_up = weights.load_stacked(
-        [f"{prefix}.{expert}.{name}.weight" for expert in experts for name in (names.gate, names.up)],
-        [(size, hidden_size)] * (2 * config.num_experts),
-    )
-    down = weights.load_stacked(
-        [f"{prefix}.{expert}.{names.down}.weight" for expert in experts],
-        [(hidden_size, size)] * config.num_experts,
-    )
-    return (
-        gate_up.view(config.num_experts, 2 * size, hidden_size),
-        down.view(config.num_experts, hidden_size, size),
-    )
+def _load_gate(
+    weights: WeightReader, layer: str, out_size: int, in_size: int, kernels: LayerKernels
+) -> Linear:
+    """Load a layer that decides between experts: nothing quantizes it while it is loaded."""
+    if weights.is_quantized(layer):
+        return Linear(weights.load_quantized(layer, out_size, in_size), kernels=kernels, dtype=weights.dtype)
+    return Linear(weights.load(f"{layer}.weight", (out_size, in_size)), kernels=kernels)
