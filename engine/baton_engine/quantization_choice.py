@@ -10,12 +10,10 @@ from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
-from baton_engine.checkpoint.quantization.gpt_oss_mxfp4 import GptOssQuantization
 from baton_engine.checkpoint.quantization.layer_format import CheckpointQuantization
 from baton_engine.checkpoint.quantization.methods import ALIASES, OnlineQuantization
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan, read_online_plan
-from baton_engine.models.decoder_config import DecoderConfig
-from baton_engine.models.registry import why_not_dense
+from baton_engine.models.registry import why_not_native
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +55,7 @@ def choose_quantization(
         if asked_config:
             text = f"quantization_config is {dict(asked_config)!r:.200}"
             raise InvalidConfigError(f"{text}; allowed with a checkpoint that is stored quantized: None")
-        if not (isinstance(checkpoint, GptOssQuantization) and _has_fused_experts(config)):
-            _require_native(f"a checkpoint quantized by {checkpoint.method}", config)
+        _require_native(f"a checkpoint quantized by {checkpoint.method}", config)
         return ChosenQuantization(checkpoint=checkpoint, int4_w4a8=int4_w4a8)
     if int4_w4a8:
         raise InvalidConfigError("int4_w4a8 is True; allowed with weights not stored quantized: False")
@@ -72,10 +69,6 @@ def choose_quantization(
     return ChosenQuantization(online=read_online_plan(asked, asked_config))
 
 
-def _has_fused_experts(config: ModelConfig) -> bool:
-    return isinstance(config, DecoderConfig) and config.mixture is not None and config.mixture.is_fused
-
-
 def _require_native(what: str, config: ModelConfig) -> None:
-    if where := why_not_dense(config):
-        raise InvalidConfigError(f"{what} is not there for {where}; allowed: a dense model of native code")
+    if where := why_not_native(config):
+        raise InvalidConfigError(f"{what} is not there for {where}; allowed: a model of native code")

@@ -1,16 +1,22 @@
-"""Experts as GPT-OSS has them: a projection of all experts in one tensor, biases, and a clamped gate."""
+"""Experts as GPT-OSS has them: a projection of all experts in one tensor, biases, and a clamped gate.
+
+The files hold a projection as `[num_experts, in_features, out_features]`, or as codes with the outputs before
+the inputs. The outputs of gate and up lie in turns; here all of gate come first.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.models.grouped_linear import GroupedLinear, GroupedProducts
-from baton_engine.models.linear import make_linear
+from baton_engine.models.experts import Experts, SeparateExperts, grouped_linear, is_device_only
+from baton_engine.models.linear import Linear, is_to_quantize, make_linear
 from baton_engine.models.mixture_config import ClampedSwiGLU, MixtureConfig
 from baton_kernels.interface.kernels import Function, LayerKernels
-from baton_kernels.interface.quantized import stack
+from baton_kernels.interface.quantized import QuantizedWeight, stack
 
 
 def clamped_swiglu(gate_up: Tensor, swiglu: ClampedSwiGLU, kernels: LayerKernels) -> Tensor:
@@ -25,51 +31,113 @@ def clamped_swiglu(gate_up: Tensor, swiglu: ClampedSwiGLU, kernels: LayerKernels
     return (scaled / swiglu.alpha).to(gate_up.dtype)
 
 
-def load_fused_experts(
-    config: MixtureConfig, weights: WeightReader, kernels: LayerKernels, prefix: str
-) -> tuple[GroupedLinear | GroupedProducts, GroupedLinear | GroupedProducts]:
-    """Read all experts, gate and up as one projection, and down.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Projection:
+    """The names and the size of one projection of all experts."""
 
-    The files hold weights as `[num_experts, in_features, out_features]` or as codes, with the outputs of gate
-    and up in turns.
+    name: str
+    num_experts: int
+    out_features: int
+    in_features: int
+    is_gate_up: bool
+
+    def load_biases(self, weights: WeightReader) -> Tensor:
+        """Return `[num_experts, out_features]`."""
+        shape = (self.num_experts, self.out_features)
+        biases = weights.load(f"{self.name}_bias", shape, weights.linear_dtype)
+        return _gate_before_up(biases) if self.is_gate_up else biases
+
+    def load_weights(self, weights: WeightReader) -> Tensor:
+        """Return `[num_experts, out_features, in_features]`."""
+        shape = (self.num_experts, self.in_features, self.out_features)
+        stored = weights.load(self.name, shape, weights.linear_dtype)
+        return (_gate_before_up(stored) if self.is_gate_up else stored).transpose(1, 2).contiguous()
+
+    def load_separately(self, weights: WeightReader, kernels: LayerKernels) -> list[Linear]:
+        """Return a layer for each expert, of codes where the files or the plan of quantization say so."""
+        layers: list[Tensor | QuantizedWeight]
+        if weights.is_quantized(self.name):
+            sizes = self.out_features, self.in_features, self.num_experts
+            layers = self._split(weights.load_quantized(self.name, *sizes))
+        else:
+            layers = list(self.load_weights(weights))
+        pairs = zip(layers, self.load_biases(weights), strict=True)
+        return [make_linear(weights, self.name, weight, bias, kernels) for weight, bias in pairs]
+
+    def _split(self, fused: QuantizedWeight) -> list[Tensor | QuantizedWeight]:
+        size = self.out_features
+        experts = [fused.outputs(slice(n * size, (n + 1) * size)) for n in range(self.num_experts)]
+        if not self.is_gate_up:
+            return list(experts)
+        return [stack([one.outputs(slice(first, None, 2)) for first in (0, 1)]) for one in experts]
+
+
+class GroupedClampedExperts:
+    """Experts whose projections are one grouped product each; weights are `[num_experts, out, in]`."""
+
+    def __init__(
+        self,
+        gate_up: tuple[Tensor, Tensor],
+        down: tuple[Tensor, Tensor],
+        swiglu: ClampedSwiGLU,
+        kernels: LayerKernels,
+    ) -> None:
+        """Take weights and biases of the projections."""
+        self._gate_up, self._down, self._swiglu, self._kernels = gate_up, down, swiglu, kernels
+        self.is_capturable = is_device_only(gate_up[0]) and is_device_only(down[0])
+
+    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+        experts = torch.searchsorted(
+            ends, torch.arange(len(rows), dtype=ends.dtype, device=rows.device), right=True
+        )
+        gate_up = _project(rows, *self._gate_up, ends, experts)
+        return _project(clamped_swiglu(gate_up, self._swiglu, self._kernels), *self._down, ends, experts)
+
+
+def _project(rows: Tensor, weights: Tensor, biases: Tensor, ends: Tensor, experts: Tensor) -> Tensor:
+    return grouped_linear(rows, weights, ends).add_(biases[experts])
+
+
+class ClampedExpert:
+    """One expert; its layers may be of codes."""
+
+    def __init__(self, gate_up: Linear, down: Linear, swiglu: ClampedSwiGLU, kernels: LayerKernels) -> None:
+        self._gate_up, self._down, self._swiglu, self._kernels = gate_up, down, swiglu, kernels
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Map `[num_rows, hidden_size]` to a new tensor of the same shape."""
+        return self._down(clamped_swiglu(self._gate_up(rows), self._swiglu, self._kernels))
+
+
+def load_fused_experts(
+    config: MixtureConfig, swiglu: ClampedSwiGLU, weights: WeightReader, kernels: LayerKernels, prefix: str
+) -> Experts:
+    """Read all experts; they are separate if a projection is quantized, in the files or while it is loaded.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
-    num_experts, hidden_size, size = config.num_experts, config.hidden_size, config.intermediate_size
-    names = [f"{prefix}.{name}" for name in ("gate_up_proj", "down_proj")]
-    sizes = [(2 * size, hidden_size), (hidden_size, size)]
-    gate_up_bias, down_bias = (
-        weights.load(f"{name}_bias", (num_experts, out_features))
-        for name, (out_features, _) in zip(names, sizes, strict=True)
+    gate_up = _Projection(
+        name=f"{prefix}.gate_up_proj",
+        num_experts=config.num_experts,
+        out_features=2 * config.intermediate_size,
+        in_features=config.hidden_size,
+        is_gate_up=True,
     )
-    biases = _gate_before_up(gate_up_bias), down_bias
-    if weights.is_quantized(names[0]):
-        loaded = [_load_codes(weights, kernels, *one) for one in zip(names, sizes, biases, strict=True)]
-        return loaded[0], loaded[1]
-    gate_up, down = (
-        weights.load(name, (num_experts, in_features, out_features))
-        for name, (out_features, in_features) in zip(names, sizes, strict=True)
+    down = _Projection(
+        name=f"{prefix}.down_proj",
+        num_experts=config.num_experts,
+        out_features=config.hidden_size,
+        in_features=config.intermediate_size,
+        is_gate_up=False,
     )
-    return (
-        GroupedLinear(_gate_before_up(gate_up).transpose(1, 2).contiguous(), biases[0]),
-        GroupedLinear(down.transpose(1, 2).contiguous(), biases[1]),
-    )
-
-
-def _load_codes(
-    weights: WeightReader, kernels: LayerKernels, name: str, size: tuple[int, int], biases: Tensor
-) -> GroupedProducts:
-    """Read a projection of all experts that is stored quantized; `size` is that of one expert's."""
-    out_features, in_features = size
-    fused = weights.load_quantized(name, out_features, in_features, len(biases))
-    layers = []
-    for expert, bias in enumerate(biases):
-        weight = fused.outputs(slice(expert * out_features, (expert + 1) * out_features))
-        if name.endswith("gate_up_proj"):
-            weight = stack([weight.outputs(slice(first, None, 2)) for first in (0, 1)])
-        layers.append(make_linear(weights, name, weight, bias, kernels))
-    return GroupedProducts(layers, out_features)
+    if is_to_quantize(weights, gate_up.name) or is_to_quantize(weights, down.name):
+        layers = zip(
+            gate_up.load_separately(weights, kernels), down.load_separately(weights, kernels), strict=True
+        )
+        return SeparateExperts([ClampedExpert(*pair, swiglu=swiglu, kernels=kernels) for pair in layers])
+    both = [(one.load_weights(weights), one.load_biases(weights)) for one in (gate_up, down)]
+    return GroupedClampedExperts(both[0], both[1], swiglu, kernels)
 
 
 def _gate_before_up(outputs: Tensor) -> Tensor:

@@ -129,6 +129,11 @@ def _quantized_online(weights: WeightReader, layer: str, weight: Tensor) -> Tens
     return weight.to(weights.dtype) if kind is None else quantize(weight.float(), kind)
 
 
+def is_to_quantize(weights: WeightReader, layer: str) -> bool:
+    """Say whether the layer of that name is made of codes, stored so or made so while it is loaded."""
+    return weights.is_quantized(layer) or _kind_of(weights, layer) is not None
+
+
 def _kind_of(weights: WeightReader, layer: str) -> OnlineQuantization | None:
     return None if weights.online is None else weights.online.kind_of(layer)
 

@@ -1,8 +1,8 @@
 """The feed-forward network as a mixture of experts: each token goes through a few of many.
 
-The (token, expert) pairs of a step are sorted by expert, so that each of the two linear layers is one grouped
-product over all experts. Every sum over a token's experts runs in the order of their weights: but for the
-rounding of a product, a token's result does not depend on which tokens share its step.
+The (token, expert) pairs of a step are sorted by expert, so that the rows of an expert lie together. Every
+sum over a token's experts runs in the order of their weights: but for the rounding of a product, a token's
+result does not depend on which tokens share its step.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.models.fused_experts import clamped_swiglu, load_fused_experts
-from baton_engine.models.grouped_linear import GroupedLinear, Groups
+from baton_engine.models.experts import Experts, load_expert, load_experts
+from baton_engine.models.fused_experts import load_fused_experts
 from baton_engine.models.linear import Linear
 from baton_engine.models.mixture_config import MixtureConfig
-from baton_kernels.interface.kernels import Function, LayerKernels
+from baton_kernels.interface.kernels import LayerKernels
 
 
 class MixtureFeedForward:
@@ -32,16 +32,15 @@ class MixtureFeedForward:
         self._num_experts = config.num_experts
         self._num_experts_per_token = config.num_experts_per_token
         self._is_normalized = config.is_normalized
-        self._kernels = kernels
-        self._router = _load_router(config, weights, kernels, f"{prefix}.{config.names.router}")
-        experts = f"{prefix}.experts"
-        self._gate_up, self._down = (
-            load_fused_experts(config, weights, kernels, experts)
-            if config.is_fused
-            else _load_experts(config, weights, experts)
+        router, sizes = f"{prefix}.{config.names.router}", (config.num_experts, config.hidden_size)
+        self._router = _load_gate(weights, router, *sizes, kernels, has_bias=config.has_bias)
+        experts, numbers = f"{prefix}.experts", range(config.num_experts)
+        self._experts: Experts = (
+            load_experts(config, weights, kernels, experts, numbers)
+            if config.swiglu is None
+            else load_fused_experts(config, config.swiglu, weights, kernels, experts)
         )
-        self._swiglu = config.swiglu
-        self.is_capturable = self._gate_up.is_device_only and self._down.is_device_only
+        self.is_capturable = self._experts.is_capturable
         self._shared: _SharedExpert | None = None
         if config.shared_intermediate_size is not None:
             self._shared = _SharedExpert(config, config.shared_intermediate_size, weights, kernels, prefix)
@@ -70,16 +69,9 @@ class MixtureFeedForward:
         # Counted by comparison: bincount reads its largest value on the host, which no graph can hold.
         numbers = torch.arange(self._num_experts, device=flat.device)
         ends = (flat[:, None] == numbers).sum(dim=0).cumsum(dim=0).to(torch.int32)
-        groups = Groups(ends=ends, of_row=flat[order])
-        gated = self._gate(self._gate_up(hidden[order // num_choices], groups))
-        sorted_rows = self._down(gated, groups)
+        sorted_rows = self._experts.forward(hidden[order // num_choices], ends)
         rows = sorted_rows[order.argsort()].view(num_tokens, num_choices, -1)
         return (rows * expert_weights[:, :, None]).sum(dim=1).to(hidden.dtype)
-
-    def _gate(self, gate_up: Tensor) -> Tensor:
-        if self._swiglu is None:
-            return self._kernels.apply_mul(Function.SILU, gate_up)
-        return clamped_swiglu(gate_up, self._swiglu, self._kernels)
 
 
 class _SharedExpert:
@@ -88,39 +80,27 @@ class _SharedExpert:
     def __init__(
         self, config: MixtureConfig, size: int, weights: WeightReader, kernels: LayerKernels, prefix: str
     ) -> None:
-        hidden_size, expert = config.hidden_size, f"{prefix}.shared_expert"
-        names = [f"{expert}.gate_proj.weight", f"{expert}.up_proj.weight"]
-        self._gate_up = Linear(weights.load_stacked(names, [(size, hidden_size)] * 2), kernels=kernels)
-        self._down = Linear(weights.load(f"{expert}.down_proj.weight", (hidden_size, size)), kernels=kernels)
-        self._scale = Linear(
-            weights.load(f"{prefix}.shared_expert_gate.weight", (1, hidden_size)), kernels=kernels
+        self._expert = load_expert(
+            config.names, weights, kernels, f"{prefix}.shared_expert", config.hidden_size, size
         )
+        self._scale = _load_gate(weights, f"{prefix}.shared_expert_gate", 1, config.hidden_size, kernels)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self._scale(hidden).sigmoid() * self._down(self._gate_up.gated(Function.SILU, hidden))
+        return self._scale(hidden).sigmoid() * self._expert(hidden)
 
 
-def _load_router(config: MixtureConfig, weights: WeightReader, kernels: LayerKernels, name: str) -> Linear:
-    weight = weights.load(f"{name}.weight", (config.num_experts, config.hidden_size))
-    bias = weights.load(f"{name}.bias", (config.num_experts,)) if config.has_bias else None
-    return Linear(weight, bias, kernels)
-
-
-def _load_experts(
-    config: MixtureConfig, weights: WeightReader, prefix: str
-) -> tuple[GroupedLinear, GroupedLinear]:
-    """Read all experts, gate and up as one projection, and down."""
-    experts, names = range(config.num_experts), config.names
-    hidden_size, size = config.hidden_size, config.intermediate_size
-    gate_up = weights.load_stacked(
-        [f"{prefix}.{expert}.{name}.weight" for expert in experts for name in (names.gate, names.up)],
-        [(size, hidden_size)] * (2 * config.num_experts),
-    )
-    down = weights.load_stacked(
-        [f"{prefix}.{expert}.{names.down}.weight" for expert in experts],
-        [(hidden_size, size)] * config.num_experts,
-    )
-    return (
-        GroupedLinear(gate_up.view(config.num_experts, 2 * size, hidden_size)),
-        GroupedLinear(down.view(config.num_experts, hidden_size, size)),
-    )
+def _load_gate(
+    weights: WeightReader,
+    layer: str,
+    out_size: int,
+    in_size: int,
+    kernels: LayerKernels,
+    *,
+    has_bias: bool = False,
+) -> Linear:
+    """Load a layer that decides between experts: nothing quantizes it while it is loaded."""
+    bias = weights.load(f"{layer}.bias", (out_size,)) if has_bias else None
+    if weights.is_quantized(layer):
+        stored = weights.load_quantized(layer, out_size, in_size)
+        return Linear(stored, bias, kernels, dtype=weights.dtype)
+    return Linear(weights.load(f"{layer}.weight", (out_size, in_size)), bias, kernels)

@@ -47,12 +47,12 @@ class MixtureConfig:
     """True if a token's weights add up to 1 over its own experts, instead of over all experts."""
     shared_intermediate_size: int | None = None
     """Intermediate size of the shared expert; None without one."""
-    swiglu: ClampedSwiGLU | None = None
-    """The gated activation of the experts; None is `silu(gate) * up`."""
     has_bias: bool = False
-    """True if the router and the projections of the experts have biases."""
-    is_fused: bool = False
-    """True if the files hold a projection of all experts as one tensor, as `fused_experts` reads it."""
+    """True if the router has a bias."""
+    swiglu: ClampedSwiGLU | None = None
+    """The gated activation of fused experts, which have biases; None is `silu(gate) * up`, without biases, of
+    experts that are stored one by one.
+    """
 
 
 _MIXTRAL: Final = MixtureNames(block="block_sparse_moe", gate="w1", up="w3", down="w2")
@@ -115,7 +115,6 @@ def _read_gpt_oss(fields: ConfigFields, num_layers: int) -> MixtureConfig:
             alpha=fields.number("swiglu_alpha", 1.702), limit=fields.number("swiglu_limit", 7.0)
         ),
         has_bias=True,
-        is_fused=True,
     )
 
 

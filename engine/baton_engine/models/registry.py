@@ -147,16 +147,20 @@ def read_model_config(
     return config
 
 
-def why_not_dense(config: ModelConfig) -> str:
-    """Name a model that has more than dense layers of native code, and what it has; empty for others."""
+def why_not_native(config: ModelConfig) -> str:
+    """Name a model that Baton's own code does not run, and what does; empty for others."""
     if ModelRegistry.is_registered(config.architecture):
         return f"{config.architecture}, a registered model"
-    match config:
-        case DecoderConfig(mixture=None) | LearnedPositionsConfig():
-            return ""
-        case DecoderConfig():
-            return f"{config.architecture}, a mixture of experts"
+    if isinstance(config, DecoderConfig | LearnedPositionsConfig):
+        return ""
     return f"{config.architecture}, which runs through Transformers"
+
+
+def why_not_dense(config: ModelConfig) -> str:
+    """Name a model that has more than dense layers of native code, and what it has; empty for others."""
+    if isinstance(config, DecoderConfig) and config.mixture is not None:
+        return why_not_native(config) or f"{config.architecture}, a mixture of experts"
+    return why_not_native(config)
 
 
 def build_model(config: ModelConfig, weights: WeightReader, kernels: LayerKernels) -> Model:

@@ -15,7 +15,7 @@ from torch._subclasses import FakeTensorMode
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.models.grouped_linear import grouped_linear, is_device_only
+from baton_engine.models.experts import grouped_linear, is_device_only
 from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.mixture_config import MixtureConfig, read_mixture_config
 from baton_kernels.interface.kernels import LayerKernels

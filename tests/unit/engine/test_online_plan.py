@@ -42,7 +42,7 @@ def test_a_layer_has_the_kind_that_the_settings_say(
 
 def test_experts_have_a_kind_of_their_own_and_the_head_only_some() -> None:
     plan = read_online_plan("int8", {"moe": "mxfp4"})
-    assert plan.kind_of("experts.0.down_proj", is_expert=True) == Kind.MXFP4
+    assert plan.kind_of("model.layers.0.mlp.experts.0.down_proj") == Kind.MXFP4
     assert plan.kind_of("lm_head") == Kind.INT8
     assert OnlinePlan.of(Kind.FP8_PER_TENSOR).kind_of("lm_head") is None
 

@@ -70,7 +70,6 @@ def test_codes_come_from_the_values_of_the_file_whatever_the_element_type(model_
 @pytest.mark.parametrize(
     ("variant", "where"),
     [
-        ("qwen3-moe", "Qwen3MoeForCausalLM, a mixture of experts"),
         ("granite", "GraniteForCausalLM, which runs through Transformers"),
     ],
 )

@@ -27,6 +27,8 @@ _WEIGHT_KEYS: Final = {
 """Names of the kinds as `weight` of a layer's specification."""
 _KEYS: Final = ("linear", "moe", "ignore", "targets")
 _REGEX: Final = "re:"
+_EXPERTS: Final = ".experts."
+"""Part of the names of all experts of mixtures but those that all tokens share."""
 _MAX_NAME: Final = 100
 
 
@@ -48,11 +50,11 @@ class OnlinePlan:
         """Return the plan of all layers in one kind."""
         return cls(linear=kind, experts=kind)
 
-    def kind_of(self, layer: str, *, is_expert: bool = False) -> OnlineQuantization | None:
+    def kind_of(self, layer: str) -> OnlineQuantization | None:
         """Return the kind of a layer; None leaves it as it is."""
         if any(_matches(layer, name) for name in self.ignored):
             return None
-        kind = self.experts if is_expert else self.linear
+        kind = self.experts if _EXPERTS in layer else self.linear
         if self.targets:
             kind = next((kind for name, kind in self.targets if _matches(layer, name)), None)
         elif layer == HEAD and kind not in _HEAD_KINDS:

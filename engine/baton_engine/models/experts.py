@@ -1,0 +1,178 @@
+"""The experts of one layer, as grouped products over all of them or one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.models.linear import Linear, SideBySide, is_to_quantize, load_projection
+from baton_engine.models.mixture_config import MixtureConfig, MixtureNames
+from baton_kernels.interface.kernels import Function, LayerKernels
+
+_GROUPED_ALIGNMENT_BYTES: Final = 16
+_MIN_CUDA_CAPABILITY: Final = (8, 0)
+_DEVICE_ONLY_CUDA_MAJORS: Final = (9, 10)
+
+
+class Experts(Protocol):
+    """Some experts of a layer."""
+
+    @property
+    def is_capturable(self) -> bool:
+        """As `Model.is_capturable`."""
+        ...
+
+    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+        """Map `[num_rows, hidden_size]`, sorted by expert, to a new tensor of the same shape and dtype.
+
+        `ends` is `[num_experts] int32`, the row after the last of each expert.
+        """
+        ...
+
+
+class GroupedExperts:
+    """Experts in two tensors, so that each of their linear layers is one grouped product.
+
+    `gate_up` is `[num_experts, 2 * intermediate_size, hidden_size]`, `down`
+    `[num_experts, hidden_size, intermediate_size]`.
+    """
+
+    def __init__(self, gate_up: Tensor, down: Tensor, kernels: LayerKernels) -> None:
+        self._gate_up, self._down, self._kernels = gate_up, down, kernels
+        self.is_capturable = all(map(is_device_only, (gate_up, down)))
+
+    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+        gate_up = grouped_linear(rows, self._gate_up, ends)
+        return grouped_linear(self._kernels.apply_mul(Function.SILU, gate_up), self._down, ends)
+
+
+class Expert:
+    """One gated feed-forward network; its layers may be of codes."""
+
+    def __init__(self, gate_up: Linear | SideBySide, down: Linear | SideBySide) -> None:
+        self._gate_up, self._down = gate_up, down
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Map `[num_rows, hidden_size]` to a new tensor of the same shape."""
+        return self._down(self._gate_up.gated(Function.SILU, rows))
+
+
+class SeparateExperts:
+    """Experts that are computed one after another, each for the rows that are its own.
+
+    So each layer has a product that suits its weight, and where that gives a row the same bits in any
+    company, so do these experts. The numbers of rows are read on the host.
+    """
+
+    def __init__(self, experts: Sequence[Callable[[Tensor], Tensor]]) -> None:
+        self._experts = experts
+        self.is_capturable = False
+
+    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+        out, start = torch.empty_like(rows), 0
+        for expert, end in zip(self._experts, ends.tolist(), strict=True):
+            if end > start:
+                out[start:end] = expert(rows[start:end])
+            start = end
+        return out
+
+
+def load_experts(
+    config: MixtureConfig, weights: WeightReader, kernels: LayerKernels, prefix: str, numbers: Sequence[int]
+) -> Experts:
+    """Read the experts of these numbers, each stored under its number after `prefix`.
+
+    They are separate as soon as one layer of one of them is quantized, in the files or while it is loaded.
+
+    Raises:
+        InvalidModelError: a tensor is missing or has another shape.
+    """
+    names, hidden_size, size = config.names, config.hidden_size, config.intermediate_size
+    layers = [f"{prefix}.{n}.{name}" for n in numbers for name in (names.gate, names.up, names.down)]
+    if any(is_to_quantize(weights, layer) for layer in layers):
+        paths = [f"{prefix}.{number}" for number in numbers]
+        return SeparateExperts(
+            [load_expert(names, weights, kernels, path, hidden_size, size) for path in paths]
+        )
+    gate_up = weights.load_stacked(
+        [f"{prefix}.{number}.{name}.weight" for number in numbers for name in (names.gate, names.up)],
+        [(size, hidden_size)] * (2 * len(numbers)),
+    )
+    down = weights.load_stacked(
+        [f"{prefix}.{number}.{names.down}.weight" for number in numbers],
+        [(hidden_size, size)] * len(numbers),
+    )
+    return GroupedExperts(
+        gate_up.view(len(numbers), 2 * size, hidden_size),
+        down.view(len(numbers), hidden_size, size),
+        kernels,
+    )
+
+
+def load_expert(
+    names: MixtureNames,
+    weights: WeightReader,
+    kernels: LayerKernels,
+    prefix: str,
+    hidden_size: int,
+    intermediate_size: int,
+) -> Expert:
+    """Read one expert, each of its layers as it is stored or as the plan of quantization says.
+
+    Raises:
+        InvalidModelError: a tensor is missing or has another shape.
+    """
+    gate_up, sizes = [names.gate, names.up], [intermediate_size] * 2
+    return Expert(
+        load_projection(weights, prefix, gate_up, kernels, in_size=hidden_size, out_sizes=sizes),
+        load_projection(
+            weights, prefix, [names.down], kernels, in_size=intermediate_size, out_sizes=[hidden_size]
+        ),
+    )
+
+
+def grouped_linear(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
+    """Return `rows[i] @ weight[e].T` for every row i, e being the group that holds the row.
+
+    `rows` is `[num_rows, in_features]`, sorted by group; `weight` is `[num_groups, out_features,
+    in_features]`; `ends` is `[num_groups] int32`, the row after the last of each group. Returns a new
+    `[num_rows, out_features]`.
+    """
+    if _has_grouped_product(weight):
+        return functional.grouped_mm(rows, weight.transpose(1, 2), offs=ends)
+    out = rows.new_empty(len(rows), weight.shape[1])
+    start = 0
+    for group, end in enumerate(ends.tolist()):
+        if end > start:
+            torch.mm(rows[start:end], weight[group].T, out=out[start:end])
+        start = end
+    return out
+
+
+def is_device_only(weight: Tensor) -> bool:
+    """Say whether `grouped_linear` takes `ends` from the device alone.
+
+    Torch does so for bfloat16 on CUDA devices 9.x and 10.x; elsewhere it reads them on the host, like the
+    loop.
+
+    Source: `_grouped_mm_cuda` and `_grouped_mm_fallback` of PyTorch's ATen.
+    """
+    return (
+        weight.device.type == "cuda"
+        and weight.dtype == torch.bfloat16
+        and _has_grouped_product(weight)
+        and torch.cuda.get_device_capability(weight.device)[0] in _DEVICE_ONLY_CUDA_MAJORS
+    )
+
+
+def _has_grouped_product(weight: Tensor) -> bool:
+    """Say whether torch has the product for this device and for rows of this length."""
+    if weight.shape[-1] * weight.itemsize % _GROUPED_ALIGNMENT_BYTES:
+        return False
+    is_cuda = weight.device.type == "cuda"
+    return not is_cuda or torch.cuda.get_device_capability(weight.device) >= _MIN_CUDA_CAPABILITY
