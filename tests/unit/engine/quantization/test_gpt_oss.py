@@ -17,6 +17,8 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
+from baton_engine.models.registry import read_model_config
+from baton_engine.quantization_choice import choose_quantization
 from baton_kernels.reference.quantized_product import dequantize
 from tests.quantized_reference import FIXTURES, dequantized_model, quantized_weights
 
@@ -165,3 +167,12 @@ def test_the_model_is_that_which_transformers_dequantizes() -> None:
         folder, quantization_config=Mxfp4Config(dequantize=True), dtype=torch.float32
     )
     assert torch.equal(dequantized_model(folder)(prompt).logits, theirs(prompt).logits)
+
+
+@pytest.mark.parametrize("asked", [None, "mxfp4", "gpt_oss_mxfp4"])
+def test_the_method_may_be_named_as_vllm_does(asked: str | None) -> None:
+    folder = FIXTURES / "gpt-oss-mxfp4"
+    fields = ConfigFields.from_file(folder / "config.json")
+    chosen = choose_quantization(asked, None, fields, read_model_config(folder))
+    assert chosen.checkpoint is not None
+    assert chosen.checkpoint.method == "mxfp4"
