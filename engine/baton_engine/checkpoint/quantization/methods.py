@@ -38,6 +38,8 @@ METHODS: Final = (
     "bitsandbytes",
 )
 """Methods of checkpoints that are stored quantized, by `quant_method` in config.json."""
+GGUF: Final = "gguf"
+"""The method of a checkpoint whose weights are a GGUF file, whatever its config.json says."""
 ALIASES: Final = {
     "gptq_marlin": "gptq",
     "auto_gptq": "gptq",
@@ -54,6 +56,7 @@ QUANTIZATIONS: Final = tuple(
         (
             *(kind.value for kind in OnlineQuantization),
             *METHODS,
+            GGUF,
             *(alias for alias, method in ALIASES.items() if method in METHODS),
         )
     )
