@@ -53,7 +53,7 @@ def make_qwen2() -> PreTrainedModel:
     model = Qwen2ForCausalLM(Qwen2Config(**settings, intermediate_size=256))
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
-            torch.nn.init.normal_(parameter)
+            torch.nn.init.normal_(parameter, std=0.1)
     return model.to(torch.bfloat16).eval()
 
 
