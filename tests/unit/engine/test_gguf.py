@@ -23,8 +23,10 @@ from baton_engine.checkpoint.gguf_header import read_gguf_header
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.quantization.gguf import read_gguf_quantization
 from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.loading import ReadModel, describe_folder
 from baton_engine.models.registry import read_model_config
 from baton_engine.quantization_choice import choose_quantization
+from baton_engine.weight_check import check_weights
 from tests.quantized_reference import FIXTURES, quantized_weights
 
 UINT32, STRING, ARRAY = 4, 8, 9
@@ -255,6 +257,15 @@ def test_the_order_of_rows_is_part_of_the_digest(folder: Path) -> None:
     assert path.read_bytes().count(heads) == 1
     path.write_bytes(path.read_bytes().replace(heads, number("llama.attention.head_count", 2)))
     assert WeightReader(folder, torch.float32).digest() != before
+
+
+def test_running_weights_are_not_updated_from_blocks(folder: Path) -> None:
+    entries = read_gguf_entries(folder / "model.gguf")
+    description = describe_folder(folder, read_model_config(folder))
+    shapes = {name: entry.shape for name, entry in entries.items()}
+    model = ReadModel(weights="", description=description, shapes=shapes)
+    with pytest.raises(InvalidModelError, match=r"model.embed_tokens.weight has dtype Q8_0; allowed: F32"):
+        check_weights(folder, model)
 
 
 def test_a_folder_without_its_configuration_is_refused(folder: Path) -> None:
