@@ -15,6 +15,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreT
 
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
+from baton_engine.checkpoint.quantization.gguf import read_gguf_quantization
+from baton_engine.checkpoint.weight_files import find_gguf
 from baton_engine.checkpoint.weights import WeightReader
 from baton_kernels.interface.quantized import InputRounding
 from baton_kernels.reference.quantized_product import dequantize, round_inputs
@@ -64,7 +66,8 @@ def copy_with_tokenizer(name: str, folder: Path) -> Path:
 
 def quantized_weights(folder: Path) -> WeightReader:
     """Return the weights of a checkpoint that is stored quantized."""
-    quantization = read_quantization(ConfigFields.from_file(folder / "config.json"))
+    fields, gguf = ConfigFields.from_file(folder / "config.json"), find_gguf(folder)
+    quantization = read_quantization(fields) if gguf is None else read_gguf_quantization(gguf, fields)
     return WeightReader(folder, torch.float32, quantization=quantization)
 
 

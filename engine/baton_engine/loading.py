@@ -22,6 +22,7 @@ from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.quantization.kv_scales import read_kv_scales
+from baton_engine.checkpoint.weight_files import find_gguf
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
 from baton_engine.dtype import resolve_cache_dtype, resolve_dtype
@@ -223,10 +224,12 @@ def load_model(
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
-    quantization = _choose_quantization(settings, folder, config)
+    is_dummy = settings.has_dummy_weights and weight_folder is None
+    gguf = None if is_dummy else find_gguf(weight_folder or folder)
+    quantization = _choose_quantization(settings, folder, config, gguf)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
-    source = DummyWeights if settings.has_dummy_weights and weight_folder is None else WeightReader
+    source = DummyWeights if is_dummy else WeightReader
     weights = source(
         weight_folder or folder,
         dtype,
@@ -280,7 +283,9 @@ def _kv_spec(
     return replace(spec, k_axes=attention.k_axes, v_axes=attention.v_axes, scales=scales)
 
 
-def _choose_quantization(settings: EngineSettings, folder: Path, config: ModelConfig) -> ChosenQuantization:
+def _choose_quantization(
+    settings: EngineSettings, folder: Path, config: ModelConfig, gguf: Path | None
+) -> ChosenQuantization:
     fields = ConfigFields.from_file(folder / "config.json").updated(settings.config_overrides)
     return choose_quantization(
         settings.quantization,
@@ -288,6 +293,7 @@ def _choose_quantization(settings: EngineSettings, folder: Path, config: ModelCo
         fields,
         config,
         int4_w4a8=settings.int4_w4a8,
+        gguf=gguf,
     )
 
 

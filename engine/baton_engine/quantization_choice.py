@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
+from baton_engine.checkpoint.quantization.gguf import read_gguf_quantization
 from baton_engine.checkpoint.quantization.layer_format import CheckpointQuantization
 from baton_engine.checkpoint.quantization.methods import ALIASES, OnlineQuantization
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan, read_online_plan
@@ -40,17 +42,20 @@ def choose_quantization(
     config: ModelConfig,
     *,
     int4_w4a8: bool = False,
+    gguf: Path | None = None,
 ) -> ChosenQuantization:
     """Read how a checkpoint is quantized, and check that this is what was asked for.
+
+    With a `gguf` file the weights are those of it.
 
     Raises:
         InvalidModelError: the checkpoint is quantized in a way that cannot be read.
         InvalidConfigError: what was asked for contradicts the checkpoint, or cannot be had with this model.
     """
-    checkpoint = read_quantization(fields)
+    checkpoint = read_quantization(fields) if gguf is None else read_gguf_quantization(gguf, fields)
     if checkpoint is not None:
         if asked is not None and ALIASES.get(asked, asked) != checkpoint.method:
-            allowed = f"{checkpoint.method}, as its config.json says, or None"
+            allowed = f"{checkpoint.method}, as its files say, or None"
             raise InvalidConfigError(f"quantization is {asked!r}; allowed with this checkpoint: {allowed}")
         if asked_config:
             text = f"quantization_config is {dict(asked_config)!r:.200}"

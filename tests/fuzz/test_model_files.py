@@ -20,16 +20,19 @@ from safetensors.torch import save
 from baton_core.errors import InvalidModelError, RequestError
 from baton_core.model.model_description import describe_model
 from baton_engine.checkpoint.config_fields import read_json_object
+from baton_engine.checkpoint.gguf_files import read_gguf_entries
 from baton_engine.checkpoint.torch_files import read_torch_entries
 from baton_engine.checkpoint.weight_files import find_weight_files, read_entries
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.tokenization import Tokenizer
 from baton_service.tokenizer_files import read_tokenizer_digest
 from tests.fuzz.hostile_bytes import hostile, within_memory
+from tests.quantized_reference import FIXTURES
 from tests.unit.router.folders import byte_fallback_json, byte_level_json, write_model_folder
 
 TENSORS: Final = {"a": torch.ones(4, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
 SAFETENSORS: Final = save(TENSORS)
+GGUF: Final = (FIXTURES / "gguf-q4-0" / "model.gguf").read_bytes()
 LENGTHS: Final = st.sampled_from([0, 1, 7, 2**16, 99_999_999, 100_000_001, 2**40, 2**63, 2**64 - 1])
 NUMBERS: Final = st.sampled_from([-1, 0, 1, 3, 2**31, 2**63, 10**30, 0.5, None, "1", [], True])
 JSON: Final = st.recursive(NUMBERS | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3))
@@ -78,6 +81,14 @@ def test_a_file_of_torch(content: bytes) -> None:
             read_torch_entries(path)
         except InvalidModelError:
             return
+
+
+@given(content=hostile(st.just(GGUF)))
+def test_the_header_of_a_gguf_file(content: bytes) -> None:
+    with stored(content, "model.gguf") as path:
+        entries = within_memory(lambda _: read_gguf_entries(path), content, InvalidModelError)
+    for entry in (entries or {}).values():
+        assert 0 < entry.offset < entry.offset + entry.num_bytes <= len(content)
 
 
 @given(index=hostile(st.just(b'{"weight_map": {"a": "x.safetensors"}}')))

@@ -89,7 +89,7 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
         str,
         "auto",
         "kind of weight files to read; pt: torch's; dummy: none, random weights",
-        choices=("auto", "safetensors", "pt", "dummy"),
+        choices=("auto", "safetensors", "pt", "gguf", "dummy"),
         reason="weights in other files are to be converted: model.save_pretrained(folder)",
     )
     hf_token: str | None = arg(

@@ -11,7 +11,7 @@ from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
 from baton_engine.checkpoint.model_source import resolve_model
-from baton_engine.checkpoint.weight_files import find_weight_files, is_safetensors
+from baton_engine.checkpoint.weight_files import find_weight_files, is_gguf, is_safetensors
 from baton_engine.device import resolve_device
 from baton_engine.loading import EngineSettings
 from baton_engine.sampling.token_logprobs import LogprobsMode
@@ -82,7 +82,7 @@ def _cpu_kv_cache_bytes(device: str) -> int | None:
 def _check_load_format(args: EngineArgs) -> None:
     if args.load_format in ("auto", "dummy"):
         return
-    wants_safetensors = args.load_format == "safetensors"
     for path in find_weight_files(resolve_model(args.model)):
-        if is_safetensors(path) is not wants_safetensors:
+        kind = "safetensors" if is_safetensors(path) else "gguf" if is_gguf(path) else "pt"
+        if args.load_format != kind:
             raise InvalidConfigError(f"load_format is {args.load_format!r}; allowed: auto, for {path}")

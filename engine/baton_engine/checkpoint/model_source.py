@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from baton_core.errors import InvalidModelError
+from baton_engine.checkpoint.weight_files import find_gguf
 from baton_sandbox.model_files import check_links
 
 _PATTERNS: Final = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "merges.txt"]
@@ -25,15 +26,24 @@ def resolve_model(
 ) -> Path:
     """Return the local folder of `model`; an id is downloaded where it is not in the cache, or `cache_dir`.
 
+    A GGUF file stands for its folder, which holds its config.json and no other weights.
+
     Without a `token` the one of the Hub's own login is used. `field` is what an error calls the model.
 
     Raises:
         InvalidModelError: there is no such folder, and the hub does not have it or cannot be reached; or a
             file of the folder is a link to somewhere else.
     """
-    if Path(model).is_dir():
-        check_links(Path(model))
-        return Path(model)
+    path = Path(model)
+    if path.suffix == ".gguf" and path.is_file():
+        if find_gguf(path.parent) != path:
+            raise InvalidModelError(
+                f"{field} is {model!r}; allowed: a GGUF file without other weights beside it"
+            )
+        path = path.parent
+    if path.is_dir():
+        check_links(path)
+        return path
     # Slow to load: whoever is given a folder never needs the Hub's client.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError

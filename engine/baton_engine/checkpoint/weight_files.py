@@ -40,10 +40,14 @@ class TensorEntry:
     shape: tuple[int, ...]
     offset: int
     num_bytes: int
+    num_paired_heads: int = 0
+    """Heads whose rows lie so that the two that rotate together are neighbours; 0: half a head apart."""
 
 
 def find_weight_files(folder: Path) -> tuple[Path, ...]:
     """Return the folder's weight files, sorted by name: those of the shard index, or the single file.
+
+    A GGUF file is taken where there are no others.
 
     Raises:
         InvalidModelError: the folder, its weights or a shard of the index is missing.
@@ -56,10 +60,29 @@ def find_weight_files(folder: Path) -> tuple[Path, ...]:
             return _shards(folder, index)
         if (folder / single).exists():
             return (_regular_file(folder / single),)
+    gguf = find_gguf(folder)
+    if gguf is not None:
+        return (_regular_file(gguf),)
     raise InvalidModelError(
         f"{folder} holds no weights; allowed: {_SAFETENSORS}, or shards with {_SAFETENSORS}.index.json; "
-        f"or {_TORCH}, or its shards likewise"
+        f"or {_TORCH}, or its shards likewise; or one GGUF file"
     )
+
+
+def find_gguf(folder: Path) -> Path | None:
+    """Return the GGUF file of a folder whose weights are in one; None for other folders.
+
+    Raises:
+        InvalidModelError: there are several, and nothing says which is meant.
+    """
+    others = [
+        folder / f"{single}{index}" for single in (_SAFETENSORS, _TORCH) for index in ("", ".index.json")
+    ]
+    found = [] if any(path.exists() for path in others) else sorted(folder.glob("*.gguf"))
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise InvalidModelError(f"{folder} holds {names:.200}; allowed: one GGUF file")
+    return found[0] if found else None
 
 
 def _regular_file(path: Path) -> Path:
@@ -91,6 +114,10 @@ def _index_shards(path: Path) -> list[str]:
 
 def is_safetensors(path: Path) -> bool:
     return path.suffix == ".safetensors"
+
+
+def is_gguf(path: Path) -> bool:
+    return path.suffix == ".gguf"
 
 
 def _read_json_header(path: Path) -> bytes:

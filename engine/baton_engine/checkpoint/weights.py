@@ -18,6 +18,8 @@ import xxhash
 from torch import Tensor
 
 from baton_core.errors import InvalidModelError
+from baton_engine.checkpoint.gguf_files import read_gguf_entries
+from baton_engine.checkpoint.quantization.gguf import BLOCK_TYPES, decode_values, stored_shape, unpaired
 from baton_engine.checkpoint.quantization.layer_format import (
     FLOATS,
     CheckpointQuantization,
@@ -27,7 +29,13 @@ from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.quantization.quantized_layers import QuantizedLayers
 from baton_engine.checkpoint.reading_progress import ReadingProgress
 from baton_engine.checkpoint.torch_files import read_torch_entries
-from baton_engine.checkpoint.weight_files import TensorEntry, find_weight_files, is_safetensors, read_entries
+from baton_engine.checkpoint.weight_files import (
+    TensorEntry,
+    find_weight_files,
+    is_gguf,
+    is_safetensors,
+    read_entries,
+)
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
 
 _TORCH_DTYPES: Final = {
@@ -44,7 +52,11 @@ _TORCH_DTYPES: Final = {
     "I64": torch.int64,
 }
 _INT4: Final = (Element.INT4, Element.UINT4)
+_READABLE: Final = (*FLOATS, *BLOCK_TYPES)
+"""Dtypes of tensors that can be handed out as numbers."""
 _STAGING_BYTES: Final = 16 << 20
+_DECODED_VALUES: Final = 1 << 20
+"""Numbers of blocks that are decoded at once."""
 
 
 class WeightReader:
@@ -82,7 +94,7 @@ class WeightReader:
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
         self._entries: dict[str, TensorEntry] = {}
         for path in self._files(folder):
-            entries = read_entries(path) if is_safetensors(path) else read_torch_entries(path)
+            entries = _read_table(path)
             for name in entries.keys() & self._entries.keys():
                 raise InvalidModelError(
                     f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
@@ -109,7 +121,8 @@ class WeightReader:
             self._digests[name] = self._hash_unread(self._entries[name])
         whole = xxhash.xxh3_128()
         for name, entry in sorted(self._entries.items()):
-            whole.update(repr((name, entry.dtype, entry.shape)).encode())
+            order = (entry.num_paired_heads,) if entry.num_paired_heads else ()
+            whole.update(repr((name, entry.dtype, entry.shape, *order)).encode())
             whole.update(self._digests[name])
         return whole.hexdigest()
 
@@ -155,7 +168,10 @@ class WeightReader:
         stacked = torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
         start = 0
         for name, entry in zip(names, entries, strict=True):
-            self._digests[name] = self._read_into(entry, stacked[start : start + entry.shape[0]])
+            part = stacked[start : start + entry.shape[0]]
+            self._digests[name] = self._read_into(entry, part)
+            if entry.num_paired_heads:
+                part.copy_(unpaired(part, entry.num_paired_heads))
             start += entry.shape[0]
             self._progress.add(entry.num_bytes)
         self.loaded_bytes += stacked.nbytes
@@ -201,15 +217,23 @@ class WeightReader:
         """Return a tensor on the CPU as the file has it."""
         entry = self._entries[name]
         self.shapes[name] = entry.shape
-        stored = torch.empty(entry.shape, dtype=_TORCH_DTYPES[entry.dtype])
-        self._digests[name] = self._read_into(entry, stored)
+        if entry.dtype in BLOCK_TYPES:
+            stored = torch.empty(stored_shape(entry), dtype=torch.uint8)
+            with entry.path.open("rb") as file:
+                file.seek(entry.offset)
+                content = xxhash.xxh3_128()
+                _fill(stored.view(-1), file, entry, content)
+            self._digests[name] = content.digest()
+        else:
+            stored = torch.empty(entry.shape, dtype=_TORCH_DTYPES[entry.dtype])
+            self._digests[name] = self._read_into(entry, stored)
         self._progress.add(entry.num_bytes)
-        return stored
+        return unpaired(stored, entry.num_paired_heads) if entry.num_paired_heads else stored
 
     def _files(self, folder: Path) -> tuple[Path, ...]:
         return find_weight_files(folder)
 
-    def _find(self, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = FLOATS) -> TensorEntry:
+    def _find(self, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _READABLE) -> TensorEntry:
         entry = self._entries.get(name)
         if entry is None:
             raise InvalidModelError(
@@ -228,6 +252,8 @@ class WeightReader:
 
     def _read_into(self, entry: TensorEntry, destination: Tensor) -> bytes:
         """Fill a tensor from its file; returns the hash of the bytes as they lie there."""
+        if entry.dtype in BLOCK_TYPES:
+            return self._decode_into(entry, destination)
         stored_dtype = _TORCH_DTYPES[entry.dtype]
         flat, content = destination.view(-1), xxhash.xxh3_128()
         with entry.path.open("rb") as file:
@@ -241,6 +267,17 @@ class WeightReader:
                 part.copy_(staging[: len(part)])
         return content.digest()
 
+    def _decode_into(self, entry: TensorEntry, destination: Tensor) -> bytes:
+        """Fill a tensor with the numbers of its blocks; returns the hash of the bytes in the file."""
+        row_bytes, content = stored_shape(entry)[-1], xxhash.xxh3_128()
+        with entry.path.open("rb") as file:
+            file.seek(entry.offset)
+            for part in torch.split(destination, max(1, _DECODED_VALUES // entry.shape[-1])):
+                rows = torch.empty((len(part), row_bytes), dtype=torch.uint8)
+                _fill(rows.view(-1), file, entry, content)
+                part.copy_(decode_values(rows, entry.dtype))
+        return content.digest()
+
     def _hash_unread(self, entry: TensorEntry) -> bytes:
         content, num_left = xxhash.xxh3_128(), entry.num_bytes
         with entry.path.open("rb") as file:
@@ -251,6 +288,12 @@ class WeightReader:
                 num_left -= len(part)
         self._progress.add(entry.num_bytes)
         return content.digest()
+
+
+def _read_table(path: Path) -> dict[str, TensorEntry]:
+    if is_gguf(path):
+        return read_gguf_entries(path)
+    return read_entries(path) if is_safetensors(path) else read_torch_entries(path)
 
 
 def _fill(flat: Tensor, file: BufferedReader, entry: TensorEntry, content: xxhash.xxh3_128) -> None:

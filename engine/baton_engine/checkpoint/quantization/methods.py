@@ -39,6 +39,8 @@ METHODS: Final = (
     "mxfp4",
 )
 """Methods of checkpoints that are stored quantized, by `quant_method` in config.json."""
+GGUF: Final = "gguf"
+"""The method of a checkpoint whose weights are a GGUF file, whatever its config.json says."""
 ALIASES: Final = {
     "gptq_marlin": "gptq",
     "auto_gptq": "gptq",
@@ -55,6 +57,7 @@ QUANTIZATIONS: Final = tuple(
         (
             *(kind.value for kind in OnlineQuantization),
             *METHODS,
+            GGUF,
             *(alias for alias, method in ALIASES.items() if method in METHODS),
         )
     )

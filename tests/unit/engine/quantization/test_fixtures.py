@@ -11,6 +11,9 @@ import torch
 from baton_kernels.reference.quantized_product import dequantize
 from tests.quantized_reference import CHECKPOINTS, FIXTURES, quantized_weights
 
+READ_AS_NUMBERS = ("gguf-f16", "gguf-q4-k-m", "gguf-q5-k-m")
+"""Checkpoints with layers that codes cannot hold."""
+
 
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_dequantized_weights_are_the_packages_own(name: str) -> None:
@@ -19,9 +22,11 @@ def test_dequantized_weights_are_the_packages_own(name: str) -> None:
     weights = quantized_weights(folder)
     assert expected["weights"]
     for layer, one in expected["weights"].items():
-        assert weights.is_quantized(layer), layer
         *fused, out_features, in_features = one["shape"]
-        values = dequantize(weights.load_quantized(layer, out_features, in_features, *fused))
+        if name in READ_AS_NUMBERS and not weights.is_quantized(layer):
+            values = weights.load(f"{layer}.weight", one["shape"])
+        else:
+            values = dequantize(weights.load_quantized(layer, out_features, in_features, *fused))
         rounded = values.to(getattr(torch, expected["dtype"])).float() + 0.0
         samples = rounded.flatten()[[n * (rounded.numel() - 1) // 7 for n in range(8)]]
         assert samples.tolist() == one["samples"], layer
