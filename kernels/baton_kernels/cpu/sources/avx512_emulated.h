@@ -1,5 +1,5 @@
-// AVX-512, AVX512-BF16, -VNNI and -VBMI in plain C++, in so far as the kernels use them, for CPUs that lack them: an emulated
-// build (BATON_EMULATED) has the layouts and paths of the real one, and its products of bfloat16 have the same bits.
+// AVX-512, AVX512-BF16, -VNNI and -VBMI in plain C++, in so far as the kernels use them, for CPUs that lack them: an
+// emulated build (BATON_EMULATED) has the layouts and paths of the real one, and its products of bfloat16 have the same bits.
 // Rounding is to nearest, and numbers below 2^-126 count as zeros, in and out, as in the instructions.
 // Source: Intel SDM, volume 2 (VCVTNE2PS2BF16, VDPBF16PS); the order of sums was compared with hardware.
 #pragma once

@@ -78,9 +78,7 @@ class Nibbles<Bfloat16> {
   using Halves32 = uint16_t __attribute__((vector_size(64)));
   alignas(64) Bfloat16 values_[32];
 };
-#endif
 
-#if BATON_BFLOAT16_DOT
 inline void decode_bytes(const int8_t* codes, int64_t n, Bfloat16* to) {
   const auto widen_codes = [&](int64_t at) {   // __builtin_convertvector takes them one by one
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + at))));
