@@ -25,7 +25,8 @@ class CodeLayout(IntEnum):
     """How the codes of a quantized weight lie in memory."""
 
     NIBBLES = 0
-    """Two in a byte: the first half of a block of codes in the lower bits, the second in the upper."""
+    """Two in a byte: the first half of a block of codes in the lower bits, the second in the upper. Where
+    pairs of inputs lie together, four in a word, 32 codes apart."""
     FLOAT8 = 1
     INTEGERS = 2
 

@@ -32,6 +32,8 @@ _CHUNK: Final = 128
 """Most inputs of a chunk: `kChunkInputs` of the C++ sources."""
 _NIBBLE_BLOCK: Final = 64
 """Most codes of 4 bits that lie together: as `kNibbleBlock`."""
+_WORDS: Final = 32
+"""Words of a block of codes of 4 bits where pairs of inputs lie together: four codes in each."""
 _LAYOUTS: Final = {Element.E4M3: CodeLayout.FLOAT8, Element.INT8: CodeLayout.INTEGERS}
 _EXACT_IN_BFLOAT16: Final = (torch.bfloat16, torch.float8_e8m0fnu, torch.float8_e4m3fn)
 
@@ -149,6 +151,9 @@ class QuantizedProduct:
             packed = WEIGHTS.empty(tuple(panels.shape), panels.dtype)
             np.copyto(packed.numpy(), panels.numpy())
             return packed
+        if self._depth > 1:
+            words = panels.reshape(-1, 2, 2, _WORDS)
+            return WEIGHTS.copy(torch.stack((words[:, :, 0] | words[:, :, 1] << 4).unbind(1), dim=-1))
         half = min(_NIBBLE_BLOCK, self._panel_width) // 2
         blocks = panels.reshape(-1, 2, half)
         return WEIGHTS.copy(blocks[:, 0] | blocks[:, 1] << 4)

@@ -1,5 +1,5 @@
-// AVX-512, AVX512-BF16 and AVX512-VNNI in plain C++, in so far as the kernels use them, for CPUs that lack them: an emulated
-// build (BATON_EMULATED) has the layouts and paths of the real one, and its products of bfloat16 have the same bits.
+// AVX-512, AVX512-BF16, -VNNI and -VBMI in plain C++, in so far as the kernels use them, for CPUs that lack them: an
+// emulated build (BATON_EMULATED) has the layouts and paths of the real one, and its products of bfloat16 have the same bits.
 // Rounding is to nearest, and numbers below 2^-126 count as zeros, in and out, as in the instructions.
 // Source: Intel SDM, volume 2 (VCVTNE2PS2BF16, VDPBF16PS); the order of sums was compared with hardware.
 #pragma once
@@ -55,9 +55,15 @@ BATON_INLINE Words16 narrow(Words16 x) {
 #undef _mm512_unpackhi_epi32
 #undef _mm512_unpacklo_epi64
 #undef _mm512_unpackhi_epi64
+#undef _mm512_unpacklo_epi8
+#undef _mm512_unpackhi_epi8
 #undef _mm512_shuffle_i32x4
 #undef _mm512_permutexvar_epi16
 #undef _mm512_permutex2var_epi16
+#undef _mm512_permutex2var_epi8
+#undef _mm512_permutexvar_epi64
+#undef _mm512_cvtepi8_epi32
+#undef _mm512_cvtepi32_ps
 #define _mm512_dpbf16_ps baton::emulation::dot
 #define _mm512_cvtne2ps_pbh baton::emulation::narrow_two
 #define _mm512_dpbusd_epi32 baton::emulation::dot_codes
@@ -72,9 +78,15 @@ BATON_INLINE Words16 narrow(Words16 x) {
 #define _mm512_unpackhi_epi32 baton::emulation::unpack_words<2>
 #define _mm512_unpacklo_epi64 baton::emulation::unpack_longs<0>
 #define _mm512_unpackhi_epi64 baton::emulation::unpack_longs<1>
+#define _mm512_unpacklo_epi8 baton::emulation::unpack_bytes<0>
+#define _mm512_unpackhi_epi8 baton::emulation::unpack_bytes<8>
 #define _mm512_shuffle_i32x4(a, b, order) baton::emulation::shuffle_quarters(a, b, order)
 #define _mm512_permutexvar_epi16 baton::emulation::permute_halves
 #define _mm512_permutex2var_epi16 baton::emulation::permute_two
+#define _mm512_permutex2var_epi8 baton::emulation::permute_two_of_bytes
+#define _mm512_permutexvar_epi64 baton::emulation::permute_longs
+#define _mm512_cvtepi8_epi32 baton::emulation::widen_bytes
+#define _mm512_cvtepi32_ps baton::emulation::to_floats
 
 namespace baton::emulation {
 
@@ -142,6 +154,18 @@ BATON_INLINE __m512i unpack_longs(__m512i a, __m512i b) {
   return (__m512i)result;
 }
 
+// In each quarter, eight bytes from `kFrom` on: of a and of b in turns.
+template <int kFrom>
+BATON_INLINE __m512i unpack_bytes(__m512i a, __m512i b) {
+  const Bytes64 x = (Bytes64)a, y = (Bytes64)b;
+  Bytes64 result;
+  for (int i = 0; i < 64; ++i) {
+    const int from = i / 16 * 16 + kFrom + i % 16 / 2;
+    result[i] = i % 2 ? y[from] : x[from];
+  }
+  return (__m512i)result;
+}
+
 // Two quarters of a, then two of b, each by two bits of `order`.
 BATON_INLINE __m512i shuffle_quarters(__m512i a, __m512i b, int order) {
   const Words16 x = (Words16)a, y = (Words16)b;
@@ -166,5 +190,29 @@ BATON_INLINE __m512i permute_two(__m512i a, __m512i order, __m512i b) {
   for (int i = 0; i < 32; ++i) result[i] = from[i] & 32 ? y[from[i] & 31] : x[from[i] & 31];
   return (__m512i)result;
 }
+
+BATON_INLINE __m512i permute_two_of_bytes(__m512i a, __m512i order, __m512i b) {
+  const Bytes64 from = (Bytes64)order, x = (Bytes64)a, y = (Bytes64)b;
+  Bytes64 result;
+  for (int i = 0; i < 64; ++i) result[i] = from[i] & 64 ? y[from[i] & 63] : x[from[i] & 63];
+  return (__m512i)result;
+}
+
+BATON_INLINE __m512i permute_longs(__m512i order, __m512i a) {
+  const Longs8 from = (Longs8)order, x = (Longs8)a;
+  Longs8 result;
+  for (int i = 0; i < 8; ++i) result[i] = x[from[i] & 7];
+  return (__m512i)result;
+}
+
+BATON_INLINE __m512i widen_bytes(__m128i bytes) {
+  int8_t codes[16];
+  std::memcpy(codes, &bytes, sizeof codes);
+  Ints16 result;
+  for (int i = 0; i < 16; ++i) result[i] = codes[i];
+  return (__m512i)result;
+}
+
+BATON_INLINE __m512 to_floats(__m512i x) { return (__m512)__builtin_convertvector((Ints16)x, Floats16); }
 
 }  // namespace baton::emulation

@@ -96,6 +96,51 @@ constexpr std::array<Bfloat16, 128> bfloat16_magnitudes() {
 template <class Format>
 alignas(64) inline constexpr std::array<Bfloat16, 128> kBfloat16Magnitudes = bfloat16_magnitudes<Format>();
 
+#if BATON_BFLOAT16_DOT
+#if BATON_EMULATED
+#define BATON_VBMI
+inline bool has_vbmi() { return true; }
+#else
+#define BATON_VBMI __attribute__((target("avx512f,avx512bw,avx512vbmi")))
+// AVX512-VBMI looks up 64 bytes at a time in a table of 128.
+inline bool has_vbmi() {
+  static const bool has = __builtin_cpu_supports("avx512vbmi");
+  return has;
+}
+#endif
+
+// The lower bytes of the magnitudes, then the upper ones.
+template <class Format>
+constexpr std::array<uint8_t, 256> magnitude_bytes() {
+  std::array<uint8_t, 256> bytes{};
+  for (int code = 0; code < 128; ++code) {
+    bytes[code] = uint8_t(kBfloat16Magnitudes<Format>[code]);
+    bytes[128 + code] = uint8_t(kBfloat16Magnitudes<Format>[code] >> 8);
+  }
+  return bytes;
+}
+template <class Format>
+alignas(64) inline constexpr std::array<uint8_t, 256> kMagnitudeBytes = magnitude_bytes<Format>();
+
+// Look up the numbers of codes, in whole vectors of 64, by the bytes of their magnitudes. Return how many.
+BATON_VBMI inline int64_t look_up(const uint8_t* bytes, const void* codes, Bfloat16* to, int64_t n) {
+  using Bytes64 = uint8_t __attribute__((vector_size(64)));
+  using Longs8 = uint64_t __attribute__((vector_size(64)));
+  const __m512i order = (__m512i)Longs8{0, 4, 1, 5, 2, 6, 3, 7};   // of which unpacking leaves neighbours together
+  const __m512i low0 = _mm512_load_si512(bytes), low1 = _mm512_load_si512(bytes + 64);
+  const __m512i high0 = _mm512_load_si512(bytes + 128), high1 = _mm512_load_si512(bytes + 192);
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    const __m512i code = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(static_cast<const uint8_t*>(codes) + i));
+    const __m512i low = _mm512_permutex2var_epi8(low0, code, low1);
+    const __m512i high = (__m512i)((Bytes64)_mm512_permutex2var_epi8(high0, code, high1) | ((Bytes64)code & 0x80));
+    _mm512_storeu_si512(to + i, _mm512_unpacklo_epi8(low, high));
+    _mm512_storeu_si512(to + i + 32, _mm512_unpackhi_epi8(low, high));
+  }
+  return i;
+}
+#endif
+
 inline Bfloat16 with_sign(Bfloat16 magnitude, uint8_t code) { return Bfloat16(magnitude | (code & 0x80) << 8); }
 
 template <class Format, class = std::enable_if_t<kIsFloat8<Format>>>
@@ -103,6 +148,7 @@ inline void copy_row(const Format* from, Bfloat16* to, int64_t n) {
   const auto& magnitudes = kBfloat16Magnitudes<Format>;
   int64_t i = 0;
 #if BATON_BFLOAT16_DOT
+  if (has_vbmi()) i = look_up(kMagnitudeBytes<Format>.data(), from, to, n);
   // A normal number has its bits moved and the bias of its exponent changed; others are looked up.
   using F = Float8<Format>;
   using Codes32 = uint8_t __attribute__((vector_size(32)));

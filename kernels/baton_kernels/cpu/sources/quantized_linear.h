@@ -18,11 +18,12 @@ namespace baton {
 
 constexpr int64_t kChunkInputs = 128;      // most inputs of a chunk: its decoded panel fits the first cache
 constexpr int64_t kStepPairs = 16;         // rows of a decoded panel that few rows of x take at a time: a tile of AMX
-constexpr int64_t kQuantizedRows = 192;    // rows that share a pass over a panel
-constexpr int64_t kShortChunk = 64, kShortChunkRows = 48;   // sums of shorter chunks are scaled often: few rows keep them near
+constexpr int64_t kQuantizedRows = 96;     // rows that share a pass over a panel: their sums stay near the first cache
+constexpr int64_t kCodesAhead = 1 << 10;   // distance of the prefetch of codes, in bytes
 constexpr int kNibbleBlock = kPackedPanelWidth < 64 ? kPackedPanelWidth : 64;   // codes of 4 bits that lie together
 
 // Decodes 4-bit codes: the first half of a block of them lies in the lower bits of its bytes, the second in the upper.
+// Those of pairs lie in words instead, each of four codes that are 32 apart.
 template <class Element>
 class Nibbles;
 
@@ -66,20 +67,27 @@ class Nibbles<Bfloat16> {
 
   void decode(const uint8_t* codes, int64_t n, Bfloat16* to) const {
     const __m512i values = _mm512_load_si512(values_);
-    for (int64_t i = 0; i < n; i += 64, codes += 32, to += 64) {
-      Codes32 bytes;
-      std::memcpy(&bytes, codes, sizeof bytes);
-      const Halves32 indices = __builtin_convertvector(bytes, Halves32);
-      _mm512_storeu_si512(to, _mm512_permutexvar_epi16((__m512i)indices, values));
-      _mm512_storeu_si512(to + 32, _mm512_permutexvar_epi16((__m512i)(indices >> 4), values));
+    for (int64_t i = 0; i < n; i += 128, codes += 64) {
+      const Halves32 words = (Halves32)_mm512_loadu_si512(codes);
+      for (int part = 0; part < 4; ++part)
+        _mm512_storeu_si512(to + i + 32 * part, _mm512_permutexvar_epi16((__m512i)(words >> 4 * part), values));
     }
   }
 
  private:
-  using Codes32 = uint8_t __attribute__((vector_size(32)));
   using Halves32 = uint16_t __attribute__((vector_size(64)));
   alignas(64) Bfloat16 values_[32];
 };
+
+inline void decode_bytes(const int8_t* codes, int64_t n, Bfloat16* to) {
+  const auto widen_codes = [&](int64_t at) {   // __builtin_convertvector takes them one by one
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + at))));
+  };
+  for (int64_t i = 0; i < n; i += 32) {
+    const __m512bh both = _mm512_cvtne2ps_pbh(widen_codes(i + 16), widen_codes(i));
+    std::memcpy(to + i, &both, sizeof both);
+  }
+}
 #endif
 
 template <class Element>
@@ -92,91 +100,73 @@ void decode_bytes(const int8_t* codes, int64_t n, Element* to) {
   }
 }
 
-// Decode `n` codes from number `at` of the weight on.
+// Decode `n` codes from number `at` of the weight on, and prefetch those that come later.
 template <class Element>
 void decode(const QuantizedLinearArgs& args, const Nibbles<Element>& nibbles, int64_t at, int64_t n, Element* to) {
   const auto* codes = static_cast<const uint8_t*>(args.codes);
+  const int64_t size = args.element == kNibbles ? n / 2 : n;
+  const uint8_t* next = codes + (args.element == kNibbles ? at / 2 : at) + kCodesAhead;
+  for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(next + i);
   if (args.element == kNibbles) nibbles.decode(codes + at / 2, n, to);
   else if (args.element == kFloat8) copy_row(reinterpret_cast<const E4m3*>(codes) + at, to, n);
   else decode_bytes(reinterpret_cast<const int8_t*>(codes) + at, n, to);
 }
 
-// Sums of products of rows with a decoded panel. Few rows take what is decoded a step at a time.
+// Sums of products of up to kRows rows with a chunk of a decoded panel, which is added a step at a time.
 template <class Number>
 class ChunkProduct {
  public:
-  static constexpr int64_t kFewRows = kPackedTileRows;
+  static constexpr int64_t kRows = kPackedTileRows;
 
-  void begin(int64_t num_rows, int64_t, float* sums) { std::fill(sums, sums + num_rows * kPackedPanelWidth, 0.0f); }
-
-  void add(PackedBlock<Number> block, int64_t num_rows, float* sums) {
-    for (int64_t row = 0; row < num_rows; row += kPackedTileRows) {
-      const int64_t rows = std::min<int64_t>(kPackedTileRows, num_rows - row);
-      kTilesByRows<Number, false>[rows - 1](block, Prefetch(), sums + row * kPackedPanelWidth);
-      block.x += rows * block.x_stride;
-    }
+  void begin(int64_t num_rows, int64_t, float* sums) {
+    num_rows_ = num_rows;
+    std::fill(sums, sums + num_rows * kPackedPanelWidth, 0.0f);
   }
 
-  void end(float*) {}
+  void add(const PackedBlock<Number>& block, float* sums) const {
+    kTilesByRows<Number, false>[num_rows_ - 1](block, Prefetch(), sums);
+  }
+
+  void end(float*) const {}
+
+ private:
+  int64_t num_rows_ = 0;
 };
 
 #if BATON_TILES
-// The same with AMX: tiles 0 to 3 are the sums of up to 16 rows, 4 and 6 hold rows of x, 5 and 7 weights; 6 and 7 are those
-// of the last pairs of inputs, fewer than 16.
+// The same with AMX: tiles 0 to 3 are the sums, 4 and 6 hold rows of x, 5 and 7 weights; 6 and 7 are those of the last
+// pairs of inputs, fewer than 16.
 template <>
 class ChunkProduct<Pair> {
  public:
-  static constexpr int64_t kFewRows = 16;
+  static constexpr int64_t kRows = 16;
 
   void begin(int64_t num_rows, int64_t size, float*) {
-    if (num_rows > kFewRows) return;
     configure(num_rows, size % kStepPairs);
-    zero_sums();
+    zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
   }
 
-  void add(PackedBlock<Pair> block, int64_t num_rows, float* sums) {
-    if (num_rows <= kFewRows) return multiply(block);
-    for (int64_t row = 0; row < num_rows; row += kFewRows, block.x += kFewRows * block.x_stride) {
-      configure(std::min(kFewRows, num_rows - row), block.size % kStepPairs);
-      zero_sums();
-      multiply(block);
-      store_sums(sums + row * kPackedPanelWidth);
-    }
-    is_stored_ = true;
+  void add(const PackedBlock<Pair>& block, float*) const {
+    if (block.size == kStepPairs) multiply<4, 5>(block);
+    else multiply<6, 7>(block);
   }
 
-  void end(float* sums) {
-    if (!is_stored_) store_sums(sums);
+  void end(float* to) const {
+    store_tile<0>(to, kStride), store_tile<1>(to + 16, kStride);
+    store_tile<2>(to + 32, kStride), store_tile<3>(to + 48, kStride);
   }
 
  private:
   static constexpr int64_t kStride = kPackedPanelWidth * sizeof(Pair);
   static_assert(kPackedPanelWidth == 64 && sizeof(Pair) == sizeof(float));
 
+  template <int kX, int kWeights>
   static void multiply(const PackedBlock<Pair>& block) {
-    const int64_t x_stride = block.x_stride * sizeof(Bfloat16), whole = block.size / kStepPairs;
-    const Bfloat16* x = block.x;
-    const Pair* weights = block.weights;
-    for (int64_t k = 0; k < whole; ++k, x += 2 * kStepPairs, weights += kStepPairs * kPackedPanelWidth) {
-      load_tile<4>(x, x_stride);
-      load_tile<5>(weights, kStride), multiply_tiles<0, 4, 5>();
-      load_tile<5>(weights + 16, kStride), multiply_tiles<1, 4, 5>();
-      load_tile<5>(weights + 32, kStride), multiply_tiles<2, 4, 5>();
-      load_tile<5>(weights + 48, kStride), multiply_tiles<3, 4, 5>();
-    }
-    if (block.size % kStepPairs == 0) return;
-    load_tile<6>(x, x_stride);
-    load_tile<7>(weights, kStride), multiply_tiles<0, 6, 7>();
-    load_tile<7>(weights + 16, kStride), multiply_tiles<1, 6, 7>();
-    load_tile<7>(weights + 32, kStride), multiply_tiles<2, 6, 7>();
-    load_tile<7>(weights + 48, kStride), multiply_tiles<3, 6, 7>();
-  }
-
-  static void zero_sums() { zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>(); }
-
-  static void store_sums(float* to) {
-    store_tile<0>(to, kStride), store_tile<1>(to + 16, kStride);
-    store_tile<2>(to + 32, kStride), store_tile<3>(to + 48, kStride);
+    load_tile<kX>(block.x, block.x_stride * sizeof(Bfloat16));
+    load_tile<kWeights>(block.weights, kStride), multiply_tiles<0, kX, kWeights>();
+    load_tile<kWeights>(block.weights + 16, kStride), multiply_tiles<1, kX, kWeights>();
+    load_tile<kWeights>(block.weights + 32, kStride), multiply_tiles<2, kX, kWeights>();
+    load_tile<kWeights>(block.weights + 48, kStride), multiply_tiles<3, kX, kWeights>();
   }
 
   void configure(int64_t num_rows, int64_t rest) {
@@ -193,17 +183,12 @@ class ChunkProduct<Pair> {
 
   const TileSession session_;
   int64_t num_rows_ = 0, rest_ = 0;
-  bool is_stored_ = false;
 };
 #endif
 
 // A vector of numbers that are kept as bfloat16 or as float32.
 inline Floats load_either(const void* from, int64_t at, bool is_bfloat16) {
   return is_bfloat16 ? load(static_cast<const Bfloat16*>(from) + at) : load(static_cast<const float*>(from) + at);
-}
-
-inline int64_t pass_rows(const QuantizedLinearArgs& args) {
-  return args.chunk < kShortChunk ? kShortChunkRows : kQuantizedRows;
 }
 
 inline int64_t num_chunks(const QuantizedLinearArgs& args) { return (args.in_features + args.chunk - 1) / args.chunk; }
@@ -226,60 +211,110 @@ void sum_inputs(const QuantizedLinearArgs& args, int64_t row, float* sums) {
 
 // One panel's outputs of `num_rows` rows from `first` on, in float32.
 template <class Number>
-void quantized_panel(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t num_rows,
-                     int64_t panel, float* totals) {
+class QuantizedPanel {
+ public:
+  QuantizedPanel(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t num_rows,
+                 int64_t panel, float* totals)
+      : args_(args),
+        nibbles_(args.table),
+        input_sums_(input_sums),
+        first_(first),
+        num_rows_(num_rows),
+        panel_(panel),
+        totals_(totals) {}
+
+  void run() {
+    std::fill(totals_, totals_ + num_rows_ * kWidth, 0.0f);
+    for (int64_t chunk = 0; chunk < num_chunks(args_); ++chunk)
+      for (int64_t row = 0; row < num_rows_; row += Product::kRows) {
+        const int64_t rows = std::min(Product::kRows, num_rows_ - row);
+        multiply(chunk, row, rows);
+        add_scaled(chunk, row, rows);
+      }
+    finish();
+  }
+
+ private:
   using Element = typename Packing<Number>::Element;
-  const Nibbles<Element> nibbles(args.table);
-  ChunkProduct<Number> product;
-  constexpr int64_t kDepth = Packing<Number>::kDepth, kWidth = kPackedPanelWidth;
-  alignas(64) Number weights[kChunkInputs / kDepth * kWidth];
-  alignas(64) float sums[kQuantizedRows * kWidth];
-  const auto* x = static_cast<const Element*>(args.x) + first * args.x_stride;
-  const int64_t num_groups = (args.in_features + args.group_size - 1) / args.group_size;
-  std::fill(totals, totals + num_rows * kWidth, 0.0f);
-  for (int64_t chunk = 0, k = 0; k < args.in_features; ++chunk, k += args.chunk) {
-    const int64_t n = std::min(args.chunk, args.in_features - k), size = (n + kDepth - 1) / kDepth;
-    const int64_t at = panel * round_up(args.in_features, kDepth) + k;
-    const int64_t step = num_rows <= ChunkProduct<Number>::kFewRows ? kStepPairs : size;
-    product.begin(num_rows, size, sums);
-    for (int64_t j = 0; j < size; j += step) {
-      const int64_t count = std::min(step, size - j);
-      decode(args, nibbles, (at + j * kDepth) * kWidth, count * kDepth * kWidth, reinterpret_cast<Element*>(weights));
-      product.add({x + k + j * kDepth, args.x_stride, weights, count}, num_rows, sums);
+  using Product = ChunkProduct<Number>;
+  static constexpr int64_t kDepth = Packing<Number>::kDepth, kWidth = kPackedPanelWidth;
+
+  // Sum the products of some rows with a chunk, which is decoded for the first of them.
+  void multiply(int64_t chunk, int64_t row, int64_t rows) {
+    const int64_t k = chunk * args_.chunk, n = std::min(args_.chunk, args_.in_features - k);
+    const int64_t size = (n + kDepth - 1) / kDepth, at = panel_ * round_up(args_.in_features, kDepth) + k;
+    const auto* x = static_cast<const Element*>(args_.x) + (first_ + row) * args_.x_stride + k;
+    product_.begin(rows, size, sums_);
+    for (int64_t j = 0; j < size; j += kStepPairs) {
+      const int64_t count = std::min(kStepPairs, size - j);
+      Number* weights = weights_ + j * kWidth;
+      auto* elements = reinterpret_cast<Element*>(weights);
+      if (row == 0) decode(args_, nibbles_, (at + j * kDepth) * kWidth, count * kDepth * kWidth, elements);
+      product_.add({x + j * kDepth, args_.x_stride, weights, count}, sums_);
     }
-    product.end(sums);
-    const int64_t place = (panel * num_groups + k / args.group_size) * kWidth;
-    for (int i = 0; i < kWidth; i += kLanes) {
-      const Floats scale = load_either(args.scales, place + i, args.has_bfloat16_scales);
-      const Floats zero = args.zeros ? load(args.zeros + place + i) : Floats{};
-      for (int64_t row = 0; row < num_rows; ++row) {
-        Floats sum = load(sums + row * kWidth + i);
-        if (args.zeros) sum -= zero * splat(input_sums[(first + row) * num_chunks(args) + chunk]);
-        if (args.x_scales)
-          sum *= splat(args.x_scales[(first + row) * args.num_x_groups + k / args.x_group_size]);
-        float* total = totals + row * kWidth + i;
-        store(total, load(total) + sum * scale);
+    product_.end(sums_);
+  }
+
+  void add_scaled(int64_t chunk, int64_t row, int64_t rows) {
+    if (args_.zeros) add_scaled_rows<true>(chunk, row, rows);
+    else add_scaled_rows<false>(chunk, row, rows);
+  }
+
+  template <bool kHasZeros>
+  void add_scaled_rows(int64_t chunk, int64_t row, int64_t rows) {
+    const QuantizedLinearArgs args = args_;   // a copy, which no store of numbers can change
+    const int64_t k = chunk * args.chunk, num_groups = (args.in_features + args.group_size - 1) / args.group_size;
+    const int64_t place = (panel_ * num_groups + k / args.group_size) * kWidth, number = first_ + row;
+    const float* input_sums = input_sums_ + number * num_chunks(args) + chunk;
+    const int64_t x_group = number * args.num_x_groups + k / args.x_group_size;
+    const float* x_scales = args.x_scales ? args.x_scales + x_group : nullptr;
+    Floats scales[kPackedVectors], zeros[kPackedVectors];
+    for (int i = 0; i < kPackedVectors; ++i) {
+      scales[i] = load_either(args.scales, place + i * kLanes, args.has_bfloat16_scales);
+      if constexpr (kHasZeros) zeros[i] = load(args.zeros + place + i * kLanes);
+    }
+    const float* sums = sums_;
+    float* totals = totals_ + row * kWidth;
+    for (int64_t r = 0; r < rows; ++r, sums += kWidth, totals += kWidth) {
+      const Floats factor = splat(x_scales ? x_scales[r * args.num_x_groups] : 1.0f);
+      for (int i = 0; i < kPackedVectors; ++i) {
+        Floats sum = load(sums + i * kLanes);
+        if constexpr (kHasZeros) sum -= zeros[i] * splat(input_sums[r * num_chunks(args)]);
+        store(totals + i * kLanes, load(totals + i * kLanes) + sum * factor * scales[i]);
       }
     }
   }
-  for (int i = 0; i < kWidth; i += kLanes) {
-    const Floats scale = args.output_scales ? load(args.output_scales + panel * kWidth + i) : splat(1.0f);
-    const Floats bias = args.bias ? load(args.bias + panel * kWidth + i) : Floats{};
-    for (int64_t row = 0; row < num_rows; ++row) {
-      float* total = totals + row * kWidth + i;
-      store(total, load(total) * scale + bias);
+
+  void finish() {
+    for (int i = 0; i < kWidth; i += kLanes) {
+      const Floats scale = args_.output_scales ? load(args_.output_scales + panel_ * kWidth + i) : splat(1.0f);
+      const Floats bias = args_.bias ? load(args_.bias + panel_ * kWidth + i) : Floats{};
+      for (int64_t row = 0; row < num_rows_; ++row) {
+        float* total = totals_ + row * kWidth + i;
+        store(total, load(total) * scale + bias);
+      }
     }
   }
-}
+
+  const QuantizedLinearArgs& args_;
+  const Nibbles<Element> nibbles_;
+  const float* const input_sums_;
+  const int64_t first_, num_rows_, panel_;
+  float* const totals_;
+  Product product_;
+  alignas(64) Number weights_[kChunkInputs / kDepth * kWidth];
+  alignas(64) float sums_[Product::kRows * kWidth];
+};
 
 // The outputs of one panel, or of two that are gated with each other, for the rows of a pass from `first` on.
 template <class Number>
 void quantized_piece(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t panel) {
-  const int64_t num_rows = std::min(pass_rows(args), args.num_rows - first), width = output_width(args);
+  const int64_t num_rows = std::min(kQuantizedRows, args.num_rows - first), width = output_width(args);
   alignas(64) float totals[kQuantizedRows * kPackedPanelWidth], factors[kQuantizedRows * kPackedPanelWidth];
-  quantized_panel<Number>(args, input_sums, first, num_rows, panel, totals);
+  QuantizedPanel<Number>(args, input_sums, first, num_rows, panel, totals).run();
   if (args.function != kNotGated) {
-    quantized_panel<Number>(args, input_sums, first, num_rows, panel + width / kPackedPanelWidth, factors);
+    const int64_t factor = panel + width / kPackedPanelWidth;
+    QuantizedPanel<Number>(args, input_sums, first, num_rows, factor, factors).run();
     gate(static_cast<Function>(args.function), totals, factors, num_rows * kPackedPanelWidth);
   }
   const int64_t num_outs = std::min<int64_t>(kPackedPanelWidth, width - panel * kPackedPanelWidth);
@@ -295,9 +330,9 @@ void quantized_linear(const QuantizedLinearArgs& args, float* input_sums) {
     parallel_for(args.num_threads, args.num_rows, 1,
                  [&](int64_t row, int64_t) noexcept { sum_inputs<Element>(args, row, input_sums); });
   const int64_t num_panels = (output_width(args) + kPackedPanelWidth - 1) / kPackedPanelWidth;
-  const int64_t most = pass_rows(args), num_pieces = (args.num_rows + most - 1) / most;
+  const int64_t num_pieces = (args.num_rows + kQuantizedRows - 1) / kQuantizedRows;
   parallel_for(args.num_threads, num_pieces * num_panels, 1, [&](int64_t index, int64_t) noexcept {
-    quantized_piece<Number>(args, input_sums, index / num_panels * most, index % num_panels);
+    quantized_piece<Number>(args, input_sums, index / num_panels * kQuantizedRows, index % num_panels);
   });
 }
 
