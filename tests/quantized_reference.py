@@ -79,7 +79,8 @@ def dequantized_model(folder: Path) -> PreTrainedModel:
             delattr(config, section)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     weights = quantized_weights(folder)
-    _separate_experts(model)
+    if config.model_type != "gpt_oss":  # whose files have fused experts too
+        _separate_experts(model)
     for path, module in model.named_modules():
         name = path.replace(".mlp", ".block_sparse_moe") if config.model_type == "mixtral" else path
         if isinstance(module, nn.Linear) and weights.is_quantized(name):
