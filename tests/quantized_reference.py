@@ -64,7 +64,7 @@ def copy_with_tokenizer(name: str, folder: Path) -> Path:
 
 def quantized_weights(folder: Path) -> WeightReader:
     """Return the weights of a checkpoint that is stored quantized."""
-    quantization = read_quantization(ConfigFields.from_file(folder / "config.json"))
+    quantization = read_quantization(ConfigFields.from_file(folder / "config.json"), folder)
     return WeightReader(folder, torch.float32, quantization=quantization)
 
 

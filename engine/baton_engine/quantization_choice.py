@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from baton_core.errors import InvalidConfigError
@@ -37,6 +38,7 @@ def choose_quantization(
     asked: str | None,
     asked_config: Mapping[str, Any] | None,
     fields: ConfigFields,
+    folder: Path,
     config: ModelConfig,
     *,
     int4_w4a8: bool = False,
@@ -47,10 +49,10 @@ def choose_quantization(
         InvalidModelError: the checkpoint is quantized in a way that cannot be read.
         InvalidConfigError: what was asked for contradicts the checkpoint, or cannot be had with this model.
     """
-    checkpoint = read_quantization(fields)
+    checkpoint = read_quantization(fields, folder)
     if checkpoint is not None:
         if asked is not None and ALIASES.get(asked, asked) != checkpoint.method:
-            allowed = f"{checkpoint.method}, as its config.json says, or None"
+            allowed = f"{checkpoint.method}, as its files say, or None"
             raise InvalidConfigError(f"quantization is {asked!r}; allowed with this checkpoint: {allowed}")
         if asked_config:
             text = f"quantization_config is {dict(asked_config)!r:.200}"
