@@ -67,8 +67,8 @@ def copy_with_tokenizer(name: str, folder: Path) -> Path:
 def quantized_weights(folder: Path) -> WeightReader:
     """Return the weights of a checkpoint that is stored quantized."""
     fields, gguf = ConfigFields.from_file(folder / "config.json"), find_gguf(folder)
-    quantization = read_quantization(fields) if gguf is None else read_gguf_quantization(gguf, fields)
-    return WeightReader(folder, torch.float32, quantization=quantization)
+    stored = read_quantization(fields, folder) if gguf is None else read_gguf_quantization(gguf, fields)
+    return WeightReader(folder, torch.float32, quantization=stored)
 
 
 def dequantized_model(folder: Path) -> PreTrainedModel:

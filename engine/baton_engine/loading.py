@@ -17,11 +17,12 @@ from torch import Tensor
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription, describe_model
-from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
+from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.quantization.kv_scales import read_kv_scales
+from baton_engine.checkpoint.quantization.separate_files import read_separate_file
 from baton_engine.checkpoint.weight_files import find_gguf
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
@@ -291,6 +292,7 @@ def _choose_quantization(
         settings.quantization,
         settings.quantization_config,
         fields,
+        folder,
         config,
         int4_w4a8=settings.int4_w4a8,
         gguf=gguf,
@@ -323,8 +325,11 @@ def describe_folder(
     folder: Path, config: ModelConfig, overrides: Mapping[str, Any] = MappingProxyType({})
 ) -> ModelDescription:
     """Return what a model's folder says beside its weights and its tokenizer, under `overrides`."""
-    values = {**read_json_object(folder / "config.json"), **overrides}
-    return describe_model(values, config.eos_token_ids, config.vocab_size)
+    fields = ConfigFields.from_file(folder / "config.json").updated(overrides)
+    separate = read_separate_file(fields, folder)
+    if separate is not None:
+        fields = fields.updated({"quantization_config": separate.values()})
+    return describe_model(fields.values(), config.eos_token_ids, config.vocab_size)
 
 
 def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCachePlan) -> None:

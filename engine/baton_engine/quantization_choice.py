@@ -39,6 +39,7 @@ def choose_quantization(
     asked: str | None,
     asked_config: Mapping[str, Any] | None,
     fields: ConfigFields,
+    folder: Path,
     config: ModelConfig,
     *,
     int4_w4a8: bool = False,
@@ -52,7 +53,7 @@ def choose_quantization(
         InvalidModelError: the checkpoint is quantized in a way that cannot be read.
         InvalidConfigError: what was asked for contradicts the checkpoint, or cannot be had with this model.
     """
-    checkpoint = read_quantization(fields) if gguf is None else read_gguf_quantization(gguf, fields)
+    checkpoint = read_quantization(fields, folder) if gguf is None else read_gguf_quantization(gguf, fields)
     if checkpoint is not None:
         if asked is not None and ALIASES.get(asked, asked) != checkpoint.method:
             allowed = f"{checkpoint.method}, as its files say, or None"

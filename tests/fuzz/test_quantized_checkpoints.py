@@ -63,7 +63,7 @@ def check(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
 
 
 def read_layers(folder: Path, config: dict[str, Any]) -> None:
-    quantization = read_quantization(ConfigFields.from_file(folder / "config.json"))
+    quantization = read_quantization(ConfigFields.from_file(folder / "config.json"), folder)
     weights = WeightReader(folder, torch.float32, quantization=quantization)
     for layer, (out_features, in_features) in sizes(config).items():
         if weights.is_quantized(layer):

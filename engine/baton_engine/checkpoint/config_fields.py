@@ -68,6 +68,10 @@ class ConfigFields:
         """Return the keys, in their order."""
         return tuple(self._values)
 
+    def values(self) -> Mapping[str, Any]:
+        """Return the whole object."""
+        return self._values
+
     def updated(self, overrides: Mapping[str, Any]) -> ConfigFields:
         """Return the same object with further values, which come before its own."""
         return ConfigFields(self._source, {**self._values, **overrides})

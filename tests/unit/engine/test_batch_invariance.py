@@ -57,7 +57,7 @@ class Machine:
     ) -> None:
         config = read_model_config(folder)
         self.kernels = kernels or invariant_kernels(config, CPU, dtype, "auto")
-        quantization = read_quantization(ConfigFields.from_file(folder / "config.json"))
+        quantization = read_quantization(ConfigFields.from_file(folder / "config.json"), folder)
         plan = online and OnlinePlan.of(online)
         self.weights = WeightReader(folder, dtype, quantization=quantization, online=plan)
         self.model = build_model(config, self.weights, self.kernels.layers)

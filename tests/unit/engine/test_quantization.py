@@ -180,7 +180,7 @@ def test_another_method_than_the_checkpoints_is_refused(
 ) -> None:
     folder = fp8_checkpoint(model_folder("llama"), tmp_path / "fp8", None)
     with pytest.raises(
-        InvalidConfigError, match=f"quantization is '{asked}'; allowed .*: fp8, as its config"
+        InvalidConfigError, match=f"quantization is '{asked}'; allowed .*: fp8, as its files say"
     ):
         load_model(EngineSettings(model=str(folder), quantization=asked))
     assert load_model(EngineSettings(model=str(folder), quantization="fp8")).quantization.checkpoint

@@ -1,8 +1,9 @@
-"""Finds out how a checkpoint is quantized, by `quant_method` in its config.json."""
+"""Finds out how a checkpoint is quantized, by `quant_method` in its config.json or in a file beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from baton_engine.checkpoint.config_fields import ConfigFields
@@ -17,6 +18,7 @@ from baton_engine.checkpoint.quantization.layer_format import CheckpointQuantiza
 from baton_engine.checkpoint.quantization.methods import METHODS
 from baton_engine.checkpoint.quantization.modelopt import read_modelopt
 from baton_engine.checkpoint.quantization.quark import read_quark
+from baton_engine.checkpoint.quantization.separate_files import SECTIONS, read_separate_file
 
 _READERS: Final[dict[str, Callable[[ConfigFields], CheckpointQuantization]]] = {
     "compressed-tensors": read_compressed_tensors,
@@ -30,23 +32,25 @@ _READERS: Final[dict[str, Callable[[ConfigFields], CheckpointQuantization]]] = {
     "mxfp4": read_gpt_oss_mxfp4,
 }
 _OTHER_NAMES: Final = {"intel/auto-round": "auto-round"}
-_SECTIONS: Final = {"quantization_config": "", "compression_config": "compressed-tensors"}
-"""Where a config.json says how its checkpoint is quantized, each with the method that goes without saying."""
 
 
-def read_quantization(fields: ConfigFields) -> CheckpointQuantization | None:
-    """Read the quantization of a config.json; None where the checkpoint has none.
+def read_quantization(fields: ConfigFields, folder: Path) -> CheckpointQuantization | None:
+    """Read the quantization of a config.json or of a file beside it; None where the checkpoint has none.
 
     Raises:
         InvalidModelError: its method is unknown, or its description cannot be followed.
     """
-    for key, default in _SECTIONS.items():
+    for key, default in SECTIONS.items():
         if (section := fields.section(key)) is not None:
-            section = section.with_default("quant_method", default)
-            method = section.raw("quant_method")
-            method = _OTHER_NAMES.get(str(method), method)
-            if method not in METHODS:
-                allowed = f"{', '.join(METHODS)} (other formats of stored weights cannot be read yet)"
-                raise section.refuse("quant_method", method, allowed)
-            return _READERS[method](section)
-    return None
+            return _read_section(section.with_default("quant_method", default))
+    separate = read_separate_file(fields, folder)
+    return None if separate is None else _read_section(separate)
+
+
+def _read_section(section: ConfigFields) -> CheckpointQuantization:
+    method = section.raw("quant_method")
+    method = _OTHER_NAMES.get(str(method), method)
+    if method not in METHODS:
+        allowed = f"{', '.join(METHODS)} (other formats of stored weights cannot be read yet)"
+        raise section.refuse("quant_method", method, allowed)
+    return _READERS[method](section)

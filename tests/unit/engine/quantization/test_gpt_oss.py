@@ -74,7 +74,9 @@ def test_experts_stay_as_they_are_where_their_module_is_named(
     names: list[str] | None, is_quantized: bool
 ) -> None:
     section = {"quant_method": "mxfp4", "modules_to_not_convert": names}
-    quantization = read_quantization(ConfigFields("config.json", {"quantization_config": section}))
+    quantization = read_quantization(
+        ConfigFields("config.json", {"quantization_config": section}), FIXTURES / "gpt-oss-mxfp4"
+    )
     assert quantization is not None
     for name in (GATE_UP, DOWN):
         assert (quantization.layer_format(name) is not None) == is_quantized
@@ -157,7 +159,7 @@ def test_names_that_are_no_list_are_refused() -> None:
     config = json.loads((FIXTURES / "gpt-oss-mxfp4" / "config.json").read_text())
     config["quantization_config"]["modules_to_not_convert"] = "lm_head"
     with pytest.raises(InvalidModelError, match="modules_to_not_convert is 'lm_head'; allowed: a list"):
-        read_quantization(ConfigFields("config.json", config))
+        read_quantization(ConfigFields("config.json", config), FIXTURES / "gpt-oss-mxfp4")
 
 
 @torch.inference_mode()
@@ -173,6 +175,6 @@ def test_the_model_is_that_which_transformers_dequantizes() -> None:
 def test_the_method_may_be_named_as_vllm_does(asked: str | None) -> None:
     folder = FIXTURES / "gpt-oss-mxfp4"
     fields = ConfigFields.from_file(folder / "config.json")
-    chosen = choose_quantization(asked, None, fields, read_model_config(folder))
+    chosen = choose_quantization(asked, None, fields, folder, read_model_config(folder))
     assert chosen.checkpoint is not None
     assert chosen.checkpoint.method == "mxfp4"

@@ -75,5 +75,5 @@ def test_a_value_is_refused_by_its_key(name: str, place: str, value: Any, messag
         section = section[key]
     section[keys[-1]] = value
     with pytest.raises(InvalidModelError, match=re.escape(message)) as raised:
-        read_quantization(ConfigFields("config.json", config))
+        read_quantization(ConfigFields("config.json", config), FIXTURES / name)
     assert "; allowed: " in str(raised.value)
