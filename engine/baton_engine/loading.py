@@ -16,6 +16,7 @@ from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.ranks.rank_layout import rank_kv_spec
 from baton_core.model.model_description import ModelDescription, describe_model
 from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
 from baton_engine.checkpoint.dummy_weights import DummyWeights
@@ -26,9 +27,12 @@ from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
 from baton_engine.dtype import resolve_cache_dtype, resolve_dtype
 from baton_engine.kernel_choice import choose_kernels
+from baton_engine.models.divisible import require_divisible
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
+from baton_engine.ranks.agreement import agree_on_plan
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_engine.sampling.logits_rules import LogitsRules
 from baton_engine.sampling.processor_batch import BatchProcessors
@@ -101,7 +105,7 @@ class ReadModel:
     """The parts of a model's folder that decide its tokens."""
 
     weights: str
-    """Hash of all bytes of the weights, by `WeightReader.digest`."""
+    """Hash of all bytes of the weights, by `WeightReader.digest`; empty at ranks but a group's leader."""
     description: ModelDescription
     """The rest of the folder, without its tokenizer."""
     shapes: Mapping[str, tuple[int, ...]]
@@ -135,8 +139,10 @@ class LoadedModel:
     kernels: Kernels
     config: ModelConfig
     kv_spec: KVSpec
+    """Of the whole model."""
     kv_cache: KVCachePlan
     settings: EngineSettings
+    ranks: Ranks
     processors: LogitsProcessors
     batch_processors: BatchProcessors
     read: ReadModel
@@ -152,7 +158,8 @@ class LoadedModel:
         Raises:
             InvalidConfigError: there is too little memory for steps, or to capture decode steps.
         """
-        spec, plan, settings = self.kv_spec, self.kv_cache, self.settings
+        plan, settings = self.kv_cache, self.settings
+        spec = rank_kv_spec(self.kv_spec, self.ranks.place)
         if allocate_pool is not None:
             kv_pool = allocate_pool(spec, plan.num_blocks)
         else:
@@ -163,25 +170,14 @@ class LoadedModel:
         sampler = Sampler(
             self.kernels.sampling, LogitsRules(states, self.batch_processors), settings.logprobs_mode
         )
-        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler)
-        logger.info("warming up")
-        limits = WarmUpLimits(
-            max_model_len=plan.max_model_len,
-            max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
-            max_num_seqs=settings.max_num_seqs,
-            has_grammars=grammars is not None,
-        )
-        warm_up = WarmUp(runner=runner, limits=limits)
-        with _explaining_full_memory(settings):
-            warm_up.run_prompts()
-            if attention.is_capturable(kv_pool) and not settings.enforce_eager:
-                _capture_decodes(runner, settings, plan)
-            warm_up.run_decodes()
+        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler, self.ranks)
+        if self.ranks.place.is_leader:
+            self._warm_up(runner, has_grammars=grammars is not None)
         states.clear()
         return LoadedEngine(
             runner=runner,
             config=self.config,
-            kv_spec=spec,
+            kv_spec=self.kv_spec,
             kv_cache=plan,
             read=self.read,
             numerics=self.kernels.numerics,
@@ -189,6 +185,24 @@ class LoadedModel:
             dtype=str(self.model.dtype).removeprefix("torch."),
             has_batch_processors=self.processors.has_classes,
         )
+
+    def _warm_up(self, runner: ModelRunner, *, has_grammars: bool) -> None:
+        """Run steps of every kind; the other ranks of a group follow."""
+        logger.info("warming up")
+        plan, settings = self.kv_cache, self.settings
+        limits = WarmUpLimits(
+            max_model_len=plan.max_model_len,
+            max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            has_grammars=has_grammars,
+        )
+        warm_up = WarmUp(runner=runner, limits=limits)
+        with _explaining_full_memory(settings):
+            warm_up.run_prompts()
+            is_capturable = self.kernels.attention.is_capturable(runner.kv_pool)
+            if is_capturable and not settings.enforce_eager and self.ranks.is_alone:
+                _capture_decodes(runner, settings, plan)
+            warm_up.run_decodes()
 
 
 def load_runner(
@@ -207,11 +221,15 @@ def load_runner(
 
 
 def load_model(
-    settings: EngineSettings, plan: KVCachePlan | None = None, weight_folder: Path | None = None
+    settings: EngineSettings,
+    plan: KVCachePlan | None = None,
+    weight_folder: Path | None = None,
+    ranks: Ranks = ALONE,
 ) -> LoadedModel:
-    """Load the weights and size the KV pool, unless its `plan` is given.
+    """Load the weights, or a rank's part of them, and size the KV pool, unless its `plan` is given.
 
-    Weights come from the model's own folder, or from `weight_folder`.
+    Weights come from the model's own folder, or from `weight_folder`. All ranks of a group load at a time:
+    they agree on the size of the pool.
 
     Raises:
         InvalidModelError: the model cannot be found or loaded.
@@ -221,6 +239,7 @@ def load_model(
     processors = LogitsProcessors.load(settings.logits_processors)
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
+    require_divisible(config, ranks.place.sizes)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     quantization = _choose_quantization(settings, folder, config)
@@ -239,16 +258,19 @@ def load_model(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
     with returning_freed_memory():
-        model = build_model(config, weights, kernels.layers)
+        model = build_model(config, weights, kernels.layers, ranks)
     description = describe_folder(folder, config, settings.config_overrides)
-    read = ReadModel(weights=weights.digest(), description=description, shapes=weights.shapes)
+    digest = weights.digest() if ranks.place.is_leader else ""
+    read = ReadModel(weights=digest, description=description, shapes=weights.shapes)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
     if plan is None:
-        plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
-        logger.info("%s", memory_table(spec, plan, memory))
+        own_spec = rank_kv_spec(spec, ranks.place)
+        plan = plan_kv_cache(own_spec, config.max_position_embeddings, settings.kv_cache, memory)
+        logger.info("%s", memory_table(own_spec, plan, memory))
+        plan = agree_on_plan(plan, ranks.whole)
     return LoadedModel(
         model=model,
         kernels=kernels,
@@ -256,6 +278,7 @@ def load_model(
         kv_spec=spec,
         kv_cache=plan,
         settings=settings,
+        ranks=ranks,
         processors=processors,
         batch_processors=processors.batch_processors(_vllm_config(settings, model, config, plan), device),
         read=read,

@@ -1,0 +1,153 @@
+"""The control channel between the leader of a group of ranks and one of the others: frames over a socket.
+
+Steps travel as msgpack and nothing else; what an operator asks of all ranks is pickled by the leader, which
+has started them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from baton_core.msgpack import decoder_of
+from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SequenceSlice, StepPlan
+
+_LENGTH: Final = struct.Struct("<I")
+_SAMPLE: Final = SampleSpec(seed=0, position=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+"""Stands for whatever is drawn from a slice's logits: the leader draws it."""
+
+
+class StepFrame(msgspec.Struct, frozen=True, tag="step"):
+    """Compute this step, and answer nothing."""
+
+    plan: StepPlan
+
+
+class CallFrame(msgspec.Struct, frozen=True, tag="call"):
+    """Do what an operator asks, and answer."""
+
+    operation: bytes
+    """Pickled."""
+
+
+class StopFrame(msgspec.Struct, frozen=True, tag="stop"):
+    """End."""
+
+
+class AliveFrame(msgspec.Struct, frozen=True, tag="alive"):
+    """The rank's process runs."""
+
+
+class AnswerFrame(msgspec.Struct, frozen=True, tag="answer"):
+    """The result of a call, pickled, or the error that it raised."""
+
+    value: bytes
+    is_error: bool = False
+
+
+class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
+    """The rank ends because of an error; pickled."""
+
+    error: bytes
+
+
+ToRank: TypeAlias = StepFrame | CallFrame | StopFrame
+ToLeader: TypeAlias = AliveFrame | AnswerFrame | FailedFrame
+_encoder: Final = msgspec.msgpack.Encoder()
+_decode_to_rank: Final = decoder_of(ToRank)
+_decode_to_leader: Final = decoder_of(ToLeader)
+
+
+def encode_frame(frame: ToRank | ToLeader) -> bytes:
+    """Return a frame as bytes, its length first."""
+    content = _encoder.encode(frame)
+    return _LENGTH.pack(len(content)) + content
+
+
+def shared_plan(plan: StepPlan, sampled: tuple[int, ...] | None) -> StepPlan:
+    """Return what the other ranks need of a plan: tokens and blocks, not how tokens are drawn.
+
+    `sampled` are the tokens of slices that do not know theirs.
+    """
+    slices = plan.slices
+    if sampled is not None:
+        slices = tuple(
+            msgspec.structs.replace(piece, token_ids=(token,))
+            for piece, token in zip(slices, sampled, strict=True)
+        )
+    return replace(plan, slices=tuple(map(_shared_slice, slices)), follows=None)
+
+
+def _shared_slice(piece: SequenceSlice) -> SequenceSlice:
+    return msgspec.structs.replace(
+        piece,
+        samples=(_SAMPLE,) if piece.samples else (),
+        prompt_logprobs=piece.prompt_logprobs and LogprobsSpec(),
+    )
+
+
+class RankChannel:
+    """One end of a channel. One thread sends at a time, and one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._received = bytearray()
+
+    def send(self, frame: ToRank | ToLeader) -> None:
+        """Send a frame; raises OSError where the other end is gone or does not read."""
+        self.send_encoded(encode_frame(frame))
+
+    def send_encoded(self, content: bytes) -> None:
+        """Send what `encode_frame` returned, as `send` does."""
+        self._connection.sendall(content)
+
+    def receive_at_rank(self) -> ToRank | None:
+        """Wait for a frame of the leader; None once it is gone."""
+        content = self._receive()
+        return None if content is None else _decode_to_rank(content)
+
+    def receive_at_leader(self) -> ToLeader | None:
+        """Wait for a frame of a rank; None once it is gone."""
+        content = self._receive()
+        return None if content is None else _decode_to_leader(content)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def _receive(self) -> bytes | None:
+        header = self._read(_LENGTH.size)
+        if header is None:
+            return None
+        (length,) = _LENGTH.unpack(header)
+        return self._read(length)
+
+    def _read(self, num_bytes: int) -> bytes | None:
+        while len(self._received) < num_bytes:
+            try:
+                part = self._connection.recv(1 << 16)
+            except ConnectionError:
+                return None
+            if not part:
+                return None
+            self._received += part
+        content = bytes(self._received[:num_bytes])
+        del self._received[:num_bytes]
+        return content
+
+
+def pickled(value: Any) -> bytes:
+    """Return a value as bytes for another rank."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpickled(content: bytes) -> Any:
+    """Return what `pickled` took, of another rank of this group."""
+    return pickle.loads(content)
