@@ -16,7 +16,7 @@ from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
-from baton_core.ranks.rank_layout import rank_kv_spec
+from baton_core.ranks.rank_layout import ParallelSizes, rank_kv_spec
 from baton_core.model.model_description import ModelDescription, describe_model
 from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
 from baton_engine.checkpoint.dummy_weights import DummyWeights
@@ -68,6 +68,8 @@ class EngineSettings:
     """Round inputs of layers that are stored as 4-bit integers to int8, which changes their values."""
     device: str = "cpu"
     """One of `device.ALLOWED`."""
+    parallel: ParallelSizes = ParallelSizes()
+    """The parts that the model is divided into, each computed by a rank of its own."""
     block_size: int = 32
     kv_cache: KVCacheSettings = field(default_factory=KVCacheSettings)
     max_num_seqs: int = 128
@@ -96,7 +98,9 @@ class EngineSettings:
                 )
 
     def plans_ahead(self, device: torch.device) -> bool:
-        """True if steps on this device are planned while others run."""
+        """True if steps on this device are planned while others run; those of several ranks are not."""
+        if self.parallel.num_ranks > 1:
+            return False
         return device.type == "cuda" if self.async_scheduling is None else self.async_scheduling
 
 

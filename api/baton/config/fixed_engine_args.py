@@ -60,8 +60,6 @@ _GROUPS: Final = (
             "enable_hc_sp numa_bind ray_workers_use_nsight enable_nccl_comm_suspend "
             "enable_fault_tolerance"
         ),
-        tensor_parallel_size=1,
-        pipeline_parallel_size=1,
         prefill_context_parallel_size=1,
         decode_context_parallel_size=1,
         data_parallel_size=1,

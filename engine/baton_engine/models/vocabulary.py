@@ -20,21 +20,23 @@ class Embedding:
     """
 
     def __init__(self, weights: WeightReader, name: str, vocab_size: int, size: int, ranks: Ranks) -> None:
-        self.vocab_size = vocab_size
-        self.size = size
         self._ranks = ranks.tensor
         self._tokens = ranks.place.tokens(vocab_size)
         part = None if self._ranks.size == 1 else Part(0, self._tokens)
-        self.table = weights.load(name, (vocab_size, size), part=part)
+        self._table = weights.load(name, (vocab_size, size), part=part)
+
+    @property
+    def rows(self) -> Tensor:
         """The rows of this rank's tokens."""
+        return self._table
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """Return the embeddings `[num_tokens, size]` of `token_ids` `[num_tokens] int64`."""
         if self._ranks.size == 1:
-            return self.table[token_ids]
+            return self._table[token_ids]
         own = token_ids - self._tokens.start
         is_own = (own >= 0) & (own < len(self._tokens))
-        rows = self.table[own.clamp(0, max(0, len(self._tokens) - 1))]
+        rows = self._table[own.clamp(0, max(0, len(self._tokens) - 1))]
         return self._ranks.all_reduce(torch.where(is_own[:, None], rows, 0))
 
 
@@ -60,7 +62,7 @@ class Head:
         self._ranks = ranks.tensor
         self._most = -(-vocab_size // self._ranks.size)
         tokens = None if self._ranks.size == 1 else ranks.place.tokens(vocab_size)
-        table = None if embedding is None else embedding.table
+        table = None if embedding is None else embedding.rows
         self._layer = load_head(weights, "lm_head", (vocab_size, size), table, kernels, tokens)
 
     def __call__(self, hidden: Tensor) -> Tensor:

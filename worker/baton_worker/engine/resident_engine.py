@@ -19,10 +19,13 @@ from baton_engine.loading import (
     ReadModel,
     load_model,
 )
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.sampling_state import Grammars
+from baton_engine.sizing import KVCachePlan
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.tensor_moves import move_tensors
 from baton_engine.weight_check import check_weights
+from baton_worker.ranks.rank_group import RankGroup
 
 _MEMORY: Final = frozenset({EnginePart.WEIGHTS, EnginePart.KV_CACHE})
 _AWAY_AT: Final = {0: frozenset({EnginePart.SCHEDULING}), 1: _MEMORY, 2: _MEMORY}
@@ -38,10 +41,13 @@ class ResidentEngine:
         allocate_pool: gives the pool's memory at the start and whenever it is taken back; None: this
             process's own.
         give_back_pool: called when no engine uses what `allocate_pool` gave.
+        ranks: this process's place in a group that another one leads; None: it leads its own, if the settings
+            ask for several ranks, or is alone.
 
     Raises:
         InvalidModelError: the model cannot be loaded.
         InvalidConfigError: a setting cannot hold.
+        RequestError: UNAVAILABLE, another rank is lost.
     """
 
     def __init__(
@@ -51,19 +57,30 @@ class ResidentEngine:
         *,
         allocate_pool: AllocatePool | None = None,
         give_back_pool: Callable[[], None] = lambda: None,
+        ranks: Ranks | None = None,
     ) -> None:
+        is_leading = ranks is None and settings.parallel.num_ranks > 1
+        self.group = RankGroup(settings) if is_leading else None
+        """The other ranks, where this process leads some."""
         self._settings = settings
         self._grammars = grammars
         self._allocate_pool = allocate_pool
         self._give_back_pool = give_back_pool
-        self._model: LoadedModel | None = load_model(settings)
         self._weight_folder: Path | None = None
         """Folder of the weights after a switch; None is the model's own."""
-        self._plan = self._model.kv_cache
-        self._read = self._model.read
-        self._device = self._model.model.device
-        self._engine: LoadedEngine | None = self._model.start(allocate_pool, grammars)
         self._away: frozenset[EnginePart] = frozenset()
+        try:
+            self._ranks = ranks or (self.group.link() if self.group else ALONE)
+            self._model: LoadedModel | None = self._load()
+            self._plan = self._model.kv_cache
+            self._read = self._model.read
+            self._device = self._model.model.device
+            if self.group is not None:
+                self.group.wait_loaded()
+            self._engine: LoadedEngine | None = self._start(self._model)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def away(self) -> frozenset[EnginePart]:
@@ -92,7 +109,16 @@ class ResidentEngine:
         Raises:
             RequestError: UNAVAILABLE, it sleeps.
         """
-        return self.loaded.runner.launch(plan)
+        runner = self.loaded.runner
+        if self.group is None:
+            return runner.launch(plan)
+        with self.group.explaining():
+            return runner.launch(plan)
+
+    def close(self) -> None:
+        """End the other ranks, if this process leads some."""
+        if self.group is not None:
+            self.group.close()
 
     def sleep(self, level: int) -> None:
         """Give up what `level` says; what is cached is lost from level 1 on."""
@@ -123,7 +149,7 @@ class ResidentEngine:
         away = self._away - back
         if self._engine is None and not away & _MEMORY:
             assert self._model is not None, "weights come back before the pool"
-            self._engine = self._model.start(self._allocate_pool, self._grammars)
+            self._engine = self._start(self._model)
         self._away = away
 
     @property
@@ -151,19 +177,25 @@ class ResidentEngine:
         if weights == self._read.weights:
             return
         _ = self.loaded
-        model = load_model(self._settings, self._plan, Path(path))
-        if model.read.weights != weights:
+        model = self._load(self._plan, Path(path))
+        if self._ranks.place.is_leader and model.read.weights != weights:
             text = f"path is {path!r}, which holds weights {model.read.weights}"
             raise InvalidModelError(f"{text}; allowed: {weights}, as checked")
         self._engine = None
         self._give_back_pool()
         self._model, self._read, self._weight_folder = model, model.read, Path(path)
         free_unused(self._device)
-        self._engine = model.start(self._allocate_pool, self._grammars)
+        self._engine = self._start(model)
+
+    def _load(self, plan: KVCachePlan | None = None, weight_folder: Path | None = None) -> LoadedModel:
+        return load_model(self._settings, plan, weight_folder, self._ranks)
+
+    def _start(self, model: LoadedModel) -> LoadedEngine:
+        return model.start(self._allocate_pool, self._grammars)
 
     def _wake_weights(self) -> None:
         if self._model is None:
-            model = load_model(self._settings, self._plan, self._weight_folder)
+            model = self._load(self._plan, self._weight_folder)
             self._require_unchanged(model.read)
             self._model = model
         elif self._device.type != "cpu":

@@ -9,23 +9,70 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from baton_core.msgpack import decoder_of
-from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SequenceSlice, StepPlan
+from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
 
 _LENGTH: Final = struct.Struct("<I")
+_NOBODY: Final = SeqId("", 0)
 _SAMPLE: Final = SampleSpec(seed=0, position=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
 """Stands for whatever is drawn from a slice's logits: the leader draws it."""
+
+
+class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """Become this rank, and answer once the model is loaded."""
+
+    rank: int
+    settings: bytes
+    """The leader's `EngineSettings`, pickled."""
+    num_threads: int
+    """Threads of a step."""
+    links: str
+    """Name of the links between the ranks."""
+
+
+class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
+    """What the other ranks need of a `SequenceSlice`: tokens and blocks, not how tokens are drawn."""
+
+    token_ids: tuple[int, ...]
+    start: int
+    block_tables: tuple[tuple[int, ...], ...]
+    is_sampled: bool
+    num_prompt_targets: int
 
 
 class StepFrame(msgspec.Struct, frozen=True, tag="step"):
     """Compute this step, and answer nothing."""
 
-    plan: StepPlan
+    step_id: int
+    slices: tuple[SharedSlice, ...]
+    block_copies: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, plan: StepPlan) -> StepFrame:
+        assert plan.follows is None, "steps of a group are planned one at a time"
+        slices = tuple(
+            SharedSlice(
+                token_ids=piece.token_ids,
+                start=piece.start,
+                block_tables=piece.block_tables,
+                is_sampled=bool(piece.samples),
+                num_prompt_targets=len(piece.prompt_targets) if piece.prompt_logprobs else 0,
+            )
+            for piece in plan.slices
+        )
+        return cls(plan.step_id, slices, plan.block_copies)
+
+    def plan(self) -> StepPlan:
+        """Return the plan as a rank follows it."""
+        return StepPlan(
+            step_id=self.step_id,
+            slices=tuple(map(_followed, self.slices)),
+            block_copies=self.block_copies,
+        )
 
 
 class CallFrame(msgspec.Struct, frozen=True, tag="call"):
@@ -56,7 +103,7 @@ class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
     error: bytes
 
 
-ToRank: TypeAlias = StepFrame | CallFrame | StopFrame
+ToRank: TypeAlias = StartFrame | StepFrame | CallFrame | StopFrame
 ToLeader: TypeAlias = AliveFrame | AnswerFrame | FailedFrame
 _encoder: Final = msgspec.msgpack.Encoder()
 _decode_to_rank: Final = decoder_of(ToRank)
@@ -69,25 +116,15 @@ def encode_frame(frame: ToRank | ToLeader) -> bytes:
     return _LENGTH.pack(len(content)) + content
 
 
-def shared_plan(plan: StepPlan, sampled: tuple[int, ...] | None) -> StepPlan:
-    """Return what the other ranks need of a plan: tokens and blocks, not how tokens are drawn.
-
-    `sampled` are the tokens of slices that do not know theirs.
-    """
-    slices = plan.slices
-    if sampled is not None:
-        slices = tuple(
-            msgspec.structs.replace(piece, token_ids=(token,))
-            for piece, token in zip(slices, sampled, strict=True)
-        )
-    return replace(plan, slices=tuple(map(_shared_slice, slices)), follows=None)
-
-
-def _shared_slice(piece: SequenceSlice) -> SequenceSlice:
-    return msgspec.structs.replace(
-        piece,
-        samples=(_SAMPLE,) if piece.samples else (),
-        prompt_logprobs=piece.prompt_logprobs and LogprobsSpec(),
+def _followed(piece: SharedSlice) -> SequenceSlice:
+    return SequenceSlice(
+        seq_id=_NOBODY,
+        token_ids=piece.token_ids,
+        start=piece.start,
+        block_tables=piece.block_tables,
+        samples=(_SAMPLE,) if piece.is_sampled else (),
+        prompt_targets=(0,) * piece.num_prompt_targets,
+        prompt_logprobs=LogprobsSpec() if piece.num_prompt_targets else None,
     )
 
 
