@@ -16,7 +16,7 @@ from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
-from baton_core.ranks.rank_layout import ParallelSizes, rank_kv_spec
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.model.model_description import ModelDescription, describe_model
 from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
 from baton_engine.checkpoint.dummy_weights import DummyWeights
@@ -31,7 +31,7 @@ from baton_engine.models.divisible import require_divisible
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
-from baton_engine.ranks.agreement import agree_on_plan
+from baton_engine.ranks.agreement import share_plan, sum_over_ranks
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_engine.sampling.logits_rules import LogitsRules
@@ -143,7 +143,6 @@ class LoadedModel:
     kernels: Kernels
     config: ModelConfig
     kv_spec: KVSpec
-    """Of the whole model."""
     kv_cache: KVCachePlan
     settings: EngineSettings
     ranks: Ranks
@@ -162,8 +161,7 @@ class LoadedModel:
         Raises:
             InvalidConfigError: there is too little memory for steps, or to capture decode steps.
         """
-        plan, settings = self.kv_cache, self.settings
-        spec = rank_kv_spec(self.kv_spec, self.ranks.place)
+        spec, plan, settings = self.kv_spec, self.kv_cache, self.settings
         if allocate_pool is not None:
             kv_pool = allocate_pool(spec, plan.num_blocks)
         else:
@@ -233,7 +231,7 @@ def load_model(
     """Load the weights, or a rank's part of them, and size the KV pool, unless its `plan` is given.
 
     Weights come from the model's own folder, or from `weight_folder`. All ranks of a group load at a time:
-    they agree on the size of the pool.
+    their leader sizes the pool that they share.
 
     Raises:
         InvalidModelError: the model cannot be found or loaded.
@@ -268,13 +266,14 @@ def load_model(
     read = ReadModel(weights=digest, description=description, shapes=weights.shapes)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
-    memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
+    weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
+    memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
     if plan is None:
-        own_spec = rank_kv_spec(spec, ranks.place)
-        plan = plan_kv_cache(own_spec, config.max_position_embeddings, settings.kv_cache, memory)
-        logger.info("%s", memory_table(own_spec, plan, memory))
-        plan = agree_on_plan(plan, ranks.whole)
+        if ranks.place.is_leader:
+            plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
+            logger.info("%s", memory_table(spec, plan, memory))
+        plan = share_plan(plan, ranks)
     return LoadedModel(
         model=model,
         kernels=kernels,

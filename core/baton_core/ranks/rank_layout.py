@@ -7,9 +7,7 @@ logits, so there tokens are sampled, and there is the scheduler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from baton_core.kv_layout.kv_spec import KVSpec
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,22 +91,3 @@ def stage_layers(num_layers: int, num_stages: int) -> tuple[range, ...]:
     lengths = [least + (num_stages - 2 - stage in range(left)) for stage in range(num_stages)]
     starts = [sum(lengths[:stage]) for stage in range(num_stages)]
     return tuple(range(start, start + length) for start, length in zip(starts, lengths, strict=True))
-
-
-def rank_kv_spec(spec: KVSpec, place: RankPlace) -> KVSpec:
-    """Return the KV cache of one rank, given that of the whole model.
-
-    Its groups are the model's, with the layers of its stage alone; a group of which it has none is empty. So
-    one block table serves all ranks.
-    """
-    num_layers = 1 + max(layer for group in spec.groups for layer in group.layers)
-    own = place.layers(num_layers)
-    groups = tuple(
-        replace(group, layers=tuple(layer for layer in group.layers if layer in own)) for group in spec.groups
-    )
-    return replace(
-        spec,
-        num_layers=max(len(group.layers) for group in groups),
-        num_kv_heads=len(place.kv_heads(spec.num_kv_heads)),
-        groups=groups,
-    )

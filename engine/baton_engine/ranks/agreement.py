@@ -1,15 +1,21 @@
-"""Agreement of all ranks of a group on what holds for each of them."""
+"""What the ranks of a group tell each other while they load their parts of a model."""
 
 from __future__ import annotations
 
 import torch
 
+from baton_engine.ranks.ranks import Ranks
 from baton_engine.sizing import KVCachePlan
-from baton_kernels.interface.collectives import Collectives
 
 
-def agree_on_plan(plan: KVCachePlan, ranks: Collectives) -> KVCachePlan:
-    """Return the largest KV cache that every rank has room for: one block table serves all of them."""
-    own = torch.tensor([plan.num_blocks, plan.max_model_len], dtype=torch.int64)
-    num_blocks, max_model_len = ranks.all_gather(own).amin(dim=0).tolist()
+def sum_over_ranks(number: int, ranks: Ranks) -> int:
+    """Return the sum of what each rank has."""
+    return int(ranks.whole.all_gather(torch.tensor([number], dtype=torch.int64)).sum())
+
+
+def share_plan(plan: KVCachePlan | None, ranks: Ranks) -> KVCachePlan:
+    """Return the plan of the group's leader, which the others do not have."""
+    values = (plan.num_blocks, plan.max_model_len) if plan else (0, 0)
+    told = ranks.whole.broadcast(torch.tensor(values, dtype=torch.int64), ranks.place.sizes.leader)
+    num_blocks, max_model_len = told.tolist()
     return KVCachePlan(num_blocks=num_blocks, max_model_len=max_model_len)

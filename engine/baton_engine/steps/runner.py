@@ -34,9 +34,10 @@ MAX_COPIED_ROWS: Final = 256
 
 
 class ModelRunner:
-    """A model with its kernels and its KV pool.
+    """A model with its kernels and its KV pool, or one rank's part of them.
 
-    `kv_pool` is `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]` on the model's device.
+    `kv_pool` is `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]` on the model's device, as
+    `spec` describes it. The ranks of a group share it: each writes and reads its own layers and KV heads.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class ModelRunner:
         self._ranks = ranks
         self.model = model
         self.kv_pool = kv_pool
+        heads = ranks.place.kv_heads(spec.num_kv_heads)
+        self._own_pool = kv_pool if ranks.is_alone else kv_pool[:, :, :, heads.start : heads.stop]
         self._kernels = kernels
         self._sampler = sampler or Sampler()
         self.spec = spec
@@ -83,9 +86,9 @@ class ModelRunner:
 
         A GPU computes it asynchronously, unless log-probabilities or rules need its tokens on the host.
         """
-        self._ranks.announce(plan)
         if plan.block_copies:
             self._kernels.copy_blocks(self.kv_pool, plan.block_copies)
+        self._ranks.announce(plan)
         if not plan.slices:
             return lambda: StepResult(step_id=plan.step_id, sampled=())
         hidden = self._forward(plan.slices, self._sampled_before(plan))
@@ -127,7 +130,7 @@ class ModelRunner:
         """
         if self._captured is not None and self._captured.takes(slices):
             return self._captured.forward(slices, sampled)
-        attention = StepAttention(self._kernels, self.kv_pool, self.spec, self._batches(slices))
+        attention = StepAttention(self._kernels, self._own_pool, self.spec, self._batches(slices))
         if sampled is None:
             token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
             (sampled,) = upload((token_ids,), self.model.device)

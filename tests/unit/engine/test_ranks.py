@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_core.ranks.rank_layout import ParallelSizes, rank_kv_spec
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import build_model, read_model_config
@@ -42,29 +42,24 @@ SIZES = (
 )
 
 
-def make_rank_runner(folder: Path, ranks: Ranks, num_blocks: int = 32) -> ModelRunner:
-    """Load a rank's part of a model, with a pool that starts as NaN."""
-    config = read_model_config(folder)
-    require_divisible(config, ranks.place.sizes)
-    kernels = select_kernels("cpu")
-    model = build_model(config, WeightReader(folder, torch.float32), kernels.layers, ranks)
-    spec = rank_kv_spec(config.kv_spec(BLOCK_SIZE, "float32"), ranks.place)
-    kv_pool = torch.full((num_blocks * len(spec.groups), *spec.block_shape), torch.nan)
-    return ModelRunner(model, kernels.attention, kv_pool, spec, ranks=ranks)
-
-
+@pytest.mark.parametrize("cpu_kernels", ["auto", "torch"])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_ranks_generate_the_tokens_of_one_process(
-    variant: str, sizes: ParallelSizes, model_folder: Callable[[str], Path]
+    variant: str, sizes: ParallelSizes, cpu_kernels: str, model_folder: Callable[[str], Path]
 ) -> None:
     folder = model_folder(variant)
     prompt = list(range(3, 32))
     expected = generate(make_runner(folder), prompt, 10, chunk_len=16)
 
-    tokens = run_ranks(
-        sizes,
-        lambda ranks: make_rank_runner(folder, ranks),
-        lambda runner: generate(runner, prompt, 10, chunk_len=16),
-    )
-    assert tokens == expected
+    config = read_model_config(folder)
+    require_divisible(config, sizes)
+    kernels = select_kernels("cpu", torch.float32, cpu_kernels)
+    spec = config.kv_spec(BLOCK_SIZE, "float32")
+    kv_pool = torch.full((32 * len(spec.groups), *spec.block_shape), torch.nan)
+
+    def make(ranks: Ranks) -> ModelRunner:
+        model = build_model(config, WeightReader(folder, torch.float32), kernels.layers, ranks)
+        return ModelRunner(model, kernels.attention, kv_pool, spec, ranks=ranks)
+
+    assert run_ranks(sizes, make, lambda runner: generate(runner, prompt, 10, chunk_len=16)) == expected

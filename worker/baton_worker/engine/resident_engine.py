@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from torch import Tensor
+
 from baton_core.errors import ErrorCode, InvalidModelError, RequestError
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import require_equal
 from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.device import free_unused
 from baton_engine.loading import (
-    AllocatePool,
     EngineSettings,
     LoadedEngine,
     LoadedModel,
@@ -25,8 +29,12 @@ from baton_engine.sizing import KVCachePlan
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.tensor_moves import move_tensors
 from baton_engine.weight_check import check_weights
+from baton_kv.pool_memory import Lend
+from baton_worker.pool_placement import PoolPlacement
 from baton_worker.ranks.rank_group import RankGroup
 
+AllocateSharedPool = Callable[[KVSpec, int, Lend | None], Tensor]
+"""Returns a zeroed, contiguous pool of a number of blocks, whose memory is lent when it is new."""
 _MEMORY: Final = frozenset({EnginePart.WEIGHTS, EnginePart.KV_CACHE})
 _AWAY_AT: Final = {0: frozenset({EnginePart.SCHEDULING}), 1: _MEMORY, 2: _MEMORY}
 """The engine parts that each level of sleep gives up."""
@@ -38,8 +46,8 @@ class ResidentEngine:
     The size of the pool stays what it was at the start, so what a worker promised stays true.
 
     Args:
-        allocate_pool: gives the pool's memory at the start and whenever it is taken back; None: this
-            process's own.
+        allocate_pool: gives the pool's memory at the start and whenever it is taken back, and lends what is
+            new to other ranks; None: this process's own.
         give_back_pool: called when no engine uses what `allocate_pool` gave.
         ranks: this process's place in a group that another one leads; None: it leads its own, if the settings
             ask for several ranks, or is alone.
@@ -55,7 +63,7 @@ class ResidentEngine:
         settings: EngineSettings,
         grammars: Grammars | None,
         *,
-        allocate_pool: AllocatePool | None = None,
+        allocate_pool: AllocateSharedPool | None = None,
         give_back_pool: Callable[[], None] = lambda: None,
         ranks: Ranks | None = None,
     ) -> None:
@@ -64,20 +72,22 @@ class ResidentEngine:
         """The other ranks, where this process leads some."""
         self._settings = settings
         self._grammars = grammars
+        if self.group is not None and allocate_pool is None:
+            placement = PoolPlacement()
+            allocate_pool, give_back_pool = placement.allocate, placement.give_back
         self._allocate_pool = allocate_pool
         self._give_back_pool = give_back_pool
         self._weight_folder: Path | None = None
         """Folder of the weights after a switch; None is the model's own."""
         self._away: frozenset[EnginePart] = frozenset()
         try:
-            self._ranks = ranks or (self.group.link() if self.group else ALONE)
-            self._model: LoadedModel | None = self._load()
-            self._plan = self._model.kv_cache
-            self._read = self._model.read
-            self._device = self._model.model.device
-            if self.group is not None:
-                self.group.wait_loaded()
-            self._engine: LoadedEngine | None = self._start(self._model)
+            with self.group.explaining() if self.group else nullcontext():
+                self._ranks = ranks or (self.group.link() if self.group else ALONE)
+                self._model: LoadedModel | None = self._load()
+                self._plan = self._model.kv_cache
+                self._read = self._model.read
+                self._device = self._model.model.device
+                self._engine: LoadedEngine | None = self._start(self._model)
         except BaseException:
             self.close()
             raise
@@ -191,7 +201,11 @@ class ResidentEngine:
         return load_model(self._settings, plan, weight_folder, self._ranks)
 
     def _start(self, model: LoadedModel) -> LoadedEngine:
-        return model.start(self._allocate_pool, self._grammars)
+        place = None if self._allocate_pool is None else partial(self._place_pool, self._allocate_pool)
+        return model.start(place, self._grammars)
+
+    def _place_pool(self, allocate: AllocateSharedPool, spec: KVSpec, num_blocks: int) -> Tensor:
+        return allocate(spec, num_blocks, self.group and self.group.lend)
 
     def _wake_weights(self) -> None:
         if self._model is None:

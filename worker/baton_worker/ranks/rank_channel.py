@@ -23,7 +23,7 @@ _SAMPLE: Final = SampleSpec(seed=0, position=0, temperature=0.0, top_k=0, top_p=
 
 
 class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
-    """Become this rank, and answer once the model is loaded."""
+    """Become this rank: load its part of the model."""
 
     rank: int
     settings: bytes
@@ -44,12 +44,15 @@ class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
     num_prompt_targets: int
 
 
+class PoolFrame(msgspec.Struct, frozen=True, tag="pool"):
+    """The KV pool lies in the memory behind the descriptor that comes with this frame."""
+
+
 class StepFrame(msgspec.Struct, frozen=True, tag="step"):
     """Compute this step, and answer nothing."""
 
     step_id: int
     slices: tuple[SharedSlice, ...]
-    block_copies: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, plan: StepPlan) -> StepFrame:
@@ -64,15 +67,11 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
             )
             for piece in plan.slices
         )
-        return cls(plan.step_id, slices, plan.block_copies)
+        return cls(plan.step_id, slices)
 
     def plan(self) -> StepPlan:
-        """Return the plan as a rank follows it."""
-        return StepPlan(
-            step_id=self.step_id,
-            slices=tuple(map(_followed, self.slices)),
-            block_copies=self.block_copies,
-        )
+        """Return the plan as a rank follows it; the leader copies blocks."""
+        return StepPlan(step_id=self.step_id, slices=tuple(map(_followed, self.slices)))
 
 
 class CallFrame(msgspec.Struct, frozen=True, tag="call"):
@@ -103,7 +102,7 @@ class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
     error: bytes
 
 
-ToRank: TypeAlias = StartFrame | StepFrame | CallFrame | StopFrame
+ToRank: TypeAlias = StartFrame | PoolFrame | StepFrame | CallFrame | StopFrame
 ToLeader: TypeAlias = AliveFrame | AnswerFrame | FailedFrame
 _encoder: Final = msgspec.msgpack.Encoder()
 _decode_to_rank: Final = decoder_of(ToRank)
@@ -134,6 +133,7 @@ class RankChannel:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._received = bytearray()
+        self._descriptors: list[int] = []
 
     def send(self, frame: ToRank | ToLeader) -> None:
         """Send a frame; raises OSError where the other end is gone or does not read."""
@@ -142,6 +142,14 @@ class RankChannel:
     def send_encoded(self, content: bytes) -> None:
         """Send what `encode_frame` returned, as `send` does."""
         self._connection.sendall(content)
+
+    def send_pool(self, descriptor: int) -> None:
+        """Send a `PoolFrame` with a descriptor, which stays open here."""
+        socket.send_fds(self._connection, [encode_frame(PoolFrame())], [descriptor])
+
+    def take_descriptor(self) -> int:
+        """Return the oldest descriptor that has come; the caller closes it."""
+        return self._descriptors.pop(0)
 
     def receive_at_rank(self) -> ToRank | None:
         """Wait for a frame of the leader; None once it is gone."""
@@ -169,12 +177,13 @@ class RankChannel:
     def _read(self, num_bytes: int) -> bytes | None:
         while len(self._received) < num_bytes:
             try:
-                part = self._connection.recv(1 << 16)
+                part, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 16, 1)
             except ConnectionError:
                 return None
             if not part:
                 return None
             self._received += part
+            self._descriptors += descriptors
         content = bytes(self._received[:num_bytes])
         del self._received[:num_bytes]
         return content

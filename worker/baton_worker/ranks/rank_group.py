@@ -110,18 +110,14 @@ class RankGroup:
         """Link this rank to the others, and wait until they are there.
 
         Raises:
-            BatonError: a rank is lost.
+            RankLostError: one does not come.
         """
-        with self.explaining():
-            return open_links(self._place, self._name, self._announce)
+        return open_links(self._place, self._name, self._announce)
 
-    def wait_loaded(self) -> None:
-        """Wait until every rank has loaded its part.
-
-        Raises:
-            BatonError: a rank is lost, or cannot load it.
-        """
-        self._answers()
+    def lend(self, descriptor: int) -> None:
+        """Let every other rank map the KV pool, which lies in the memory of this descriptor."""
+        for one in self._followers:
+            one.channel.send_pool(descriptor)
 
     def call(self, operation: object) -> Callable[[], list[Any]]:
         """Have every other rank do what an operator asks; what is returned waits for their answers, by rank.

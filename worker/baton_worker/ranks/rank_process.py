@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import mmap
 import os
 import signal
 import socket
@@ -19,10 +20,14 @@ from queue import SimpleQueue
 from typing import Final
 
 import torch
+from torch import Tensor
 
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import RankPlace
 from baton_engine.loading import EngineSettings
 from baton_kernels.interface.collectives import RankLostError
+from baton_kv.pool_bytes import as_pool
+from baton_kv.pool_memory import Lend
 from baton_service.process import name_process
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.engine.resident_engine import ResidentEngine
@@ -32,6 +37,7 @@ from baton_worker.ranks.rank_channel import (
     AnswerFrame,
     CallFrame,
     FailedFrame,
+    PoolFrame,
     RankChannel,
     StartFrame,
     StepFrame,
@@ -53,6 +59,7 @@ class Rank:
         self._channel = channel
         self._sending = threading.Lock()
         self._frames: SimpleQueue[ToRank] = SimpleQueue()
+        self._pool: Tensor | None = None
 
     def run(self) -> None:
         """Follow the leader until it says so, or is gone.
@@ -76,11 +83,23 @@ class Rank:
         place = RankPlace(sizes=settings.parallel, rank=start.rank)
         name_process(f"rank {start.rank}")
         # What changes logits is the leader's.
-        engine = ResidentEngine(
-            replace(settings, logits_processors=()), None, ranks=open_links(place, start.links)
+        return ResidentEngine(
+            replace(settings, logits_processors=()),
+            None,
+            allocate_pool=self._map_pool,
+            ranks=open_links(place, start.links),
         )
-        self._send(AnswerFrame(value=pickled(None)))
-        return engine
+
+    def _map_pool(self, spec: KVSpec, num_blocks: int, lend: Lend | None = None) -> Tensor:
+        """Return the pool that the leader lends, `[num_blocks, *spec.block_shape]`: the same one every time."""
+        if self._pool is None:
+            frame = self._frames.get()
+            assert isinstance(frame, PoolFrame), "it comes after the weights are read"
+            descriptor = self._channel.take_descriptor()
+            memory = mmap.mmap(descriptor, num_blocks * spec.block_bytes)
+            os.close(descriptor)
+            self._pool = as_pool(torch.frombuffer(memory, dtype=torch.uint8), spec)
+        return self._pool
 
     def _follow(self, engine: ResidentEngine) -> None:
         controls = EngineControls(engine)
