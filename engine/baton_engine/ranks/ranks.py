@@ -33,10 +33,6 @@ class Ranks:
     def is_alone(self) -> bool:
         return self.place.sizes.num_ranks == 1
 
-    def close(self) -> None:
-        for collectives in (self.tensor, self.pipeline, self.whole):
-            collectives.close()
-
 
 ALONE: Final = Ranks()
 """A process that computes a model by itself."""

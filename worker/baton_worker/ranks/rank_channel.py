@@ -30,8 +30,9 @@ class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """The leader's `EngineSettings`, pickled."""
     num_threads: int
     """Threads of a step."""
-    links: str
-    """Name of the links between the ranks."""
+    port: int
+    """Of the store at which ranks without the C++ kernels meet. The memory of the others' links comes with
+    this frame."""
 
 
 class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -143,9 +144,11 @@ class RankChannel:
         """Send what `encode_frame` returned, as `send` does."""
         self._connection.sendall(content)
 
-    def send_pool(self, descriptor: int) -> None:
-        """Send a `PoolFrame` with a descriptor, which stays open here."""
-        socket.send_fds(self._connection, [encode_frame(PoolFrame())], [descriptor])
+    def send_with(self, descriptor: int, frame: ToRank) -> None:
+        """Send a frame with a descriptor, which stays open here."""
+        content = encode_frame(frame)
+        num_sent = socket.send_fds(self._connection, [content], [descriptor])
+        self._connection.sendall(content[num_sent:])
 
     def take_descriptor(self) -> int:
         """Return the oldest descriptor that has come; the caller closes it."""

@@ -7,8 +7,6 @@ its part. Whoever runs the leader starts a new group.
 from __future__ import annotations
 
 import logging
-import os
-import secrets
 import select
 import socket
 import subprocess
@@ -34,12 +32,13 @@ from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import read_model_config
 from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.collectives import RankLostError
-from baton_worker.ranks.links import open_links
+from baton_worker.ranks.links import Links
 from baton_worker.ranks.rank_channel import (
     AliveFrame,
     AnswerFrame,
     CallFrame,
     FailedFrame,
+    PoolFrame,
     RankChannel,
     StartFrame,
     StepFrame,
@@ -91,7 +90,7 @@ class RankGroup:
         )
         require_divisible(config, sizes)
         self._place = RankPlace(sizes=sizes, rank=sizes.leader)
-        self._name = f"baton-{os.getpid()}-{secrets.token_hex(4)}"
+        self._links = Links(sizes, settings.cpu_kernels)
         self.lost: Future[None] = Future()
         """Fails with a BatonError when a rank is lost; whatever is computed meanwhile fails too."""
         self._is_closing = False
@@ -100,24 +99,21 @@ class RankGroup:
         self._followers = [
             _start(rank) for rank in range(sizes.num_ranks) if rank != self._place.rank
         ]
-        start = {"settings": pickled(settings), "num_threads": self._num_threads, "links": self._name}
+        content, port = pickled(settings), self._links.port
         for one in self._followers:
-            one.channel.send(StartFrame(rank=one.rank, **start))  # type: ignore[arg-type]
+            start = StartFrame(rank=one.rank, settings=content, num_threads=self._num_threads, port=port)
+            one.channel.send_with(self._links.descriptor, start)
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._watcher.start()
 
     def link(self) -> Ranks:
-        """Link this rank to the others, and wait until they are there.
-
-        Raises:
-            RankLostError: one does not come.
-        """
-        return open_links(self._place, self._name, self._announce)
+        """Link this rank to the others."""
+        return self._links.open(self._place, self._announce)
 
     def lend(self, descriptor: int) -> None:
         """Let every other rank map the KV pool, which lies in the memory of this descriptor."""
         for one in self._followers:
-            one.channel.send_pool(descriptor)
+            one.channel.send_with(descriptor, PoolFrame())
 
     def call(self, operation: object) -> Callable[[], list[Any]]:
         """Have every other rank do what an operator asks; what is returned waits for their answers, by rank.
@@ -227,6 +223,7 @@ class RankGroup:
             text = f"rank {lost.rank} of the model's ranks is lost: {reason}{cause}"
             error = RequestError(ErrorCode.UNAVAILABLE, text)
         _log.error("%s", error)
+        self._links.abort()
         for one in self._followers:
             one.process.kill()
         with suppress(Exception):

@@ -31,7 +31,7 @@ from baton_kv.pool_memory import Lend
 from baton_service.process import name_process
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.engine.resident_engine import ResidentEngine
-from baton_worker.ranks.links import open_links
+from baton_worker.ranks.links import Links
 from baton_worker.ranks.rank_channel import (
     AliveFrame,
     AnswerFrame,
@@ -82,12 +82,15 @@ class Rank:
         torch.set_num_threads(start.num_threads)
         place = RankPlace(sizes=settings.parallel, rank=start.rank)
         name_process(f"rank {start.rank}")
+        links = Links(
+            settings.parallel, settings.cpu_kernels, self._channel.take_descriptor(), start.port
+        )
         # What changes logits is the leader's.
         return ResidentEngine(
             replace(settings, logits_processors=()),
             None,
             allocate_pool=self._map_pool,
-            ranks=open_links(place, start.links),
+            ranks=links.open(place),
         )
 
     def _map_pool(self, spec: KVSpec, num_blocks: int, lend: Lend | None = None) -> Tensor:
