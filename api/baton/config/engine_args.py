@@ -137,6 +137,12 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
     pipeline_parallel_size: int = arg(
         int, 1, "stages of layers, each computed by processes of its own", low=1, high=1024
     )
+    prefill_tensor_parallel_size: int | None = arg(
+        int, None, "tensor_parallel_size of prefill workers; default: that of all", low=1, high=1024
+    )
+    decode_tensor_parallel_size: int | None = arg(
+        int, None, "tensor_parallel_size of decode workers; default: that of all", low=1, high=1024
+    )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(
         int,

@@ -44,7 +44,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         quantization=args.quantization,
         quantization_config=args.quantization_config,
         int4_w4a8=args.int4_w4a8,
-        parallel=ParallelSizes(tensor=args.tensor_parallel_size, pipeline=args.pipeline_parallel_size),
+        parallel=_parallel_sizes(args, others.get("role", Role.MIXED)),
         device=args.device,
         block_size=args.block_size,
         kv_cache=kv_cache,
@@ -74,6 +74,12 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         profiler_folder=(args.profiler_config or {}).get("torch_profiler_dir", ""),
         **settings,
     )
+
+
+def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
+    of_role = {Role.PREFILL: args.prefill_tensor_parallel_size, Role.DECODE: args.decode_tensor_parallel_size}
+    tensor = of_role.get(role) or args.tensor_parallel_size
+    return ParallelSizes(tensor=tensor, pipeline=args.pipeline_parallel_size)
 
 
 def _cpu_kv_cache_bytes(device: str) -> int | None:

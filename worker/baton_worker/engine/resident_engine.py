@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -124,6 +125,14 @@ class ResidentEngine:
             return runner.launch(plan)
         with self.group.explaining():
             return runner.launch(plan)
+
+    async def wait_lost(self) -> None:
+        """Wait until another rank is lost; for ever, if this process leads none.
+
+        Raises:
+            RequestError: UNAVAILABLE, it is lost.
+        """
+        await (asyncio.Event().wait() if self.group is None else asyncio.wrap_future(self.group.lost))
 
     def close(self) -> None:
         """End the other ranks, if this process leads some."""
