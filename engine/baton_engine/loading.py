@@ -16,8 +16,8 @@ from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
-from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.model.model_description import ModelDescription, describe_model
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_engine.checkpoint.config_fields import ConfigFields, read_json_object
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
@@ -182,7 +182,7 @@ class LoadedModel:
             kv_spec=self.kv_spec,
             kv_cache=plan,
             read=self.read,
-            numerics=self.kernels.numerics,
+            numerics=_numerics(self.kernels, self.ranks.place.sizes),
             quantization=self.quantization.name,
             dtype=str(self.model.dtype).removeprefix("torch."),
             has_batch_processors=self.processors.has_classes,
@@ -205,6 +205,12 @@ class LoadedModel:
             if is_capturable and not settings.enforce_eager and self.ranks.is_alone:
                 _capture_decodes(runner, settings, plan)
             warm_up.run_decodes()
+
+
+def _numerics(kernels: Kernels, sizes: ParallelSizes) -> str:
+    """Return the fingerprint of batch-invariant numerics: sums over ranks depend on their number."""
+    is_divided = kernels.numerics and sizes.tensor > 1
+    return f"{kernels.numerics}, {sizes.tensor} ranks" if is_divided else kernels.numerics
 
 
 def load_runner(

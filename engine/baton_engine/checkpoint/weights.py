@@ -172,7 +172,8 @@ class WeightReader:
         parts = parts or [None] * len(names)
         entries = [self._find(name, tuple(shape)) for name, shape in zip(names, shapes, strict=True)]
         wanted = [
-            part.shape(entry.shape) if part else entry.shape for entry, part in zip(entries, parts, strict=True)
+            part.shape(entry.shape) if part else entry.shape
+            for entry, part in zip(entries, parts, strict=True)
         ]
         shape = (sum(one[0] for one in wanted), *wanted[0][1:])
         stacked = torch.empty(shape, dtype=dtype or self.dtype, device=self.device)

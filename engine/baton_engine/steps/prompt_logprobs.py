@@ -35,9 +35,7 @@ def follow_prompt_logprobs(model: Model, hidden: Tensor, slices: Sequence[Sequen
             model.logits(rows[part])
 
 
-def _asked(
-    hidden: Tensor, slices: Sequence[SequenceSlice]
-) -> Iterator[tuple[int, Tensor, LogprobsSpec]]:
+def _asked(hidden: Tensor, slices: Sequence[SequenceSlice]) -> Iterator[tuple[int, Tensor, LogprobsSpec]]:
     """Yield the number of each slice that asks, the hidden states before its targets, and what it asks."""
     num_tokens = 0
     for number, piece in enumerate(slices):

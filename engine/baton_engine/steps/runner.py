@@ -164,7 +164,6 @@ class ModelRunner:
         parts = [slice(start, start + MAX_COPIED_ROWS) for start in range(0, len(rows), MAX_COPIED_ROWS)]
         return joined([self._sampler.sample(logits[rows[part]], specs[part]) for part in parts])
 
-
     def _logits(self, hidden: Tensor, slices: Sequence[SequenceSlice]) -> Tensor:
         """Return the logits of the slices with samples, at most one row for each."""
         rows = _last_rows(slices)

@@ -89,9 +89,7 @@ class SharedCollectives(Collectives):
 
     def send(self, x: Tensor, to: int) -> None:
         x = x.contiguous()
-        args = SendArgs(
-            meeting=self._mail(self.rank, to), source=x.data_ptr(), num_bytes=x.nbytes, peer=to
-        )
+        args = SendArgs(meeting=self._mail(self.rank, to), source=x.data_ptr(), num_bytes=x.nbytes, peer=to)
         self._call(args)
 
     def receive(self, x: Tensor, source: int) -> Tensor:

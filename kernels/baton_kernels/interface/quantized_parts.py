@@ -39,8 +39,12 @@ def take_inputs(weight: QuantizedWeight, part: range) -> QuantizedWeight:
         raise ValueError("its inputs are in an order of their own; allowed: the order of the model")
     rounding = weight.input_rounding
     if rounding is not None and rounding.scale is None and rounding.group_size is None:
-        raise ValueError("it rounds whole rows of inputs; allowed: a scale for groups of inputs, or one for all")
-    sizes = [one for one in (group, rounding and rounding.group_size, _BYTE_BITS // weight.element.bits) if one]
+        raise ValueError(
+            "it rounds whole rows of inputs; allowed: a scale for groups of inputs, or one for all"
+        )
+    sizes = [
+        one for one in (group, rounding and rounding.group_size, _BYTE_BITS // weight.element.bits) if one
+    ]
     for one in sizes:
         if one < size and (part.start % one or (part.stop % one and part.stop != size)):
             raise ValueError(f"inputs {part.start} to {part.stop} cut a group; allowed: multiples of {one}")

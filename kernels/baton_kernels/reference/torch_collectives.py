@@ -12,7 +12,6 @@ from torch import Tensor, distributed
 from baton_kernels.interface.collectives import Collectives, RankLostError
 
 
-
 class TorchCollectives(Collectives):
     """The exchanges of the group of that name, whose ranks meet at `store`."""
 
@@ -22,9 +21,7 @@ class TorchCollectives(Collectives):
         self.rank = rank
         self.size = size
         deadline = timedelta(seconds=deadline_s)
-        self._group = distributed.ProcessGroupGloo(
-            distributed.PrefixStore(name, store), rank, size, deadline
-        )
+        self._group = distributed.ProcessGroupGloo(distributed.PrefixStore(name, store), rank, size, deadline)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         # Not gloo's own sum: its order depends on the number of ranks and on the size of what is summed.

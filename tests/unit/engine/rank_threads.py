@@ -72,7 +72,9 @@ class ThreadCollectives(Collectives):
     def close(self) -> None: ...
 
 
-def run_ranks(sizes: ParallelSizes, make: Callable[[Ranks], ModelRunner], lead: Callable[[ModelRunner], T]) -> T:
+def run_ranks(
+    sizes: ParallelSizes, make: Callable[[Ranks], ModelRunner], lead: Callable[[ModelRunner], T]
+) -> T:
     """Make the runner of each rank on a thread of its own; `lead` uses the leader's, and the others follow."""
     steps: list[Queue[StepPlan | None]] = [Queue() for _ in range(sizes.num_ranks)]
 

@@ -33,7 +33,7 @@ class EngineControls:
 
     def __init__(self, engine: ResidentEngine, *, profiler_folder: str = "") -> None:
         self._engine = engine
-        self._profiler = Profiler()
+        self._profiler = Profiler(engine.place)
         self._profiler_folder = profiler_folder
 
     def run_on_ranks(self, command: EngineOperation) -> list[Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 from baton_core.errors import ErrorCode, InvalidModelError, RequestError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import require_equal
+from baton_core.ranks.rank_layout import RankPlace
 from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.device import free_unused
@@ -92,6 +93,11 @@ class ResidentEngine:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def place(self) -> RankPlace:
+        """Its place among the ranks of its model."""
+        return self._ranks.place
 
     @property
     def away(self) -> frozenset[EnginePart]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -106,8 +107,8 @@ class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
 ToRank: TypeAlias = StartFrame | PoolFrame | StepFrame | CallFrame | StopFrame
 ToLeader: TypeAlias = AliveFrame | AnswerFrame | FailedFrame
 _encoder: Final = msgspec.msgpack.Encoder()
-_decode_to_rank: Final = decoder_of(ToRank)
-_decode_to_leader: Final = decoder_of(ToLeader)
+_decode_to_rank: Final[Callable[[bytes], ToRank]] = decoder_of(ToRank)
+_decode_to_leader: Final[Callable[[bytes], ToLeader]] = decoder_of(ToLeader)
 
 
 def encode_frame(frame: ToRank | ToLeader) -> bytes:
@@ -199,4 +200,4 @@ def pickled(value: Any) -> bytes:
 
 def unpickled(content: bytes) -> Any:
     """Return what `pickled` took, of another rank of this group."""
-    return pickle.loads(content)
+    return pickle.loads(content)  # noqa: S301  # of a process that this one, or its leader, has started

@@ -7,6 +7,7 @@ its part. Whoever runs the leader starts a new group.
 from __future__ import annotations
 
 import logging
+import pickle
 import select
 import socket
 import subprocess
@@ -23,10 +24,11 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from baton_core.errors import BatonError, ErrorCode, RequestError
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.device import resolve_device
 from baton_engine.loading import EngineSettings
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import read_model_config
@@ -89,6 +91,7 @@ class RankGroup:
             resolve_model(settings.model), settings.kv_cache.max_model_len, settings.config_overrides
         )
         require_divisible(config, sizes)
+        _require_cpu(settings)
         self._place = RankPlace(sizes=sizes, rank=sizes.leader)
         self._links = Links(sizes, settings.cpu_kernels)
         self.lost: Future[None] = Future()
@@ -96,9 +99,7 @@ class RankGroup:
         self._is_closing = False
         self._num_threads = max(1, torch.get_num_threads() // sizes.num_ranks)
         torch.set_num_threads(self._num_threads)
-        self._followers = [
-            _start(rank) for rank in range(sizes.num_ranks) if rank != self._place.rank
-        ]
+        self._followers = [_start(rank) for rank in range(sizes.num_ranks) if rank != self._place.rank]
         content, port = pickled(settings), self._links.port
         for one in self._followers:
             start = StartFrame(rank=one.rank, settings=content, num_threads=self._num_threads, port=port)
@@ -119,9 +120,15 @@ class RankGroup:
         """Have every other rank do what an operator asks; what is returned waits for their answers, by rank.
 
         Raises:
+            InvalidRequestError: a function of it cannot be handed to another process.
             BatonError: a rank is lost.
         """
-        self._tell(encode_frame(CallFrame(operation=pickled(operation))))
+        try:
+            content = pickled(operation)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            allowed = "a function of a module, or its name such as package.module:function, for several ranks"
+            raise InvalidRequestError("func", operation, f"{allowed} ({error})") from error
+        self._tell(encode_frame(CallFrame(operation=content)))
         return self._answers
 
     def in_order(self, own: T, others: list[T]) -> list[T]:
@@ -247,11 +254,22 @@ class _Explaining:
             raise RequestError(ErrorCode.UNAVAILABLE, str(error)) from error
 
 
+def _require_cpu(settings: EngineSettings) -> None:
+    """Refuse ranks on GPUs.
+
+    Raises:
+        InvalidConfigError: naming the device.
+    """
+    if resolve_device(settings.device).type != "cpu":
+        text = f"device is {settings.device!r}, with {settings.parallel.num_ranks} ranks for a model"
+        raise InvalidConfigError(f"{text}; allowed: cpu (ranks on GPUs are not supported yet)")
+
+
 def _start(rank: int) -> _Follower:
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "baton_worker.ranks.rank_process", "--control-fd", str(theirs.fileno())],
+            [sys.executable, "-m", "baton_worker.rank_process", "--control-fd", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )

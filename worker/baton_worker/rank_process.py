@@ -1,4 +1,4 @@
-"""The process of a rank that follows its group's leader: `python -m baton_worker.ranks.rank_process`.
+"""The process of a rank that follows its group's leader: `python -m baton_worker.rank_process`.
 
 It computes its part of each step that the leader announces, does what operators ask of all ranks, and ends
 when the leader is gone.
@@ -82,9 +82,7 @@ class Rank:
         torch.set_num_threads(start.num_threads)
         place = RankPlace(sizes=settings.parallel, rank=start.rank)
         name_process(f"rank {start.rank}")
-        links = Links(
-            settings.parallel, settings.cpu_kernels, self._channel.take_descriptor(), start.port
-        )
+        links = Links(settings.parallel, settings.cpu_kernels, self._channel.take_descriptor(), start.port)
         # What changes logits is the leader's.
         return ResidentEngine(
             replace(settings, logits_processors=()),
@@ -94,7 +92,7 @@ class Rank:
         )
 
     def _map_pool(self, spec: KVSpec, num_blocks: int, lend: Lend | None = None) -> Tensor:
-        """Return the pool that the leader lends, `[num_blocks, *spec.block_shape]`: the same one every time."""
+        """Return the pool that the leader lends, `[num_blocks, *spec.block_shape]`, always the same one."""
         if self._pool is None:
             frame = self._frames.get()
             assert isinstance(frame, PoolFrame), "it comes after the weights are read"
