@@ -68,7 +68,7 @@ class EngineSettings:
     """Round inputs of layers that are stored as 4-bit integers to int8, which changes their values."""
     device: str = "cpu"
     """One of `device.ALLOWED`."""
-    parallel: ParallelSizes = ParallelSizes()
+    parallel: ParallelSizes = field(default_factory=ParallelSizes)
     """The parts that the model is divided into, each computed by a rank of its own."""
     block_size: int = 32
     kv_cache: KVCacheSettings = field(default_factory=KVCacheSettings)

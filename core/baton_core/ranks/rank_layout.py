@@ -7,7 +7,7 @@ logits, so there tokens are sampled, and there is the scheduler.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class ParallelSizes:
 class RankPlace:
     """One rank among those that compute a model together."""
 
-    sizes: ParallelSizes = ParallelSizes()
+    sizes: ParallelSizes = field(default_factory=ParallelSizes)
     rank: int = 0
 
     @property

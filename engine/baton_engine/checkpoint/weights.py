@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 import xxhash
+from numpy.typing import NDArray
 from torch import Tensor
 
 from baton_core.errors import InvalidModelError
@@ -270,7 +271,7 @@ class WeightReader:
         num_rows, row_bytes = entry.shape[0], entry.num_bytes // max(1, entry.shape[0])
         if entry.path.stat().st_size < entry.offset + entry.num_bytes:
             raise InvalidModelError(f"{entry.path} ends inside a tensor; allowed: a whole weight file")
-        mapped = np.memmap(entry.path, np.uint8, "r", entry.offset, (num_rows, row_bytes))
+        mapped: NDArray[np.uint8] = np.memmap(entry.path, np.uint8, "r", entry.offset, (num_rows, row_bytes))
         start, stop = part.indices.start, part.indices.stop
         if part.axis == 0:
             mapped = mapped[start:stop]

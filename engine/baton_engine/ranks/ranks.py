@@ -19,7 +19,7 @@ def nobody(plan: StepPlan) -> None:
 class Ranks:
     """One rank's view of its group."""
 
-    place: RankPlace = RankPlace()
+    place: RankPlace = field(default_factory=RankPlace)
     tensor: Collectives = field(default_factory=Alone)
     """The ranks of its stage, each with a part of every layer."""
     pipeline: Collectives = field(default_factory=Alone)

@@ -7,7 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from baton_kernels.interface.collectives import Collectives, RankLostError
 
@@ -15,13 +16,11 @@ from baton_kernels.interface.collectives import Collectives, RankLostError
 class TorchCollectives(Collectives):
     """The exchanges of the group of that name, whose ranks meet at `store`."""
 
-    def __init__(
-        self, store: distributed.Store, name: str, rank: int, size: int, *, deadline_s: float
-    ) -> None:
+    def __init__(self, store: Store, name: str, rank: int, size: int, *, deadline_s: float) -> None:
         self.rank = rank
         self.size = size
         deadline = timedelta(seconds=deadline_s)
-        self._group = distributed.ProcessGroupGloo(distributed.PrefixStore(name, store), rank, size, deadline)
+        self._group: Any = ProcessGroupGloo(PrefixStore(name, store), rank, size, deadline)
 
     def all_reduce(self, x: Tensor) -> Tensor:
         # Not gloo's own sum: its order depends on the number of ranks and on the size of what is summed.

@@ -10,6 +10,7 @@ import torch
 
 from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 from baton_kv.connector import KVConnector
+from baton_kv.pool_memory import Lend
 
 _WAIT_S: Final = 0.001
 

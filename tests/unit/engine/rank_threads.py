@@ -75,7 +75,7 @@ class ThreadCollectives(Collectives):
 def run_ranks(
     sizes: ParallelSizes, make: Callable[[Ranks], ModelRunner], lead: Callable[[ModelRunner], T]
 ) -> T:
-    """Make the runner of each rank on a thread of its own; `lead` uses the leader's, and the others follow."""
+    """Make the runner of each rank on a thread of its own; `lead` uses the leader's, the others follow."""
     steps: list[Queue[StepPlan | None]] = [Queue() for _ in range(sizes.num_ranks)]
 
     def of_rank(ranks: Ranks) -> T | None:

@@ -220,7 +220,7 @@ class ResidentEngine:
         return model.start(place, self._grammars)
 
     def _place_pool(self, allocate: AllocateSharedPool, spec: KVSpec, num_blocks: int) -> Tensor:
-        return allocate(spec, num_blocks, self.group and self.group.lend)
+        return allocate(spec, num_blocks, self.group.lend if self.group else None)
 
     def _wake_weights(self) -> None:
         if self._model is None:

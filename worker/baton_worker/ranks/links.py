@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Final
 
-from torch import distributed
+from torch._C._distributed_c10d import TCPStore
 
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
 from baton_core.worker.step_plan import StepPlan
@@ -39,9 +39,9 @@ class Links:
         if is_leading:
             os.ftruncate(self.descriptor, num_bytes)
         self._memory = mmap.mmap(self.descriptor, num_bytes)
-        self._store: distributed.TCPStore | None = None
+        self._store: TCPStore | None = None
         if self._library is None:
-            self._store = distributed.TCPStore(_HOST, port, is_master=is_leading, wait_for_workers=False)
+            self._store = TCPStore(_HOST, port, is_master=is_leading, wait_for_workers=False)
         self.port = self._store.port if self._store else 0
 
     def open(self, place: RankPlace, announce: Callable[[StepPlan], None] = nobody) -> Ranks:
