@@ -251,6 +251,7 @@ def load_model(
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     quantization = _choose_quantization(settings, folder, config)
+    _require_stored(quantization, ranks.place.sizes)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
     source = DummyWeights if settings.has_dummy_weights and weight_folder is None else WeightReader
@@ -321,6 +322,17 @@ def _choose_quantization(settings: EngineSettings, folder: Path, config: ModelCo
         config,
         int4_w4a8=settings.int4_w4a8,
     )
+
+
+def _require_stored(quantization: ChosenQuantization, sizes: ParallelSizes) -> None:
+    """Refuse to quantize parts of layers: their scales would differ from those of whole layers.
+
+    Raises:
+        InvalidConfigError: naming the kind.
+    """
+    if quantization.online is not None and sizes.tensor > 1:
+        text = f"quantization is {quantization.name!r} with tensor_parallel_size {sizes.tensor}"
+        raise InvalidConfigError(f"{text}; allowed: None, or a checkpoint that is stored quantized")
 
 
 def _vllm_config(
