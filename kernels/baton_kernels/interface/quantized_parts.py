@@ -37,19 +37,15 @@ def take_inputs(weight: QuantizedWeight, part: range) -> QuantizedWeight:
         return weight
     if weight.input_order is not None:
         raise ValueError("its inputs are in an order of their own; allowed: the order of the model")
-    rounding = weight.input_rounding
-    if rounding is not None and rounding.scale is None and rounding.group_size is None:
-        raise ValueError(
-            "it rounds whole rows of inputs; allowed: a scale for groups of inputs, or one for all"
-        )
-    sizes = [
-        one for one in (group, rounding and rounding.group_size, _BYTE_BITS // weight.element.bits) if one
-    ]
-    for one in sizes:
-        if one < size and (part.start % one or (part.stop % one and part.stop != size)):
-            raise ValueError(f"inputs {part.start} to {part.stop} cut a group; allowed: multiples of {one}")
+    per_byte, units = _BYTE_BITS // weight.element.bits, []
+    if (rounding := weight.input_rounding) is not None and rounding.scale is None:
+        if rounding.group_size is None:
+            raise ValueError("it rounds whole rows of inputs; allowed: scales of groups, or one for all")
+        units.append(rounding.group_size)
+    for unit in (*units, per_byte, group if group < size else 1):
+        if part.start % unit or (part.stop % unit and part.stop != size):
+            raise ValueError(f"inputs {part.start} to {part.stop} cut a group; allowed: multiples of {unit}")
     groups = slice(0, 1) if group >= size else slice(part.start // group, -(-part.stop // group))
-    per_byte = _BYTE_BITS // weight.element.bits
     return replace(
         weight,
         codes=weight.codes[:, part.start // per_byte : part.stop // per_byte].contiguous(),

@@ -22,9 +22,7 @@ KINDS = (
 )
 
 
-def make_quantized(
-    element: Element, out_features: int, in_features: int, group_size: int
-) -> QuantizedWeight:
+def make_quantized(element: Element, out_features: int, in_features: int, group_size: int) -> QuantizedWeight:
     case = WeightCase(
         element=element, out_features=out_features, in_features=in_features, group_size=group_size
     )

@@ -90,6 +90,8 @@ class ResidentEngine:
                 self._read = self._model.read
                 self._device = self._model.model.device
                 self._engine: LoadedEngine | None = self._start(self._model)
+            if self.group is not None:
+                self.group.on_loaded()
         except BaseException:
             self.close()
             raise

@@ -54,6 +54,8 @@ SILENT_S: Final = 1.0
 """Silence after which a rank is looked at: one whose process is stopped is lost."""
 LOST_AFTER_S: Final = 10.0
 """Silence after which a rank is lost, whatever its process looks like."""
+LOADS_WITHIN_S: Final = 600.0
+"""Silence that is taken while the model is loaded: imports and reads may hold the interpreter."""
 _ANSWER_WITHIN_S: Final = 600.0
 _STOP_WITHIN_S: Final = 5.0
 _WATCH_EVERY_S: Final = 0.2
@@ -97,6 +99,7 @@ class RankGroup:
         self.lost: Future[None] = Future()
         """Fails with a BatonError when a rank is lost; whatever is computed meanwhile fails too."""
         self._is_closing = False
+        self._silence_s = LOADS_WITHIN_S
         self._num_threads = max(1, torch.get_num_threads() // sizes.num_ranks)
         torch.set_num_threads(self._num_threads)
         self._followers = [_start(rank) for rank in range(sizes.num_ranks) if rank != self._place.rank]
@@ -110,6 +113,13 @@ class RankGroup:
     def link(self) -> Ranks:
         """Link this rank to the others."""
         return self._links.open(self._place, self._announce)
+
+    def on_loaded(self) -> None:
+        """Expect every rank to answer soon from now on: the model is loaded."""
+        now = time.monotonic()
+        for one in self._followers:
+            one.seen_s = now
+        self._silence_s = LOST_AFTER_S
 
     def lend(self, descriptor: int) -> None:
         """Let every other rank map the KV pool, which lies in the memory of this descriptor."""
@@ -218,7 +228,7 @@ class RankGroup:
             silent_s = now - one.seen_s
             if silent_s > SILENT_S and _state_of(one.process.pid) in _STOPPED:
                 self._lose(one, f"its process is stopped, and silent for {silent_s:.1f} s")
-            elif silent_s > LOST_AFTER_S:
+            elif silent_s > self._silence_s:
                 self._lose(one, f"it is silent for {silent_s:.1f} s")
 
     def _lose(self, lost: _Follower, reason: str, error: Exception | None = None) -> None:
