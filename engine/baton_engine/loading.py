@@ -17,6 +17,7 @@ from torch import Tensor
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription, describe_model
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
@@ -28,9 +29,12 @@ from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
 from baton_engine.dtype import resolve_cache_dtype, resolve_dtype
 from baton_engine.kernel_choice import choose_kernels
+from baton_engine.models.divisible import require_divisible
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
+from baton_engine.ranks.agreement import share_plan, sum_over_ranks
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_engine.sampling.logits_rules import LogitsRules
 from baton_engine.sampling.processor_batch import BatchProcessors
@@ -66,6 +70,8 @@ class EngineSettings:
     """Round inputs of layers that are stored as 4-bit integers to int8, which changes their values."""
     device: str = "cpu"
     """One of `device.ALLOWED`."""
+    parallel: ParallelSizes = field(default_factory=ParallelSizes)
+    """The parts that the model is divided into, each computed by a rank of its own."""
     block_size: int = 32
     kv_cache: KVCacheSettings = field(default_factory=KVCacheSettings)
     max_num_seqs: int = 128
@@ -94,7 +100,9 @@ class EngineSettings:
                 )
 
     def plans_ahead(self, device: torch.device) -> bool:
-        """True if steps on this device are planned while others run."""
+        """True if steps on this device are planned while others run; those of several ranks are not."""
+        if self.parallel.num_ranks > 1:
+            return False
         return device.type == "cuda" if self.async_scheduling is None else self.async_scheduling
 
 
@@ -103,7 +111,7 @@ class ReadModel:
     """The parts of a model's folder that decide its tokens."""
 
     weights: str
-    """Hash of all bytes of the weights, by `WeightReader.digest`."""
+    """Hash of all bytes of the weights, by `WeightReader.digest`; empty at ranks but a group's leader."""
     description: ModelDescription
     """The rest of the folder, without its tokenizer."""
     shapes: Mapping[str, tuple[int, ...]]
@@ -139,6 +147,7 @@ class LoadedModel:
     kv_spec: KVSpec
     kv_cache: KVCachePlan
     settings: EngineSettings
+    ranks: Ranks
     processors: LogitsProcessors
     batch_processors: BatchProcessors
     read: ReadModel
@@ -165,32 +174,45 @@ class LoadedModel:
         sampler = Sampler(
             self.kernels.sampling, LogitsRules(states, self.batch_processors), settings.logprobs_mode
         )
-        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler)
-        logger.info("warming up")
-        limits = WarmUpLimits(
-            max_model_len=plan.max_model_len,
-            max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
-            max_num_seqs=settings.max_num_seqs,
-            has_grammars=grammars is not None,
-        )
-        warm_up = WarmUp(runner=runner, limits=limits)
-        with _explaining_full_memory(settings):
-            warm_up.run_prompts()
-            if attention.is_capturable(kv_pool) and not settings.enforce_eager:
-                _capture_decodes(runner, settings, plan)
-            warm_up.run_decodes()
+        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler, self.ranks)
+        if self.ranks.place.is_leader:
+            self._warm_up(runner, has_grammars=grammars is not None)
         states.clear()
         return LoadedEngine(
             runner=runner,
             config=self.config,
-            kv_spec=spec,
+            kv_spec=self.kv_spec,
             kv_cache=plan,
             read=self.read,
-            numerics=self.kernels.numerics,
+            numerics=_numerics(self.kernels, self.ranks.place.sizes),
             quantization=self.quantization.name,
             dtype=str(self.model.dtype).removeprefix("torch."),
             has_batch_processors=self.processors.has_classes,
         )
+
+    def _warm_up(self, runner: ModelRunner, *, has_grammars: bool) -> None:
+        """Run steps of every kind; the other ranks of a group follow."""
+        logger.info("warming up")
+        plan, settings = self.kv_cache, self.settings
+        limits = WarmUpLimits(
+            max_model_len=plan.max_model_len,
+            max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
+            max_num_seqs=settings.max_num_seqs,
+            has_grammars=has_grammars,
+        )
+        warm_up = WarmUp(runner=runner, limits=limits)
+        with _explaining_full_memory(settings):
+            warm_up.run_prompts()
+            is_capturable = self.kernels.attention.is_capturable(runner.kv_pool)
+            if is_capturable and not settings.enforce_eager and self.ranks.is_alone:
+                _capture_decodes(runner, settings, plan)
+            warm_up.run_decodes()
+
+
+def _numerics(kernels: Kernels, sizes: ParallelSizes) -> str:
+    """Return the fingerprint of batch-invariant numerics: sums over ranks depend on their number."""
+    is_divided = kernels.numerics and sizes.tensor > 1
+    return f"{kernels.numerics}, {sizes.tensor} ranks" if is_divided else kernels.numerics
 
 
 def load_runner(
@@ -209,11 +231,15 @@ def load_runner(
 
 
 def load_model(
-    settings: EngineSettings, plan: KVCachePlan | None = None, weight_folder: Path | None = None
+    settings: EngineSettings,
+    plan: KVCachePlan | None = None,
+    weight_folder: Path | None = None,
+    ranks: Ranks = ALONE,
 ) -> LoadedModel:
-    """Load the weights and size the KV pool, unless its `plan` is given.
+    """Load the weights, or a rank's part of them, and size the KV pool, unless its `plan` is given.
 
-    Weights come from the model's own folder, or from `weight_folder`.
+    Weights come from the model's own folder, or from `weight_folder`. All ranks of a group load at a time:
+    their leader sizes the pool that they share.
 
     Raises:
         InvalidModelError: the model cannot be found or loaded.
@@ -223,11 +249,13 @@ def load_model(
     processors = LogitsProcessors.load(settings.logits_processors)
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
+    require_divisible(config, ranks.place.sizes)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     is_dummy = settings.has_dummy_weights and weight_folder is None
     gguf = None if is_dummy else find_gguf(weight_folder or folder)
     quantization = _choose_quantization(settings, folder, config, gguf)
+    _require_stored(quantization, ranks.place.sizes)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
     source = DummyWeights if is_dummy else WeightReader
@@ -243,16 +271,20 @@ def load_model(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
     with returning_freed_memory():
-        model = build_model(config, weights, kernels.layers)
+        model = build_model(config, weights, kernels.layers, ranks)
     description = describe_folder(folder, config, settings.config_overrides)
-    read = ReadModel(weights=weights.digest(), description=description, shapes=weights.shapes)
+    digest = weights.digest() if ranks.place.is_leader else ""
+    read = ReadModel(weights=digest, description=description, shapes=weights.shapes)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
-    memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weights.loaded_bytes)
+    weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
+    memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
     if plan is None:
-        plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
-        logger.info("%s", memory_table(spec, plan, memory))
+        if ranks.place.is_leader:
+            plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
+            logger.info("%s", memory_table(spec, plan, memory))
+        plan = share_plan(plan, ranks)
     return LoadedModel(
         model=model,
         kernels=kernels,
@@ -260,6 +292,7 @@ def load_model(
         kv_spec=spec,
         kv_cache=plan,
         settings=settings,
+        ranks=ranks,
         processors=processors,
         batch_processors=processors.batch_processors(_vllm_config(settings, model, config, plan), device),
         read=read,
@@ -297,6 +330,17 @@ def _choose_quantization(
         int4_w4a8=settings.int4_w4a8,
         gguf=gguf,
     )
+
+
+def _require_stored(quantization: ChosenQuantization, sizes: ParallelSizes) -> None:
+    """Refuse to quantize parts of layers: their scales would differ from those of whole layers.
+
+    Raises:
+        InvalidConfigError: naming the kind.
+    """
+    if quantization.online is not None and sizes.tensor > 1:
+        text = f"quantization is {quantization.name!r} with tensor_parallel_size {sizes.tensor}"
+        raise InvalidConfigError(f"{text}; allowed: None, or a checkpoint that is stored quantized")
 
 
 def _vllm_config(

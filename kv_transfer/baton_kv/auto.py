@@ -10,6 +10,7 @@ from baton_core.errors import InvalidConfigError
 from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 from baton_kv.connector import Capabilities, KVConnector, ProducerUnreachableError, VerifiesBy
 from baton_kv.description import decode_description, describe_pool
+from baton_kv.pool_memory import Lend
 from baton_kv.row_copies import CopyRows, copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
@@ -51,8 +52,8 @@ class AutoConnector(KVConnector):
         self._tcp = TcpConnector(spec, epoch, where, timings)
         self._chosen: dict[str, KVConnector] = {}
 
-    def allocate(self, num_blocks: int) -> torch.Tensor:
-        pool = self._shared_memory.allocate(num_blocks)
+    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
+        pool = self._shared_memory.allocate(num_blocks, lend)
         try:
             self._tcp.register(pool)
         except InvalidConfigError:

@@ -20,6 +20,8 @@ from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 if TYPE_CHECKING:
     import torch
 
+    from baton_kv.pool_memory import Lend
+
 
 class VerifiesBy(StrEnum):
     """The way in which a consumer verifies that the bytes it copied are the bytes that were leased."""
@@ -67,10 +69,11 @@ class KVConnector(ABC):
     capabilities: ClassVar[Capabilities]
 
     @abstractmethod
-    def allocate(self, num_blocks: int) -> torch.Tensor:
+    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
         """Place the local pool `[num_blocks, *spec.block_shape]` of `spec.dtype`, zeroed. Called once.
 
-        The tensor stays usable after `close`.
+        The tensor stays usable after `close`. `lend` hands the pool to the processes that compute with this
+        one; its memory begins with block 0.
 
         Raises:
             InvalidConfigError: no blocks, or the memory is not there.

@@ -14,6 +14,7 @@ import torch
 from baton_kv.connector import Capabilities, ProducerUnreachableError, VerifiesBy
 from baton_kv.layouts import Blocks
 from baton_kv.mapped import MappedConnector
+from baton_kv.pool_memory import Lend
 from baton_kv.row_copies import CopyRows, copy_rows
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class InProcessConnector(MappedConnector):
         super().__init__(spec, epoch, registry.reserve_address(), copy)
         self._registry = registry
 
-    def allocate(self, num_blocks: int) -> torch.Tensor:
-        pool = super().allocate(num_blocks)
+    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
+        pool = super().allocate(num_blocks, lend)
         self._registry.offer(self._address, self.blocks)
         return pool
 
@@ -80,7 +81,7 @@ class InProcessConnector(MappedConnector):
         self._registry.withdraw(self._address)
         super().close()
 
-    def _place(self, num_bytes: int) -> torch.Tensor:
+    def _place(self, num_bytes: int, lend: Lend | None) -> torch.Tensor:
         return torch.zeros(num_bytes, dtype=torch.uint8)
 
     def _open(self, address: str, num_blocks: int) -> _OfferedPool:

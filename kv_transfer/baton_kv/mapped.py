@@ -23,6 +23,7 @@ from baton_kv.description import Offer, decode_description
 from baton_kv.layouts import Blocks, convert_blocks
 from baton_kv.pool_bytes import as_pool, require_blocks
 from baton_kv.pool_connector import PoolConnector
+from baton_kv.pool_memory import Lend
 from baton_kv.row_copies import CopyRows, copy_rows
 from baton_kv.running_pull import RunningPull, require_in_range
 
@@ -81,8 +82,8 @@ class MappedConnector(PoolConnector[_Peer]):
         self._woken = threading.Event()
 
     @abstractmethod
-    def _place(self, num_bytes: int) -> torch.Tensor:
-        """Zeroed memory `[num_bytes] uint8` that peers can be given."""
+    def _place(self, num_bytes: int, lend: Lend | None) -> torch.Tensor:
+        """Zeroed memory `[num_bytes] uint8` that peers can be given; `lend` is as in `allocate`."""
 
     @abstractmethod
     def _open(self, address: str, num_blocks: int) -> MappedPool:
@@ -99,11 +100,11 @@ class MappedConnector(PoolConnector[_Peer]):
             raise RuntimeError("the pool is not allocated")
         return self._blocks
 
-    def allocate(self, num_blocks: int) -> torch.Tensor:
+    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
         if self._blocks is not None:
             raise RuntimeError("the pool is already allocated")
         require_blocks(num_blocks)
-        memory = self._place(num_blocks * self._spec.block_bytes)
+        memory = self._place(num_blocks * self._spec.block_bytes, lend)
         self._blocks = memory.numpy().reshape(num_blocks, self._spec.block_bytes)
         return as_pool(memory, self._spec)
 

@@ -34,6 +34,7 @@ from baton_kv.nixl_messages import PoolAddress, decode_address
 from baton_kv.nixl_producer import PoolServer
 from baton_kv.pool_bytes import PoolBytes, allocate_pool, open_pool
 from baton_kv.pool_connector import PoolConnector
+from baton_kv.pool_memory import Lend
 from baton_kv.running_pull import require_in_range
 from baton_kv.transport import Listen
 
@@ -98,8 +99,8 @@ class NixlConnector(PoolConnector[_Peer]):
 
     # --- the local pool ---
 
-    def allocate(self, num_blocks: int) -> torch.Tensor:
-        pool = allocate_pool(num_blocks, self._spec)
+    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
+        pool = allocate_pool(num_blocks, self._spec, lend)
         self.register(pool)
         return pool
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_kv.layouts import Blocks
-from baton_kv.pool_memory import reserve_memory
+from baton_kv.pool_memory import Lend, reserve_memory
 
 
 def require_blocks(num_blocks: int) -> None:
@@ -38,14 +38,16 @@ def as_pool(memory: Tensor, spec: KVSpec) -> Tensor:
     return memory.view(dtype).view(-1, *spec.block_shape)
 
 
-def allocate_pool(num_blocks: int, spec: KVSpec) -> Tensor:
+def allocate_pool(num_blocks: int, spec: KVSpec, lend: Lend | None = None) -> Tensor:
     """Place a zeroed pool `[num_blocks, *spec.block_shape]` in host memory that is reserved at once.
+
+    `lend` is as in `reserve_memory`.
 
     Raises:
         InvalidConfigError: no blocks, or the memory is not there.
     """
     require_blocks(num_blocks)
-    memory, file = reserve_memory(num_blocks * spec.block_bytes)
+    memory, file = reserve_memory(num_blocks * spec.block_bytes, lend)
     os.close(file)
     return as_pool(torch.frombuffer(memory, dtype=torch.uint8), spec)
 

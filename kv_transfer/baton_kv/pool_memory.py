@@ -10,6 +10,7 @@ import errno
 import fcntl
 import mmap
 import os
+from collections.abc import Callable
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
@@ -21,11 +22,15 @@ _OWNER_READS: Final = 0o400
 _MADV_POPULATE_WRITE: Final = 23  # linux/mman.h, from Linux 5.14 on; the mmap module does not name it
 
 
-def reserve_memory(num_bytes: int) -> tuple[mmap.mmap, int]:
-    """Reserve zeroed memory; return its only writable mapping and a read-only descriptor to pass on.
+Lend = Callable[[int], None]
+"""Takes a descriptor through which the memory can be mapped for writing, valid during the call."""
+
+
+def reserve_memory(num_bytes: int, lend: Lend | None = None) -> tuple[mmap.mmap, int]:
+    """Reserve zeroed memory; return a writable mapping of it and a read-only descriptor to pass on.
 
     The caller closes the descriptor. From now on the size is fixed, and nobody but root can open the memory
-    for writing.
+    for writing; `lend` may have mapped it before.
 
     Raises:
         InvalidConfigError: the host or the cgroup does not have the memory.
@@ -37,6 +42,8 @@ def reserve_memory(num_bytes: int) -> tuple[mmap.mmap, int]:
     try:
         os.posix_fallocate(file, 0, num_bytes)
         memory = mmap.mmap(file, num_bytes)
+        if lend is not None:
+            lend(file)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
         os.fchmod(file, _OWNER_READS)
         return memory, os.open(f"/proc/self/fd/{file}", os.O_RDONLY | os.O_CLOEXEC)

@@ -19,7 +19,7 @@ import torch
 from baton_kv.connector import Capabilities, ProducerUnreachableError, VerifiesBy
 from baton_kv.layouts import Blocks
 from baton_kv.mapped import MappedConnector
-from baton_kv.pool_memory import map_read_only, reserve_memory
+from baton_kv.pool_memory import Lend, map_read_only, reserve_memory
 from baton_kv.pool_socket import PoolListener, is_open, request_pool
 from baton_kv.row_copies import CopyRows, copy_rows
 
@@ -67,9 +67,9 @@ class SharedMemoryConnector(MappedConnector):
             self._listener = None
         super().close()
 
-    def _place(self, num_bytes: int) -> torch.Tensor:
+    def _place(self, num_bytes: int, lend: Lend | None) -> torch.Tensor:
         nonce = self._address.encode()
-        memory, file = reserve_memory(num_bytes + len(nonce))
+        memory, file = reserve_memory(num_bytes + len(nonce), lend)
         memory[num_bytes:] = nonce
         self._listener = PoolListener(self._address, file)
         return torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes)

@@ -29,6 +29,7 @@ from baton_kv.description import Offer, decode_description
 from baton_kv.landing import Landing
 from baton_kv.pool_bytes import PoolBytes, allocate_pool, open_pool
 from baton_kv.pool_connector import PoolConnector
+from baton_kv.pool_memory import Lend
 from baton_kv.running_pull import require_in_range
 from baton_kv.tcp_connections import ConsumerConnections, ProducerConnection
 from baton_kv.tcp_consumer import ProducerAddress, ProducerLink
@@ -82,8 +83,8 @@ class TcpConnector(PoolConnector[_Peer]):
 
     # --- the local pool ---
 
-    def allocate(self, num_blocks: int) -> torch.Tensor:
-        pool = allocate_pool(num_blocks, self._spec)
+    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
+        pool = allocate_pool(num_blocks, self._spec, lend)
         self.register(pool)
         return pool
 

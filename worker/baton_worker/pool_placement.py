@@ -12,7 +12,8 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_engine.device import resolve_device
 from baton_kv.connector import KVConnector
 from baton_kv.nixl import NixlConnector
-from baton_kv.pool_memory import give_back, take_back
+from baton_kv.pool_bytes import allocate_pool
+from baton_kv.pool_memory import Lend, give_back, take_back
 from baton_kv.tcp import TcpConnector
 from baton_kv.transport import Transport
 
@@ -40,24 +41,28 @@ def choose_transport(transport: Transport, device: torch.device) -> Transport:
 class PoolPlacement:
     """Lets a connector place the pool once the model's shape is known, or serve one on a GPU.
 
+    Without a connector the pool is in host memory, for the ranks of one machine.
+
     The pool stays where it is to the end; while a worker sleeps it has no memory behind it, unless the
     connector pins it.
     """
 
-    make_connector: Callable[[KVSpec], KVConnector]
+    make_connector: Callable[[KVSpec], KVConnector] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     connector: KVConnector | None = field(default=None, init=False)
     _pool: torch.Tensor | None = field(default=None, init=False)
     _num_bytes: int = field(default=0, init=False)
 
-    def allocate(self, spec: KVSpec, num_blocks: int) -> torch.Tensor:
+    def allocate(self, spec: KVSpec, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
         """Make the connector and its pool `[num_blocks, *spec.block_shape]`, or take its memory back.
+
+        `lend` hands new memory to the processes that compute with this one.
 
         Raises:
             InvalidConfigError: the memory is not there.
         """
         if self._pool is None:
-            self._pool = self._place(spec, num_blocks)
+            self._pool = self._place(spec, num_blocks, lend)
             self._num_bytes = self._pool.nbytes
         elif self._is_pinned:
             self._pool.zero_()
@@ -82,10 +87,12 @@ class PoolPlacement:
     def _is_pinned(self) -> bool:
         return self.connector is not None and self.connector.capabilities.pins_pool
 
-    def _place(self, spec: KVSpec, num_blocks: int) -> torch.Tensor:
+    def _place(self, spec: KVSpec, num_blocks: int, lend: Lend | None) -> torch.Tensor:
+        if self.make_connector is None:
+            return allocate_pool(num_blocks, spec, lend)
         connector = self.connector = self.make_connector(spec)
         if self.device.type == "cpu":
-            return connector.allocate(num_blocks)
+            return connector.allocate(num_blocks, lend)
         assert isinstance(connector, TcpConnector | NixlConnector), "choose_transport takes one of these"
         dtype = getattr(torch, spec.dtype)
         pool = torch.zeros((num_blocks, *spec.block_shape), dtype=dtype, device=self.device)

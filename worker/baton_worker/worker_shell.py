@@ -139,6 +139,7 @@ class Worker:
         first_pulls = FirstPulls(parts.expected_bytes_per_s)
         self._transfers = KVTransfers(parts.connector, self.on_event, first_pulls)
         self.metrics.first_pulls = first_pulls.by_source
+        self._resident = parts.engine
         self._engine = EngineThread(parts.engine.launch, self._deliver_step)
         self._is_computing = False
         """True if the engine is to deliver a step."""
@@ -168,6 +169,7 @@ class Worker:
 
         Raises:
             IncompatibleWorkerError: no router will ever take this worker.
+            RequestError: UNAVAILABLE, another rank of its model is lost.
         """
         self._engine.start()
         self._transfers.start()
@@ -176,6 +178,7 @@ class Worker:
             asyncio.create_task(self._routers.run()),
             asyncio.create_task(self._share.run(self._routers.on_found)),
             asyncio.create_task(self._has_left.wait()),
+            asyncio.create_task(self._resident.wait_lost()),
         )
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -350,6 +353,7 @@ class Worker:
         self._producer.close()
         await asyncio.to_thread(self._grammars.close)
         await asyncio.to_thread(self._engine.close, _CLOSE_WITHIN_S)
+        await asyncio.to_thread(self._resident.close)
         await asyncio.to_thread(self._transfers.close, _CLOSE_WITHIN_S)
         await asyncio.to_thread(self._tracing.close)
 

@@ -65,7 +65,7 @@ def engine_config(
         engine_args=args,
         model_config=model_config,
         cache_config=CacheConfig.of(args, num_gpu_blocks=num_gpu_blocks),
-        parallel_config=ParallelConfig.of(args, distributed_executor_backend="uni"),
+        parallel_config=ParallelConfig.of(args, distributed_executor_backend=_executor_backend(args)),
         scheduler_config=SchedulerConfig.of(args, max_model_len=longest, enable_chunked_prefill=True),
         device_config=DeviceConfig.of(args, device=device),
         load_config=LoadConfig.of(args),
@@ -74,6 +74,11 @@ def engine_config(
             backend=args.structured_outputs_backend, reasoning_parser=args.reasoning_parser
         ),
     )
+
+
+def _executor_backend(args: EngineArgs) -> str:
+    is_alone = args.tensor_parallel_size == args.pipeline_parallel_size == 1
+    return "uni" if is_alone else "mp"
 
 
 def _own_defaults(params: SamplingParams) -> dict[str, Any]:

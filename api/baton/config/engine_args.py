@@ -131,6 +131,18 @@ class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
     int4_w4a8: bool = arg(
         bool, False, "round inputs of layers stored as 4-bit integers to int8, as vLLM does on CPUs with AMX"
     )
+    tensor_parallel_size: int = arg(
+        int, 1, "parts of every layer, each computed by a process of its own", low=1, high=1024
+    )
+    pipeline_parallel_size: int = arg(
+        int, 1, "stages of layers, each computed by processes of its own", low=1, high=1024
+    )
+    prefill_tensor_parallel_size: int | None = arg(
+        int, None, "tensor_parallel_size of prefill workers; default: that of all", low=1, high=1024
+    )
+    decode_tensor_parallel_size: int | None = arg(
+        int, None, "tensor_parallel_size of decode workers; default: that of all", low=1, high=1024
+    )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(
         int,

@@ -47,7 +47,7 @@ def _group(reason: str, *, unset: str = "", off: str = "", **others: Any) -> tup
 
 _GROUPS: Final = (
     _group(
-        "one device computes a model; prefill_workers and decode_workers add processes",
+        "a worker's ranks are processes of one machine; prefill_workers and decode_workers add workers",
         unset=(
             "dcp_comm_backend dcp_q_replicate data_parallel_rank data_parallel_start_rank "
             "data_parallel_size_local data_parallel_address elastic_ep_max_dp_size "
@@ -60,8 +60,6 @@ _GROUPS: Final = (
             "enable_hc_sp numa_bind ray_workers_use_nsight enable_nccl_comm_suspend "
             "enable_fault_tolerance"
         ),
-        tensor_parallel_size=1,
-        pipeline_parallel_size=1,
         prefill_context_parallel_size=1,
         decode_context_parallel_size=1,
         data_parallel_size=1,

@@ -142,18 +142,21 @@ class CacheConfig(ConfigPart):
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelConfig(ConfigPart):
-    """The processes: each worker computes the whole model on one device."""
+    """The processes: workers, and the ranks of each."""
 
     prefill_workers: int
     decode_workers: int
     disable_custom_all_reduce: bool
-    tensor_parallel_size: int = 1
-    pipeline_parallel_size: int = 1
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
     rank: int = 0
     local_rank: int = 0
-    world_size: int = 1
-    """Processes that compute one model together."""
     distributed_executor_backend: str = "uni"
+
+    @property
+    def world_size(self) -> int:
+        """Processes that compute one model together."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
     def data_parallel_size(self) -> int:

@@ -9,6 +9,7 @@ from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
 from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.sessions.worker_info import Role
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files, is_gguf, is_safetensors
@@ -43,6 +44,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         quantization=args.quantization,
         quantization_config=args.quantization_config,
         int4_w4a8=args.int4_w4a8,
+        parallel=_parallel_sizes(args, others.get("role", Role.MIXED)),
         device=args.device,
         block_size=args.block_size,
         kv_cache=kv_cache,
@@ -72,6 +74,12 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         profiler_folder=(args.profiler_config or {}).get("torch_profiler_dir", ""),
         **settings,
     )
+
+
+def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
+    of_role = {Role.PREFILL: args.prefill_tensor_parallel_size, Role.DECODE: args.decode_tensor_parallel_size}
+    tensor = of_role.get(role) or args.tensor_parallel_size
+    return ParallelSizes(tensor=tensor, pipeline=args.pipeline_parallel_size)
 
 
 def _cpu_kv_cache_bytes(device: str) -> int | None:

@@ -131,13 +131,13 @@ class InProcessExecutor:
             case Sleep(level=level) if level:
                 if self._running or self._waiting:
                     raise InvalidRequestError("level", level, "0 while requests are open")
-                answer = self._controls.run(command)
+                answers = self._controls.run_on_ranks(command)
                 self._forget_blocks()
-                return [answer]
+                return answers
             case StartWeightUpdate() | UpdateWeights() | FinishWeightUpdate():
                 return self._update_weights(command)
             case _:
-                return [self._controls.run(command)]
+                return self._controls.run_on_ranks(command)
 
     def load(self) -> ExecutorLoad:
         """Return the current load of the worker."""
@@ -150,7 +150,8 @@ class InProcessExecutor:
         )
 
     def close(self) -> None:
-        """End the threads that compile grammars, publish events or export traces."""
+        """End the other ranks, and the threads that compile grammars, publish events or export traces."""
+        self._engine.close()
         self._grammars.close()
         for publisher in self._publishers:
             publisher.close()
@@ -216,7 +217,7 @@ class InProcessExecutor:
             case UpdateWeights(path=path):
                 self._update.require_open()
                 self._update.start()  # what was staged before gives way, fit or not
-                weights = self._controls.run(CheckWeights(path=path))
+                (weights,) = self._controls.run_on_ranks(CheckWeights(path=path))
                 self._update.stage(path, {self._config.worker_id: weights})
                 return [weights]
         version, num_open = self._update.staged, len(self._running) + len(self._waiting)
@@ -224,7 +225,8 @@ class InProcessExecutor:
             text = f"finish_weight_update has to wait; allowed with {num_open} requests open: 0"
             raise RequestError(ErrorCode.OVERLOADED, text)
         self._steps.close()
-        weights = self._controls.run(SwitchWeights(path=version.path, weights=version.weights))
+        switch = SwitchWeights(path=version.path, weights=version.weights)
+        (weights,) = self._controls.run_on_ranks(switch)
         self._update.finish()
         self._config = self._config.with_weights(weights)
         self._forget_blocks()

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.checkpoint.weights import Part, WeightReader
 
 _SCALE: Final = 0.02
 """Standard deviation of the values, as models are initialised with."""
@@ -30,11 +30,16 @@ class DummyWeights(WeightReader):
         return "dummy"
 
     def load_stacked(
-        self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: torch.dtype | None = None
+        self,
+        names: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        dtype: torch.dtype | None = None,
+        parts: Sequence[Part | None] | None = None,
     ) -> Tensor:
         """Return random tensors, concatenated along their first axis, as `dtype` or else the reader's."""
-        parts = [_random(name, shape) for name, shape in zip(names, shapes, strict=True)]
-        stacked = torch.cat(parts).to(self.device, dtype or self.dtype)
+        parts = parts or [None] * len(names)
+        wanted = [_random(*one) for one in zip(names, shapes, parts, strict=True)]
+        stacked = torch.cat(wanted).to(self.device, dtype or self.dtype)
         self.loaded_bytes += stacked.nbytes
         self.shapes |= dict(zip(names, map(tuple, shapes), strict=True))
         return stacked
@@ -43,6 +48,7 @@ class DummyWeights(WeightReader):
         return ()
 
 
-def _random(name: str, shape: Sequence[int]) -> Tensor:
+def _random(name: str, shape: Sequence[int], part: Part | None) -> Tensor:
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    return torch.randn(tuple(shape), generator=generator) * _SCALE
+    whole = torch.randn(tuple(shape), generator=generator) * _SCALE
+    return whole if part is None else whole.narrow(part.axis, part.indices.start, len(part.indices))

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+import numpy as np
 import torch
 import xxhash
+from numpy.typing import NDArray
 from torch import Tensor
 
 from baton_core.errors import InvalidModelError
@@ -57,6 +59,17 @@ _READABLE: Final = (*FLOATS, *BLOCK_TYPES)
 _STAGING_BYTES: Final = 16 << 20
 _DECODED_VALUES: Final = 1 << 20
 """Numbers of blocks that are decoded at once."""
+
+
+class Part(NamedTuple):
+    """The rows (axis 0) or columns (axis 1) of a tensor that one of several ranks has."""
+
+    axis: int
+    indices: range
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of the part of a tensor of that shape."""
+        return (*whole[: self.axis], len(self.indices), *whole[self.axis + 1 :])
 
 
 class WeightReader:
@@ -146,33 +159,50 @@ class WeightReader:
         self._digests[name] = content.digest()
         self._progress.add(entry.num_bytes)
 
-    def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        """Return the tensor `name`, newly allocated, as `dtype` or else the reader's.
+    def load(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: torch.dtype | None = None,
+        part: Part | None = None,
+    ) -> Tensor:
+        """Return the tensor `name`, or a part of it, newly allocated, as `dtype` or else the reader's.
 
         Raises:
             InvalidModelError: it is missing, or its shape or dtype is not what the model needs.
         """
-        return self.load_stacked([name], [shape], dtype)
+        return self.load_stacked([name], [shape], dtype, [part])
 
     def load_stacked(
-        self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: torch.dtype | None = None
+        self,
+        names: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        dtype: torch.dtype | None = None,
+        parts: Sequence[Part | None] | None = None,
     ) -> Tensor:
         """Return the tensors `names` concatenated along their first axis, newly allocated, as `load` does.
+
+        `shapes` are those of whole tensors; of each only its one of `parts` is read, None being all of it.
 
         Raises:
             InvalidModelError: as `load`.
         """
+        parts = parts or [None] * len(names)
         entries = [self._find(name, tuple(shape)) for name, shape in zip(names, shapes, strict=True)]
-        num_rows = sum(entry.shape[0] for entry in entries)
-        shape = (num_rows, *entries[0].shape[1:])
+        wanted = [
+            part.shape(entry.shape) if part else entry.shape
+            for entry, part in zip(entries, parts, strict=True)
+        ]
+        shape = (sum(one[0] for one in wanted), *wanted[0][1:])
         stacked = torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
         start = 0
-        for name, entry in zip(names, entries, strict=True):
-            part = stacked[start : start + entry.shape[0]]
-            self._digests[name] = self._read_into(entry, part)
-            if entry.num_paired_heads:
-                part.copy_(unpaired(part, entry.num_paired_heads))
-            start += entry.shape[0]
+        for name, entry, part, (num_rows, *_) in zip(names, entries, parts, wanted, strict=True):
+            rows = stacked[start : start + num_rows]
+            if part is None:
+                self._digests[name] = self._read_whole_into(entry, rows)
+            else:
+                self._read_part_into(entry, rows, part)
+            start += num_rows
             self._progress.add(entry.num_bytes)
         self.loaded_bytes += stacked.nbytes
         return stacked
@@ -277,6 +307,37 @@ class WeightReader:
                 _fill(rows.view(-1), file, entry, content)
                 part.copy_(decode_values(rows, entry.dtype))
         return content.digest()
+
+    def _read_whole_into(self, entry: TensorEntry, destination: Tensor) -> bytes:
+        """Fill a tensor from its file, rows in the model's order; returns the hash of the file's bytes."""
+        digest = self._read_into(entry, destination)
+        if entry.num_paired_heads:
+            destination.copy_(unpaired(destination, entry.num_paired_heads))
+        return digest
+
+    def _read_part_into(self, entry: TensorEntry, destination: Tensor, part: Part) -> None:
+        """Fill a tensor with a part of one in its file; no other pages are read unless that is packed."""
+        if entry.dtype in BLOCK_TYPES or entry.num_paired_heads:
+            whole = torch.empty(entry.shape, dtype=destination.dtype)
+            self._read_whole_into(entry, whole)
+            destination.copy_(whole.narrow(part.axis, part.indices.start, len(part.indices)))
+            return
+        dtype = _TORCH_DTYPES[entry.dtype]
+        num_rows, row_bytes = entry.shape[0], entry.num_bytes // max(1, entry.shape[0])
+        if entry.path.stat().st_size < entry.offset + entry.num_bytes:
+            raise InvalidModelError(f"{entry.path} ends inside a tensor; allowed: a whole weight file")
+        mapped: NDArray[np.uint8] = np.memmap(entry.path, np.uint8, "r", entry.offset, (num_rows, row_bytes))
+        start, stop = part.indices.start, part.indices.stop
+        if part.axis == 0:
+            mapped = mapped[start:stop]
+        else:
+            column_bytes = row_bytes // entry.shape[1]
+            mapped = mapped[:, start * column_bytes : stop * column_bytes]
+        rows_at_once = max(1, _STAGING_BYTES // max(1, mapped.shape[1]))
+        for first in range(0, len(mapped), rows_at_once):
+            rows = torch.from_numpy(np.array(mapped[first : first + rows_at_once]))
+            piece = destination[first : first + len(rows)]
+            piece.copy_(rows.view(dtype).view(piece.shape))
 
     def _hash_unread(self, entry: TensorEntry) -> bytes:
         content, num_left = xxhash.xxh3_128(), entry.num_bytes

@@ -9,7 +9,9 @@ from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.decoder_config import AttentionConfig
 from baton_engine.models.linear import load_projection
 from baton_engine.models.norm import NormLoader, RMSNorm
+from baton_engine.models.shares import has_bias_of, scaled, share_of_inputs, share_of_outputs, summed
 from baton_engine.models.step_attention import StepAttention
+from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.kernels import LayerKernels
 
 Rotation = tuple[Tensor, Tensor]
@@ -29,6 +31,7 @@ class SelfAttention:
         weights: WeightReader,
         norms: NormLoader,
         kernels: LayerKernels,
+        ranks: Ranks,
         *,
         layer: int,
         hidden_size: int,
@@ -36,25 +39,30 @@ class SelfAttention:
     ) -> None:
         self._config = config
         self._layer = layer
-        self._sizes = [config.query_size, config.kv_size, config.kv_size]
+        heads = scaled(ranks.place.part(config.num_heads), config.head_dim)
+        kv_heads = scaled(ranks.place.kv_heads(config.num_kv_heads), config.head_dim)
+        self._sizes = [len(heads), len(kv_heads), len(kv_heads)]
         self._qkv = load_projection(
             weights,
             prefix,
             config.projections,
             kernels,
             in_size=hidden_size,
-            out_sizes=self._sizes,
+            out_sizes=[config.query_size, config.kv_size, config.kv_size],
             has_bias=config.has_qkv_bias,
+            share=share_of_outputs(ranks, heads, kv_heads, kv_heads),
         )
-        self._output = load_projection(
+        output = load_projection(
             weights,
             prefix,
             ["o_proj"],
             kernels,
             in_size=config.query_size,
             out_sizes=[hidden_size],
-            has_bias=config.has_output_bias,
+            has_bias=has_bias_of(ranks, config.has_output_bias),
+            share=share_of_inputs(ranks, heads),
         )
+        self._output = summed(output, ranks)
         self._qk_norms: tuple[RMSNorm, RMSNorm] | None = None
         if config.has_qk_norm:
             size = config.head_dim

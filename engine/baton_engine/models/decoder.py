@@ -12,11 +12,13 @@ from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.attention import Rotation, SelfAttention
 from baton_engine.models.decoder_config import DecoderConfig
 from baton_engine.models.feed_forward import FeedForward, GatedFeedForward
-from baton_engine.models.linear import load_head
 from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.norm import NormLoader, RMSNorm
 from baton_engine.models.rope import RotaryEmbedding
+from baton_engine.models.stage import Stage
 from baton_engine.models.step_attention import StepAttention
+from baton_engine.models.vocabulary import Embedding, Head
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_kernels.interface.kernels import Function, LayerKernels
 
 
@@ -27,25 +29,31 @@ class Decoder:
         InvalidModelError: the folder's weights do not fit the configuration.
     """
 
-    def __init__(self, config: DecoderConfig, weights: WeightReader, kernels: LayerKernels) -> None:
+    def __init__(
+        self, config: DecoderConfig, weights: WeightReader, kernels: LayerKernels, ranks: Ranks = ALONE
+    ) -> None:
         self.config = config
         self.dtype = weights.dtype
         self.device = weights.device
-        vocab_shape = (config.vocab_size, config.hidden_size)
-        self._embedding = weights.load("model.embed_tokens.weight", vocab_shape)
+        self._stage = Stage(ranks)
+        vocab_size, size, is_tied = config.vocab_size, config.hidden_size, config.tie_word_embeddings
+        self._embedding: Embedding | None = None
+        if ranks.place.is_first_stage or (ranks.place.is_last_stage and is_tied):
+            self._embedding = Embedding(weights, "model.embed_tokens.weight", vocab_size, size, ranks)
         # Rounded to the dtype, as the models were trained with it.
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
         self._rotaries = [RotaryEmbedding(rope, weights.device, kernels) for rope in ropes]
         self._rotary_of_layer = [ropes.index(layer.rope) for layer in config.layers]
         norms = NormLoader(weights, kernels, config.norm.eps, is_offset=config.norm.is_offset)
-        self._layers = [
-            _DecoderLayer(config, weights, kernels, norms, layer) for layer in range(len(config.layers))
-        ]
-        self.is_capturable = all(layer.is_capturable for layer in self._layers)
-        self._norm = norms.load("model.norm", config.hidden_size)
-        tied = config.tie_word_embeddings
-        self._head = load_head(weights, "lm_head", self._embedding, kernels, is_tied=tied)
+        own = ranks.place.layers(len(config.layers))
+        self._layers = [_DecoderLayer(config, weights, kernels, norms, ranks, layer) for layer in own]
+        self._rotary_of_layer = self._rotary_of_layer[own.start : own.stop]
+        self.is_capturable = ranks.is_alone and all(layer.is_capturable for layer in self._layers)
+        if ranks.place.is_last_stage:
+            self._norm = norms.load("model.norm", size)
+            tied = self._embedding if is_tied else None
+            self._head = Head(weights, tied, vocab_size, size, kernels, ranks)
         self._kernels = kernels
 
     def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
@@ -55,13 +63,25 @@ class Decoder:
         Writes the K and V of every token to the cache behind `attention`.
         """
         rotations = [rotary.cos_sin(attention.positions, self.dtype) for rotary in self._rotaries]
-        change = self._embedding[token_ids] * self._embedding_scale
-        hidden = torch.zeros_like(change)
+        change, hidden = self._begin(token_ids)
         for layer, rotary in zip(self._layers, self._rotary_of_layer, strict=True):
-            wanted = rows if layer is self._layers[-1] else None
+            is_last = self._stage.is_last and layer is self._layers[-1]
+            wanted = rows if is_last else None
             change, hidden = layer.forward(change, hidden, rotations[rotary], attention, wanted)
+        if not self._stage.is_last:
+            return self._stage.hand_on(change, hidden)
         normed, _ = self._norm.add(change, hidden)
         return normed
+
+    def _begin(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the change before this stage's first layer, and the hidden states that it is added to."""
+        if not self._stage.is_first:
+            shape = (len(token_ids), self.config.hidden_size)
+            change, hidden = self._stage.take_over(2, shape, self.dtype, self.device)
+            return change, hidden
+        assert self._embedding is not None, "the first stage has it"
+        change = self._embedding(token_ids) * self._embedding_scale
+        return change, torch.zeros_like(change)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`."""
@@ -79,6 +99,7 @@ class _DecoderLayer:
         weights: WeightReader,
         kernels: LayerKernels,
         norms: NormLoader,
+        ranks: Ranks,
         layer: int,
     ) -> None:
         prefix, size = f"model.layers.{layer}", config.hidden_size
@@ -87,11 +108,12 @@ class _DecoderLayer:
             weights,
             norms,
             kernels,
+            ranks,
             layer=layer,
             hidden_size=size,
             prefix=f"{prefix}.self_attn",
         )
-        self._feed_forward = _load_feed_forward(config, weights, kernels, layer)
+        self._feed_forward = _load_feed_forward(config, weights, kernels, ranks, layer)
         self.is_capturable = self._feed_forward.is_capturable
         self._before_attention = norms.load(f"{prefix}.input_layernorm", size)
         self._after_attention: RMSNorm | None = None
@@ -129,11 +151,11 @@ class _DecoderLayer:
 
 
 def _load_feed_forward(
-    config: DecoderConfig, weights: WeightReader, kernels: LayerKernels, layer: int
+    config: DecoderConfig, weights: WeightReader, kernels: LayerKernels, ranks: Ranks, layer: int
 ) -> FeedForward:
     prefix = f"model.layers.{layer}"
     if config.mixture is not None and layer in config.mixture.layers:
         return MixtureFeedForward(config.mixture, weights, kernels, prefix)
     return GatedFeedForward(
-        config.feed_forward, weights, kernels, hidden_size=config.hidden_size, prefix=f"{prefix}.mlp"
+        config.feed_forward, weights, kernels, ranks, hidden_size=config.hidden_size, prefix=f"{prefix}.mlp"
     )

@@ -10,6 +10,8 @@ from torch import Tensor
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.decoder_config import FeedForwardConfig
 from baton_engine.models.linear import load_projection
+from baton_engine.models.shares import has_bias_of, share_of_inputs, share_of_outputs, summed
+from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.kernels import Function, LayerKernels
 
 _CPU_ROWS: Final = 512
@@ -41,11 +43,13 @@ class GatedFeedForward:
         config: FeedForwardConfig,
         weights: WeightReader,
         kernels: LayerKernels,
+        ranks: Ranks,
         *,
         hidden_size: int,
         prefix: str,
     ) -> None:
         inner, has_bias = config.intermediate_size, config.has_bias
+        own = ranks.place.part(inner)
         self.is_capturable = True
         self._gate_up = load_projection(
             weights,
@@ -55,10 +59,19 @@ class GatedFeedForward:
             in_size=hidden_size,
             out_sizes=[inner, inner],
             has_bias=has_bias,
+            share=share_of_outputs(ranks, own, own),
         )
-        self._down = load_projection(
-            weights, prefix, ["down_proj"], kernels, in_size=inner, out_sizes=[hidden_size], has_bias=has_bias
+        down = load_projection(
+            weights,
+            prefix,
+            ["down_proj"],
+            kernels,
+            in_size=inner,
+            out_sizes=[hidden_size],
+            has_bias=has_bias_of(ranks, has_bias),
+            share=share_of_inputs(ranks, own),
         )
+        self._down = summed(down, ranks)
         self._activation = Function.SILU if config.activation == "silu" else Function.GELU_TANH
         is_in_pieces = weights.device.type == "cpu" and not self._gate_up.gates(self._activation)
         self._num_rows = _CPU_ROWS if is_in_pieces else None

@@ -10,16 +10,29 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
-from baton_engine.models.linear import Linear, load_head, make_linear
+from baton_engine.models.linear import Linear, Piece, find_pieces, load_piece, make_linear
 from baton_engine.models.norm import LayerNorm
+from baton_engine.models.shares import (
+    WHOLE,
+    Share,
+    has_bias_of,
+    scaled,
+    share_of_inputs,
+    share_of_outputs,
+    summed,
+)
+from baton_engine.models.stage import Stage
 from baton_engine.models.step_attention import StepAttention
+from baton_engine.models.vocabulary import Embedding, Head
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_kernels.interface.kernels import Function, LayerKernels
-from baton_kernels.interface.quantized import stack
+from baton_kernels.interface.quantized import QuantizedWeight, stack
 
 _GELUS: Final = {
     "gelu": Function.GELU,
@@ -35,22 +48,40 @@ class LearnedPositionsDecoder:
         InvalidModelError: the folder's weights do not fit the configuration.
     """
 
-    def __init__(self, config: LearnedPositionsConfig, weights: WeightReader, kernels: LayerKernels) -> None:
-        tensors = _Tensors(config, weights, kernels)
-        names, size = config.names, config.hidden_size
+    def __init__(
+        self,
+        config: LearnedPositionsConfig,
+        weights: WeightReader,
+        kernels: LayerKernels,
+        ranks: Ranks = ALONE,
+    ) -> None:
+        tensors = _Tensors(config, weights, kernels, ranks)
+        names, size, place = config.names, config.hidden_size, ranks.place
         self.dtype = weights.dtype
         self.device = weights.device
-        self.is_capturable = True
-        self._offset = config.position_offset
-        vocab_shape = (config.vocab_size, config.embedding_size)
-        self._embedding = tensors.load(f"{names.embedding}.weight", vocab_shape)
-        num_positions = config.max_position_embeddings + config.position_offset
-        self._positions = tensors.load(f"{names.positions}.weight", (num_positions, size))
-        self._layers = [_Layer(config, tensors, kernels, layer) for layer in range(config.num_layers)]
-        self._final_norm = tensors.norm(names.final_norm) if config.has_final_norm else None
-        self._project_in, self._project_out = _load_projections(config, tensors)
-        tied = config.tie_word_embeddings
-        self._head = load_head(weights, "lm_head", self._embedding, kernels, is_tied=tied)
+        self.is_capturable = ranks.is_alone
+        self._config = config
+        self._stage = Stage(ranks)
+        vocab_size, width, is_tied = config.vocab_size, config.embedding_size, config.tie_word_embeddings
+        self._embedding: Embedding | None = None
+        if place.is_first_stage or (place.is_last_stage and is_tied):
+            name = f"{tensors.prefix}{names.embedding}.weight"
+            self._embedding = Embedding(weights, name, vocab_size, width, ranks)
+        self._project_in: Linear | None = None
+        self._project_out: Linear | None = None
+        if place.is_first_stage:
+            num_positions = config.max_position_embeddings + config.position_offset
+            self._positions = tensors.load(f"{names.positions}.weight", (num_positions, size))
+            if width != size:
+                self._project_in = tensors.linear(["project_in"], [size], width, has_bias=False)
+        own = place.layers(config.num_layers)
+        self._layers = [_Layer(config, tensors, kernels, ranks, layer) for layer in own]
+        if place.is_last_stage:
+            self._final_norm = tensors.norm(names.final_norm) if config.has_final_norm else None
+            if width != size:
+                self._project_out = tensors.linear(["project_out"], [width], size, has_bias=False)
+            tied = self._embedding if is_tied else None
+            self._head = Head(weights, tied, vocab_size, width, kernels, ranks)
 
     def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
         """Return the final hidden states `[num_rows, embedding_size]` of `token_ids` `[num_tokens] int64`.
@@ -58,15 +89,27 @@ class LearnedPositionsDecoder:
         `rows` `[num_rows] int64` are the tokens whose hidden states are wanted; None wants those of all.
         Writes the K and V of every token to the cache behind `attention`.
         """
-        hidden = self._embedding[token_ids]
-        if self._project_in is not None:
-            hidden = self._project_in(hidden)
-        hidden = hidden + self._positions[attention.positions + self._offset]
+        hidden = self._begin(token_ids, attention)
         for layer in self._layers:
-            hidden = layer.forward(hidden, attention, rows if layer is self._layers[-1] else None)
+            is_last = self._stage.is_last and layer is self._layers[-1]
+            hidden = layer.forward(hidden, attention, rows if is_last else None)
+        if not self._stage.is_last:
+            return self._stage.hand_on(hidden)
         if self._final_norm is not None:
             hidden = self._final_norm(hidden)
         return hidden if self._project_out is None else self._project_out(hidden)
+
+    def _begin(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
+        """Return the hidden states before this stage's first layer."""
+        if not self._stage.is_first:
+            shape = (len(token_ids), self._config.hidden_size)
+            (hidden,) = self._stage.take_over(1, shape, self.dtype, self.device)
+            return hidden
+        assert self._embedding is not None, "the first stage has it"
+        hidden = self._embedding(token_ids)
+        if self._project_in is not None:
+            hidden = self._project_in(hidden)
+        return hidden + self._positions[attention.positions + self._config.position_offset]
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, embedding_size]`."""
@@ -77,9 +120,15 @@ class _Layer:
     """Attention and feed-forward network, each with its norm and its residual sum."""
 
     def __init__(
-        self, config: LearnedPositionsConfig, tensors: _Tensors, kernels: LayerKernels, layer: int
+        self,
+        config: LearnedPositionsConfig,
+        tensors: _Tensors,
+        kernels: LayerKernels,
+        ranks: Ranks,
+        layer: int,
     ) -> None:
         names, size, inner = config.names, config.hidden_size, config.intermediate_size
+        heads, own = scaled(ranks.place.part(config.num_heads), config.head_dim), ranks.place.part(inner)
         prefix = f"{names.layers}.{layer}"
         self._layer = layer
         self._head_dim = config.head_dim
@@ -88,10 +137,11 @@ class _Layer:
         self._activation = _activation(config.activation, kernels)
         self._attention_norm = tensors.norm(f"{prefix}.{names.attention_norm}")
         self._mlp_norm = tensors.norm(f"{prefix}.{names.mlp_norm}")
-        self._qkv = tensors.linear([f"{prefix}.{name}" for name in names.qkv], 3 * size, size)
-        self._output = tensors.linear([f"{prefix}.{names.attention_output}"], size, size)
-        self._up = tensors.linear([f"{prefix}.{names.up}"], inner, size)
-        self._down = tensors.linear([f"{prefix}.{names.down}"], size, inner)
+        qkv = [f"{prefix}.{name}" for name in names.qkv]
+        self._qkv = tensors.linear(qkv, [size] * 3, size, share=share_of_outputs(ranks, heads, heads, heads))
+        self._output = tensors.summed(f"{prefix}.{names.attention_output}", size, size, heads)
+        self._up = tensors.linear([f"{prefix}.{names.up}"], [inner], size, share=share_of_outputs(ranks, own))
+        self._down = tensors.summed(f"{prefix}.{names.down}", size, inner, own)
 
     def forward(self, hidden: Tensor, attention: StepAttention, rows: Tensor | None) -> Tensor:
         attended = self._attend(self._attention_norm(hidden) if self._is_pre_norm else hidden, attention)
@@ -118,16 +168,20 @@ def _activation(name: str, kernels: LayerKernels) -> Callable[[Tensor], Tensor]:
 class _Tensors:
     """Reads a checkpoint under the names and in the orientation of its family."""
 
-    def __init__(self, config: LearnedPositionsConfig, weights: WeightReader, kernels: LayerKernels) -> None:
+    def __init__(
+        self, config: LearnedPositionsConfig, weights: WeightReader, kernels: LayerKernels, ranks: Ranks
+    ) -> None:
         self._config = config
         self._kernels = kernels
         self._weights = weights
+        self._ranks = ranks
         embedding = f"{config.names.embedding}.weight"
         prefixes = config.names.prefixes
-        self._prefix = next((prefix for prefix in prefixes if prefix + embedding in weights), prefixes[0])
+        self.prefix = next((prefix for prefix in prefixes if prefix + embedding in weights), prefixes[0])
+        """Of every name but the head's."""
 
     def load(self, name: str, shape: Sequence[int]) -> Tensor:
-        return self._weights.load(self._prefix + name, shape)
+        return self._weights.load(self.prefix + name, shape)
 
     def norm(self, name: str) -> LayerNorm:
         config = self._config
@@ -137,35 +191,49 @@ class _Tensors:
         return LayerNorm(weight, bias, config.layer_norm_eps, self._kernels)
 
     def linear(
-        self, names: Sequence[str], out_size: int, in_size: int, *, has_bias: bool | None = None
+        self,
+        names: Sequence[str],
+        out_sizes: Sequence[int],
+        in_size: int,
+        *,
+        has_bias: bool | None = None,
+        share: Share = WHOLE,
     ) -> Linear:
-        """Load one linear layer made of several of equal size, their outputs side by side."""
-        has_bias = self._config.has_bias if has_bias is None else has_bias
-        shape = (out_size // len(names), in_size)
-        bias = self._stacked(names, "bias", shape[:1]) if has_bias else None
-        layers = [self._prefix + name for name in names]
-        if any(map(self._weights.is_quantized, layers)):
-            stored = [self._weights.load_quantized(layer, *shape) for layer in layers]
-            return make_linear(self._weights, layers[0], stack(stored), bias, self._kernels)
-        stored_shape = shape[::-1] if self._config.names.is_transposed else shape
-        weight = self._stacked(names, "weight", stored_shape)
-        if self._config.names.is_transposed:
-            weight = weight.T.contiguous()
-        return make_linear(self._weights, layers[0], weight, bias, self._kernels)
+        """Load one linear layer, or a rank's share of it, with outputs of `out_sizes` side by side.
 
-    def _stacked(self, names: Sequence[str], part: str, shape: Sequence[int]) -> Tensor:
-        full_names = [f"{self._prefix}{name}.{part}" for name in names]
-        return self._weights.load_stacked(full_names, [shape] * len(names), self._weights.linear_dtype)
+        The files hold it under one name, or in parts under one name for each output.
+        """
+        weights, layers = self._weights, [self.prefix + name for name in names]
+        pieces = find_pieces(layers, out_sizes, share)
+        bias = None
+        if self._config.has_bias if has_bias is None else has_bias:
+            bias = weights.load_stacked(
+                [f"{piece.layer}.bias" for piece in pieces],
+                [(piece.out_size,) for piece in pieces],
+                weights.linear_dtype,
+                [piece.rows for piece in pieces],
+            )
+        loaded = [self._load(piece, in_size, share) for piece in pieces]
+        weight: Tensor | QuantizedWeight = loaded[0]
+        if len(loaded) > 1:
+            quantized = [one for one in loaded if isinstance(one, QuantizedWeight)]
+            weight = stack(quantized) if quantized else torch.cat(loaded)  # type: ignore[arg-type]
+        return make_linear(weights, layers[0], weight, bias, self._kernels)
 
+    def summed(self, name: str, out_size: int, in_size: int, inputs: range) -> Callable[[Tensor], Tensor]:
+        """Load a linear layer of which this rank has the part of these inputs."""
+        has_bias = has_bias_of(self._ranks, self._config.has_bias)
+        share = share_of_inputs(self._ranks, inputs)
+        return summed(self.linear([name], [out_size], in_size, has_bias=has_bias, share=share), self._ranks)
 
-def _load_projections(
-    config: LearnedPositionsConfig, tensors: _Tensors
-) -> tuple[Linear | None, Linear | None]:
-    """Load what joins a narrower token embedding to the hidden states, and back; None where widths agree."""
-    inner, outer = config.hidden_size, config.embedding_size
-    if inner == outer:
-        return None, None
-    return (
-        tensors.linear(["project_in"], inner, outer, has_bias=False),
-        tensors.linear(["project_out"], outer, inner, has_bias=False),
-    )
+    def _load(self, piece: Piece, in_size: int, share: Share) -> Tensor | QuantizedWeight:
+        if not self._config.names.is_transposed or self._weights.is_quantized(piece.layer):
+            return load_piece(self._weights, piece, in_size, share)
+        part = piece.rows or share.columns
+        stored = self._weights.load(
+            f"{piece.layer}.weight",
+            (in_size, piece.out_size),
+            self._weights.linear_dtype,
+            part and Part(1 - part.axis, part.indices),
+        )
+        return stored.T.contiguous()

@@ -9,19 +9,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Final
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.online import quantize
-from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.checkpoint.weights import Part, WeightReader
+from baton_engine.models.shares import WHOLE, Share
 from baton_kernels.cpu.int8 import TorchInt8Product, is_int8
 from baton_kernels.cpu.onednn import onednn_product
 from baton_kernels.interface.kernels import Function, GatedProduct, LayerKernels, Product
 from baton_kernels.interface.quantized import Element, QuantizedWeight, can_stack, stack
+from baton_kernels.interface.quantized_parts import take_inputs, take_outputs
 from baton_kernels.reference.quantized_product import TorchQuantizedProduct
 
 logger = logging.getLogger(__name__)
@@ -139,22 +143,26 @@ def _kind_of(weights: WeightReader, layer: str) -> OnlineQuantization | None:
 
 
 def load_head(
-    weights: WeightReader, layer: str, embedding: Tensor, kernels: LayerKernels = _TORCH, *, is_tied: bool
+    weights: WeightReader,
+    layer: str,
+    shape: tuple[int, int],
+    tied: Tensor | None,
+    kernels: LayerKernels = _TORCH,
+    outputs: range | None = None,
 ) -> Linear:
-    """Return the output head: the layer of that name or, tied, the embedding `[vocab_size, hidden_size]`.
+    """Return the output head `[vocab_size, size]`: the layer of that name, or the rows of the embedding it is
+    tied to; of the layer only those of `outputs`.
 
     A tied head is packed as well, at the cost of a copy of the table: the table is read by rows of tokens,
     the head as a whole in every step, of which it is a third in small models with large vocabularies.
     """
-    if not is_tied and weights.is_quantized(layer):
-        stored = weights.load_quantized(layer, *embedding.shape)
-        return make_linear(weights, layer, stored, None, kernels)
-    if not is_tied:
-        weight = weights.load(f"{layer}.weight", embedding.shape, weights.linear_dtype)
-        return make_linear(weights, layer, weight, None, kernels)
-    head = Linear(_quantized_online(weights, layer, embedding), kernels=kernels, dtype=weights.dtype)
-    weights.loaded_bytes += head.packed_bytes
-    return head
+    if tied is not None:
+        head = Linear(_quantized_online(weights, layer, tied), kernels=kernels, dtype=weights.dtype)
+        weights.loaded_bytes += head.packed_bytes
+        return head
+    share = WHOLE if outputs is None else Share(outputs=(outputs,))
+    (piece,) = find_pieces([layer], [shape[0]], share)
+    return make_linear(weights, layer, load_piece(weights, piece, shape[1], share), None, kernels)
 
 
 def load_projection(
@@ -166,36 +174,88 @@ def load_projection(
     in_size: int,
     out_sizes: Sequence[int],
     has_bias: bool = False,
+    share: Share = WHOLE,
 ) -> Linear | SideBySide:
-    """Load one linear layer with outputs of `out_sizes` side by side.
+    """Load one linear layer with outputs of `out_sizes` side by side, or a rank's share of it.
 
     The files hold it under one name, or in parts under one name for each output. Parts that are not
     quantized alike have a product each.
 
     Raises:
-        InvalidModelError: a tensor is missing or has another shape.
+        InvalidModelError: a tensor is missing or has another shape, or a share cuts what belongs together.
     """
-    layers, dtype = [f"{prefix}.{name}" for name in names], weights.linear_dtype
-    sizes = list(out_sizes) if len(names) > 1 else [sum(out_sizes)]
+    dtype = weights.linear_dtype
+    pieces = find_pieces([f"{prefix}.{name}" for name in names], out_sizes, share)
     bias = None
     if has_bias:
-        bias = weights.load_stacked([f"{name}.bias" for name in layers], [(n,) for n in sizes], dtype)
-    kinds = {_kind_of(weights, layer) for layer in layers}
-    if len(kinds) == 1 and not any(map(weights.is_quantized, layers)):
-        weight = weights.load_stacked(
-            [f"{name}.weight" for name in layers], [(n, in_size) for n in sizes], dtype
+        bias = weights.load_stacked(
+            [f"{piece.layer}.bias" for piece in pieces],
+            [(piece.out_size,) for piece in pieces],
+            dtype,
+            [piece.rows for piece in pieces],
         )
-        return make_linear(weights, layers[0], weight, bias, kernels)
-    parts = [_load_part(weights, layer, size, in_size) for layer, size in zip(layers, sizes, strict=True)]
-    quantized = [part for part in parts if isinstance(part, QuantizedWeight)]
-    if len(quantized) == len(parts) and can_stack(quantized):
-        return make_linear(weights, layers[0], stack(quantized), bias, kernels)
-    biases = [None] * len(parts) if bias is None else torch.split(bias, sizes)
-    named = zip(layers, parts, biases, strict=True)
+    kinds = {_kind_of(weights, piece.layer) for piece in pieces}
+    if len(kinds) == 1 and not any(weights.is_quantized(piece.layer) for piece in pieces):
+        weight = weights.load_stacked(
+            [f"{piece.layer}.weight" for piece in pieces],
+            [(piece.out_size, in_size) for piece in pieces],
+            dtype,
+            [piece.rows or share.columns for piece in pieces],
+        )
+        return make_linear(weights, pieces[0].layer, weight, bias, kernels)
+    loaded = [load_piece(weights, piece, in_size, share) for piece in pieces]
+    quantized = [one for one in loaded if isinstance(one, QuantizedWeight)]
+    if len(quantized) == len(loaded) and can_stack(quantized):
+        return make_linear(weights, pieces[0].layer, stack(quantized), bias, kernels)
+    biases = [None] * len(pieces) if bias is None else torch.split(bias, [piece.num_rows for piece in pieces])
+    named = zip([piece.layer for piece in pieces], loaded, biases, strict=True)
     return SideBySide([make_linear(weights, *one, kernels) for one in named], kernels)
 
 
-def _load_part(weights: WeightReader, layer: str, out_size: int, in_size: int) -> Tensor | QuantizedWeight:
-    if weights.is_quantized(layer):
-        return weights.load_quantized(layer, out_size, in_size)
-    return weights.load(f"{layer}.weight", (out_size, in_size), weights.linear_dtype)
+class Piece(NamedTuple):
+    """Rows of one layer in the files."""
+
+    layer: str
+    out_size: int
+    rows: Part | None
+    """None is all of them."""
+
+    @property
+    def num_rows(self) -> int:
+        return self.out_size if self.rows is None else len(self.rows.indices)
+
+
+def find_pieces(layers: Sequence[str], out_sizes: Sequence[int], share: Share) -> list[Piece]:
+    """Return where the rows of a share lie, in the order of its outputs."""
+    if share.outputs is None:
+        sizes = out_sizes if len(layers) > 1 else [sum(out_sizes)]
+        return [Piece(layer, size, None) for layer, size in zip(layers, sizes, strict=True)]
+    if len(layers) > 1:
+        return [
+            Piece(layer, size, Part(0, rows))
+            for layer, size, rows in zip(layers, out_sizes, share.outputs, strict=True)
+        ]
+    starts = accumulate(out_sizes, initial=0)
+    return [
+        Piece(layers[0], sum(out_sizes), Part(0, range(start + rows.start, start + rows.stop)))
+        for start, rows in zip(starts, share.outputs, strict=False)
+    ]
+
+
+def load_piece(weights: WeightReader, piece: Piece, in_size: int, share: Share) -> Tensor | QuantizedWeight:
+    """Return the rows of a piece, and of them the columns of a share.
+
+    Raises:
+        InvalidModelError: as `load_projection`.
+    """
+    if not weights.is_quantized(piece.layer):
+        shape = (piece.out_size, in_size)
+        part = piece.rows or share.columns
+        return weights.load(f"{piece.layer}.weight", shape, weights.linear_dtype, part)
+    stored = weights.load_quantized(piece.layer, piece.out_size, in_size)
+    try:
+        if piece.rows is not None:
+            return take_outputs(stored, [piece.rows.indices])
+        return stored if share.inputs is None else take_inputs(stored, share.inputs)
+    except ValueError as error:
+        raise InvalidModelError(f"{piece.layer} cannot be divided over ranks: {error}") from None

@@ -21,6 +21,7 @@ from baton_engine.models.learned_positions import LearnedPositionsDecoder
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.model import Model
 from baton_engine.models.transformers_config import TransformersConfig, read_transformers_config
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_kernels.interface.kernels import LayerKernels
 
 
@@ -163,8 +164,12 @@ def why_not_dense(config: ModelConfig) -> str:
     return why_not_native(config)
 
 
-def build_model(config: ModelConfig, weights: WeightReader, kernels: LayerKernels) -> Model:
-    """Build the model of a configuration that `read_model_config` returned.
+def build_model(
+    config: ModelConfig, weights: WeightReader, kernels: LayerKernels, ranks: Ranks = ALONE
+) -> Model:
+    """Build the model of a configuration that `read_model_config` returned, or the part of a rank.
+
+    Only native models can be divided: see `require_divisible`.
 
     Raises:
         InvalidModelError: the weights do not fit the configuration.
@@ -180,4 +185,8 @@ def build_model(config: ModelConfig, weights: WeightReader, kernels: LayerKernel
         return TransformersModel(config, weights, kernels)
     family = ModelRegistry.find(config.architecture)
     assert family is not None, "its configuration was read"
-    return family.build(config, weights, kernels)
+    if ranks.is_alone:
+        return family.build(config, weights, kernels)
+    native: Any = family.build
+    model: Model = native(config, weights, kernels, ranks)
+    return model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
@@ -22,14 +22,27 @@ def prompt_logprobs(
 
     Prompts are not sampled, so the processed modes return the same for them as the raw ones.
     """
-    found: PromptLogprobs = {}
+    return {
+        number: _tell(model, rows, slices[number].prompt_targets, spec, mode)
+        for number, rows, spec in _asked(hidden, slices)
+    }
+
+
+def follow_prompt_logprobs(model: Model, hidden: Tensor, slices: Sequence[SequenceSlice]) -> None:
+    """Compute this rank's part of the logits that `prompt_logprobs` asks for at the leader of its group."""
+    for _, rows, _ in _asked(hidden, slices):
+        for part in chunks(len(rows)):
+            model.logits(rows[part])
+
+
+def _asked(hidden: Tensor, slices: Sequence[SequenceSlice]) -> Iterator[tuple[int, Tensor, LogprobsSpec]]:
+    """Yield the number of each slice that asks, the hidden states before its targets, and what it asks."""
     num_tokens = 0
     for number, piece in enumerate(slices):
         if piece.prompt_logprobs is not None and piece.prompt_targets:
             rows = hidden[num_tokens : num_tokens + len(piece.prompt_targets)]
-            found[number] = _tell(model, rows, piece.prompt_targets, piece.prompt_logprobs, mode)
+            yield number, rows, piece.prompt_logprobs
         num_tokens += piece.num_scheduled_tokens
-    return found
 
 
 def _tell(

@@ -18,11 +18,12 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.sampler import Sampler, SamplerOutput, joined
 from baton_engine.steps.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
 from baton_engine.steps.decode_inputs import DecodeInputs
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
-from baton_engine.steps.prompt_logprobs import prompt_logprobs
+from baton_engine.steps.prompt_logprobs import follow_prompt_logprobs, prompt_logprobs
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.steps.step_results import step_result
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
@@ -33,13 +34,11 @@ MAX_COPIED_ROWS: Final = 256
 
 
 class ModelRunner:
-    """A model with its kernels and its KV pool.
+    """A model with its kernels and its KV pool, or one rank's part of them.
 
-    `kv_pool` is `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]` on the model's device.
+    `kv_pool` is `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]` on the model's device, as
+    `spec` describes it. The ranks of a group share it: each writes and reads its own layers and KV heads.
     """
-
-    rank = local_rank = 0
-    """Place among the processes that compute one model together: there is one."""
 
     def __init__(
         self,
@@ -48,9 +47,15 @@ class ModelRunner:
         kv_pool: Tensor,
         spec: KVSpec,
         sampler: Sampler | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self.rank = self.local_rank = ranks.place.rank
+        """Number among the processes that compute one model together."""
+        self._ranks = ranks
         self.model = model
         self.kv_pool = kv_pool
+        heads = ranks.place.kv_heads(spec.num_kv_heads)
+        self._own_pool = kv_pool if ranks.is_alone else kv_pool[:, :, :, heads.start : heads.stop]
         self._kernels = kernels
         self._sampler = sampler or Sampler()
         self.spec = spec
@@ -83,14 +88,24 @@ class ModelRunner:
         """
         if plan.block_copies:
             self._kernels.copy_blocks(self.kv_pool, plan.block_copies)
+        self._ranks.announce(plan)
         if not plan.slices:
             return lambda: StepResult(step_id=plan.step_id, sampled=())
         hidden = self._forward(plan.slices, self._sampled_before(plan))
+        if not self._ranks.place.is_leader:
+            return self._follow(hidden, plan)
         sampled = self._sample(hidden, plan.slices)
         token_ids = begin_download(sampled.token_ids)
         prompts = prompt_logprobs(self.model, hidden, plan.slices, self._sampler.mode)
         self._last = plan.step_id, sampled.token_ids
         return lambda: step_result(plan, sampled, token_ids(), prompts)
+
+    def _follow(self, hidden: Tensor, plan: StepPlan) -> Launched:
+        """Compute this rank's part of the logits that the leader of its group asks for."""
+        if self._ranks.place.is_last_stage:
+            self._logits(hidden, plan.slices)
+            follow_prompt_logprobs(self.model, hidden, plan.slices)
+        return lambda: StepResult(step_id=plan.step_id, sampled=())
 
     def _sampled_before(self, plan: StepPlan) -> Tensor | None:
         """Return `[num_slices] int64`, the tokens that the previous step sampled for the slices, or None.
@@ -115,7 +130,7 @@ class ModelRunner:
         """
         if self._captured is not None and self._captured.takes(slices):
             return self._captured.forward(slices, sampled)
-        attention = StepAttention(self._kernels, self.kv_pool, self.spec, self._batches(slices))
+        attention = StepAttention(self._kernels, self._own_pool, self.spec, self._batches(slices))
         if sampled is None:
             token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
             (sampled,) = upload((token_ids,), self.model.device)
@@ -141,13 +156,20 @@ class ModelRunner:
         sampling = [piece for piece in slices if piece.samples]
         if not sampling:
             return SamplerOutput()
-        logits = self.model.logits(hidden if len(sampling) == len(hidden) else hidden[_last_rows(slices)])
+        logits = self._logits(hidden, slices)
         specs = [spec for piece in sampling for spec in piece.samples]
         if len(specs) == len(sampling):
             return self._sampler.sample(logits, specs)
         rows = [row for row, piece in enumerate(sampling) for _ in piece.samples]
         parts = [slice(start, start + MAX_COPIED_ROWS) for start in range(0, len(rows), MAX_COPIED_ROWS)]
         return joined([self._sampler.sample(logits[rows[part]], specs[part]) for part in parts])
+
+    def _logits(self, hidden: Tensor, slices: Sequence[SequenceSlice]) -> Tensor:
+        """Return the logits of the slices with samples, at most one row for each."""
+        rows = _last_rows(slices)
+        if not rows:
+            return hidden[:0]
+        return self.model.logits(hidden if len(rows) == len(hidden) else hidden[rows])
 
 
 def _last_rows(slices: Sequence[SequenceSlice]) -> list[int]:

@@ -68,6 +68,7 @@ class CpuLibrary:
             RuntimeError: this build does not read the layout of the KV pool.
             MemoryError: there is no memory for intermediate results.
             IndexError: a row is out of range; nothing is copied.
+            TimeoutError: a rank did not come.
         """
         match self._kernels[type(args)](args):
             case Status.UNSUPPORTED_LAYOUT:
@@ -76,6 +77,8 @@ class CpuLibrary:
                 raise MemoryError(f"no memory for {KERNELS[type(args)]}")
             case Status.ROW_OUT_OF_RANGE:
                 raise IndexError("a row is out of range")
+            case Status.RANK_LOST:
+                raise TimeoutError("a rank did not come")
 
 
 def _check_layout(library: ctypes.CDLL, name: str) -> None:

@@ -27,6 +27,7 @@ from baton_kernels.cpu.c_struct import (
     c_struct,
     header,
 )
+from baton_kernels.cpu.collective_structs import ExchangeArgs, Meeting, ReceiveArgs, SendArgs
 from baton_kernels.cpu.linear_structs import (
     CodeLayout,
     Int8LinearArgs,
@@ -52,6 +53,7 @@ class Status(IntEnum):
     UNSUPPORTED_LAYOUT = 1
     OUT_OF_MEMORY = 2
     ROW_OUT_OF_RANGE = 3
+    RANK_LOST = 4
 
 
 @c_struct
@@ -317,9 +319,12 @@ KERNELS: Final[dict[type[ctypes.Structure], str]] = {
     QuantizedLinearArgs: "baton_quantized_linear",
     RoundInputsArgs: "baton_round_inputs",
     SampleArgs: "baton_sample",
+    ExchangeArgs: "baton_exchange",
+    SendArgs: "baton_send",
+    ReceiveArgs: "baton_receive",
 }
 """The kernel that takes each struct, by its exported name."""
-STRUCTS: Final[tuple[type[ctypes.Structure], ...]] = (KvLayer, *KERNELS, KernelCall)
+STRUCTS: Final[tuple[type[ctypes.Structure], ...]] = (KvLayer, Meeting, *KERNELS, KernelCall)
 
 
 def c_header() -> str:

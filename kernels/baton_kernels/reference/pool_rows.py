@@ -1,8 +1,8 @@
 """The rows of the KV pool that a step reads and writes, for the torch path.
 
-Flattened to `[-1, head_dim]`, the pool is a table of rows. The rows of one layer's K lie at the same
+The memory of the pool is a table of rows of `head_dim` numbers. The rows of one layer's K lie at the same
 distances from each other as those of any other layer's K or V, so one set of indices, computed once per
-step, serves all layers: `LayerRows` moves the origin instead.
+step, serves all layers: `LayerRows` moves the origin instead. A pool may be some KV heads of a larger one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ class LayerRows:
     def __init__(self, kv_pool: Tensor, layer: int) -> None:
         _, _, _, self.num_kv_heads, block_size, self.head_dim = kv_pool.shape
         self._dtype = kv_pool.dtype
-        rows = as_movable(kv_pool).view(-1, self.head_dim)
-        first_row = 2 * layer * self.num_kv_heads * block_size
-        self._k = rows[first_row:]
-        self._v = rows[first_row + self.num_kv_heads * block_size :]
+        pool = as_movable(kv_pool)[:, layer]
+        num_rows = (len(pool) - 1) * pool.stride(0) // self.head_dim + self.num_kv_heads * block_size
+        table, distances = (num_rows, self.head_dim), (self.head_dim, 1)
+        self._k, self._v = (
+            side.as_strided(table, distances, side.storage_offset()) for side in pool.unbind(1)
+        )
 
     def write(self, rows: Tensor, k: Tensor, v: Tensor) -> None:
         """Put K and V, both `[num_tokens, num_kv_heads, head_dim]`, at `StepRows.write`. Mutates the pool.
@@ -87,9 +89,9 @@ class Chunk:
 class StepRows:
     """The rows of one batch in pools of one shape; computed when asked for."""
 
-    def __init__(self, batch: AttentionBatch, pool_shape: torch.Size) -> None:
-        _, num_layers, sides, num_kv_heads, self._block_size, _ = pool_shape
-        self._rows_per_block = num_layers * sides * num_kv_heads * self._block_size
+    def __init__(self, batch: AttentionBatch, kv_pool: Tensor) -> None:
+        _, _, _, num_kv_heads, self._block_size, head_dim = kv_pool.shape
+        self._rows_per_block = kv_pool.stride(0) // head_dim
         self._device = batch.slot_mapping.device
         self._head_rows = torch.arange(num_kv_heads, device=self._device) * self._block_size
         self._batch = batch

@@ -67,7 +67,7 @@ class TorchAttention(AttentionKernels):
     def _step_rows(self, kv_pool: Tensor, batch: AttentionBatch) -> StepRows:
         by_shape = self._steps.setdefault(batch, {})
         if kv_pool.shape not in by_shape:
-            by_shape[kv_pool.shape] = StepRows(batch, kv_pool.shape)
+            by_shape[kv_pool.shape] = StepRows(batch, kv_pool)
         return by_shape[kv_pool.shape]
 
 

@@ -10,6 +10,7 @@ import torch
 
 from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 from baton_kv.connector import KVConnector
+from baton_kv.pool_memory import Lend
 
 _WAIT_S: Final = 0.001
 
@@ -23,8 +24,8 @@ class DelayingConnector(KVConnector):
         self._held: dict[int, Pull] = {}
         self.capabilities = inner.capabilities  # type: ignore[misc]  # the wrapped backend's, per instance
 
-    def allocate(self, num_blocks: int) -> torch.Tensor:
-        return self._inner.allocate(num_blocks)
+    def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
+        return self._inner.allocate(num_blocks, lend)
 
     def describe(self) -> bytes:
         return self._inner.describe()

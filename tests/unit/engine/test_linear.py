@@ -250,8 +250,8 @@ def test_a_tied_head_is_a_packed_copy_that_counts_as_weights(
     weights = WeightReader(model_folder("llama"), torch.float32)
     embedding = weights.load("model.embed_tokens.weight", (512, 64))
     before = weights.loaded_bytes
-    head, x = load_head(weights, "unused", embedding, kernels, is_tied=True), make_weight(2, 64)
+    head, x = load_head(weights, "unused", (512, 64), embedding, kernels), make_weight(2, 64)
     assert weights.loaded_bytes == before + head.packed_bytes > before
     torch.testing.assert_close(head(x), functional.linear(x, embedding), rtol=0, atol=1e-4)
-    own = load_head(weights, "lm_head", embedding, kernels, is_tied=False)
+    own = load_head(weights, "lm_head", (512, 64), None, kernels)
     assert not torch.allclose(own(x), head(x), atol=1e-3)

@@ -41,7 +41,7 @@ def test_names_lead_through_the_parts(tmp_path: Path) -> None:
     shapes = {
         name: list(one.shape) for name, one in module_view(model, "LlamaForCausalLM").named_parameters()
     }
-    assert shapes["embedding"] == [512, 64]
+    assert shapes["embedding.table"] == [512, 64]
     assert shapes["layers.1.before_attention.weight"] == [64]
     assert shapes["layers.0.attention.qkv.multiply.weight"][1] == 64
     with pytest.raises(AttributeError, match="no_such_part"):

@@ -33,11 +33,30 @@ class EngineControls:
 
     def __init__(self, engine: ResidentEngine, *, profiler_folder: str = "") -> None:
         self._engine = engine
-        self._profiler = Profiler()
+        self._profiler = Profiler(engine.place)
         self._profiler_folder = profiler_folder
 
+    def run_on_ranks(self, command: EngineOperation) -> list[Any]:
+        """Do it at every rank of the engine's group.
+
+        Returns what a function that was asked for returned at each rank, or else the leader's answer alone.
+
+        Raises:
+            Exception: as `run`, at any of them.
+        """
+        group = self._engine.group
+        if group is None or isinstance(command, CheckWeights):
+            return [self.run(command)]
+        answers = group.call(command)
+        try:
+            with group.explaining():
+                own = self.run(command)
+        finally:
+            others = answers()
+        return group.in_order(own, others) if isinstance(command, ApplyModel | CallWorker) else [own]
+
     def run(self, command: EngineOperation) -> Any:
-        """Do it; returns the answer.
+        """Do it in this process; returns the answer.
 
         Raises:
             BatonError: it cannot be done, or the engine sleeps.

@@ -12,17 +12,21 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from baton_core.errors import InvalidRequestError
+from baton_core.ranks.rank_layout import RankPlace
+from baton_engine.ranks.ranks import ALONE
 
-_RANKS: Final = "dp0_pp0_tp0"
-"""The ranks of a worker as vLLM's names of traces have them; the process tells workers apart."""
 _is_tracing: Final = threading.Lock()
 """Held from start to stop: torch has one profiler in a process."""
 
 
 class Profiler:
-    """At most one trace at a time, in the whole process. Start and stop it on the thread that computes."""
+    """At most one trace at a time, in the whole process. Start and stop it on the thread that computes.
 
-    def __init__(self) -> None:
+    The names of traces have the rank as vLLM's do; the process tells workers apart.
+    """
+
+    def __init__(self, place: RankPlace = ALONE.place) -> None:
+        self._rank = f"dp0_pp{place.stage}_tp{place.tensor_rank}"
         self._profile: profile | None = None
         self._path = Path()
 
@@ -41,7 +45,7 @@ class Profiler:
             raise InvalidRequestError("torch_profiler_dir", folder, f"{allowed} ({error})") from error
         if not _is_tracing.acquire(blocking=False):
             raise InvalidRequestError("start_profile", "called again", "stop_profile first")
-        name = f"{prefix or 'baton'}_{_RANKS}.{os.getpid()}.{time.time_ns()}.pt.trace.json"
+        name = f"{prefix or 'baton'}_{self._rank}.{os.getpid()}.{time.time_ns()}.pt.trace.json"
         self._path = Path(folder) / name
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():

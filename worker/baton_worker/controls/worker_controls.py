@@ -54,7 +54,8 @@ class WorkerControls:
     def _run(self, command: EngineOperation) -> object:
         if not self._allows_functions:
             _refuse_functions(command)
-        return self._controls.run(command)
+        answers = self._controls.run_on_ranks(command)
+        return answers if len(answers) > 1 else answers[0]
 
 
 def _refuse_functions(command: EngineOperation) -> None:

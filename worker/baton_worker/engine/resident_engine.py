@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from torch import Tensor
+
 from baton_core.errors import ErrorCode, InvalidModelError, RequestError
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import require_equal
+from baton_core.ranks.rank_layout import RankPlace
 from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.device import free_unused
 from baton_engine.loading import (
-    AllocatePool,
     EngineSettings,
     LoadedEngine,
     LoadedModel,
     ReadModel,
     load_model,
 )
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.sampling_state import Grammars
+from baton_engine.sizing import KVCachePlan
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.tensor_moves import move_tensors
 from baton_engine.weight_check import check_weights
+from baton_kv.pool_memory import Lend
+from baton_worker.pool_placement import PoolPlacement
+from baton_worker.ranks.rank_group import RankGroup
 
+AllocateSharedPool = Callable[[KVSpec, int, Lend | None], Tensor]
+"""Returns a zeroed, contiguous pool of a number of blocks, whose memory is lent when it is new."""
 _MEMORY: Final = frozenset({EnginePart.WEIGHTS, EnginePart.KV_CACHE})
 _AWAY_AT: Final = {0: frozenset({EnginePart.SCHEDULING}), 1: _MEMORY, 2: _MEMORY}
 """The engine parts that each level of sleep gives up."""
@@ -35,13 +48,16 @@ class ResidentEngine:
     The size of the pool stays what it was at the start, so what a worker promised stays true.
 
     Args:
-        allocate_pool: gives the pool's memory at the start and whenever it is taken back; None: this
-            process's own.
+        allocate_pool: gives the pool's memory at the start and whenever it is taken back, and lends what is
+            new to other ranks; None: this process's own.
         give_back_pool: called when no engine uses what `allocate_pool` gave.
+        ranks: this process's place in a group that another one leads; None: it leads its own, if the settings
+            ask for several ranks, or is alone.
 
     Raises:
         InvalidModelError: the model cannot be loaded.
         InvalidConfigError: a setting cannot hold.
+        RequestError: UNAVAILABLE, another rank is lost.
     """
 
     def __init__(
@@ -49,21 +65,41 @@ class ResidentEngine:
         settings: EngineSettings,
         grammars: Grammars | None,
         *,
-        allocate_pool: AllocatePool | None = None,
+        allocate_pool: AllocateSharedPool | None = None,
         give_back_pool: Callable[[], None] = lambda: None,
+        ranks: Ranks | None = None,
     ) -> None:
+        is_leading = ranks is None and settings.parallel.num_ranks > 1
+        self.group = RankGroup(settings) if is_leading else None
+        """The other ranks, where this process leads some."""
         self._settings = settings
         self._grammars = grammars
+        if self.group is not None and allocate_pool is None:
+            placement = PoolPlacement()
+            allocate_pool, give_back_pool = placement.allocate, placement.give_back
         self._allocate_pool = allocate_pool
         self._give_back_pool = give_back_pool
-        self._model: LoadedModel | None = load_model(settings)
         self._weight_folder: Path | None = None
         """Folder of the weights after a switch; None is the model's own."""
-        self._plan = self._model.kv_cache
-        self._read = self._model.read
-        self._device = self._model.model.device
-        self._engine: LoadedEngine | None = self._model.start(allocate_pool, grammars)
         self._away: frozenset[EnginePart] = frozenset()
+        try:
+            with self.group.explaining() if self.group else nullcontext():
+                self._ranks = ranks or (self.group.link() if self.group else ALONE)
+                self._model: LoadedModel | None = self._load()
+                self._plan = self._model.kv_cache
+                self._read = self._model.read
+                self._device = self._model.model.device
+                self._engine: LoadedEngine | None = self._start(self._model)
+            if self.group is not None:
+                self.group.on_loaded()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def place(self) -> RankPlace:
+        """Its place among the ranks of its model."""
+        return self._ranks.place
 
     @property
     def away(self) -> frozenset[EnginePart]:
@@ -92,7 +128,24 @@ class ResidentEngine:
         Raises:
             RequestError: UNAVAILABLE, it sleeps.
         """
-        return self.loaded.runner.launch(plan)
+        runner = self.loaded.runner
+        if self.group is None:
+            return runner.launch(plan)
+        with self.group.explaining():
+            return runner.launch(plan)
+
+    async def wait_lost(self) -> None:
+        """Wait until another rank is lost; for ever, if this process leads none.
+
+        Raises:
+            RequestError: UNAVAILABLE, it is lost.
+        """
+        await (asyncio.Event().wait() if self.group is None else asyncio.wrap_future(self.group.lost))
+
+    def close(self) -> None:
+        """End the other ranks, if this process leads some."""
+        if self.group is not None:
+            self.group.close()
 
     def sleep(self, level: int) -> None:
         """Give up what `level` says; what is cached is lost from level 1 on."""
@@ -123,7 +176,7 @@ class ResidentEngine:
         away = self._away - back
         if self._engine is None and not away & _MEMORY:
             assert self._model is not None, "weights come back before the pool"
-            self._engine = self._model.start(self._allocate_pool, self._grammars)
+            self._engine = self._start(self._model)
         self._away = away
 
     @property
@@ -151,19 +204,29 @@ class ResidentEngine:
         if weights == self._read.weights:
             return
         _ = self.loaded
-        model = load_model(self._settings, self._plan, Path(path))
-        if model.read.weights != weights:
+        model = self._load(self._plan, Path(path))
+        if self._ranks.place.is_leader and model.read.weights != weights:
             text = f"path is {path!r}, which holds weights {model.read.weights}"
             raise InvalidModelError(f"{text}; allowed: {weights}, as checked")
         self._engine = None
         self._give_back_pool()
         self._model, self._read, self._weight_folder = model, model.read, Path(path)
         free_unused(self._device)
-        self._engine = model.start(self._allocate_pool, self._grammars)
+        self._engine = self._start(model)
+
+    def _load(self, plan: KVCachePlan | None = None, weight_folder: Path | None = None) -> LoadedModel:
+        return load_model(self._settings, plan, weight_folder, self._ranks)
+
+    def _start(self, model: LoadedModel) -> LoadedEngine:
+        place = None if self._allocate_pool is None else partial(self._place_pool, self._allocate_pool)
+        return model.start(place, self._grammars)
+
+    def _place_pool(self, allocate: AllocateSharedPool, spec: KVSpec, num_blocks: int) -> Tensor:
+        return allocate(spec, num_blocks, self.group.lend if self.group else None)
 
     def _wake_weights(self) -> None:
         if self._model is None:
-            model = load_model(self._settings, self._plan, self._weight_folder)
+            model = self._load(self._plan, self._weight_folder)
             self._require_unchanged(model.read)
             self._model = model
         elif self._device.type != "cpu":

@@ -13,6 +13,7 @@
 #include "amx_linear.h"
 #include "attention_amx.h"
 #endif
+#include "collectives.h"
 #include "copy.h"
 #include "int8_linear.h"
 #include "sampling.h"
@@ -274,6 +275,10 @@ int baton_quantized_linear(const QuantizedLinearArgs* args) {
     quantized_linear<float>(*args, input_sums);
   });
 }
+
+int baton_exchange(const ExchangeArgs* args) { return exchange(*args) ? kOk : kRankLost; }
+int baton_send(const SendArgs* args) { return send(*args) ? kOk : kRankLost; }
+int baton_receive(const ReceiveArgs* args) { return receive(*args) ? kOk : kRankLost; }
 
 int baton_int8_linear(const Int8LinearArgs* args) {
   return run([&] { int8_linear(*args, reserve(QuantizedRows::size_of(*args))); });

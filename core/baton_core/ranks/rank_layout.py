@@ -1,0 +1,93 @@
+"""How the ranks of a group divide one model between them. Pure: engines and transfers follow the same rules.
+
+A group has `pipeline * tensor` ranks. Ranks of one pipeline stage hold the same layers and different heads;
+they are numbered one after the other. The group's leader is the first rank of the last stage: there are the
+logits, so there tokens are sampled, and there is the scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelSizes:
+    """The numbers of parts that a model is divided into."""
+
+    tensor: int = 1
+    """Parts of each layer."""
+    pipeline: int = 1
+    """Stages: runs of layers."""
+
+    @property
+    def num_ranks(self) -> int:
+        return self.tensor * self.pipeline
+
+    @property
+    def leader(self) -> int:
+        """Rank of the leader."""
+        return self.tensor * (self.pipeline - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """One rank among those that compute a model together."""
+
+    sizes: ParallelSizes = field(default_factory=ParallelSizes)
+    rank: int = 0
+
+    @property
+    def tensor_rank(self) -> int:
+        """Number of its part of each layer."""
+        return self.rank % self.sizes.tensor
+
+    @property
+    def stage(self) -> int:
+        """Number of its stage."""
+        return self.rank // self.sizes.tensor
+
+    @property
+    def is_first_stage(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def is_last_stage(self) -> bool:
+        return self.stage == self.sizes.pipeline - 1
+
+    @property
+    def is_leader(self) -> bool:
+        return self.rank == self.sizes.leader
+
+    def part(self, total: int) -> range:
+        """Return its share of `total` things, which are a multiple of the tensor-parallel size."""
+        size = total // self.sizes.tensor
+        return range(self.tensor_rank * size, (self.tensor_rank + 1) * size)
+
+    def kv_heads(self, num_kv_heads: int) -> range:
+        """Return the KV heads that it holds: its share, or one that several ranks hold."""
+        if num_kv_heads >= self.sizes.tensor:
+            return self.part(num_kv_heads)
+        head = self.tensor_rank // (self.sizes.tensor // num_kv_heads)
+        return range(head, head + 1)
+
+    def tokens(self, vocab_size: int) -> range:
+        """Return its part of the vocabulary; the last ones may be smaller."""
+        size = -(-vocab_size // self.sizes.tensor)
+        start = min(self.tensor_rank * size, vocab_size)
+        return range(start, min(start + size, vocab_size))
+
+    def layers(self, num_layers: int) -> range:
+        """Return the layers of its stage."""
+        return stage_layers(num_layers, self.sizes.pipeline)[self.stage]
+
+
+def stage_layers(num_layers: int, num_stages: int) -> tuple[range, ...]:
+    """Divide layers into stages of equal length.
+
+    One layer more goes to each of the stages before the last as far as there are layers left: the last one
+    computes the logits too.
+    """
+    least, left = divmod(num_layers, num_stages)
+    lengths = [least + (num_stages - 2 - stage in range(left)) for stage in range(num_stages)]
+    starts = [sum(lengths[:stage]) for stage in range(num_stages)]
+    return tuple(range(start, start + length) for start, length in zip(starts, lengths, strict=True))

@@ -1,0 +1,67 @@
+"""The share of a layer that one of several ranks computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from torch import Tensor
+
+from baton_engine.checkpoint.weights import Part
+from baton_engine.ranks.ranks import Ranks
+from baton_kernels.interface.collectives import Collectives
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Some outputs of each kind of a linear layer, or the part of all outputs that some inputs make."""
+
+    outputs: tuple[range, ...] | None = None
+    """Of each kind of outputs, counted from the first of its kind; None is all."""
+    inputs: range | None = None
+    """None is all."""
+
+    @property
+    def columns(self) -> Part | None:
+        return None if self.inputs is None else Part(1, self.inputs)
+
+
+WHOLE: Final = Share()
+
+
+def share_of_outputs(ranks: Ranks, *outputs: range) -> Share:
+    """Return a rank's share of a layer whose outputs are divided."""
+    return WHOLE if ranks.place.sizes.tensor == 1 else Share(outputs=outputs)
+
+
+def share_of_inputs(ranks: Ranks, inputs: range) -> Share:
+    """Return a rank's share of a layer whose inputs are divided: its outputs are to be `summed`."""
+    return WHOLE if ranks.place.sizes.tensor == 1 else Share(inputs=inputs)
+
+
+def has_bias_of(ranks: Ranks, has_bias: bool) -> bool:
+    """Say whether this rank adds the bias of a layer that is `summed`: one of them does."""
+    return has_bias and ranks.place.tensor_rank == 0
+
+
+class Summed:
+    """A layer whose inputs are divided over ranks: their results are added up."""
+
+    def __init__(self, part: Callable[[Tensor], Tensor], ranks: Collectives) -> None:
+        self._part = part
+        self._ranks = ranks
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map this rank's inputs `[num_rows, its in_features]` to the whole `[num_rows, out_features]`."""
+        return self._ranks.all_reduce(self._part(x))
+
+
+def summed(part: Callable[[Tensor], Tensor], ranks: Ranks) -> Callable[[Tensor], Tensor]:
+    """Return the layer of which this rank has a share of the inputs."""
+    return part if ranks.tensor.size == 1 else Summed(part, ranks.tensor)
+
+
+def scaled(indices: range, unit: int) -> range:
+    """Return the numbers that belong to consecutive heads of `unit` numbers each."""
+    return range(indices.start * unit, indices.stop * unit)

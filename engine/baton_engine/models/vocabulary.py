@@ -1,0 +1,76 @@
+"""The token embedding and the output head, each with a part of the vocabulary where ranks divide it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from baton_engine.checkpoint.weights import Part, WeightReader
+from baton_engine.models.linear import load_head
+from baton_engine.ranks.ranks import Ranks
+from baton_kernels.interface.kernels import LayerKernels
+
+
+class Embedding:
+    """The table of token embeddings `[vocab_size, size]`, or a rank's rows of it.
+
+    Raises:
+        InvalidModelError: the tensor is missing or has another shape.
+    """
+
+    def __init__(self, weights: WeightReader, name: str, vocab_size: int, size: int, ranks: Ranks) -> None:
+        self._ranks = ranks.tensor
+        self._tokens = ranks.place.tokens(vocab_size)
+        part = None if self._ranks.size == 1 else Part(0, self._tokens)
+        self._table = weights.load(name, (vocab_size, size), part=part)
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows of this rank's tokens."""
+        return self._table
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """Return the embeddings `[num_tokens, size]` of `token_ids` `[num_tokens] int64`."""
+        if self._ranks.size == 1:
+            return self._table[token_ids]
+        own = token_ids - self._tokens.start
+        is_own = (own >= 0) & (own < len(self._tokens))
+        rows = self._table[own.clamp(0, max(0, len(self._tokens) - 1))]
+        return self._ranks.all_reduce(torch.where(is_own[:, None], rows, 0))
+
+
+class Head:
+    """Hidden states to logits; ranks that divide the vocabulary bring theirs to the first of them.
+
+    It is the layer `lm_head`, or with `is_tied` the embedding.
+
+    Raises:
+        InvalidModelError: the weights do not fit.
+    """
+
+    def __init__(
+        self,
+        weights: WeightReader,
+        embedding: Embedding | None,
+        vocab_size: int,
+        size: int,
+        kernels: LayerKernels,
+        ranks: Ranks,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._ranks = ranks.tensor
+        self._most = -(-vocab_size // self._ranks.size)
+        tokens = None if self._ranks.size == 1 else ranks.place.tokens(vocab_size)
+        table = None if embedding is None else embedding.rows
+        self._layer = load_head(weights, "lm_head", (vocab_size, size), table, kernels, tokens)
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """Map `[num_rows, size]` to `[num_rows, vocab_size]`; to its own part at ranks but the first."""
+        own = self._layer(hidden)
+        if self._ranks.size == 1:
+            return own
+        parts = self._ranks.gather(functional.pad(own, (0, self._most - own.shape[-1])).contiguous(), 0)
+        if parts is None:
+            return own
+        return parts.transpose(0, 1).flatten(1)[:, : self._vocab_size]

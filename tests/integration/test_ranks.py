@@ -1,0 +1,185 @@
+"""`LLM` over the ranks of a model, which are processes: the same answers, and one end for all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baton import LLM, RequestOutput, SamplingParams
+from baton_core.errors import InvalidConfigError, InvalidModelError, InvalidRequestError, RequestError
+from tests.e2e.processes import children_of
+from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
+from tests.models import make_model, make_prompt
+from tests.quantized_reference import FIXTURES
+
+PROMPTS = [make_prompt(length, seed=length) for length in (30, 3, 70)]
+PARAMS = [
+    greedy(12, logprobs=2, prompt_logprobs=1),
+    SamplingParams(max_tokens=12, seed=1, temperature=0.8, n=3, ignore_eos=True),
+    greedy(12, repetition_penalty=1.3, bad_words=["a"], logprobs=1),
+]
+LOST_WITHIN_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("ranks") / "model", "gemma3")
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[RequestOutput]:
+    with LLM.from_engine_args(tiny_args(folder)) as llm:
+        return answers_of(llm)
+
+
+def answers_of(llm: LLM) -> list[RequestOutput]:
+    return llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+
+
+def assert_same(found: list[RequestOutput], expected: list[RequestOutput]) -> None:
+    """The same tokens and texts, and log-probabilities that differ by no more than sums over ranks do."""
+    for ours, theirs in zip(found, expected, strict=True):
+        assert_close(ours.prompt_logprobs, theirs.prompt_logprobs)
+        for one, other in zip(ours.outputs, theirs.outputs, strict=True):
+            assert (one.token_ids, one.text, one.finish_reason) == (
+                other.token_ids,
+                other.text,
+                other.finish_reason,
+            )
+            assert_close(one.logprobs, other.logprobs)
+
+
+def assert_close(found: Any, expected: Any) -> None:
+    values = [
+        [one and {token: told.logprob for token, told in one.items()} for one in logprobs or []]
+        for logprobs in (found, expected)
+    ]
+    assert len(values[0]) == len(values[1])
+    for ours, theirs in zip(*values, strict=True):
+        assert ours == (theirs and pytest.approx(theirs, abs=1e-4))
+
+
+def followers() -> list[int]:
+    """Processes of other ranks that this one has started."""
+    return [pid for pid, title in children_of(os.getpid()).items() if title.startswith("baton rank")]
+
+
+def process_id(runner: Any) -> tuple[int, int]:
+    return runner.rank, os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "settings"),
+    [(2, 1, {"cpu_kernels": "torch"}), (1, 3, {}), (2, 2, {"batch_invariant": True})],
+    ids=["tensor, by gloo", "pipeline", "both, batch invariant"],
+)
+def test_answers_are_those_of_one_process(
+    tensor: int, pipeline: int, settings: dict[str, Any], folder: Path, expected: list[RequestOutput]
+) -> None:
+    args = tiny_args(folder, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, **settings)
+    with LLM.from_engine_args(args) as llm:
+        assert_same(answers_of(llm), expected)
+        assert llm.get_world_size() == tensor * pipeline
+        ranks = llm.collective_rpc(process_id)
+        assert [rank for rank, _ in ranks] == list(range(tensor * pipeline))
+        assert len({pid for _, pid in ranks}) == tensor * pipeline
+        with pytest.raises(InvalidRequestError, match="several ranks"):
+            llm.collective_rpc(lambda runner: runner.rank)
+        if pipeline == 3:
+            llm.sleep(2)
+            assert llm.llm_engine.is_sleeping()
+            llm.wake_up()
+            assert_same(answers_of(llm), expected)
+    assert followers() == []
+
+
+@pytest.mark.parametrize("name", ["ct-w4a16", "quark-mxfp4", "modelopt-fp8"])
+def test_a_checkpoint_that_is_stored_quantized_gives_the_same_tokens(name: str, folder: Path) -> None:
+    answers = []
+    for size in (1, 2):
+        args = tiny_args(
+            FIXTURES / name,
+            tokenizer=str(folder),
+            dtype="float32",
+            max_model_len=64,
+            tensor_parallel_size=size,
+        )
+        with LLM.from_engine_args(args) as llm:
+            (output,) = llm.generate([list(range(3, 43))], greedy(8), use_tqdm=False)
+            answers.append(output.outputs[0].token_ids)
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gptq-desc-act", "in an order of their own"),
+        ("ct-fp8-dynamic", "it rounds whole rows"),
+        ("transformers-fp8-block", "cut a group; allowed: multiples of 128"),
+    ],
+)
+def test_a_checkpoint_whose_layers_cannot_be_divided_is_refused(name: str, said: str, folder: Path) -> None:
+    args = tiny_args(
+        FIXTURES / name, tokenizer=str(folder), dtype="float32", max_model_len=64, tensor_parallel_size=2
+    )
+    with pytest.raises(InvalidModelError, match=f"cannot be divided over ranks: .*{said}"):
+        LLM.from_engine_args(args)
+    assert followers() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_rank_that_is_lost_ends_its_group(number: signal.Signals, folder: Path) -> None:
+    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2))
+    (follower,) = followers()
+    lost_s: list[float] = []
+
+    def lose() -> None:
+        lost_s.append(time.monotonic())
+        os.kill(follower, number)
+
+    threading.Timer(0.5, lose).start()
+    prompts = [PROMPT] * 200
+    said = r"rank 1 of the model's ranks is lost: its process (was killed|is sto)"
+    with pytest.raises(RequestError, match=said):
+        llm.generate(prompts, greedy(200), use_tqdm=False)
+    assert time.monotonic() - lost_s[0] < LOST_WITHIN_S
+    with pytest.raises(RequestError, match="rank 1 of the model's ranks is lost"):
+        llm.generate([PROMPT], greedy(4), use_tqdm=False)
+    llm.close()
+    assert followers() == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"tensor_parallel_size": 3},
+            "3, which does not divide 4 query heads and 2 KV heads; allowed: 1, 2, 4",
+        ),
+        (
+            {"pipeline_parallel_size": 4},
+            "pipeline_parallel_size is 4; allowed: at most 3, the model's layers",
+        ),
+        (
+            {"tensor_parallel_size": 2, "quantization": "int8"},
+            "quantization is 'int8' with tensor_parallel_size 2; allowed: None, or",
+        ),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(settings: dict[str, Any], said: str, folder: Path) -> None:
+    with pytest.raises(InvalidConfigError, match=said):
+        LLM.from_engine_args(tiny_args(folder, **settings))
+    assert followers() == []
+
+
+@pytest.mark.parametrize("variant", ["mixtral", "granite"])
+def test_models_without_shares_are_refused(variant: str, tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", variant)
+    with pytest.raises(InvalidConfigError, match=r"tensor_parallel_size is 2; allowed with .*: 1"):
+        LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2))

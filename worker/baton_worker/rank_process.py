@@ -1,0 +1,172 @@
+"""The process of a rank that follows its group's leader: `python -m baton_worker.rank_process`.
+
+It computes its part of each step that the leader announces, does what operators ask of all ranks, and ends
+when the leader is gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from dataclasses import replace
+from queue import SimpleQueue
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.ranks.rank_layout import RankPlace
+from baton_engine.loading import EngineSettings
+from baton_kernels.interface.collectives import RankLostError
+from baton_kv.pool_bytes import as_pool
+from baton_kv.pool_memory import Lend
+from baton_service.process import name_process
+from baton_worker.controls.engine_controls import EngineControls
+from baton_worker.engine.resident_engine import ResidentEngine
+from baton_worker.ranks.links import Links
+from baton_worker.ranks.rank_channel import (
+    AliveFrame,
+    AnswerFrame,
+    CallFrame,
+    FailedFrame,
+    PoolFrame,
+    RankChannel,
+    StartFrame,
+    StepFrame,
+    StopFrame,
+    ToLeader,
+    ToRank,
+    pickled,
+    unpickled,
+)
+
+ALIVE_EVERY_S: Final = 0.1
+_log = logging.getLogger(__name__)
+
+
+class Rank:
+    """One rank that follows."""
+
+    def __init__(self, channel: RankChannel) -> None:
+        self._channel = channel
+        self._sending = threading.Lock()
+        self._frames: SimpleQueue[ToRank] = SimpleQueue()
+        self._pool: Tensor | None = None
+
+    def run(self) -> None:
+        """Follow the leader until it says so, or is gone.
+
+        Raises:
+            Exception: whatever a step ends with; the leader has been told.
+        """
+        threading.Thread(target=self._receive, name="leader", daemon=True).start()
+        threading.Thread(target=self._keep_telling, name="alive", daemon=True).start()
+        try:
+            self._follow(self._start())
+        except Exception as error:
+            self._send(FailedFrame(error=_pickled_error(error)))
+            raise
+
+    def _start(self) -> ResidentEngine:
+        start = self._frames.get()
+        assert isinstance(start, StartFrame), "it comes first"
+        settings: EngineSettings = unpickled(start.settings)
+        torch.set_num_threads(start.num_threads)
+        place = RankPlace(sizes=settings.parallel, rank=start.rank)
+        name_process(f"rank {start.rank}")
+        links = Links(settings.parallel, settings.cpu_kernels, self._channel.take_descriptor(), start.port)
+        # What changes logits is the leader's.
+        return ResidentEngine(
+            replace(settings, logits_processors=()),
+            None,
+            allocate_pool=self._map_pool,
+            ranks=links.open(place),
+        )
+
+    def _map_pool(self, spec: KVSpec, num_blocks: int, lend: Lend | None = None) -> Tensor:
+        """Return the pool that the leader lends, `[num_blocks, *spec.block_shape]`, always the same one."""
+        if self._pool is None:
+            frame = self._frames.get()
+            assert isinstance(frame, PoolFrame), "it comes after the weights are read"
+            descriptor = self._channel.take_descriptor()
+            memory = mmap.mmap(descriptor, num_blocks * spec.block_bytes)
+            os.close(descriptor)
+            self._pool = as_pool(torch.frombuffer(memory, dtype=torch.uint8), spec)
+        return self._pool
+
+    def _follow(self, engine: ResidentEngine) -> None:
+        controls = EngineControls(engine)
+        while True:
+            match self._frames.get():
+                case StepFrame() as step:
+                    engine.launch(step.plan())()
+                case CallFrame(operation=operation):
+                    self._send(_answer(controls, operation))
+                case _:
+                    return
+
+    def _receive(self) -> None:
+        """Take the leader's frames; end the process once it is gone, whatever it computes."""
+        while (frame := self._channel.receive_at_rank()) is not None:
+            self._frames.put(frame)
+            if isinstance(frame, StopFrame):
+                return
+        os._exit(1)
+
+    def _keep_telling(self) -> None:
+        while True:
+            self._send(AliveFrame())
+            time.sleep(ALIVE_EVERY_S)
+
+    def _send(self, frame: ToLeader) -> None:
+        try:
+            with self._sending:
+                self._channel.send(frame)
+        except OSError:
+            os._exit(1)  # the leader is gone
+
+
+def _answer(controls: EngineControls, operation: bytes) -> AnswerFrame:
+    try:
+        return AnswerFrame(value=pickled(controls.run(unpickled(operation))))
+    except RankLostError:
+        raise
+    except Exception as error:
+        return AnswerFrame(value=_pickled_error(error), is_error=True)
+
+
+def _pickled_error(error: Exception) -> bytes:
+    """Return an error as bytes, or what can be said of one that cannot be pickled."""
+    try:
+        content = pickled(error)
+        unpickled(content)
+    except Exception:
+        return pickled(RuntimeError(f"{type(error).__name__}: {error}"))
+    return content
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run a rank; returns its exit code."""
+    parser = argparse.ArgumentParser(description="One rank of a group, started by the group's leader.")
+    parser.add_argument("--control-fd", type=int, required=True, help="socket to the leader")
+    parsed = parser.parse_args(args)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the leader decides when it ends
+    try:
+        Rank(RankChannel(socket.socket(fileno=parsed.control_fd))).run()
+    except Exception as error:
+        _log.error("a rank ends", exc_info=error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

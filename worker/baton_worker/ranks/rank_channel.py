@@ -1,0 +1,203 @@
+"""The control channel between the leader of a group of ranks and one of the others: frames over a socket.
+
+Steps travel as msgpack and nothing else; what an operator asks of all ranks is pickled by the leader, which
+has started them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from baton_core.msgpack import decoder_of
+from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
+
+_LENGTH: Final = struct.Struct("<I")
+_NOBODY: Final = SeqId("", 0)
+_SAMPLE: Final = SampleSpec(seed=0, position=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
+"""Stands for whatever is drawn from a slice's logits: the leader draws it."""
+
+
+class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
+    """Become this rank: load its part of the model."""
+
+    rank: int
+    settings: bytes
+    """The leader's `EngineSettings`, pickled."""
+    num_threads: int
+    """Threads of a step."""
+    port: int
+    """Of the store at which ranks without the C++ kernels meet. The memory of the others' links comes with
+    this frame."""
+
+
+class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
+    """What the other ranks need of a `SequenceSlice`: tokens and blocks, not how tokens are drawn."""
+
+    token_ids: tuple[int, ...]
+    start: int
+    block_tables: tuple[tuple[int, ...], ...]
+    is_sampled: bool
+    num_prompt_targets: int
+
+
+class PoolFrame(msgspec.Struct, frozen=True, tag="pool"):
+    """The KV pool lies in the memory behind the descriptor that comes with this frame."""
+
+
+class StepFrame(msgspec.Struct, frozen=True, tag="step"):
+    """Compute this step, and answer nothing."""
+
+    step_id: int
+    slices: tuple[SharedSlice, ...]
+
+    @classmethod
+    def of(cls, plan: StepPlan) -> StepFrame:
+        assert plan.follows is None, "steps of a group are planned one at a time"
+        slices = tuple(
+            SharedSlice(
+                token_ids=piece.token_ids,
+                start=piece.start,
+                block_tables=piece.block_tables,
+                is_sampled=bool(piece.samples),
+                num_prompt_targets=len(piece.prompt_targets) if piece.prompt_logprobs else 0,
+            )
+            for piece in plan.slices
+        )
+        return cls(plan.step_id, slices)
+
+    def plan(self) -> StepPlan:
+        """Return the plan as a rank follows it; the leader copies blocks."""
+        return StepPlan(step_id=self.step_id, slices=tuple(map(_followed, self.slices)))
+
+
+class CallFrame(msgspec.Struct, frozen=True, tag="call"):
+    """Do what an operator asks, and answer."""
+
+    operation: bytes
+    """Pickled."""
+
+
+class StopFrame(msgspec.Struct, frozen=True, tag="stop"):
+    """End."""
+
+
+class AliveFrame(msgspec.Struct, frozen=True, tag="alive"):
+    """The rank's process runs."""
+
+
+class AnswerFrame(msgspec.Struct, frozen=True, tag="answer"):
+    """The result of a call, pickled, or the error that it raised."""
+
+    value: bytes
+    is_error: bool = False
+
+
+class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
+    """The rank ends because of an error; pickled."""
+
+    error: bytes
+
+
+ToRank: TypeAlias = StartFrame | PoolFrame | StepFrame | CallFrame | StopFrame
+ToLeader: TypeAlias = AliveFrame | AnswerFrame | FailedFrame
+_encoder: Final = msgspec.msgpack.Encoder()
+_decode_to_rank: Final[Callable[[bytes], ToRank]] = decoder_of(ToRank)
+_decode_to_leader: Final[Callable[[bytes], ToLeader]] = decoder_of(ToLeader)
+
+
+def encode_frame(frame: ToRank | ToLeader) -> bytes:
+    """Return a frame as bytes, its length first."""
+    content = _encoder.encode(frame)
+    return _LENGTH.pack(len(content)) + content
+
+
+def _followed(piece: SharedSlice) -> SequenceSlice:
+    return SequenceSlice(
+        seq_id=_NOBODY,
+        token_ids=piece.token_ids,
+        start=piece.start,
+        block_tables=piece.block_tables,
+        samples=(_SAMPLE,) if piece.is_sampled else (),
+        prompt_targets=(0,) * piece.num_prompt_targets,
+        prompt_logprobs=LogprobsSpec() if piece.num_prompt_targets else None,
+    )
+
+
+class RankChannel:
+    """One end of a channel. One thread sends at a time, and one receives."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._received = bytearray()
+        self._descriptors: list[int] = []
+
+    def send(self, frame: ToRank | ToLeader) -> None:
+        """Send a frame; raises OSError where the other end is gone or does not read."""
+        self.send_encoded(encode_frame(frame))
+
+    def send_encoded(self, content: bytes) -> None:
+        """Send what `encode_frame` returned, as `send` does."""
+        self._connection.sendall(content)
+
+    def send_with(self, descriptor: int, frame: ToRank) -> None:
+        """Send a frame with a descriptor, which stays open here."""
+        content = encode_frame(frame)
+        num_sent = socket.send_fds(self._connection, [content], [descriptor])
+        self._connection.sendall(content[num_sent:])
+
+    def take_descriptor(self) -> int:
+        """Return the oldest descriptor that has come; the caller closes it."""
+        return self._descriptors.pop(0)
+
+    def receive_at_rank(self) -> ToRank | None:
+        """Wait for a frame of the leader; None once it is gone."""
+        content = self._receive()
+        return None if content is None else _decode_to_rank(content)
+
+    def receive_at_leader(self) -> ToLeader | None:
+        """Wait for a frame of a rank; None once it is gone."""
+        content = self._receive()
+        return None if content is None else _decode_to_leader(content)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
+    def _receive(self) -> bytes | None:
+        header = self._read(_LENGTH.size)
+        if header is None:
+            return None
+        (length,) = _LENGTH.unpack(header)
+        return self._read(length)
+
+    def _read(self, num_bytes: int) -> bytes | None:
+        while len(self._received) < num_bytes:
+            try:
+                part, descriptors, _, _ = socket.recv_fds(self._connection, 1 << 16, 1)
+            except ConnectionError:
+                return None
+            if not part:
+                return None
+            self._received += part
+            self._descriptors += descriptors
+        content = bytes(self._received[:num_bytes])
+        del self._received[:num_bytes]
+        return content
+
+
+def pickled(value: Any) -> bytes:
+    """Return a value as bytes for another rank."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpickled(content: bytes) -> Any:
+    """Return what `pickled` took, of another rank of this group."""
+    return pickle.loads(content)  # noqa: S301  # of a process that this one, or its leader, has started
