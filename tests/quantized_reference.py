@@ -76,7 +76,10 @@ def dequantized_model(folder: Path) -> PreTrainedModel:
             delattr(config, section)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     weights = quantized_weights(folder)
-    for name, module in model.named_modules():
+    if config.model_type != "gpt_oss":  # whose files have fused experts too
+        _separate_experts(model)
+    for path, module in model.named_modules():
+        name = path.replace(".mlp", ".block_sparse_moe") if config.model_type == "mixtral" else path
         if isinstance(module, nn.Linear) and weights.is_quantized(name):
             weight = weights.load_quantized(name, module.out_features, module.in_features)
             module.weight.data = dequantize(weight)
@@ -96,6 +99,44 @@ def dequantized_model(folder: Path) -> PreTrainedModel:
             module.bias.data = weights.load(f"{name}.bias", module.bias.shape)
     model.tie_weights()
     return model
+
+
+class _Experts(nn.ModuleList):
+    """Experts with a linear layer for each matrix, in the place of those that Transformers keeps as one."""
+
+    def __init__(self, num_experts: int, hidden_size: int, size: int, names: tuple[str, str, str]) -> None:
+        sizes = [(hidden_size, size), (hidden_size, size), (size, hidden_size)]
+        super().__init__(
+            nn.ModuleDict({name: nn.Linear(*one, bias=False) for name, one in zip(names, sizes, strict=True)})
+            for _ in range(num_experts)
+        )
+        self._names = names
+
+    def forward(self, hidden: torch.Tensor, experts: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        """Map `[num_tokens, hidden_size]` to a new tensor of the same shape.
+
+        `experts` and `factors` are `[num_tokens, num_experts_per_token]`.
+        """
+        out = torch.zeros_like(hidden)
+        for number, expert in enumerate(self):
+            assert isinstance(expert, nn.ModuleDict)
+            gate, up, down = (expert[name] for name in self._names)
+            tokens, places = torch.where(experts == number)
+            rows = hidden[tokens]
+            result = down(nn.functional.silu(gate(rows)) * up(rows))
+            out.index_add_(0, tokens, result * factors[tokens, places, None])
+        return out
+
+
+def _separate_experts(model: PreTrainedModel) -> None:
+    """Put linear layers under the names of the checkpoint in the place of fused experts."""
+    names = (
+        ("w1", "w3", "w2") if model.config.model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    )
+    for path, module in list(model.named_modules()):
+        if path.endswith(".experts"):
+            num_experts, hidden_size, size = module.down_proj.shape
+            model.set_submodule(path, _Experts(num_experts, hidden_size, size, names))
 
 
 def _round(

@@ -40,8 +40,9 @@ from tools.model_matrix import (
 
 BEGIN: Final = "<!-- written by tools/quantized_matrix.py: begin -->"
 END: Final = "<!-- written by tools/quantized_matrix.py: end -->"
-WAYS: Final = tuple(product((*KERNELS, BATCH_INVARIANT), ("together", "shared memory")))
 REFUSED: Final = "refused"
+"""The mode is there for dense models alone."""
+WAYS: Final = tuple(product((*KERNELS, BATCH_INVARIANT), ("together", "shared memory")))
 PROMPT_LENS: Final = (33, 70, 200)
 
 

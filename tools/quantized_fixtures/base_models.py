@@ -14,8 +14,12 @@ from tokenizers import Tokenizer, models
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 VOCAB_SIZE: Final = 128
@@ -49,6 +53,25 @@ def make_llama(intermediate_size: int = 256, **overrides: Any) -> PreTrainedMode
     """
     config = LlamaConfig(**{**ATTENTION, "intermediate_size": intermediate_size, **overrides})
     return _seeded(lambda: LlamaForCausalLM(config))
+
+
+def make_qwen3_moe() -> PreTrainedModel:
+    """Return a Qwen3-MoE in bf16 with one layer of four experts [128, 128], two for a token."""
+    experts = {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "norm_topk_prob": True,
+    }
+    config = Qwen3MoeConfig(**{**ATTENTION, **experts, "intermediate_size": 64})
+    return _seeded(lambda: Qwen3MoeForCausalLM(config))
+
+
+def make_mixtral() -> PreTrainedModel:
+    """Return a Mixtral in bf16 with one layer of three experts [128, 128], two for a token."""
+    experts = {"num_local_experts": 3, "num_experts_per_tok": 2, "intermediate_size": 128}
+    config = MixtralConfig(**{**ATTENTION, **experts, "sliding_window": None})
+    return _seeded(lambda: MixtralForCausalLM(config))
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:

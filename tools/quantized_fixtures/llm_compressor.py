@@ -1,28 +1,51 @@
 """Fixtures written by llmcompressor in the formats of compressed-tensors.
 
 The reference is Transformers' import with `run_compressed=False`, whose weights compressed-tensors
-dequantizes in the dtype of their scales. It rounds no inputs, so greedy tokens are left out.
+dequantizes in the dtype of their scales; experts of mixtures, which it cannot import, are dequantized by
+compressed-tensors in the model that was saved. It rounds no inputs, so greedy tokens are left out.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
+from compressed_tensors.compressors.base import decompress_module
 from datasets import Dataset
 from llmcompressor import oneshot
+from llmcompressor.modeling.moe.conversion_mappings import (
+    get_linearize_load_mappings,
+    patch_moe_mappings,
+    set_save_conversion_mapping,
+)
+from llmcompressor.modeling.moe.linearize import get_linearized_moes, linearize_moe
 from llmcompressor.modifiers.quantization import GPTQModifier, QuantizationModifier
 from transformers import AutoModelForCausalLM, CompressedTensorsConfig, PreTrainedModel
+from transformers.core_model_loading import WeightRenaming
 
-from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_tokenizer
+from tools.quantized_fixtures.base_models import (
+    calibration_ids,
+    make_llama,
+    make_mixtral,
+    make_qwen3_moe,
+    make_tokenizer,
+)
 from tools.quantized_fixtures.fixture import produce, write_expected
 
 PACKAGE: Final = "llmcompressor"
 make_ragged_llama: Final = partial(make_llama, 192)
+MIXTRAL_NAMES: Final = {"mlp": "block_sparse_moe", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+FUSED: Final = [".experts.gate_up_proj", ".experts.down_proj"]
+MIXTRAL_MAPPINGS: Final = [
+    WeightRenaming(rf"\.experts\.(\d+)\.{stored}\.", rf".experts.\1.{inner}.")
+    for inner, stored in MIXTRAL_NAMES.items()
+    if stored.startswith("w")
+]
 KV_SCHEME: Final = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 
 
@@ -35,6 +58,34 @@ def _calibration() -> dict[str, Any]:
         "max_seq_length": 64,
         "processor": make_tokenizer(),
     }
+
+
+def _separate_experts(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model with a linear layer for each matrix of its experts, stored under the published names."""
+    separate = linearize_moe(model)
+    if get_linearized_moes(separate):
+        # llmcompressor has no names for Mixtral, but lets a user declare them.
+        is_declared = model.config.model_type != "mixtral"
+        with nullcontext() if is_declared else patch_moe_mappings("mixtral", MIXTRAL_MAPPINGS, FUSED):
+            _, _, names = get_linearize_load_mappings(model.config.model_type)
+        set_save_conversion_mapping(separate, names)
+    return separate
+
+
+def _quantized_weights(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {
+        name: layer.weight
+        for name, layer in model.named_modules()
+        if isinstance(layer, torch.nn.Linear) and hasattr(layer, "quantization_scheme")
+    }
+
+
+def _stored_name(name: str, model: PreTrainedModel) -> str:
+    """Return the name of a layer in a checkpoint."""
+    if model.config.model_type == "mixtral":
+        for inner, stored in MIXTRAL_NAMES.items():
+            name = name.replace(inner, stored)
+    return name
 
 
 def _make(
@@ -51,16 +102,19 @@ def _make(
     with tempfile.TemporaryDirectory() as unquantized:
         base().save_pretrained(unquantized)
         make_tokenizer().save_pretrained(unquantized)
-        model = AutoModelForCausalLM.from_pretrained(unquantized, dtype=torch.bfloat16)
+        model = _separate_experts(AutoModelForCausalLM.from_pretrained(unquantized, dtype=torch.bfloat16))
         oneshot(model=model, recipe=modifier(**settings), **(_calibration() if is_calibrated else {}))
         model.save_pretrained(folder, save_compressed=True)
     config = CompressedTensorsConfig(run_compressed=False)
     reference = AutoModelForCausalLM.from_pretrained(folder, quantization_config=config)
-    weights = {
-        name: layer.weight
-        for name, layer in reference.named_modules()
-        if isinstance(layer, torch.nn.Linear) and hasattr(layer, "quantization_scheme")
-    }
+    weights = _quantized_weights(reference)
+    if get_linearized_moes(model):
+        for layer in model.modules():
+            decompress_module(layer)
+        # The reference lacks the experts alone.
+        weights = {
+            _stored_name(name, model): weight for name, weight in _quantized_weights(model).items()
+        } | weights
     write_expected(folder, PACKAGE, scheme or "fp8 attention, int4 feed-forward", weights)
 
 
@@ -116,6 +170,8 @@ FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "ct-nvfp4a16": partial(_make, scheme="NVFP4A16", base=make_ragged_llama),
     "ct-mixed": partial(_make, **MIXED),
     "ct-fp8-kv": partial(_make, scheme="FP8", is_calibrated=True, kv_cache_scheme=KV_SCHEME),
+    "ct-qwen3-moe-w4a16": partial(_make, scheme="W4A16", base=make_qwen3_moe),
+    "ct-mixtral-fp8-dynamic": partial(_make, scheme="FP8_DYNAMIC", base=make_mixtral),
 }
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ from tests.unit.engine.test_batch_invariance import PROMPT, Machine, mixed_steps
 ModelFolder = Callable[[str], Path]
 
 
-@pytest.mark.parametrize("variant", ["llama-biased", "qwen3", "gemma2", "gpt2", "opt"])
+@pytest.mark.parametrize(
+    "variant", ["llama-biased", "qwen3", "gemma2", "gpt2", "opt", "mixtral", "qwen2-moe"]
+)
 def test_logits_are_near_those_of_the_model_as_stored(variant: str, model_folder: ModelFolder) -> None:
     folder = model_folder(variant)
     kernels = select_kernels("cpu")

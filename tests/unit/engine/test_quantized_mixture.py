@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization as Kind
 from baton_engine.checkpoint.quantization.online import quantize
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.loading import EngineSettings, load_model
 from baton_engine.models.experts import GroupedExperts, SeparateExperts, load_experts
 from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.mixture_config import MixtureConfig
 from baton_kernels.interface.kernels import LayerKernels
 from baton_kernels.reference.quantized_product import dequantize, round_inputs
 from baton_kernels.selection import select_invariant_kernels, select_kernels
+from tests.quantized_reference import FIXTURES
 from tests.unit.engine.test_mixture import MIXTURES, draw, read_mixture
 
 ModelFolder = Callable[[str], Path]
@@ -127,3 +133,14 @@ def test_experts_are_separate_where_one_of_their_layers_is_quantized(
     )
     assert type(experts) is form
     assert experts.is_capturable is False
+
+
+@pytest.mark.parametrize("part", ["weight_packed", "weight_scale"])
+def test_an_expert_that_is_not_whole_is_refused_by_name(part: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FIXTURES / "ct-qwen3-moe-w4a16", tmp_path / "model"))
+    tensors = load_file(folder / "model.safetensors")
+    name = f"model.layers.0.mlp.experts.2.up_proj.{part}"
+    del tensors[name]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InvalidModelError, match=f"tensor {re.escape(name)} is missing; allowed: weights"):
+        load_model(EngineSettings(model=str(folder)))
