@@ -43,7 +43,6 @@ END: Final = "<!-- written by tools/quantized_matrix.py: end -->"
 REFUSED: Final = "refused"
 """The mode is there for dense models alone."""
 WAYS: Final = tuple(product((*KERNELS, BATCH_INVARIANT), ("together", "shared memory")))
-REFUSED: Final = "refused"
 PROMPT_LENS: Final = (33, 70, 200)
 
 
