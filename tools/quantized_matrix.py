@@ -21,7 +21,6 @@ import torch
 
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
-from baton_engine.models.registry import read_model_config, why_not_dense
 from tests.quantized_reference import CHECKPOINTS, FIXTURES, QuantizedReference
 from tests.reference import Job
 from tools.model_matrix import (
@@ -40,8 +39,6 @@ from tools.model_matrix import (
 
 BEGIN: Final = "<!-- written by tools/quantized_matrix.py: begin -->"
 END: Final = "<!-- written by tools/quantized_matrix.py: end -->"
-REFUSED: Final = "refused"
-"""The mode is there for dense models alone."""
 WAYS: Final = tuple(product((*KERNELS, BATCH_INVARIANT), ("together", "shared memory")))
 PROMPT_LENS: Final = (33, 70, 200)
 
@@ -65,11 +62,8 @@ def row(name: str) -> list[str]:
     """Return the cells of a checkpoint."""
     producer = json.loads((FIXTURES / name / "expected.json").read_text())["producer"]
     case = draw(name)
-    is_dense = not why_not_dense(read_model_config(case.folder))
     cells = [
         " ".join(compare(case, kernels, ARRANGEMENTS[arrangement], shape) for shape in (WHOLE, CHUNKED))
-        if is_dense or kernels != BATCH_INVARIANT
-        else REFUSED
         for kernels, arrangement in WAYS
     ]
     return [f"`{name}`", f"{producer['package']} {producer['version']}", producer["scheme"], *cells]

@@ -11,7 +11,7 @@ import torch
 
 from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.model_config import ModelConfig
-from baton_engine.models.registry import why_not_dense
+from baton_engine.models.registry import why_not_native
 from baton_kernels.cpu.copy import CpuCopy
 from baton_kernels.cpu.selection import select_copy
 from baton_kernels.cpu.variants import CpuKernelsError
@@ -65,7 +65,7 @@ def invariant_kernels(
         InvalidConfigError: the model or the machine has none.
         CpuKernelsError: `cpu_kernels` cannot be had.
     """
-    if where := why_not_dense(config):
+    if where := why_not_native(config):
         raise _refused(where)
     try:
         head_dim = config.kv_spec(1, "float32").head_dim

@@ -255,7 +255,7 @@ def load_model(
     is_dummy = settings.has_dummy_weights and weight_folder is None
     gguf = None if is_dummy else find_gguf(weight_folder or folder)
     quantization = _choose_quantization(settings, folder, config, gguf)
-    _require_stored(quantization, ranks.place.sizes)
+    quantization.require_divisible(ranks.place.sizes)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
     source = DummyWeights if is_dummy else WeightReader
@@ -281,10 +281,7 @@ def load_model(
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
     if plan is None:
-        if ranks.place.is_leader:
-            plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
-            logger.info("%s", memory_table(spec, plan, memory))
-        plan = share_plan(plan, ranks)
+        plan = _plan(spec, config, settings, memory, ranks)
     return LoadedModel(
         model=model,
         kernels=kernels,
@@ -299,6 +296,17 @@ def load_model(
         quantization=quantization,
         weight_bytes=weights.loaded_bytes,
     )
+
+
+def _plan(
+    spec: KVSpec, config: ModelConfig, settings: EngineSettings, memory: MemoryState, ranks: Ranks
+) -> KVCachePlan:
+    """Size the KV pool, at the leader of a group for all of its ranks."""
+    plan = None
+    if ranks.place.is_leader:
+        plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
+        logger.info("%s", memory_table(spec, plan, memory))
+    return share_plan(plan, ranks)
 
 
 def _kv_spec(
@@ -330,17 +338,6 @@ def _choose_quantization(
         int4_w4a8=settings.int4_w4a8,
         gguf=gguf,
     )
-
-
-def _require_stored(quantization: ChosenQuantization, sizes: ParallelSizes) -> None:
-    """Refuse to quantize parts of layers: their scales would differ from those of whole layers.
-
-    Raises:
-        InvalidConfigError: naming the kind.
-    """
-    if quantization.online is not None and sizes.tensor > 1:
-        text = f"quantization is {quantization.name!r} with tensor_parallel_size {sizes.tensor}"
-        raise InvalidConfigError(f"{text}; allowed: None, or a checkpoint that is stored quantized")
 
 
 def _vllm_config(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from torch import Tensor, nn
 
 from baton_engine.steps.runner import ModelRunner
@@ -25,3 +27,7 @@ def give_much(runner: ModelRunner) -> str:
 
 def fail(runner: ModelRunner) -> None:
     raise ValueError("on purpose")
+
+
+def process_id(runner: ModelRunner) -> tuple[int, int]:
+    return runner.rank, os.getpid()

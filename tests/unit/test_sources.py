@@ -33,6 +33,7 @@ SOCKET_FILES: Final = {
     "kv_transfer/baton_kv/pool_socket.py": "Unix sockets",
     "service/baton_service/unix_listener.py": "Unix sockets",
     "bench/peer/offline_engine.py": "one end of a pair",
+    "worker/baton_worker/rank_process.py": "one end of a pair",
 }
 """All that make sockets, and why their data is not held back."""
 MAX_FILE_LINES: Final = 400

@@ -22,13 +22,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from baton_core.errors import BatonError, ErrorCode
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import RankPlace
-from baton_engine.loading import EngineSettings
+from baton_core.sessions.control_messages import ControlAction
 from baton_kernels.interface.collectives import RankLostError
 from baton_kv.pool_bytes import as_pool
 from baton_kv.pool_memory import Lend
 from baton_service.process import name_process
+from baton_worker.controls.control_wire import decode_control, encode_result
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.ranks.links import Links
@@ -44,8 +46,6 @@ from baton_worker.ranks.rank_channel import (
     StopFrame,
     ToLeader,
     ToRank,
-    pickled,
-    unpickled,
 )
 
 ALIVE_EVERY_S: Final = 0.1
@@ -72,13 +72,13 @@ class Rank:
         try:
             self._follow(self._start())
         except Exception as error:
-            self._send(FailedFrame(error=_pickled_error(error)))
+            self._send(FailedFrame(code=_code_of(error), message=_text_of(error)))
             raise
 
     def _start(self) -> ResidentEngine:
         start = self._frames.get()
         assert isinstance(start, StartFrame), "it comes first"
-        settings: EngineSettings = unpickled(start.settings)
+        settings = start.settings
         torch.set_num_threads(start.num_threads)
         place = RankPlace(sizes=settings.parallel, rank=start.rank)
         name_process(f"rank {start.rank}")
@@ -108,8 +108,8 @@ class Rank:
             match self._frames.get():
                 case StepFrame() as step:
                     engine.launch(step.plan())()
-                case CallFrame(operation=operation):
-                    self._send(_answer(controls, operation))
+                case CallFrame(action=action, argument_json=argument_json):
+                    self._send(_answer(controls, ControlAction(action), argument_json))
                 case _:
                     return
 
@@ -134,23 +134,22 @@ class Rank:
             os._exit(1)  # the leader is gone
 
 
-def _answer(controls: EngineControls, operation: bytes) -> AnswerFrame:
+def _answer(controls: EngineControls, action: ControlAction, argument_json: str) -> AnswerFrame:
     try:
-        return AnswerFrame(value=pickled(controls.run(unpickled(operation))))
+        result = controls.run(decode_control(action, argument_json))
+        return AnswerFrame(result_json=encode_result(result))
     except RankLostError:
         raise
     except Exception as error:
-        return AnswerFrame(value=_pickled_error(error), is_error=True)
+        return AnswerFrame(code=_code_of(error), message=_text_of(error))
 
 
-def _pickled_error(error: Exception) -> bytes:
-    """Return an error as bytes, or what can be said of one that cannot be pickled."""
-    try:
-        content = pickled(error)
-        unpickled(content)
-    except Exception:
-        return pickled(RuntimeError(f"{type(error).__name__}: {error}"))
-    return content
+def _code_of(error: Exception) -> ErrorCode:
+    return error.code if isinstance(error, BatonError) else ErrorCode.INTERNAL
+
+
+def _text_of(error: Exception) -> str:
+    return str(error) if isinstance(error, BatonError) else f"{type(error).__name__}: {error}"
 
 
 def main(args: list[str] | None = None) -> int:

@@ -56,7 +56,7 @@ _GROUPS: Final = (
         ),
         off=(
             "data_parallel_hybrid_lb data_parallel_external_lb data_parallel_multi_port_external_lb "
-            "enable_expert_parallel enable_ep_weight_filter enable_elastic_ep enable_eplb enable_dbo "
+            "enable_ep_weight_filter enable_elastic_ep enable_eplb enable_dbo "
             "enable_hc_sp numa_bind ray_workers_use_nsight enable_nccl_comm_suspend "
             "enable_fault_tolerance"
         ),

@@ -42,10 +42,11 @@ IGNORED: Final[Mapping[str, Ignored]] = {
         performance_mode="balanced",
     ),
     **_group(
-        "one device computes a model, so nothing is exchanged within it",
+        "ranks are processes of one machine, and each holds whole experts",
         "all2all_backend data_parallel_rpc_port dp_sync_interval disable_nccl_for_dp_synchronization "
         "distributed_timeout_seconds cpu_distributed_timeout_seconds max_parallel_loading_workers "
         "eplb_config",
+        enable_expert_parallel=False,
         disable_custom_all_reduce=False,
         dcp_kv_cache_interleave_size=1,
         cp_kv_cache_interleave_size=1,

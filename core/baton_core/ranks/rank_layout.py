@@ -63,6 +63,12 @@ class RankPlace:
         size = total // self.sizes.tensor
         return range(self.tensor_rank * size, (self.tensor_rank + 1) * size)
 
+    def experts(self, num_experts: int) -> range:
+        """Return the experts that it holds, each of them whole; the first ranks may have one more."""
+        least, left = divmod(num_experts, self.sizes.tensor)
+        start = self.tensor_rank * least + min(self.tensor_rank, left)
+        return range(start, start + least + (self.tensor_rank < left))
+
     def kv_heads(self, num_kv_heads: int) -> range:
         """Return the KV heads that it holds: its share, or one that several ranks hold."""
         if num_kv_heads >= self.sizes.tensor:

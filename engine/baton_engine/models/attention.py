@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.decoder_config import AttentionConfig
 from baton_engine.models.linear import load_projection
 from baton_engine.models.norm import NormLoader, RMSNorm
@@ -70,7 +70,8 @@ class SelfAttention:
 
         self._sinks: Tensor | None = None
         if config.has_sinks:
-            self._sinks = weights.load(f"{prefix}.sinks", (config.num_heads,), torch.float32)
+            own = None if ranks.tensor.size == 1 else Part(0, ranks.place.part(config.num_heads))
+            self._sinks = weights.load(f"{prefix}.sinks", (config.num_heads,), torch.float32, own)
 
     def forward(
         self, hidden: Tensor, rotation: Rotation, attention: StepAttention, rows: Tensor | None = None

@@ -155,7 +155,7 @@ def _load_feed_forward(
 ) -> FeedForward:
     prefix = f"model.layers.{layer}"
     if config.mixture is not None and layer in config.mixture.layers:
-        return MixtureFeedForward(config.mixture, weights, kernels, prefix)
+        return MixtureFeedForward(config.mixture, weights, kernels, prefix, ranks)
     return GatedFeedForward(
         config.feed_forward, weights, kernels, ranks, hidden_size=config.hidden_size, prefix=f"{prefix}.mlp"
     )

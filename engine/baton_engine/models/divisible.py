@@ -26,9 +26,6 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
         name = "tensor_parallel_size" if sizes.tensor > 1 else "pipeline_parallel_size"
         value = sizes.tensor if sizes.tensor > 1 else sizes.pipeline
         raise InvalidConfigError(f"{name} is {value}; allowed with {config.architecture}: 1 (no native code)")
-    if isinstance(config, DecoderConfig) and config.mixture is not None and sizes.tensor > 1:
-        text = f"tensor_parallel_size is {sizes.tensor}"
-        raise InvalidConfigError(f"{text}; allowed with {config.architecture}, a mixture of experts: 1")
     num_layers = sum(len(group.layers) for group in config.kv_spec(1, "float32").groups)
     if sizes.pipeline > num_layers:
         text = f"pipeline_parallel_size is {sizes.pipeline}"
@@ -54,7 +51,10 @@ def _counts(config: DecoderConfig | LearnedPositionsConfig) -> dict[str, int]:
     """Return the numbers of what is divided, by what it is."""
     if isinstance(config, LearnedPositionsConfig):
         return {"heads": config.num_heads, "intermediate size": config.intermediate_size}
-    return {
-        "query heads": config.attention.num_heads,
-        "intermediate size": config.feed_forward.intermediate_size,
-    }
+    counts = {"query heads": config.attention.num_heads}
+    mixture = config.mixture
+    if mixture is None or len(mixture.layers) < len(config.layers):
+        counts["intermediate size"] = config.feed_forward.intermediate_size
+    if mixture is not None and mixture.shared_intermediate_size is not None:
+        counts["intermediate size of the shared expert"] = mixture.shared_intermediate_size
+    return counts

@@ -12,6 +12,7 @@ from torch.nn import functional
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.linear import Linear, SideBySide, is_to_quantize, load_projection
 from baton_engine.models.mixture_config import MixtureConfig, MixtureNames
+from baton_engine.models.shares import WHOLE, Share
 from baton_kernels.interface.kernels import Function, LayerKernels
 
 _GROUPED_ALIGNMENT_BYTES: Final = 16
@@ -87,14 +88,15 @@ def load_experts(
 ) -> Experts:
     """Read the experts of these numbers, each stored under its number after `prefix`.
 
-    They are separate as soon as one layer of one of them is quantized, in the files or while it is loaded.
+    They are separate as soon as one layer of one of them is quantized, in the files or while loading, and
+    under batch-invariant kernels.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
     names, hidden_size, size = config.names, config.hidden_size, config.intermediate_size
     layers = [f"{prefix}.{n}.{name}" for n in numbers for name in (names.gate, names.up, names.down)]
-    if any(is_to_quantize(weights, layer) for layer in layers):
+    if kernels.is_invariant or any(is_to_quantize(weights, layer) for layer in layers):
         paths = [f"{prefix}.{number}" for number in numbers]
         return SeparateExperts(
             [load_expert(names, weights, kernels, path, hidden_size, size) for path in paths]
@@ -121,17 +123,27 @@ def load_expert(
     prefix: str,
     hidden_size: int,
     intermediate_size: int,
+    own: range | None = None,
 ) -> Expert:
     """Read one expert, each of its layers as it is stored or as the plan of quantization says.
+
+    With `own` it is the part that these of its inner outputs make.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
     gate_up, sizes = [names.gate, names.up], [intermediate_size] * 2
+    rows, columns = (WHOLE, WHOLE) if own is None else (Share(outputs=(own, own)), Share(inputs=own))
     return Expert(
-        load_projection(weights, prefix, gate_up, kernels, in_size=hidden_size, out_sizes=sizes),
+        load_projection(weights, prefix, gate_up, kernels, in_size=hidden_size, out_sizes=sizes, share=rows),
         load_projection(
-            weights, prefix, [names.down], kernels, in_size=intermediate_size, out_sizes=[hidden_size]
+            weights,
+            prefix,
+            [names.down],
+            kernels,
+            in_size=intermediate_size,
+            out_sizes=[hidden_size],
+            share=columns,
         ),
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.experts import Experts, SeparateExperts, grouped_linear, is_device_only
 from baton_engine.models.linear import Linear, is_to_quantize, make_linear
 from baton_engine.models.mixture_config import ClampedSwiGLU, MixtureConfig
@@ -37,20 +37,26 @@ class _Projection:
 
     name: str
     num_experts: int
+    own: range
+    """The experts that are wanted."""
     out_features: int
     in_features: int
     is_gate_up: bool
 
+    @property
+    def _part(self) -> Part | None:
+        return None if self.own == range(self.num_experts) else Part(0, self.own)
+
     def load_biases(self, weights: WeightReader) -> Tensor:
-        """Return `[num_experts, out_features]`."""
+        """Return `[len(own), out_features]`."""
         shape = (self.num_experts, self.out_features)
-        biases = weights.load(f"{self.name}_bias", shape, weights.linear_dtype)
+        biases = weights.load(f"{self.name}_bias", shape, weights.linear_dtype, self._part)
         return _gate_before_up(biases) if self.is_gate_up else biases
 
     def load_weights(self, weights: WeightReader) -> Tensor:
-        """Return `[num_experts, out_features, in_features]`."""
+        """Return `[len(own), out_features, in_features]`."""
         shape = (self.num_experts, self.in_features, self.out_features)
-        stored = weights.load(self.name, shape, weights.linear_dtype)
+        stored = weights.load(self.name, shape, weights.linear_dtype, self._part)
         return (_gate_before_up(stored) if self.is_gate_up else stored).transpose(1, 2).contiguous()
 
     def load_separately(self, weights: WeightReader, kernels: LayerKernels) -> list[Linear]:
@@ -66,7 +72,7 @@ class _Projection:
 
     def _split(self, fused: QuantizedWeight) -> list[Tensor | QuantizedWeight]:
         size = self.out_features
-        experts = [fused.outputs(slice(n * size, (n + 1) * size)) for n in range(self.num_experts)]
+        experts = [fused.outputs(slice(n * size, (n + 1) * size)) for n in self.own]
         if not self.is_gate_up:
             return list(experts)
         return [stack([one.outputs(slice(first, None, 2)) for first in (0, 1)]) for one in experts]
@@ -110,9 +116,17 @@ class ClampedExpert:
 
 
 def load_fused_experts(
-    config: MixtureConfig, swiglu: ClampedSwiGLU, weights: WeightReader, kernels: LayerKernels, prefix: str
+    config: MixtureConfig,
+    swiglu: ClampedSwiGLU,
+    weights: WeightReader,
+    kernels: LayerKernels,
+    prefix: str,
+    own: range,
 ) -> Experts:
-    """Read all experts; they are separate if a projection is quantized, in the files or while it is loaded.
+    """Read the experts of these numbers.
+
+    They are separate if a projection is quantized, in the files or while it is loaded, and under
+    batch-invariant kernels.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
@@ -120,6 +134,7 @@ def load_fused_experts(
     gate_up = _Projection(
         name=f"{prefix}.gate_up_proj",
         num_experts=config.num_experts,
+        own=own,
         out_features=2 * config.intermediate_size,
         in_features=config.hidden_size,
         is_gate_up=True,
@@ -127,11 +142,13 @@ def load_fused_experts(
     down = _Projection(
         name=f"{prefix}.down_proj",
         num_experts=config.num_experts,
+        own=own,
         out_features=config.hidden_size,
         in_features=config.intermediate_size,
         is_gate_up=False,
     )
-    if is_to_quantize(weights, gate_up.name) or is_to_quantize(weights, down.name):
+    is_quantized = is_to_quantize(weights, gate_up.name) or is_to_quantize(weights, down.name)
+    if kernels.is_invariant or is_quantized:
         layers = zip(
             gate_up.load_separately(weights, kernels), down.load_separately(weights, kernels), strict=True
         )

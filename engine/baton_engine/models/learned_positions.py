@@ -178,7 +178,7 @@ class _Tensors:
         embedding = f"{config.names.embedding}.weight"
         prefixes = config.names.prefixes
         self.prefix = next((prefix for prefix in prefixes if prefix + embedding in weights), prefixes[0])
-        """Of every name but the head's."""
+        """Prefix of every name but the head's."""
 
     def load(self, name: str, shape: Sequence[int]) -> Tensor:
         return self._weights.load(self.prefix + name, shape)

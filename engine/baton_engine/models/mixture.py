@@ -7,6 +7,8 @@ result does not depend on which tokens share its step.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import torch
 from torch import Tensor
 
@@ -15,7 +17,8 @@ from baton_engine.models.experts import Experts, load_expert, load_experts
 from baton_engine.models.fused_experts import load_fused_experts
 from baton_engine.models.linear import Linear
 from baton_engine.models.mixture_config import MixtureConfig
-from baton_kernels.interface.kernels import LayerKernels
+from baton_engine.ranks.ranks import ALONE, Ranks
+from baton_kernels.interface.kernels import Function, LayerKernels
 
 
 class MixtureFeedForward:
@@ -26,30 +29,39 @@ class MixtureFeedForward:
     """
 
     def __init__(
-        self, config: MixtureConfig, weights: WeightReader, kernels: LayerKernels, layer_prefix: str
+        self,
+        config: MixtureConfig,
+        weights: WeightReader,
+        kernels: LayerKernels,
+        layer_prefix: str,
+        ranks: Ranks = ALONE,
     ) -> None:
         prefix = f"{layer_prefix}.{config.names.block}"
+        self._ranks = ranks.tensor
+        self._is_invariant = kernels.is_invariant
         self._num_experts = config.num_experts
         self._num_experts_per_token = config.num_experts_per_token
         self._is_normalized = config.is_normalized
         router, sizes = f"{prefix}.{config.names.router}", (config.num_experts, config.hidden_size)
         self._router = _load_gate(weights, router, *sizes, kernels, has_bias=config.has_bias)
-        experts, numbers = f"{prefix}.experts", range(config.num_experts)
+        experts, self._own = f"{prefix}.experts", ranks.place.experts(config.num_experts)
         self._experts: Experts = (
-            load_experts(config, weights, kernels, experts, numbers)
+            load_experts(config, weights, kernels, experts, self._own)
             if config.swiglu is None
-            else load_fused_experts(config, config.swiglu, weights, kernels, experts)
+            else load_fused_experts(config, config.swiglu, weights, kernels, experts, self._own)
         )
-        self.is_capturable = self._experts.is_capturable
+        self.is_capturable = self._experts.is_capturable and ranks.is_alone
         self._shared: _SharedExpert | None = None
         if config.shared_intermediate_size is not None:
-            self._shared = _SharedExpert(config, config.shared_intermediate_size, weights, kernels, prefix)
+            size = config.shared_intermediate_size
+            self._shared = _SharedExpert(config, size, weights, kernels, prefix, ranks)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Map `[num_tokens, hidden_size]` to a new tensor of the same shape and dtype."""
         expert_weights, experts = self._route(hidden)
         routed = self._run_experts(hidden, expert_weights, experts)
-        return routed if self._shared is None else routed + self._shared.forward(hidden)
+        own = routed if self._shared is None else routed + self._shared.forward(hidden)
+        return self._ranks.all_reduce(own)
 
     def _route(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights in float32 and the numbers of each token's experts, best first.
@@ -69,24 +81,48 @@ class MixtureFeedForward:
         # Counted by comparison: bincount reads its largest value on the host, which no graph can hold.
         numbers = torch.arange(self._num_experts, device=flat.device)
         ends = (flat[:, None] == numbers).sum(dim=0).cumsum(dim=0).to(torch.int32)
-        sorted_rows = self._experts.forward(hidden[order // num_choices], ends)
+        sorted_rows = self._run_own(hidden[order // num_choices], ends)
         rows = sorted_rows[order.argsort()].view(num_tokens, num_choices, -1)
-        return (rows * expert_weights[:, :, None]).sum(dim=1).to(hidden.dtype)
+        weighted = rows * expert_weights[:, :, None]
+        # On a GPU the order of torch's sum depends on the number of tokens.
+        total = reduce(torch.add, weighted.unbind(1)) if self._is_invariant else weighted.sum(dim=1)
+        return total.to(hidden.dtype)
+
+    def _run_own(self, rows: Tensor, ends: Tensor) -> Tensor:
+        """Return the results of rows that are sorted by expert; 0 for experts that other ranks hold."""
+        own = self._own
+        if len(own) == self._num_experts:
+            return self._experts.forward(rows, ends)
+        out = torch.zeros_like(rows)
+        start = int(ends[own.start - 1]) if own.start else 0
+        stop = int(ends[own.stop - 1]) if own else start
+        if stop > start:
+            out[start:stop] = self._experts.forward(rows[start:stop], ends[own.start : own.stop] - start)
+        return out
 
 
 class _SharedExpert:
     """The expert of all tokens, scaled for each token by a gate of its own."""
 
     def __init__(
-        self, config: MixtureConfig, size: int, weights: WeightReader, kernels: LayerKernels, prefix: str
+        self,
+        config: MixtureConfig,
+        size: int,
+        weights: WeightReader,
+        kernels: LayerKernels,
+        prefix: str,
+        ranks: Ranks,
     ) -> None:
-        self._expert = load_expert(
-            config.names, weights, kernels, f"{prefix}.shared_expert", config.hidden_size, size
-        )
+        self._kernels = kernels
+        own = None if ranks.tensor.size == 1 else ranks.place.part(size)
+        expert = f"{prefix}.shared_expert"
+        self._expert = load_expert(config.names, weights, kernels, expert, config.hidden_size, size, own)
         self._scale = _load_gate(weights, f"{prefix}.shared_expert_gate", 1, config.hidden_size, kernels)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self._scale(hidden).sigmoid() * self._expert(hidden)
+        # The sigmoid, from a function that kernels have: torch's depends on where in a batch a number lies.
+        half = self._kernels.apply(Function.TANH, self._scale(hidden).float() / 2)
+        return ((half + 1) / 2).to(hidden.dtype) * self._expert(hidden)
 
 
 def _load_gate(

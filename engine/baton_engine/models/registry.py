@@ -157,13 +157,6 @@ def why_not_native(config: ModelConfig) -> str:
     return f"{config.architecture}, which runs through Transformers"
 
 
-def why_not_dense(config: ModelConfig) -> str:
-    """Name a model that has more than dense layers of native code, and what it has; empty for others."""
-    if isinstance(config, DecoderConfig) and config.mixture is not None:
-        return why_not_native(config) or f"{config.architecture}, a mixture of experts"
-    return why_not_native(config)
-
-
 def build_model(
     config: ModelConfig, weights: WeightReader, kernels: LayerKernels, ranks: Ranks = ALONE
 ) -> Model:

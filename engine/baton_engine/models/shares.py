@@ -18,7 +18,7 @@ class Share:
     """Some outputs of each kind of a linear layer, or the part of all outputs that some inputs make."""
 
     outputs: tuple[range, ...] | None = None
-    """Of each kind of outputs, counted from the first of its kind; None is all."""
+    """The outputs of each kind, counted from the first of its kind; None is all."""
     inputs: range | None = None
     """None is all."""
 

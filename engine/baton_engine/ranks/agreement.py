@@ -1,4 +1,4 @@
-"""What the ranks of a group tell each other while they load their parts of a model."""
+"""Facts that the ranks of a group tell each other while they load their parts of a model."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class Meeting(ctypes.Structure):
     flags: Target
     """Counters of turns, each in a cache line of its own."""
     slots: TargetBytes
-    """What is exchanged, in two halves that take turns."""
+    """The bytes that are exchanged, in two halves that take turns."""
     slot_bytes: Int64
     turn: TargetInt64
     """This rank's own count of turns, which goes on from call to call."""
@@ -43,7 +43,7 @@ class ExchangeArgs(ctypes.Structure):
     """-1 is all."""
     is_sum: Flag
     is_bfloat16: Flag
-    """Of a sum: numbers are bfloat16, else float32."""
+    """Numbers of a sum are bfloat16, else float32."""
 
 
 @c_struct

@@ -45,6 +45,8 @@ class InvariantCpuAttention(CpuAttention):
 class InvariantCpuLayers(CpuLayers):
     """Rows of float32 and bfloat16, computed in float32; functions and layer norms are rounded once."""
 
+    is_invariant = True
+
     def layer_norm(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
         return self.normalise(x, None, weight, bias, eps, is_centered=True)
 

@@ -299,6 +299,9 @@ class GatedProduct(Product, Protocol):
 class LayerKernels:
     """Norms, activations and linear layers of a device; this class computes them with torch."""
 
+    is_invariant: bool = False
+    """True if they have a product for every linear layer, and no row's result depends on other rows."""
+
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Scale the last axis to unit root mean square, in float32, then by `weight`; same dtype as `x`.
 

@@ -51,6 +51,8 @@ class InvariantTritonAttention(TritonAttention):
 class InvariantTritonLayers(TritonLayers):
     """`TritonLayers`, whose rows are computed by themselves, with linear layers of one tile shape."""
 
+    is_invariant = True
+
     def product(self, weight: Tensor, bias: Tensor | None) -> TritonProduct:
         return TritonProduct(weight, bias)
 

@@ -28,6 +28,10 @@ GIVEN: dict[str, Any] = {
     "tokenizer_revision": "v2",
     "download_dir": "/cache",
     "load_format": "safetensors",
+    "tensor_parallel_size": 2,
+    "pipeline_parallel_size": 3,
+    "prefill_tensor_parallel_size": 4,
+    "decode_tensor_parallel_size": 1,
     "hf_token": "secret",
     "hf_config_path": "/config",
     "hf_overrides": {"rope_theta": 5e5},
@@ -134,7 +138,11 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size is 2; allowed: 1 (one device computes a model"),
+        (
+            {"data_parallel_size": 2},
+            "data_parallel_size is 2; allowed: 1 (a worker's ranks are",
+        ),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; allowed: "),
         ({"enable_lora": True}, "enable_lora is True; allowed: False (adapters are not supported yet)"),
         ({"quantization": "humming"}, "quantization is 'humming'; allowed: int8, int8_per_channel_weight_on"),
         ({"quantization_param_path": "a"}, "quantization_param_path is 'a'; allowed: None (scales come"),
@@ -149,8 +157,8 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
         ({"max_model_len": "0.3k"}, None),
         ({"max_model_len": "0.0001k"}, "max_model_len is '0.0001k'; allowed: an integer from 1"),
         (
-            {"load_format": "gguf"},
-            "load_format is 'gguf'; allowed: auto, safetensors, pt, dummy (weights in other",
+            {"load_format": "sharded_state"},
+            "load_format is 'sharded_state'; allowed: auto, safetensors, pt, gguf, dummy (weights in other",
         ),
         ({"logprobs_mode": "none"}, "logprobs_mode is 'none'; allowed: raw_logprobs, "),
         ({"served_model_name": [""]}, "served_model_name is ''; allowed: 1 to 128 printable characters"),
@@ -255,8 +263,8 @@ def test_flags_of_what_there_is_not_are_refused_by_name(capsys: pytest.CaptureFi
     parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
     args = EngineArgs.from_cli_args(parser.parse_args(["--tensor-parallel-size", "1"]))
     assert args.tensor_parallel_size == 1
-    with pytest.raises(InvalidConfigError, match="tensor_parallel_size is 2; allowed: 1"):
-        EngineArgs.from_cli_args(parser.parse_args(["--tensor-parallel-size", "2"]))
+    with pytest.raises(InvalidConfigError, match="data_parallel_size is 2; allowed: 1"):
+        EngineArgs.from_cli_args(parser.parse_args(["--data-parallel-size", "2"]))
     with pytest.raises(InvalidConfigError, match="enable_lora is True; allowed: False"):
         EngineArgs.from_cli_args(parser.parse_args(["--enable-lora"]))
     assert "lora" not in parser.format_help()
@@ -304,13 +312,13 @@ def test_a_list_without_effect_is_taken_whole() -> None:
 
 def test_serve_refuses_such_flags_by_name_too() -> None:
     line = (
-        "serve --tensor-parallel-size 1 --runner=generate --enable-sleep-mode --optimization-level 3 "
+        "serve --data-parallel-size 1 --runner=generate --enable-sleep-mode --optimization-level 3 "
         "--disable-custom-all-reduce --trust-remote-code model"
     )
     args = parse(line.split())
     assert args.model == "model"
     for flag, said in (
-        ("--tensor-parallel-size=2", "--tensor-parallel-size is 2; allowed: 1 (one device"),
+        ("--data-parallel-size=2", "--data-parallel-size is 2; allowed: 1 (a worker's"),
         ("--enable-lora", "--enable-lora is True; allowed: False (adapters"),
         ("--quantization=humming", "--quantization is 'humming'; allowed: int8"),
     ):

@@ -40,6 +40,14 @@ DOCUMENTED = (
 """Flags of vLLM's server beside those of its engine."""
 
 
+OWN = {
+    "--quantization": ("quantization", "int8"),
+    "--tensor-parallel-size": ("tensor_parallel_size", 2),
+    "--pipeline-parallel-size": ("pipeline_parallel_size", 3),
+}
+"""Flags with short forms that do something here."""
+
+
 def taken(*flags: str) -> tuple[str, ...]:
     names: tuple[str, ...] = parse(["serve", *flags]).neutral_flags
     return names
@@ -61,8 +69,9 @@ def test_no_documented_flag_of_the_server_is_unknown(flag: str) -> None:
 @pytest.mark.parametrize("short", SHORT_FLAGS)
 def test_a_short_form_is_the_flag_with_one_value(short: str) -> None:
     flag = SHORT_FLAGS[short]
-    if flag == "--quantization":
-        assert parse(["serve", short, "int8"]).quantization == "int8"
+    if flag in OWN:
+        field, value = OWN[flag]
+        assert getattr(parse(["serve", short, str(value)]), field) == value
         return
     if flag in ENGINE_TAKEN:
         assert taken(short, "unheard-of") == (flag,)

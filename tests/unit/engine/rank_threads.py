@@ -24,7 +24,7 @@ _WITHIN_S = 60.0
 
 
 class _Board:
-    """What the ranks of a group have put down."""
+    """The tensors that the ranks of a group have put down."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=_WITHIN_S)

@@ -86,7 +86,9 @@ def test_experts_are_separate_where_a_projection_is_quantized(
     config = read_mixture(folder, "gpt-oss")
     assert config.swiglu is not None
     prefix = f"{LAYER}.mlp.experts"
-    experts = load_fused_experts(config, config.swiglu, weights, LayerKernels(), prefix)
+    experts = load_fused_experts(
+        config, config.swiglu, weights, LayerKernels(), prefix, range(config.num_experts)
+    )
     assert type(experts) is form
 
 

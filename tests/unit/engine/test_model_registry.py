@@ -12,7 +12,7 @@ from baton import ModelRegistry
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_engine.models.decoder import Decoder
 from baton_engine.models.decoder_config import DecoderConfig
-from baton_engine.models.registry import read_model_config, why_not_dense
+from baton_engine.models.registry import read_model_config, why_not_native
 from tests.models import make_model
 from tests.registered_model import ARCHITECTURE, Shifted
 
@@ -39,7 +39,7 @@ def test_a_registered_class_reads_and_builds_its_architecture(folder: Path, mode
     assert {ARCHITECTURE, "LlamaForCausalLM"} <= ModelRegistry.get_supported_archs()
     config = read_model_config(folder)
     assert isinstance(config, DecoderConfig)
-    assert why_not_dense(config) == "ShiftedForCausalLM, a registered model"
+    assert why_not_native(config) == "ShiftedForCausalLM, a registered model"
     family = ModelRegistry.find(ARCHITECTURE)
     assert family is not None
     assert family.build is Shifted

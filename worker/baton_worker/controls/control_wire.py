@@ -69,7 +69,7 @@ _ARGUMENTS: Final[dict[ControlAction, type[msgspec.Struct]]] = {
 }
 
 
-def encode_control(command: Control) -> tuple[ControlAction, str]:
+def encode_control(command: Control | EngineOperation) -> tuple[ControlAction, str]:
     """Return the action that a command asks for, and its argument.
 
     Raises:
@@ -98,6 +98,10 @@ def encode_control(command: Control) -> tuple[ControlAction, str]:
             return ControlAction.UPDATE_WEIGHTS, _to_json({"path": path})
         case FinishWeightUpdate():
             return ControlAction.FINISH_WEIGHT_UPDATE, "{}"
+        case CheckWeights(path=path):
+            return ControlAction.CHECK_WEIGHTS, _to_json({"path": path})
+        case SwitchWeights(path=path, weights=weights):
+            return ControlAction.SWITCH_WEIGHTS, _to_json({"path": path, "weights": weights})
     assert_never(command)
 
 

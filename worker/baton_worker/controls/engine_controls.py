@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from baton_core.errors import InvalidRequestError
 from baton_engine.models.module_view import module_view
+from baton_worker.controls.control_wire import encode_control
 from baton_worker.controls.dotted_names import resolve_function
 from baton_worker.controls.engine_operations import (
     ApplyModel,
@@ -47,7 +48,7 @@ class EngineControls:
         group = self._engine.group
         if group is None or isinstance(command, CheckWeights):
             return [self.run(command)]
-        answers = group.call(command)
+        answers = group.call(*encode_control(command))
         try:
             with group.explaining():
                 own = self.run(command)

@@ -24,7 +24,7 @@ _HOST: Final = "127.0.0.1"
 
 
 class Links:
-    """What the ranks of a group exchange tensors through: shared memory, or gloo without the C++ kernels.
+    """The means by which ranks exchange tensors: shared memory, or gloo without the C++ kernels.
 
     The leader makes it, and the others open what it passes on: `descriptor` and `port`.
     """

@@ -1,21 +1,21 @@
 """The control channel between the leader of a group of ranks and one of the others: frames over a socket.
 
-Steps travel as msgpack and nothing else; what an operator asks of all ranks is pickled by the leader, which
-has started them.
+Everything travels as msgpack, and what an operator asks of all ranks as it does between router and worker.
+Nothing is pickled.
 """
 
 from __future__ import annotations
 
-import pickle
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from baton_core.msgpack import decoder_of
 from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_engine.loading import EngineSettings
 
 _LENGTH: Final = struct.Struct("<I")
 _NOBODY: Final = SeqId("", 0)
@@ -27,17 +27,16 @@ class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Become this rank: load its part of the model."""
 
     rank: int
-    settings: bytes
-    """The leader's `EngineSettings`, pickled."""
+    settings: EngineSettings
     num_threads: int
     """Threads of a step."""
     port: int
-    """Of the store at which ranks without the C++ kernels meet. The memory of the others' links comes with
-    this frame."""
+    """Port of the store at which ranks without the C++ kernels meet. The memory of the others' links comes
+    with this frame."""
 
 
 class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
-    """What the other ranks need of a `SequenceSlice`: tokens and blocks, not how tokens are drawn."""
+    """The part of a `SequenceSlice` that other ranks need: tokens and blocks, not how tokens are drawn."""
 
     token_ids: tuple[int, ...]
     start: int
@@ -79,8 +78,9 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
 class CallFrame(msgspec.Struct, frozen=True, tag="call"):
     """Do what an operator asks, and answer."""
 
-    operation: bytes
-    """Pickled."""
+    action: str
+    """One of `ControlAction`."""
+    argument_json: str
 
 
 class StopFrame(msgspec.Struct, frozen=True, tag="stop"):
@@ -92,16 +92,20 @@ class AliveFrame(msgspec.Struct, frozen=True, tag="alive"):
 
 
 class AnswerFrame(msgspec.Struct, frozen=True, tag="answer"):
-    """The result of a call, pickled, or the error that it raised."""
+    """The result of a call, or the error that it raised."""
 
-    value: bytes
-    is_error: bool = False
+    result_json: str = "null"
+    code: str = ""
+    """One of `ErrorCode` if it failed."""
+    message: str = ""
 
 
 class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
-    """The rank ends because of an error; pickled."""
+    """The rank ends because of an error."""
 
-    error: bytes
+    code: str
+    """One of `ErrorCode`."""
+    message: str
 
 
 ToRank: TypeAlias = StartFrame | PoolFrame | StepFrame | CallFrame | StopFrame
@@ -191,13 +195,3 @@ class RankChannel:
         content = bytes(self._received[:num_bytes])
         del self._received[:num_bytes]
         return content
-
-
-def pickled(value: Any) -> bytes:
-    """Return a value as bytes for another rank."""
-    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def unpickled(content: bytes) -> Any:
-    """Return what `pickled` took, of another rank of this group."""
-    return pickle.loads(content)  # noqa: S301  # of a process that this one, or its leader, has started

@@ -6,8 +6,8 @@ its part. Whoever runs the leader starts a new group.
 
 from __future__ import annotations
 
+import json
 import logging
-import pickle
 import select
 import socket
 import subprocess
@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidModelError, RequestError
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.checkpoint.model_source import resolve_model
@@ -46,8 +46,6 @@ from baton_worker.ranks.rank_channel import (
     StepFrame,
     StopFrame,
     encode_frame,
-    pickled,
-    unpickled,
 )
 
 SILENT_S: Final = 1.0
@@ -59,6 +57,11 @@ LOADS_WITHIN_S: Final = 600.0
 _ANSWER_WITHIN_S: Final = 600.0
 _STOP_WITHIN_S: Final = 5.0
 _WATCH_EVERY_S: Final = 0.2
+_OF_SETTINGS: Final[dict[str, type[BatonError]]] = {
+    ErrorCode.INVALID_MODEL: InvalidModelError,
+    ErrorCode.INVALID_CONFIG: InvalidConfigError,
+}
+"""Errors that the leader would meet too."""
 _STOPPED: Final = ("T", "t", "Z", "X")
 """States of a process, as proc(5) has them, in which it computes nothing."""
 _log = logging.getLogger(__name__)
@@ -103,9 +106,9 @@ class RankGroup:
         self._num_threads = max(1, torch.get_num_threads() // sizes.num_ranks)
         torch.set_num_threads(self._num_threads)
         self._followers = [_start(rank) for rank in range(sizes.num_ranks) if rank != self._place.rank]
-        content, port = pickled(settings), self._links.port
+        port = self._links.port
         for one in self._followers:
-            start = StartFrame(rank=one.rank, settings=content, num_threads=self._num_threads, port=port)
+            start = StartFrame(rank=one.rank, settings=settings, num_threads=self._num_threads, port=port)
             one.channel.send_with(self._links.descriptor, start)
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._watcher.start()
@@ -126,19 +129,13 @@ class RankGroup:
         for one in self._followers:
             one.channel.send_with(descriptor, PoolFrame())
 
-    def call(self, operation: object) -> Callable[[], list[Any]]:
+    def call(self, action: str, argument_json: str) -> Callable[[], list[Any]]:
         """Have every other rank do what an operator asks; what is returned waits for their answers, by rank.
 
         Raises:
-            InvalidRequestError: a function of it cannot be handed to another process.
             BatonError: a rank is lost.
         """
-        try:
-            content = pickled(operation)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            allowed = "a function of a module, or its name such as package.module:function, for several ranks"
-            raise InvalidRequestError("func", operation, f"{allowed} ({error})") from error
-        self._tell(encode_frame(CallFrame(operation=content)))
+        self._tell(encode_frame(CallFrame(action=action, argument_json=argument_json)))
         return self._answers
 
     def in_order(self, own: T, others: list[T]) -> list[T]:
@@ -188,11 +185,10 @@ class RankGroup:
                 self._lose(one, f"it has not answered within {_ANSWER_WITHIN_S:g} s")
             if self.lost.done():
                 self.lost.result()
-        values = [(answer.is_error, unpickled(answer.value)) for answer in answers if answer is not None]
-        for is_error, value in values:
-            if is_error:
-                raise value
-        return [value for _, value in values]
+        for answer in answers:
+            if answer is not None and answer.code:
+                raise error_of(answer.code, answer.message)
+        return [json.loads(answer.result_json) for answer in answers if answer is not None]
 
     # --- on the watching thread ---
 
@@ -218,8 +214,11 @@ class RankGroup:
             case AnswerFrame():
                 one.answers.put(frame)
                 return True
-            case FailedFrame(error=error):
-                self._lose(one, "it failed", unpickled(error))
+            case FailedFrame(code=code, message=message):
+                if code in _OF_SETTINGS:
+                    self._lose(one, message, error_of(code, message))
+                else:
+                    self._lose(one, f"it failed: {message}")
         return False
 
     def _look_for_silence(self) -> None:
@@ -231,13 +230,12 @@ class RankGroup:
             elif silent_s > self._silence_s:
                 self._lose(one, f"it is silent for {silent_s:.1f} s")
 
-    def _lose(self, lost: _Follower, reason: str, error: Exception | None = None) -> None:
+    def _lose(self, lost: _Follower, reason: str, error: BatonError | None = None) -> None:
         """End the group: nobody waits for the rank any more."""
         if self.lost.done():
             return
-        if not isinstance(error, BatonError):
-            cause = f" ({type(error).__name__}: {error})" if error else ""
-            text = f"rank {lost.rank} of the model's ranks is lost: {reason}{cause}"
+        if error is None:
+            text = f"rank {lost.rank} of the model's ranks is lost: {reason}"
             error = RequestError(ErrorCode.UNAVAILABLE, text)
         _log.error("%s", error)
         self._links.abort()
@@ -262,6 +260,12 @@ class _Explaining:
             with suppress(TimeoutError):
                 self._lost.result(LOST_AFTER_S)
             raise RequestError(ErrorCode.UNAVAILABLE, str(error)) from error
+
+
+def error_of(code: str, message: str) -> BatonError:
+    """Return the error that another rank has raised."""
+    kind = _OF_SETTINGS.get(code)
+    return kind(message) if kind else RequestError(ErrorCode(code), message)
 
 
 def _require_cpu(settings: EngineSettings) -> None:
