@@ -33,7 +33,7 @@ from baton_engine.models.divisible import require_divisible
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
-from baton_engine.ranks.agreement import share_plan, sum_over_ranks
+from baton_engine.ranks.agreement import numerics_of_ranks, share_plan, sum_over_ranks
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_engine.sampling.logits_rules import LogitsRules
@@ -184,7 +184,7 @@ class LoadedModel:
             kv_spec=self.kv_spec,
             kv_cache=plan,
             read=self.read,
-            numerics=_numerics(self.kernels, self.ranks.place.sizes),
+            numerics=numerics_of_ranks(self.kernels.numerics, self.ranks),
             quantization=self.quantization.name,
             dtype=str(self.model.dtype).removeprefix("torch."),
             has_batch_processors=self.processors.has_classes,
@@ -207,12 +207,6 @@ class LoadedModel:
             if is_capturable and not settings.enforce_eager and self.ranks.is_alone:
                 _capture_decodes(runner, settings, plan)
             warm_up.run_decodes()
-
-
-def _numerics(kernels: Kernels, sizes: ParallelSizes) -> str:
-    """Return the fingerprint of batch-invariant numerics: sums over ranks depend on their number."""
-    is_divided = kernels.numerics and sizes.tensor > 1
-    return f"{kernels.numerics}, {sizes.tensor} ranks" if is_divided else kernels.numerics
 
 
 def load_runner(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from baton.config.engine_arg_fields import Part, arg, check_fields, flags_of
+from baton.config.engine_arg_methods import UnneededMethods
 from baton.config.engine_arg_values import (
     check_profiler_config,
     read_objects,
@@ -53,7 +54,7 @@ _UnusedArgs: Any = make_dataclass(
 
 
 @dataclass
-class EngineArgs(_UnusedArgs):  # type: ignore[misc]  # made of a table
+class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of a table
     """Arguments of `LLM` and the engines.
 
     A function as `hf_overrides` gets the Transformers configuration and returns the one to use.

@@ -19,3 +19,9 @@ def share_plan(plan: KVCachePlan | None, ranks: Ranks) -> KVCachePlan:
     told = ranks.whole.broadcast(torch.tensor(values, dtype=torch.int64), ranks.place.sizes.leader)
     num_blocks, max_model_len = told.tolist()
     return KVCachePlan(num_blocks=num_blocks, max_model_len=max_model_len)
+
+
+def numerics_of_ranks(numerics: str, ranks: Ranks) -> str:
+    """Return the fingerprint of batch-invariant numerics: sums over ranks depend on their number."""
+    size = ranks.place.sizes.tensor
+    return f"{numerics}, {size} ranks" if numerics and size > 1 else numerics
