@@ -16,6 +16,7 @@ from torch import Tensor
 
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_engine.checkpoint.model_config import ModelConfig
+from baton_engine.checkpoint.weights import Part
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.sampling.sampler import Sampler
@@ -60,12 +61,23 @@ class RandomWeights:
     def is_quantized(self, layer: str) -> bool:
         return False
 
-    def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        return self.load_stacked([name], [shape], dtype)
+    def load(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: torch.dtype | None = None,
+        part: Part | None = None,
+    ) -> Tensor:
+        return self.load_stacked([name], [shape], dtype, [part])
 
     def load_stacked(
-        self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: torch.dtype | None = None
+        self,
+        names: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        dtype: torch.dtype | None = None,
+        parts: Sequence[Part | None] | None = None,
     ) -> Tensor:
+        assert not any(parts or ()), "one process has all of every layer"
         rows = sum(shape[0] for shape in shapes)
         stacked = torch.empty((rows, *shapes[0][1:]), dtype=dtype or self.dtype, device=self.device)
         self.loaded_bytes += stacked.nbytes

@@ -6,6 +6,7 @@ all slots of its sequence. So a block that is wrong, stale or lost on its way sh
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -21,7 +22,8 @@ from baton_simulator.capacity.step_timing import StepTiming
 if TYPE_CHECKING:
     import torch
 
-    from baton_engine.steps.step_pipeline import Launched
+    from baton_engine.ranks.ranks import ALONE
+from baton_engine.steps.step_pipeline import Launched
 
 SLOT_BYTES = 8
 METER_FIELDS = 3
@@ -69,6 +71,8 @@ class TimedEngine:
 
     away: frozenset[EnginePart] = frozenset()
     """It has nothing that it could give up."""
+    place = ALONE.place
+    """It is no rank of a group."""
 
     def __init__(
         self,
@@ -88,6 +92,13 @@ class TimedEngine:
     def launch(self, plan: StepPlan) -> Launched:
         """Steps are computed one after the other, each when it is waited for."""
         return partial(self.execute, plan)
+
+    async def wait_lost(self) -> None:
+        """Wait for ever: there is no other rank."""
+        await asyncio.Event().wait()
+
+    def close(self) -> None:
+        """Do nothing: there is no other rank."""
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Write and sample, then wait until the step's time is over."""

@@ -274,8 +274,7 @@ def load_model(
     weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
-    if plan is None:
-        plan = _plan(spec, config, settings, memory, ranks)
+    plan = plan or _plan(spec, config, settings, memory, ranks)
     return LoadedModel(
         model=model,
         kernels=kernels,

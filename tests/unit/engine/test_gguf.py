@@ -227,17 +227,17 @@ def test_a_file_stands_for_its_folder(folder: Path) -> None:
 def test_only_its_own_quantization_may_be_asked_for(folder: Path) -> None:
     fields, config = ConfigFields.from_file(folder / "config.json"), read_model_config(folder)
     path = folder / "model.gguf"
-    chosen = choose_quantization("gguf", None, fields, config, gguf=path)
+    chosen = choose_quantization("gguf", None, fields, path.parent, config, gguf=path)
     assert chosen.checkpoint is not None
     assert chosen.checkpoint.method == "gguf"
     with pytest.raises(
         InvalidConfigError, match="quantization is 'int8'; allowed with this checkpoint: gguf"
     ):
-        choose_quantization("int8", None, fields, config, gguf=path)
+        choose_quantization("int8", None, fields, path.parent, config, gguf=path)
     with pytest.raises(
         InvalidConfigError, match="quantization is 'gguf'; allowed with this checkpoint: None"
     ):
-        choose_quantization("gguf", None, fields, config)
+        choose_quantization("gguf", None, fields, path.parent, config)
 
 
 def test_types_of_layers_in_a_mix() -> None:
