@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from baton_engine.ranks.ranks import ALONE
+from baton_engine.ranks.ranks import ALONE
 from baton_engine.steps.step_pipeline import Launched
 
 SLOT_BYTES = 8

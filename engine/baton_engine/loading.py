@@ -253,14 +253,7 @@ def load_model(
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
     source = DummyWeights if is_dummy else WeightReader
-    weights = source(
-        weight_folder or folder,
-        dtype,
-        device,
-        quantization=quantization.checkpoint,
-        online=quantization.online,
-        int4_w4a8=quantization.int4_w4a8,
-    )
+    weights = source(weight_folder or folder, dtype, device, **quantization.of_weights)
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )

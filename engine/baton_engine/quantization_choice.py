@@ -35,6 +35,11 @@ class ChosenQuantization:
             return self.online.name
         return "int4_w4a8" if self.int4_w4a8 else ""
 
+    @property
+    def of_weights(self) -> dict[str, Any]:
+        """The arguments that a reader of the weights takes."""
+        return {"quantization": self.checkpoint, "online": self.online, "int4_w4a8": self.int4_w4a8}
+
     def require_divisible(self, sizes: ParallelSizes) -> None:
         """Refuse to quantize parts of layers: their scales would differ from those of whole layers.
 
