@@ -72,8 +72,8 @@ def followers() -> list[int]:
 
 @pytest.mark.parametrize(
     ("tensor", "pipeline", "settings"),
-    [(2, 1, {"cpu_kernels": "torch"}), (1, 3, {}), (2, 2, {"batch_invariant": True})],
-    ids=["tensor, by gloo", "pipeline", "both, batch invariant"],
+    [(1, 3, {"cpu_kernels": "torch"}), (2, 2, {"batch_invariant": True})],
+    ids=["pipeline, by gloo", "both, batch invariant"],
 )
 def test_answers_are_those_of_one_process(
     tensor: int, pipeline: int, settings: dict[str, Any], folder: Path, expected: list[RequestOutput]
@@ -95,7 +95,7 @@ def test_answers_are_those_of_one_process(
     assert followers() == []
 
 
-@pytest.mark.parametrize("name", ["ct-w4a16", "quark-mxfp4", "modelopt-fp8"])
+@pytest.mark.parametrize("name", ["ct-w4a16", "modelopt-fp8"])
 def test_a_checkpoint_that_is_stored_quantized_gives_the_same_tokens(name: str, folder: Path) -> None:
     answers = []
     for size in (1, 2):

@@ -46,8 +46,10 @@ SIZES = (
 )
 
 
-@pytest.mark.parametrize("cpu_kernels", ["auto", "torch"])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "cpu_kernels"),
+    [*((variant, "auto") for variant in VARIANTS), ("gemma3", "torch"), ("gpt-oss", "torch")],
+)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_ranks_generate_the_tokens_of_one_process(
     variant: str, sizes: ParallelSizes, cpu_kernels: str, model_folder: Callable[[str], Path]
