@@ -54,7 +54,7 @@ def test_a_key_in_the_environment_closes_the_server_and_the_first_request_is_ser
         assert answer.status_code == 200, answer.text
         assert client.post("/v1/completions", json=COMPLETION).status_code == 401
         assert client.get("/v1/models", headers=key).json()["data"][0]["id"] == BUNDLED_MODEL
-    given = "--data-parallel-size, --disable-log-stats, --uvicorn-log-level"
+    given = "--disable-log-stats, --uvicorn-log-level"
     assert f"these flags change nothing here: {given}\n" in log
     unread = "these variables of the environment are not read: VLLM_PORT (instead: --port and --grpc-port)\n"
     assert unread in log
