@@ -78,7 +78,7 @@ class QuarkInt4:
             zeros = None if zeros is None else self._unpack(zeros.view(len(scales.T), -1)).T
         if self.is_signed:
             if zeros is not None and zeros.any():
-                raise InvalidModelError(f"weight_zero_point{suffix} is not 0; allowed with int4: 0")
+                raise InvalidModelError(f"weight_zero_point{suffix} is not 0; allowed: 0, with int4")
             codes, zeros = codes ^ 8, None
         return QuantizedWeight(
             element=Element.INT4 if self.is_signed else Element.UINT4,
