@@ -34,6 +34,7 @@ from torch import Tensor
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
+from baton_engine.checkpoint.weights import Part
 from baton_engine.models import linear
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.steps.runner import ModelRunner
@@ -76,12 +77,23 @@ class RandomWeights:
     def is_quantized(self, layer: str) -> bool:
         return False
 
-    def load(self, name: str, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
-        return self.load_stacked([name], [shape], dtype)
+    def load(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: torch.dtype | None = None,
+        part: Part | None = None,
+    ) -> Tensor:
+        return self.load_stacked([name], [shape], dtype, [part])
 
     def load_stacked(
-        self, names: Sequence[str], shapes: Sequence[Sequence[int]], dtype: torch.dtype | None = None
+        self,
+        names: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+        dtype: torch.dtype | None = None,
+        parts: Sequence[Part | None] | None = None,
     ) -> Tensor:
+        assert not any(parts or ()), "one process has all of every layer"
         tensors = [self._draw(name, shape) for name, shape in zip(names, shapes, strict=True)]
         stacked = torch.cat(tensors).to(dtype or self.dtype)
         self.loaded_bytes += stacked.nbytes
@@ -144,9 +156,9 @@ def make_runner(
     weights = RandomWeights(dtype, online=online)
     model = build_model(config, weights, layers)  # type: ignore[arg-type]
     num_bytes = weights.loaded_bytes
-    if model._head.packed_bytes:  # type: ignore[attr-defined]
+    if model._head._layer.packed_bytes:  # type: ignore[attr-defined]
         # Tied: the head's packed copy is read whole, the table only for the rows of the tokens.
-        num_bytes -= model._embedding.nbytes  # type: ignore[attr-defined]
+        num_bytes -= model._embedding.rows.nbytes  # type: ignore[attr-defined]
     spec = config.kv_spec(BLOCK_SIZE, arguments.dtype)
     spec = replace(spec, k_axes=kernels.k_axes, v_axes=kernels.v_axes)
     num_blocks = max(arguments.batch) * blocks_of_sequence(arguments.context)

@@ -10,7 +10,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 from tests.quantized_reference import CHECKPOINTS, FIXTURES, QuantizedReference
 from tests.reference import Job
-from tests.sim.torch_cluster import Backend, Shape, TorchCluster
+from tests.sim.torch_cluster import Shape, TorchCluster
 
 GREEDY = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
 SHAPE = Shape(num_blocks=96, max_num_batched_tokens=32)
@@ -30,10 +30,15 @@ def jobs(request: pytest.FixtureRequest) -> tuple[str, list[Job]]:
     ]
 
 
-@pytest.mark.parametrize("backend", [None, "shared_memory"], ids=["together", "split"])
-def test_tokens_are_those_of_the_values_of_the_codes(
-    jobs: tuple[str, list[Job]], backend: Backend | None
-) -> None:
+def test_tokens_are_those_of_the_values_of_the_codes(jobs: tuple[str, list[Job]]) -> None:
     name, expected = jobs
-    with TorchCluster(FIXTURES / name, backend, SHAPE) as cluster:
+    with TorchCluster(FIXTURES / name, None, SHAPE) as cluster:
+        cluster.serve_jobs(expected)
+
+
+@pytest.mark.parametrize("jobs", CHECKPOINTS[::3], indirect=True)
+def test_they_are_so_when_blocks_are_handed_over(jobs: tuple[str, list[Job]]) -> None:
+    """`tools.quantized_matrix` hands over the blocks of every checkpoint."""
+    name, expected = jobs
+    with TorchCluster(FIXTURES / name, "shared_memory", SHAPE) as cluster:
         cluster.serve_jobs(expected)
