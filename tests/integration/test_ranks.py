@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from baton import LLM, RequestOutput, SamplingParams
-from baton_core.errors import InvalidConfigError, InvalidModelError, InvalidRequestError, RequestError
+from baton_core.errors import (
+    ErrorCode,
+    InvalidConfigError,
+    InvalidModelError,
+    InvalidRequestError,
+    RequestError,
+)
+from baton_engine.sampling.sampler import Sampler
+from baton_worker.engine.resident_engine import ResidentEngine
 from tests.e2e.processes import children_of
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model, make_prompt
@@ -172,6 +180,39 @@ def test_what_cannot_be_divided_is_refused(settings: dict[str, Any], said: str, 
     with pytest.raises(InvalidConfigError, match=said):
         LLM.from_engine_args(tiny_args(folder, **settings))
     assert followers() == []
+
+
+def test_a_leader_that_fails_within_a_step_does_not_go_on_apart_from_its_group(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise MemoryError("on purpose")
+
+    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(Sampler, "sample", fail)
+        with pytest.raises(RequestError, match="on purpose"):
+            llm.generate([PROMPT], greedy(4), use_tqdm=False)
+    with pytest.raises(RequestError, match="the leader of the model's ranks failed: MemoryError: on purpose"):
+        llm.generate([PROMPT], greedy(4), use_tqdm=False)
+    assert followers() == []
+    llm.close()
+
+
+def test_a_change_that_not_all_ranks_could_make_ends_the_group(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise RequestError(ErrorCode.INTERNAL, "on purpose")
+
+    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2))
+    monkeypatch.setattr(ResidentEngine, "sleep", fail)
+    with pytest.raises(RequestError, match="on purpose"):
+        llm.sleep(1)
+    with pytest.raises(RequestError, match="not all of the model's ranks could Sleep: on purpose"):
+        llm.generate([PROMPT], greedy(4), use_tqdm=False)
+    assert followers() == []
+    llm.close()
 
 
 def test_models_without_shares_are_refused(tmp_path: Path) -> None:

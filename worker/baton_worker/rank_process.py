@@ -83,6 +83,7 @@ class Rank:
         place = RankPlace(sizes=settings.parallel, rank=start.rank)
         name_process(f"rank {start.rank}")
         links = Links(settings.parallel, settings.cpu_kernels, self._channel.take_descriptor(), start.port)
+        links.close_descriptor()
         # What changes logits is the leader's.
         return ResidentEngine(
             replace(settings, logits_processors=()),

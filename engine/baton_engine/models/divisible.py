@@ -30,6 +30,10 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
     if sizes.pipeline > num_layers:
         text = f"pipeline_parallel_size is {sizes.pipeline}"
         raise InvalidConfigError(f"{text}; allowed: at most {num_layers}, the model's layers")
+    mixture = config.mixture if isinstance(config, DecoderConfig) else None
+    if mixture is not None and sizes.tensor > mixture.num_experts:
+        text = f"tensor_parallel_size is {sizes.tensor}"
+        raise InvalidConfigError(f"{text}; allowed: at most {mixture.num_experts}, the model's experts")
     counts, kv_heads = _counts(config), config.kv_spec(1, "float32").num_kv_heads
     undivided = [f"{count} {what}" for what, count in counts.items() if count % sizes.tensor]
     if kv_heads % sizes.tensor and sizes.tensor % kv_heads:

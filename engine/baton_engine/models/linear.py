@@ -255,7 +255,7 @@ def load_piece(weights: WeightReader, piece: Piece, in_size: int, share: Share) 
     stored = weights.load_quantized(piece.layer, piece.out_size, in_size)
     try:
         if piece.rows is not None:
-            return take_outputs(stored, [piece.rows.indices])
+            return take_outputs(stored, piece.rows.indices)
         return stored if share.inputs is None else take_inputs(stored, share.inputs)
     except ValueError as error:
         raise InvalidModelError(f"{piece.layer} cannot be divided over ranks: {error}") from None

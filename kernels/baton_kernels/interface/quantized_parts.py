@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-import torch
-from torch import Tensor
-
-from baton_kernels.interface.quantized import QuantizedWeight
+from baton_kernels.interface.quantized import QuantizedWeight, stack
 
 _BYTE_BITS: Final = 8
 
 
-def take_outputs(weight: QuantizedWeight, parts: Sequence[range]) -> QuantizedWeight:
-    """Return the layer of these outputs, in this order, as new tensors; each value stays as it is."""
-    return replace(
-        weight,
-        codes=_rows(weight.codes, parts),
-        scales=_rows(weight.scales, parts),
-        zeros=None if weight.zeros is None else _rows(weight.zeros, parts),
-        output_scales=None if weight.output_scales is None else _rows(weight.output_scales, parts),
-    )
+def take_outputs(weight: QuantizedWeight, part: range) -> QuantizedWeight:
+    """Return the layer of these outputs alone, as new tensors; each value stays as it is."""
+    return stack([weight.outputs(slice(part.start, part.stop))])
 
 
 def take_inputs(weight: QuantizedWeight, part: range) -> QuantizedWeight:
@@ -53,10 +43,3 @@ def take_inputs(weight: QuantizedWeight, part: range) -> QuantizedWeight:
         zeros=None if weight.zeros is None else weight.zeros[:, groups].contiguous(),
         group_size=min(group, len(part)),
     )
-
-
-def _rows(tensor: Tensor, parts: Sequence[range]) -> Tensor:
-    """Concatenate rows; torch cannot with every float of 8 bits."""
-    stored = tensor if tensor.itemsize > 1 else tensor.view(torch.uint8)
-    rows = torch.cat([stored[part.start : part.stop] for part in parts])
-    return rows if tensor.itemsize > 1 else rows.view(tensor.dtype)

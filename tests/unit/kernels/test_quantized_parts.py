@@ -33,9 +33,7 @@ def make_quantized(element: Element, out_features: int, in_features: int, group_
 def test_parts_have_the_values_of_the_whole(element: Element, group_size: int) -> None:
     weight = make_quantized(element, 48, 128, group_size)
     values = dequantize(weight)
-    parts = [range(8, 24), range(40, 48)]
-    rows = torch.cat([values[part.start : part.stop] for part in parts])
-    assert torch.equal(dequantize(take_outputs(weight, parts)), rows)
+    assert torch.equal(dequantize(take_outputs(weight, range(8, 24))), values[8:24])
     for start, stop in pairwise((0, 64, 128)) if group_size <= 64 else [(0, 128)]:
         assert torch.equal(dequantize(take_inputs(weight, range(start, stop))), values[:, start:stop])
 

@@ -42,6 +42,8 @@ class EngineControls:
 
         Returns what a function that was asked for returned at each rank, or else the leader's answer alone.
 
+        The group ends if some have changed what is in memory and others could not: they would go on apart.
+
         Raises:
             Exception: as `run`, at any of them.
         """
@@ -49,11 +51,18 @@ class EngineControls:
         if group is None or isinstance(command, CheckWeights):
             return [self.run(command)]
         answers = group.call(*encode_control(command))
+        own: Any
         try:
             with group.explaining():
                 own = self.run(command)
-        finally:
-            others = answers()
+        except Exception as error:
+            own = error
+        all_answers = [own, *(others := answers())]
+        errors = [one for one in all_answers if isinstance(one, Exception)]
+        if errors:
+            if isinstance(command, Sleep | WakeUp | SwitchWeights) and len(errors) < len(all_answers):
+                group.end(f"not all of the model's ranks could {type(command).__name__}: {errors[0]}")
+            raise errors[0]
         return group.in_order(own, others) if isinstance(command, ApplyModel | CallWorker) else [own]
 
     def run(self, command: EngineOperation) -> Any:

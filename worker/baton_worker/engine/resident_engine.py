@@ -131,7 +131,7 @@ class ResidentEngine:
         runner = self.loaded.runner
         if self.group is None:
             return runner.launch(plan)
-        with self.group.explaining():
+        with self.group.leading():
             return runner.launch(plan)
 
     async def wait_lost(self) -> None:

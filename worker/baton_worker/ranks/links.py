@@ -55,6 +55,10 @@ class Links:
             announce=announce,
         )
 
+    def close_descriptor(self) -> None:
+        """Close the descriptor once nobody else is to open the memory."""
+        os.close(self.descriptor)
+
     def abort(self) -> None:
         """End all waits in shared memory, now and later: a rank is lost."""
         for offset in self._offsets:

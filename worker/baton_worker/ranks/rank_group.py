@@ -14,9 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -110,6 +110,7 @@ class RankGroup:
         for one in self._followers:
             start = StartFrame(rank=one.rank, settings=settings, num_threads=self._num_threads, port=port)
             one.channel.send_with(self._links.descriptor, start)
+        self._links.close_descriptor()
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._watcher.start()
 
@@ -132,6 +133,8 @@ class RankGroup:
     def call(self, action: str, argument_json: str) -> Callable[[], list[Any]]:
         """Have every other rank do what an operator asks; what is returned waits for their answers, by rank.
 
+        An answer is a value, or the error that the rank raised.
+
         Raises:
             BatonError: a rank is lost.
         """
@@ -142,9 +145,48 @@ class RankGroup:
         """Return what the leader has and what the others have, by rank."""
         return [*others[: self._place.rank], own, *others[self._place.rank :]]
 
-    def explaining(self) -> _Explaining:
-        """Return a context in which an exchange that fails is told by the reason why the rank was lost."""
-        return _Explaining(self.lost)
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Tell the end of an exchange by the reason why the rank was lost.
+
+        Raises:
+            BatonError: a rank is lost.
+        """
+        try:
+            yield
+        except RankLostError as error:
+            with suppress(TimeoutError):
+                self.lost.result(LOST_AFTER_S)
+            self.end(str(error))
+            self.lost.result()
+
+    @contextmanager
+    def leading(self) -> Iterator[None]:
+        """Lead a step: if this rank fails within it, the others have gone on without it, and the group ends.
+
+        Raises:
+            BatonError: a rank is lost.
+        """
+        try:
+            with self.explaining():
+                yield
+        except BaseException as error:
+            self.end(f"the leader of the model's ranks failed: {type(error).__name__}: {error}")
+            raise
+
+    def end(self, reason: str, error: BatonError | None = None) -> None:
+        """End the group: nobody waits for a rank any more. Does nothing once it has ended."""
+        if self.lost.done():
+            return
+        error = error or RequestError(ErrorCode.UNAVAILABLE, reason)
+        _log.error("%s", error)
+        self._links.abort()
+        for one in self._followers:
+            one.process.kill()
+        with suppress(InvalidStateError):
+            self.lost.set_exception(error)
+        for one in self._followers:
+            one.answers.put(None)
 
     def close(self) -> None:
         """End all ranks; those that do not end are killed."""
@@ -176,19 +218,21 @@ class RankGroup:
                 self.lost.result()
 
     def _answers(self) -> list[Any]:
-        """Wait for one answer of each; the first error is raised once all have answered."""
-        answers = []
+        """Wait for one answer of each: a value, or the error that it raised."""
+        answers: list[Any] = []
         for one in self._followers:
+            answer = None
             try:
-                answers.append(one.answers.get(timeout=_ANSWER_WITHIN_S))
+                answer = one.answers.get(timeout=_ANSWER_WITHIN_S)
             except Empty:
                 self._lose(one, f"it has not answered within {_ANSWER_WITHIN_S:g} s")
-            if self.lost.done():
+            if answer is None:
                 self.lost.result()
-        for answer in answers:
-            if answer is not None and answer.code:
-                raise error_of(answer.code, answer.message)
-        return [json.loads(answer.result_json) for answer in answers if answer is not None]
+            elif answer.code:
+                answers.append(error_of(answer.code, answer.message))
+            else:
+                answers.append(json.loads(answer.result_json))
+        return answers
 
     # --- on the watching thread ---
 
@@ -231,35 +275,7 @@ class RankGroup:
                 self._lose(one, f"it is silent for {silent_s:.1f} s")
 
     def _lose(self, lost: _Follower, reason: str, error: BatonError | None = None) -> None:
-        """End the group: nobody waits for the rank any more."""
-        if self.lost.done():
-            return
-        if error is None:
-            text = f"rank {lost.rank} of the model's ranks is lost: {reason}"
-            error = RequestError(ErrorCode.UNAVAILABLE, text)
-        _log.error("%s", error)
-        self._links.abort()
-        for one in self._followers:
-            one.process.kill()
-        with suppress(Exception):
-            self.lost.set_exception(error)
-        for one in self._followers:
-            one.answers.put(None)
-
-
-class _Explaining:
-    """Turns the end of an exchange into the error of the rank that was lost, once that is known."""
-
-    def __init__(self, lost: Future[None]) -> None:
-        self._lost = lost
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RankLostError):
-            with suppress(TimeoutError):
-                self._lost.result(LOST_AFTER_S)
-            raise RequestError(ErrorCode.UNAVAILABLE, str(error)) from error
+        self.end(f"rank {lost.rank} of the model's ranks is lost: {reason}", error)
 
 
 def error_of(code: str, message: str) -> BatonError:
