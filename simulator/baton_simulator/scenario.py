@@ -36,6 +36,11 @@ class FaultKind(StrEnum):
     """A worker is told to end within a time; what it cannot finish goes on elsewhere."""
     FREEZE = "freeze"
     """A process stops for a while."""
+    RANK = "rank"
+    """A rank of a worker's group is lost: its steps do not end any more, and once this is noticed the group
+    ends, and starts again with a new epoch."""
+    SLOW = "slow"
+    """A rank is slow for a while, and with it the steps of its group."""
     PARTITION = "partition"
     """Two nodes do not reach each other, or one not the other."""
     BREAK = "break"
@@ -146,6 +151,8 @@ _AT_A_TIME: Final = (
     FaultKind.CRASH,
     FaultKind.LEAVE,
     FaultKind.FREEZE,
+    FaultKind.RANK,
+    FaultKind.SLOW,
     FaultKind.PARTITION,
     FaultKind.BREAK,
     FaultKind.RESET,
@@ -228,6 +235,9 @@ def _faults(rng: Random, shape: Topology, kinds: list[FaultKind]) -> tuple[Fault
                 )
             case FaultKind.LEAVE:
                 fault = Fault(kind=kind, at_s=at_s, nodes=(rng.choice(workers),), duration_s=1.2)
+            case FaultKind.RANK | FaultKind.SLOW:
+                duration_s = rng.choice([0.1, 0.4, 1.2])
+                fault = Fault(kind=kind, at_s=at_s, nodes=(rng.choice(workers),), duration_s=duration_s)
             case FaultKind.BREAK:
                 nodes = (rng.choice(workers), rng.choice(shape.routers))
                 fault = Fault(kind=kind, at_s=at_s, nodes=nodes)

@@ -66,6 +66,9 @@ class SimWorker(Node):
         """Plans that are not computed yet, in order."""
         self._results: deque[StepDone] = deque()
         """Results that the core does not have yet."""
+        self._is_rank_lost = False
+        self.slowness = 1.0
+        """A step takes so many times as long: a rank of the group is slow."""
         self._copies = Copies(self)
         self._watch = LeaseWatch(self)
 
@@ -85,6 +88,14 @@ class SimWorker(Node):
         self.is_alive = False
         for link in self.links:
             link.crash()
+
+    def lose_rank(self) -> None:
+        """Compute nothing any more: a rank of the group is lost, which its leader has not noticed yet."""
+        self._is_rank_lost = True
+
+    def speed_up(self) -> None:
+        """Compute as fast as usual again."""
+        self.slowness = 1.0
 
     def on_event(self, event: WorkerEvent) -> None:
         """Feed the core and do what it says; `settle` has to follow."""
@@ -117,11 +128,13 @@ class SimWorker(Node):
 
     def _begin_step(self, plan: StepPlan) -> None:
         """Compute somewhere within the step: its blocks stay what they were when it was planned."""
-        step_s = self._cost.step_s(plan) * self.rng.uniform(0.5, 1.5)
+        step_s = self._cost.step_s(plan) * self.rng.uniform(0.5, 1.5) * self.slowness
         computed_s = step_s * self.rng.random()
         self.after(computed_s, lambda: self._compute(plan, step_s - computed_s))
 
     def _compute(self, plan: StepPlan, rest_s: float) -> None:
+        if self._is_rank_lost:
+            return
         pool = self.core.pool
         for piece in plan.slices:
             for table in piece.block_tables:

@@ -35,6 +35,8 @@ _SETTLE_S: Final = 12.0
 _LOOK_EVERY_S: Final = 0.25
 _MAX_ACTIONS: Final = 200_000
 _INDEX_SHARDS: Final = 16
+_SLOW: Final = 8.0
+"""A slow rank makes a step take so many times as long."""
 _COST: Final = LinearCost(base_s=0.02, per_token_s=0.001)
 
 
@@ -181,6 +183,10 @@ class _Run:
                 self._leave(nodes[0], fault.duration_s)
             case FaultKind.FREEZE:
                 self._freeze(nodes[0], fault.duration_s)
+            case FaultKind.RANK:
+                self._lose_rank(nodes[0], fault.duration_s)
+            case FaultKind.SLOW:
+                self._slow_down(nodes[0], fault.duration_s)
             case FaultKind.PARTITION:
                 self._cut(fault)
             case FaultKind.BREAK:
@@ -218,6 +224,26 @@ class _Run:
             self.cluster.coverage.add("freezes")
             node.freeze()
             self.cluster.clock.after(duration_s, node.thaw)
+
+    def _lose_rank(self, name: str, duration_s: float) -> None:
+        """Let a worker compute nothing from now on, end it half way, and start it again after the rest."""
+        worker = self.cluster.workers[name]
+        if not worker.is_alive:
+            return
+        self.cluster.coverage.add("ranks lost")
+        worker.lose_rank()
+
+        def end() -> None:
+            if worker.is_alive:
+                self._crash(name, 0.5 * duration_s)
+
+        self.cluster.clock.after(0.5 * duration_s, end)
+
+    def _slow_down(self, name: str, duration_s: float) -> None:
+        worker = self.cluster.workers[name]
+        self.cluster.coverage.add("slow ranks")
+        worker.slowness = _SLOW
+        self.cluster.clock.after(duration_s, worker.speed_up)
 
     def _cut(self, fault: Fault) -> None:
         self.cluster.coverage.add("partitions one way" if fault.is_one_way else "partitions")

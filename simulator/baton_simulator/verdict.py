@@ -62,7 +62,7 @@ class History:
 def _separates(fault: Fault, worker: str, router: str) -> bool:
     """Return True if it may end the session of these two."""
     match fault.kind:
-        case FaultKind.CRASH | FaultKind.LEAVE | FaultKind.FREEZE:
+        case FaultKind.CRASH | FaultKind.LEAVE | FaultKind.FREEZE | FaultKind.RANK:
             return fault.nodes[0] in (worker, router)
         case FaultKind.PARTITION:
             return {*fault.nodes} == {worker, router}

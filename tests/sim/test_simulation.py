@@ -24,6 +24,8 @@ MET = (
     "crashes",
     "departures",
     "freezes",
+    "ranks lost",
+    "slow ranks",
     "partitions",
     "partitions one way",
     "streams broken",
