@@ -97,6 +97,14 @@ class EngineProcess:
                 shared_once += _kilobytes(pid, "smaps_rollup")["Pss"]
         return Memory(peak_bytes=peak * 1024, shared_once_bytes=shared_once * 1024)
 
+    def process_bytes(self) -> list[int]:
+        """Return the memory of each process, largest first; shared pages are divided among their owners."""
+        sizes = []
+        for pid in descendants(self._guardian.pid):
+            with suppress(FileNotFoundError, ProcessLookupError, KeyError):
+                sizes.append(_kilobytes(pid, "smaps_rollup")["Pss"] * 1024)
+        return sorted(sizes, reverse=True)
+
     def close(self) -> None:
         """End all of it; kill what takes too long."""
         assert self._guardian.stdin is not None

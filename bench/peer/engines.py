@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,11 +30,14 @@ class Engines:
     dtype: str
     logs: Path
 
-    def offline(self, engine: str) -> OfflineEngine:
+    def offline(self, engine: str, *more: str, bound: Mapping[str, str] | None = None) -> OfflineEngine:
+        """Start an engine in a process, with `more` flags; `bound` replaces vLLM's binding of threads."""
         command = [*self.python(engine), "-m", "bench.peer.offline_engine", "--engine", engine]
         command += ["--model", str(self.model), "--dtype", self.dtype, "--kv-bytes", str(KV_BYTES)]
+        command += more
+        environment = self.environment(engine) | (bound or {})
         log = self._log(f"{engine}-offline")
-        return OfflineEngine(engine, command, log=log, environment=self.environment(engine))
+        return OfflineEngine(engine, command, log=log, environment=environment)
 
     def environment(self, engine: str) -> dict[str, str]:
         """Variables of an engine that has all cores."""

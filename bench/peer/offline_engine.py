@@ -33,7 +33,13 @@ class SteppingEngine:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self._package = import_module(args.engine)
-        self._llm = self._package.LLM(model=args.model, dtype=args.dtype, kv_cache_memory_bytes=args.kv_bytes)
+        self._llm = self._package.LLM(
+            model=args.model,
+            dtype=args.dtype,
+            kv_cache_memory_bytes=args.kv_bytes,
+            tensor_parallel_size=args.tensor_parallel_size,
+            pipeline_parallel_size=args.pipeline_parallel_size,
+        )
         self._num_runs = 0
 
     def run(self, prompts: list[list[int]], num_tokens: int, *, reads_cache: bool) -> dict[str, Any]:
@@ -112,6 +118,8 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--dtype", required=True)
     parser.add_argument("--kv-bytes", required=True, type=int)
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument("--pipeline-parallel-size", type=int, default=1)
     parser.add_argument("--control-fd", required=True, type=int)
     args = parser.parse_args()
     make = TransformersEngine if args.engine == "transformers" else SteppingEngine
