@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
@@ -32,14 +32,18 @@ from baton_router.process.http_settings import HttpSettings
 from baton_router.requests.validation import TRACEPARENT
 from baton_service.keys import AUTHORIZATION, Keys
 
+API_KEY_HEADER: Final = "x-api-key"
+"""Anthropic's clients show their key there."""
+
 
 def require_key(keys: Keys, headers: Headers) -> str:
-    """Let a request pass whose `Authorization` names a key; returns its tenant.
+    """Let a request pass whose `Authorization`, or else `x-api-key`, names a key; returns its tenant.
 
     Raises:
         HttpError: 401.
     """
-    tenant = keys.tenant(headers.get(AUTHORIZATION, ""))
+    api_key = headers.get(API_KEY_HEADER)
+    tenant = keys.tenant(headers.get(AUTHORIZATION) or (f"Bearer {api_key}" if api_key else ""))
     if tenant is None:
         raise HttpError(
             401,
@@ -129,7 +133,7 @@ class _Endpoint:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call: Call[Any] = Call(self._state, scope, receive, send)
+        call: Call[Any] = Call(self._state, scope, receive, send, self._route.dialect)
         try:
             headers = Headers(scope=scope)
             if self._route.method != "GET":

@@ -1,6 +1,7 @@
 """One HTTP call as its route sees it: the request, and the ways to reply.
 
-Streams are server-sent events as OpenAI's clients read them: `data: {...}` for each chunk, then `[DONE]`.
+Streams are server-sent events; how each is written is the route's dialect, mostly OpenAI's: `data: {...}` for
+each chunk, then `[DONE]`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_router.http.app_state import AppState
+from baton_router.http.dialect import OPENAI, Dialect
 from baton_router.http.errors import Failure
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.json_pieces import json_at_once, json_pieces
@@ -26,7 +28,6 @@ from baton_router.http.middleware import adopt_request_id, request_id_of
 from baton_router.requests.validation import TRACEPARENT
 from baton_router.streams.body_memory import BodyReservation
 
-_DONE: Final = b"data: [DONE]\n\n"
 RESUME_HEADER: Final = b"x-resume-token"
 _HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -52,9 +53,9 @@ def _stream_start(resume_token: str = "") -> Message:
     return {"type": "http.response.start", "status": 200, "headers": headers}
 
 
-def _event(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """One event; the pieces are those of one line."""
-    return chain((b"data: ",), pieces, (b"\n\n",))
+def _event(head: bytes, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """One event after its head; the pieces are those of one line."""
+    return chain((head, b"data: "), pieces, (b"\n\n",))
 
 
 def _body_message(data: bytes, *, is_last: bool = False) -> Message:
@@ -72,7 +73,9 @@ class Call(Generic[BodyT]):
     tenant: str = ""
     """The tenant whose key the call named."""
 
-    def __init__(self, state: AppState, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self, state: AppState, scope: Scope, receive: Receive, send: Send, dialect: Dialect = OPENAI
+    ) -> None:
         self.state = state
         self.request = Request(scope)
         self.arrived_s = asyncio.get_running_loop().time()
@@ -82,6 +85,7 @@ class Call(Generic[BodyT]):
         """Unknown fields of the body, for the reply's header."""
         self.resume_token = ""
         """Token that resumes the stream at any router; empty where there are several."""
+        self._dialect = dialect
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -144,26 +148,28 @@ class Call(Generic[BodyT]):
                 if not self._has_started:
                     self._is_stream = True
                     await self._watched_send(_stream_start(self.resume_token))
+                head = self._dialect.head(chunk)
                 if (whole := json_at_once(chunk)) is not None:  # as almost every chunk of a stream
-                    await self._send(_body_message(b"data: %b\n\n" % whole))
+                    await self._send(_body_message(b"%bdata: %b\n\n" % (head, whole)))
                     continue
-                async for part in self._parts(_event(json_pieces(chunk))):
+                async for part in self._parts(_event(head, json_pieces(chunk))):
                     await self._send(_body_message(part))
         if not self._has_started:
             self._is_stream = True
             await self._watched_send(_stream_start(self.resume_token))
-        await self._watched_send(_body_message(_DONE, is_last=True))
+        await self._watched_send(_body_message(self._dialect.last_event, is_last=True))
 
     async def fail(self, failure: Failure) -> None:
         """Send an error as far as that is still possible; a JSON body that has begun is cut off."""
-        body = _encoder.encode(failure.body)
+        content = self._dialect.error_body(failure, self.request_id)
+        body = _encoder.encode(content)
         if not self._has_started:
             headers = dict(failure.headers)
             await self.respond(Response(body, failure.status, headers, media_type="application/json"))
         elif self._is_stream and not self._is_complete:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_FAIL_WITHIN_S):
-                    last = b"".join((*_event((body,)), _DONE))
+                    last = b"".join((*_event(self._dialect.head(content), (body,)), self._dialect.last_event))
                     await self._watched_send(_body_message(last, is_last=True))
 
     async def _parts(self, pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:

@@ -15,7 +15,6 @@ import msgspec
 from msgspec import inspect as types
 
 from baton_router.http.calls import Call
-from baton_router.http.errors import ErrorBody
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.route import PARAMETER, Route, Tag
 
@@ -28,6 +27,7 @@ _DESCRIPTION: Final = (
 _TAGS: Final = {
     Tag.CHAT: "Conversations.",
     Tag.COMPLETIONS: "Texts that are continued.",
+    Tag.MESSAGES: "Conversations, in the format of Anthropic's API.",
     Tag.TOKENS: "Token ids: in and out, from text and to text.",
     Tag.MODELS: "The model that is served, by its names.",
     Tag.SERVER: "The state of the router.",
@@ -118,8 +118,10 @@ def describe(routes: Sequence[Route], root_path: str) -> Route:
 
 def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
     types = [
-        ErrorBody,
-        *(kind for route in routes for kind in (*route.bodies, route.reply, route.chunk) if kind),
+        kind
+        for route in routes
+        for kind in (route.dialect.error, *route.bodies, route.reply, route.chunk)
+        if kind
     ]
     types = list(dict.fromkeys(types))
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
@@ -206,7 +208,7 @@ def _responses(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
     if route.bodies:
         statuses |= {400, 408, 413, 415}
     for status in sorted(statuses):
-        schema = {"schema": schema_of[ErrorBody]}
+        schema = {"schema": schema_of[route.dialect.error]}
         responses[str(status)] = {
             "description": _PHRASES.get(status) or HTTPStatus(status).phrase,
             "content": {"application/json": schema},

@@ -6,9 +6,11 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import UnionType
 from typing import Any, Final
 
 from baton_router.http.calls import Call
+from baton_router.http.dialect import OPENAI, Dialect
 
 PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
 """Parameter of a path, in braces with its type."""
@@ -19,6 +21,7 @@ class Tag(StrEnum):
 
     CHAT = "Chat"
     COMPLETIONS = "Completions"
+    MESSAGES = "Messages"
     TOKENS = "Tokens"
     MODELS = "Models"
     SERVER = "Server"
@@ -46,10 +49,12 @@ class Route:
     """Type of the parameters after the question mark."""
     reply: type | None = None
     """Type of the reply; None: no JSON, or any."""
-    chunk: type | None = None
+    chunk: type | UnionType | None = None
     """Type of a streamed reply's chunks."""
     media_type: str = ""
     """Media type of a reply that has neither `reply` nor `chunk`."""
     errors: tuple[int, ...] = ()
     """Statuses it may reply with beside 401 and 500."""
     needs_key: bool = True
+    dialect: Dialect = OPENAI
+    """The way in which errors and the events of streams are written."""

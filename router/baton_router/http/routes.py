@@ -14,6 +14,9 @@ from baton_router.http.debug import cluster, history, requests
 from baton_router.http.debug.schemas import RequestDetails, RequestList
 from baton_router.http.generate import GenerateReply, GenerateRequest, generate
 from baton_router.http.invocations import invoke
+from baton_router.http.messages.messages import count_tokens, create_message
+from baton_router.http.messages.replies import ANTHROPIC, Message, MessageEvent, TokenCount
+from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.page import show_chat, show_dashboard, show_docs, show_part
 from baton_router.http.render import render_chat, render_completion
 from baton_router.http.route import Route, Tag
@@ -90,6 +93,33 @@ ROUTES: Final = (
         reply=Completion,
         chunk=Completion,
         errors=_GENERATES,
+    ),
+    Route(
+        method="POST",
+        path="/v1/messages",
+        operation_id="createMessage",
+        tag=Tag.MESSAGES,
+        summary="Answer a conversation, in Anthropic's format",
+        handler=create_message,
+        bodies=(MessagesRequest,),
+        example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
+        reply=Message,
+        chunk=MessageEvent,
+        errors=_GENERATES,
+        dialect=ANTHROPIC,
+    ),
+    Route(
+        method="POST",
+        path="/v1/messages/count_tokens",
+        operation_id="countMessageTokens",
+        tag=Tag.MESSAGES,
+        summary="The number of tokens of such a conversation",
+        handler=count_tokens,
+        bodies=(CountRequest,),
+        example={"messages": [{"role": "user", "content": "What is os.path?"}]},
+        reply=TokenCount,
+        errors=_CONVERTS,
+        dialect=ANTHROPIC,
     ),
     Route(
         method="POST",

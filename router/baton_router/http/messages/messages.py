@@ -1,0 +1,144 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's API, answered as chats are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from baton_router.http.calls import Call
+from baton_router.http.chat.output_parsers import find_reasoning
+from baton_router.http.chat.request import (
+    ChatPlan,
+    chat_names,
+    read_chat,
+    read_conversation,
+    release_conversation,
+)
+from baton_router.http.chat.schemas import ChatRequest
+from baton_router.http.generation import Generation, collect, generating
+from baton_router.http.messages.parts import PartWriter, collect_parts
+from baton_router.http.messages.replies import (
+    Message,
+    MessageDelta,
+    MessageEnd,
+    MessageEvent,
+    MessageStart,
+    MessageStop,
+    MessageUsage,
+    TokenCount,
+)
+from baton_router.http.messages.request import as_chat, message_names
+from baton_router.http.messages.schemas import CountRequest, MessagesRequest
+from baton_router.http.sampling_fields import generation_requests
+from baton_router.requests.generation import Delta, Finished
+
+
+async def create_message(call: Call[MessagesRequest]) -> None:
+    """Handle a conversation, whole or as events.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+        RequestError: as `generating`.
+    """
+    state = call.state
+    has_reasoning = bool(state.settings.reasoning_parser)
+    is_streamed = bool(call.body.stream)
+    with message_names():
+        body = await call.read(as_chat, call.body, has_reasoning=has_reasoning)
+        call.body.messages = []
+        with chat_names(body):
+            plan = await call.read(read_chat, body, state.settings, state.service.model.sampling_defaults)
+            release_conversation(body)
+            requests = generation_requests(call, body, [plan.conversation], plan.sampling)
+            async with generating(call, requests) as generation:
+                reply = MessageReply(call, body, plan, generation)
+                del plan, requests  # a conversation can be large, and a reply takes long
+                if is_streamed:
+                    await call.stream(reply.events())
+                else:
+                    await call.reply(await reply.whole())
+
+
+async def count_tokens(call: Call[CountRequest]) -> None:
+    """Reply with the number of tokens of a conversation.
+
+    Raises:
+        InvalidRequestError: a field is wrong; the message names it.
+        RequestError: as `GenerationService.tokenize`.
+    """
+    with message_names():
+        body = await call.read(as_chat, call.body, has_reasoning=False)
+        conversation = await call.read(read_conversation, body)
+        token_ids = await call.state.service.tokenize(
+            conversation, model=body.model or "", add_special_tokens=None
+        )
+    call.release_body()
+    await call.reply(TokenCount(input_tokens=len(token_ids)))
+
+
+class MessageReply:
+    """The reply to one call."""
+
+    def __init__(
+        self, call: Call[MessagesRequest], body: ChatRequest, plan: ChatPlan, generation: Generation
+    ) -> None:
+        self._generation = generation
+        self._share = call.state.share
+        (self._spec,) = generation.specs
+        settings = call.state.settings
+        reasoning = find_reasoning(
+            settings.reasoning_parser,
+            settings.answers.chat.complete(plan.conversation).template_arguments,
+            self._spec.prompt_token_ids,
+            call.state.service.tokenizer,
+        )
+        parser = plan.tool_use.make_parser()
+        self._writer = PartWriter(reasoning.make_parser(parser) if reasoning else parser, plan.tool_use)
+        self._message = Message(
+            id=f"msg_{call.request_id}",
+            model=body.model or call.state.service.model_names[0],
+            content=[],
+            stop_reason=None,
+            stop_sequence=None,
+            usage=MessageUsage(input_tokens=len(self._spec.prompt_token_ids), output_tokens=0),
+        )
+
+    async def whole(self) -> Message:
+        """Return the whole message."""
+        (prompt,) = await collect(self._generation, self._share)
+        delta = prompt.sequences[0].as_delta()
+        message = self._message
+        message.content = collect_parts(self._writer.piece(delta))
+        end = self._writer.end(delta)
+        message.stop_reason, message.stop_sequence = end.stop_reason, end.stop_sequence
+        message.usage = _usage_of(prompt.finished)
+        return message
+
+    async def events(self) -> AsyncGenerator[MessageEvent, None]:
+        """Yield the message as events; the first comes with the first token."""
+        end: MessageEnd | None = None
+        has_begun = False
+        async for _, event in self._generation.events:
+            match event:
+                case Delta():
+                    if not has_begun:
+                        has_begun = True
+                        yield MessageStart(message=self._message)
+                    for part in self._writer.piece(event):
+                        yield part
+                    if event.finish_reason is not None:
+                        end = self._writer.end(event)
+                case Finished():
+                    assert end is not None, "a sequence ends before its request does"
+                    yield MessageDelta(delta=end, usage=_usage_of(event))
+                    yield MessageStop()
+
+
+def _usage_of(finished: Finished | None) -> MessageUsage:
+    """Return the usage of a call: tokens that were cached are counted apart."""
+    if finished is None:
+        return MessageUsage(input_tokens=0, output_tokens=0)
+    return MessageUsage(
+        input_tokens=finished.num_prompt_tokens - finished.num_cached_tokens,
+        cache_read_input_tokens=finished.num_cached_tokens,
+        output_tokens=finished.num_output_tokens,
+    )

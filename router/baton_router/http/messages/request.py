@@ -1,0 +1,224 @@
+"""Reads requests of Anthropic's Messages API as the chat that they ask for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from baton_core.errors import InvalidRequestError
+from baton_router.http.chat.schemas import (
+    CalledFunction,
+    ChatMessage,
+    ChatRequest,
+    ChatTool,
+    FunctionDefinition,
+    NamedFunction,
+    NamedTool,
+    ToolCallOfMessage,
+)
+from baton_router.http.messages.schemas import (
+    AnyBlock,
+    CountRequest,
+    DocumentBlock,
+    ImageBlock,
+    InputMessage,
+    InputTool,
+    InputToolChoice,
+    MessagesRequest,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from baton_router.http.response_format import JsonSchema, JsonSchemaFormat
+from baton_router.http.sampling_fields import asks_for_something
+
+LEAST_BUDGET: Final = 1024
+"""Source: Anthropic's API reference, `thinking.budget_tokens`."""
+_REFUSED: Final = {
+    "container": "nothing: no code is run here",
+    "mcp_servers": "nothing: no server is called here",
+    "context_management": "nothing: the conversation is taken as it is",
+    "kv_transfer_params": "nothing: the router places requests and moves their blocks itself",
+}
+_NAMES: Final = {
+    "stop": "stop_sequences",
+    "max_completion_tokens": "max_tokens",
+    "tool_choice.function.name": "tool_choice.name",
+    "response_format.json_schema.schema": "output_config.format.schema",
+    "reasoning_effort": "output_config.effort",
+    "thinking_token_budget": "thinking.budget_tokens",
+}
+"""Fields of chats, and their names in a request for messages."""
+
+
+def as_chat(body: CountRequest, *, has_reasoning: bool) -> ChatRequest:
+    """Return the chat that a request asks for; `has_reasoning`: a reasoning parser is configured.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+    """
+    for name, allowed in _REFUSED.items():
+        if asks_for_something(value := getattr(body, name, None)):
+            raise InvalidRequestError(name, value, allowed)
+    system = "" if body.system is None else _text_of("system", body.system)
+    messages = [ChatMessage(role="system", content=system)] if system else []
+    for index, message in enumerate(body.messages):
+        messages += _chat_messages(f"messages[{index}]", message)
+    continues = bool(messages) and messages[-1].role == "assistant"
+    chat = ChatRequest(
+        messages=messages,
+        model=body.model,
+        tools=[_chat_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())] or None,
+        continue_final_message=True if continues else None,
+        chat_template_kwargs=body.chat_template_kwargs,
+    )
+    _choose_tools(chat, body.tool_choice)
+    _set_thinking(chat, body, has_reasoning=has_reasoning)
+    if body.output_config is not None and body.output_config.effort is not None:
+        chat.reasoning_effort = body.output_config.effort
+    if isinstance(body, MessagesRequest):
+        _set_sampling(chat, body)
+    return chat
+
+
+@contextmanager
+def message_names() -> Iterator[None]:
+    """Name fields in errors as requests for messages do.
+
+    Raises:
+        InvalidRequestError: one that the block raises.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        if (name := _NAMES.get(error.field)) is not None:
+            error.args = (str(error).replace(error.field, name, 1),)
+            error.field = name
+        raise
+
+
+def _set_sampling(chat: ChatRequest, body: MessagesRequest) -> None:
+    if body.max_tokens < 1:
+        raise InvalidRequestError("max_tokens", body.max_tokens, "a whole number over 0")
+    chat.max_completion_tokens = body.max_tokens
+    chat.stream = body.stream
+    chat.stop = body.stop_sequences
+    chat.temperature, chat.top_p, chat.top_k = body.temperature, body.top_p, body.top_k
+    chat.cache_salt = body.cache_salt
+    if body.output_config is not None and body.output_config.format is not None:
+        schema = JsonSchema(name="output", json_schema=body.output_config.format.schema)
+        chat.response_format = JsonSchemaFormat(json_schema=schema)
+
+
+def _set_thinking(chat: ChatRequest, body: CountRequest, *, has_reasoning: bool) -> None:
+    thinking = body.thinking
+    if thinking is None:
+        return
+    budget = thinking.budget_tokens
+    if thinking.type != "enabled":
+        if budget is not None:
+            raise InvalidRequestError("thinking.budget_tokens", budget, "nothing, unless type is enabled")
+        chat.enable_thinking = False if thinking.type == "disabled" else None
+        return
+    chat.enable_thinking = True
+    limit = body.max_tokens if isinstance(body, MessagesRequest) else None
+    if budget is None or budget < LEAST_BUDGET or (limit is not None and budget >= limit):
+        allowed = f"at least {LEAST_BUDGET}, and less than max_tokens"
+        raise InvalidRequestError("thinking.budget_tokens", budget, allowed)
+    if has_reasoning:
+        chat.thinking_token_budget = budget
+
+
+def _choose_tools(chat: ChatRequest, choice: InputToolChoice | None) -> None:
+    if choice is None:
+        return
+    if choice.disable_parallel_tool_use:
+        chat.parallel_tool_calls = False
+    match choice.type:
+        case "any":
+            chat.tool_choice = "required"
+        case "tool":
+            if not choice.name:
+                raise InvalidRequestError("tool_choice.name", choice.name, "the name of a tool")
+            chat.tool_choice = NamedTool(function=NamedFunction(name=choice.name))
+        case "auto":
+            chat.tool_choice = "auto" if chat.tools else None
+        case "none":
+            chat.tool_choice = "none"
+
+
+def _chat_tool(name: str, tool: InputTool) -> ChatTool:
+    if tool.type not in (None, "custom"):
+        raise InvalidRequestError(f"{name}.type", tool.type, "custom: no tool is called here")
+    function = FunctionDefinition(
+        name=tool.name, description=tool.description, parameters=tool.input_schema, strict=tool.strict
+    )
+    return ChatTool(function=function)
+
+
+def _chat_messages(name: str, message: InputMessage) -> list[ChatMessage]:
+    """Return a message as chats have it: the result of each call is a message of its own."""
+    if isinstance(message.content, str):
+        return [ChatMessage(role=message.role, content=message.content)]
+    if message.role == "assistant":
+        return [_reply(name, message.content)]
+    messages: list[ChatMessage] = []
+    texts: list[str] = []
+    for index, block in enumerate(message.content):
+        at = f"{name}.content[{index}]"
+        if isinstance(block, ToolResultBlock):
+            if message.role != "user":
+                raise InvalidRequestError(f"{at}.type", "tool_result", "tool_result in messages of role user")
+            messages.append(_tool_result(at, block))
+        else:
+            texts.append(_text_of_block(at, block, message.role))
+    if texts or not messages:
+        messages.append(ChatMessage(role=message.role, content="\n".join(texts)))
+    return messages
+
+
+def _reply(name: str, blocks: Sequence[AnyBlock]) -> ChatMessage:
+    """Return an earlier reply: its text, its calls and its reasoning."""
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolCallOfMessage] = []
+    for index, block in enumerate(blocks):
+        match block:
+            case ToolUseBlock():
+                function = CalledFunction(name=block.name, arguments=json.dumps(block.input))
+                calls.append(ToolCallOfMessage(function=function, id=block.id))
+            case ThinkingBlock():
+                reasoning.append(block.thinking)
+            case RedactedThinkingBlock():
+                pass
+            case _:
+                texts.append(_text_of_block(f"{name}.content[{index}]", block, "assistant"))
+    return ChatMessage(
+        role="assistant",
+        content="\n".join(texts) if texts or not calls else None,
+        tool_calls=calls or None,
+        reasoning_content="\n".join(reasoning) or None,
+    )
+
+
+def _tool_result(name: str, block: ToolResultBlock) -> ChatMessage:
+    content = "" if block.content is None else _text_of(f"{name}.content", block.content)
+    return ChatMessage(role="tool", tool_call_id=block.tool_use_id, content=content)
+
+
+def _text_of(name: str, content: str | Sequence[TextBlock | ImageBlock | DocumentBlock]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(_text_of_block(f"{name}[{index}]", block, "user") for index, block in enumerate(content))
+
+
+def _text_of_block(name: str, block: AnyBlock, role: str) -> str:
+    if isinstance(block, TextBlock):
+        return block.text
+    kind = str(type(block).__struct_config__.tag)
+    allowed: Mapping[str, Any] = {"assistant": "text, tool_use, thinking, redacted_thinking"}
+    raise InvalidRequestError(f"{name}.type", kind, str(allowed.get(role, "text, tool_result")))

@@ -1,0 +1,236 @@
+"""POST /v1/messages, as Anthropic's own client asks and reads, through a real router."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anthropic
+import pytest
+
+from baton_router.process.http_settings import HttpSettings
+from tests.integration.chat_client import Chat, chatting
+from tests.integration.http_router import http_cluster
+from tests.integration.router_cluster import ANSWER, TOKENIZER, run
+from tests.integration.scripted_worker import ScriptedWorker
+
+WEATHER = {
+    "name": "weather",
+    "description": "Say the weather.",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+PARSERS: dict[str, Any] = {
+    "enable_auto_tool_choice": True,
+    "tool_call_parser": "hermes",
+    "reasoning_parser": "qwen3",
+}
+HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
+
+
+@asynccontextmanager
+async def messaging(text: str, **http: Any) -> AsyncIterator[tuple[anthropic.AsyncAnthropic, Chat]]:
+    """A router whose worker answers with `text`, and Anthropic's client of it."""
+    async with chatting(text, **http) as chat:
+        url = str(chat.client.base_url).rstrip("/")
+        async with anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as client:
+            yield client, chat
+
+
+async def ask(client: anthropic.AsyncAnthropic, **fields: Any) -> Any:
+    return await client.messages.create(**{"model": "tiny", "max_tokens": 200, "messages": HELLO, **fields})
+
+
+async def events_of(chat: Chat, **fields: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The events of a stream as they are written: each line of its type, and its data."""
+    body = {"max_tokens": 200, "messages": HELLO, "stream": True, **fields}
+    response = await chat.client.post("/v1/messages", json=body)
+    assert response.status_code == 200, response.text
+    *events, rest = response.text.split("\n\n")
+    assert rest == ""
+    read = []
+    for event in events:
+        name, data = event.split("\n")
+        read.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
+    assert all(name == data["type"] for name, data in read)
+    return read
+
+
+def test_a_reply_is_a_message_with_its_usage() -> None:
+    async def scenario() -> None:
+        async with messaging("Good day.") as (client, chat):
+            fields = {"temperature": 0.5, "top_k": 5, "metadata": {"user_id": "u"}}
+            message = await ask(client, system="Be brief.", extra_body=fields)
+            assert (message.type, message.role, message.model) == ("message", "assistant", "tiny")
+            assert [(part.type, part.text) for part in message.content] == [("text", "Good day.")]
+            assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
+            params = chat.worker.spec.params
+            assert (params.temperature, params.top_k, params.max_tokens) == (0.5, 5, 200)
+            usage = message.usage
+            num_tokens = len(chat.worker.spec.prompt_token_ids)
+            assert usage.input_tokens + usage.cache_read_input_tokens == num_tokens
+            assert usage.output_tokens == len(TOKENIZER.encode("Good day.", add_special_tokens=False)) + 1
+            assert "Be brief." in await chat.prompt()
+            counted = await client.messages.count_tokens(model="tiny", system="Be brief.", messages=HELLO)
+            assert counted.input_tokens == num_tokens
+
+    run(scenario())
+
+
+def test_reasoning_text_and_calls_are_parts_whole_and_streamed() -> None:
+    async def scenario() -> None:
+        async with messaging("<think>Hm.</think>" + CALL, tokens_at_once=2, **PARSERS) as (client, _):
+            whole = await ask(client, tools=[WEATHER])
+            async with client.messages.stream(
+                model="tiny", max_tokens=200, messages=HELLO, tools=[WEATHER]
+            ) as stream:
+                streamed = await stream.get_final_message()
+            for message in (whole, streamed):
+                thinking, text, call = message.content
+                assert (thinking.type, thinking.thinking) == ("thinking", "Hm.")
+                assert thinking.signature
+                assert (text.type, text.text.strip()) == ("text", "I look.")
+                assert (call.type, call.name, call.input) == ("tool_use", "weather", {"city": "Rome"})
+                assert message.stop_reason == "tool_use"
+            assert streamed.usage == whole.usage
+            assert streamed.content[0].signature == whole.content[0].signature
+
+    run(scenario())
+
+
+def test_the_events_of_a_stream_come_in_their_order() -> None:
+    async def scenario() -> None:
+        async with messaging("<think>Hm.</think>" + CALL, **PARSERS) as (_, chat):
+            events = await events_of(chat, tools=[WEATHER])
+            names = [name for name, _ in events]
+            assert names[0] == "message_start"
+            assert names[-2:] == ["message_delta", "message_stop"]
+            start = events[0][1]["message"]
+            assert (start["type"], start["role"], start["content"]) == ("message", "assistant", [])
+            blocks = [
+                (name, data["index"], (data.get("content_block") or data.get("delta") or {}).get("type"))
+                for name, data in events[1:-2]
+            ]
+            golden = [
+                *[("content_block_start", 0, "thinking"), ("content_block_delta", 0, "thinking_delta")],
+                *[("content_block_delta", 0, "signature_delta"), ("content_block_stop", 0, None)],
+                *[("content_block_start", 1, "text"), ("content_block_delta", 1, "text_delta")],
+                ("content_block_stop", 1, None),
+                *[("content_block_start", 2, "tool_use"), ("content_block_delta", 2, "input_json_delta")],
+                ("content_block_stop", 2, None),
+            ]
+            assert list(dict.fromkeys(blocks)) == golden
+
+    run(scenario())
+
+
+def test_a_conversation_with_calls_and_their_results_reaches_the_template() -> None:
+    async def scenario() -> None:
+        async with messaging("Sunny.", **PARSERS) as (client, chat):
+            conversation = [
+                {"role": "user", "content": [{"type": "text", "text": "And Rome?"}]},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "Hm.", "signature": "s"},
+                        {"type": "text", "text": "I look."},
+                        {"type": "tool_use", "id": "t1", "name": "weather", "input": {"city": "Rome"}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "t1", "content": "31 degrees"},
+                        {"type": "text", "text": "Well?", "cache_control": {"type": "ephemeral"}},
+                    ],
+                },
+            ]
+            await ask(client, messages=conversation, tools=[WEATHER])
+            prompt = await chat.prompt()
+            places = [prompt.index(text) for text in ("And Rome?", "I look.", "31 degrees", "Well?")]
+            assert places == sorted(places)
+            continued = [*HELLO, {"role": "assistant", "content": "It is"}]
+            await ask(client, messages=continued)
+            assert (await chat.prompt()).endswith("It is")
+
+    run(scenario())
+
+
+def test_how_a_reply_ends_is_said_as_anthropic_does() -> None:
+    async def scenario() -> None:
+        async with messaging("One, two, three.") as (client, _):
+            short = await ask(client, max_tokens=2)
+            assert short.stop_reason == "max_tokens"
+            stopped = await ask(client, stop_sequences=["two"])
+            assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "two")
+            assert stopped.content[0].text == "One, "
+
+    run(scenario())
+
+
+def test_settings_of_tools_and_thinking_become_those_of_chats() -> None:
+    async def scenario() -> None:
+        async with messaging("{}", **PARSERS) as (client, chat):
+            await ask(client, tools=[WEATHER], tool_choice={"type": "tool", "name": "weather"})
+            form = chat.worker.spec.params.structured_outputs
+            assert form is not None
+            assert json.loads(form.json or "") == WEATHER["input_schema"]
+            await ask(client, thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000)
+            budget = chat.worker.spec.thinking
+            assert budget is not None
+            assert budget.num_tokens == 1024
+            schema = {"type": "object", "properties": {}, "additionalProperties": False}
+            await ask(client, output_config={"format": {"type": "json_schema", "schema": schema}})
+            form = chat.worker.spec.params.structured_outputs
+            assert form is not None
+            assert json.loads(form.json or "") == schema
+
+    run(scenario())
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": 0}, "max_tokens is 0; allowed: a whole number over 0"),
+    ({"extra_body": {"temperature": -1.0}}, "temperature is -1.0"),
+    ({"stop_sequences": [""]}, "stop_sequences"),
+    ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type is"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens is 5"),
+    ({"tools": [WEATHER], "tool_choice": {"type": "tool", "name": "b"}}, "tool_choice.name is 'b'"),
+    ({"extra_body": {"mcp_servers": [{"url": "http://x"}]}}, "mcp_servers is"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+        "messages[0].content[0].type is 'image'; allowed: text, tool_result",
+    ),
+]
+
+
+def test_what_cannot_be_had_is_refused_by_its_own_name() -> None:
+    async def scenario() -> None:
+        async with messaging("No.") as (client, chat):
+            for fields, said in REFUSED:
+                with pytest.raises(anthropic.BadRequestError) as caught:
+                    await ask(client, **fields)
+                body: Any = caught.value.body
+                assert body["type"] == "error"
+                assert body["error"]["type"] == "invalid_request_error"
+                assert said in body["error"]["message"]
+                assert body["request_id"]
+            assert not chat.worker.commands
+
+    run(scenario())
+
+
+def test_a_key_may_come_as_anthropic_sends_it() -> None:
+    async def scenario() -> None:
+        keyed = HttpSettings(api_keys=("secret",))
+        async with http_cluster(ScriptedWorker("w1", answers=[ANSWER]), http=keyed) as client:
+            body = {"max_tokens": 5, "messages": HELLO}
+            for headers in ({"x-api-key": "secret"}, {"authorization": "Bearer secret"}):
+                response = await client.post("/v1/messages", json=body, headers=headers)
+                assert response.status_code == 200
+            refused = await client.post("/v1/messages", json=body, headers={"x-api-key": "other"})
+            assert refused.status_code == 401
+            assert refused.json()["error"]["type"] == "authentication_error"
+
+    run(scenario())
