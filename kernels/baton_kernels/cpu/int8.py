@@ -16,7 +16,8 @@ from torch.nn import functional
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.linear_structs import Int8LinearArgs, QuantizeArgs
 from baton_kernels.cpu.memory import RESULTS
-from baton_kernels.cpu.structs import LARGEST_CODE, PANEL_WIDTH
+from baton_kernels.cpu.packed import pack
+from baton_kernels.cpu.structs import LARGEST_CODE
 from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
@@ -25,8 +26,6 @@ MAX_IN_FEATURES: Final = (2**31 - 1) // LARGEST_CODE**2
 """The sum of more products need not fit 32 bits."""
 _EXACT_COLUMNS: Final = 2**24 // LARGEST_CODE**2
 """Sums of so many products are integers that float32 holds, in any order."""
-_QUAD: Final = 4
-"""Inputs of one output that lie side by side, as the instructions add them."""
 
 
 def can_multiply_codes(variant: CpuVariant) -> bool:
@@ -89,17 +88,17 @@ def quantize_with(library: CpuLibrary, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PackedInt8Product:
-    """A layer whose weight lies in panels of `PANEL_WIDTH` outputs, four inputs of each side by side."""
+    """A layer whose weight lies in panels of outputs, four inputs of each side by side."""
 
     def __init__(self, library: CpuLibrary, weight: QuantizedWeight, bias: Tensor | None) -> None:
         self._library = library
         self._out_features, in_features = weight.out_features, weight.in_features
         codes, scales = weight.codes, weight.scales.float().flatten()
-        num_missing = -self._out_features % PANEL_WIDTH
-        codes = functional.pad(codes, (0, -in_features % _QUAD, 0, num_missing))
-        self._packed_weight = (
-            codes.view(-1, PANEL_WIDTH, codes.shape[1] // _QUAD, _QUAD).transpose(1, 2).contiguous()
-        )
+        layout = library.int8_layout()
+        self._panel_width = layout.panel_width
+        num_missing = -self._out_features % layout.panel_width
+        codes = functional.pad(codes, (0, -in_features % layout.input_multiple, 0, num_missing))
+        self._packed_weight = pack(codes, layout.panel_width, layout.depth)
         self._offsets = codes.sum(dim=1, dtype=torch.int32) * (LARGEST_CODE + 1)
         self._scales = functional.pad(scales, (0, num_missing))
         self._bias = None if bias is None else functional.pad(bias.float(), (0, num_missing))
@@ -114,7 +113,7 @@ class PackedInt8Product:
 
     def gates(self, function: Function) -> bool:
         """As `PackedProduct.gates`."""
-        return self._out_features % (2 * PANEL_WIDTH) == 0 and function in VECTORISED
+        return self._out_features % (2 * self._panel_width) == 0 and function in VECTORISED
 
     def gated(self, function: Function, x: Tensor) -> Tensor:
         """As `PackedProduct.gated`."""

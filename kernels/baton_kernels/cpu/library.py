@@ -61,6 +61,12 @@ class CpuLibrary:
         self._library.baton_quantized_layout(dtype == torch.bfloat16, layout)
         return PackedLayout(*layout)
 
+    def int8_layout(self) -> PackedLayout:
+        """Return the layout of weights of 8-bit integers that are multiplied with such rows."""
+        layout = (c_int64 * 3)()
+        self._library.baton_int8_layout(layout)
+        return PackedLayout(*layout)
+
     def run(self, args: ctypes.Structure) -> None:
         """Run the kernel that takes this struct; mutates the arrays that the struct calls results.
 

@@ -82,13 +82,13 @@ class Int8LinearArgs(ctypes.Structure):
     x: Source
     """`[num_rows, in_features]`."""
     packed_weight: SourceInt8
-    """`[num_panels, width / 4, PANEL_WIDTH, 4]`, zeros outside the weight."""
+    """`[num_panels, width / 4, panel_width, 4]`, zeros outside the weight; the layout is `baton_int8_layout`."""
     offsets: SourceInt32
-    """`[num_panels * PANEL_WIDTH]`, excess of each output where the codes of `x` are 128 too large."""
+    """`[num_panels * panel_width]`, excess of each output where the codes of `x` are 128 too large."""
     scales: SourceFloat
-    """`[num_panels * PANEL_WIDTH]`, scale of each output."""
+    """`[num_panels * panel_width]`, scale of each output."""
     bias: SourceFloat
-    """`[num_panels * PANEL_WIDTH]` or null."""
+    """`[num_panels * panel_width]` or null."""
     out: Target
     """Result `[num_rows, out_features]`, or half of it if gated."""
     x_stride: Int64

@@ -1,8 +1,8 @@
 """The builds of the CPU kernels: one per instruction set, from the sources in cpu/sources.
 
 AVX512-BF16 multiplies pairs of bfloat16 in linear layers and in attention; AMX computes linear layers of
-bfloat16 and decode attention over a bfloat16 cache, and wants V transposed inside its blocks. The others
-widen bfloat16 and compute in float32.
+bfloat16 and of 8-bit integers, and decode attention over a bfloat16 cache, and wants V transposed inside
+its blocks. The others widen bfloat16 and compute in float32.
 
 Each build with vectors of 16 numbers also exists emulated, in plain C++ with AVX2: the same layouts and
 paths, slowly, on CPUs that lack the instructions. The tests run every path, natively where the CPU can, else
@@ -68,7 +68,7 @@ _AVX512: Final = "avx2 fma avx512f avx512bw avx512dq avx512vl"
 
 AMX: Final = _variant(
     "amx",
-    f"{_AVX512} avx512_bf16 amx_tile amx_bf16",
+    f"{_AVX512} avx512_bf16 amx_tile amx_bf16 amx_int8",
     16,
     _DOT,
     "BATON_TILES=1",

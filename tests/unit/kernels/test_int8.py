@@ -21,14 +21,24 @@ from baton_kernels.cpu.int8 import PackedInt8Product, TorchInt8Product, quantize
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.quantized import QuantizedProduct
 from baton_kernels.cpu.selection import load_build
-from baton_kernels.cpu.variants import AVX2, AVX512, PLAIN, CpuVariant, cpu_flags, usable_variants
+from baton_kernels.cpu.variants import (
+    AMX,
+    AVX2,
+    AVX512,
+    EMULATED,
+    PLAIN,
+    CpuVariant,
+    cpu_flags,
+    usable_variants,
+)
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
 from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.selection import select_kernels
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, load
 
+EMULATED_AVX512 = next(variant for variant in EMULATED if variant.name == "avx512-emulated")
 builds = pytest.mark.parametrize(
-    "variant", [AVX512, AVX2, PLAIN, EMULATED_AMX], ids=lambda variant: variant.name
+    "variant", [AMX, AVX512, AVX2, PLAIN, EMULATED_AMX, EMULATED_AVX512], ids=lambda variant: variant.name
 )
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 TINY = 1e-40
@@ -111,7 +121,9 @@ def test_an_error_is_at_most_half_a_scale_and_what_is_not_finite_stays_so(dtype:
     assert not codes[~is_finite].any()
 
 
-@pytest.mark.parametrize("variant", [None, AVX512, AVX2, PLAIN, EMULATED_AMX], ids=_name)
+@pytest.mark.parametrize(
+    "variant", [None, AMX, AVX512, AVX2, PLAIN, EMULATED_AMX], ids=_name
+)
 @settings(max_examples=25, deadline=None)
 @given(
     num_rows=st.integers(0, 19),
@@ -152,10 +164,10 @@ def test_gates_are_multiplied_before_they_are_rounded(
         torch.testing.assert_close(out.float(), expected[:num_rows], rtol=rtol, atol=1e-5)
     assert layer.gates(function)
     assert not layer.gates(Function.GELU)
-    assert not PackedInt8Product(avx2_build(variant), as_codes(weight[:96]), None).gates(function)
+    assert not PackedInt8Product(avx2_build(variant), as_codes(weight[:80]), None).gates(function)
 
 
-@pytest.mark.parametrize("variant", [None, AVX512, AVX2, EMULATED_AMX], ids=_name)
+@pytest.mark.parametrize("variant", [None, AMX, AVX512, AVX2, EMULATED_AMX], ids=_name)
 def test_sums_too_large_for_float32_are_exact_before_they_are_rounded(variant: CpuVariant | None) -> None:
     for size in (1040, 1041, 5003):
         x, weight = torch.ones(3, size), torch.ones(5, size)
@@ -164,7 +176,7 @@ def test_sums_too_large_for_float32_are_exact_before_they_are_rounded(variant: C
         assert torch.equal(make_product(variant, weight)(x), exact(x, weight))
 
 
-@pytest.mark.parametrize("variant", [None, AVX512, PLAIN], ids=_name)
+@pytest.mark.parametrize("variant", [None, AMX, AVX512, PLAIN], ids=_name)
 @dtypes
 def test_a_row_is_computed_alike_in_any_batch_and_biases_are_added(
     variant: CpuVariant | None, dtype: torch.dtype
@@ -182,7 +194,7 @@ def test_a_row_is_computed_alike_in_any_batch_and_biases_are_added(
     assert (out.double() - wide).norm() < 0.02 * wide.norm()
 
 
-@pytest.mark.parametrize("variant", [None, AVX512, AVX2, EMULATED_AMX], ids=_name)
+@pytest.mark.parametrize("variant", [None, AMX, AVX512, AVX2, EMULATED_AMX], ids=_name)
 def test_a_row_or_an_output_that_is_not_finite_is_nan_and_touches_no_other(
     variant: CpuVariant | None,
 ) -> None:

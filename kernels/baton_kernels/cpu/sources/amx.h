@@ -65,6 +65,12 @@ inline void multiply_tiles() {
   asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kTo), "i"(kRows), "i"(kColumns) : "memory");
 }
 
+// The same of quads of signed integers of 8 bits, summed in 32 bits.
+template <int kTo, int kRows, int kColumns>
+inline void multiply_code_tiles() {
+  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(kTo), "i"(kRows), "i"(kColumns) : "memory");
+}
+
 }  // namespace baton
 
 #endif

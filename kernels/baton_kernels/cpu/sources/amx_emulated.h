@@ -1,5 +1,5 @@
 // AMX's tile registers in plain C++, for emulated builds; the same functions as in amx.h, with the same bits.
-// Source: Intel SDM, volume 2 (TDPBF16PS); the order of sums was compared with hardware.
+// Source: Intel SDM, volume 2 (TDPBF16PS, TDPBSSD); the order of sums was compared with hardware.
 #pragma once
 
 #include "avx512_emulated.h"
@@ -75,6 +75,21 @@ inline void multiply_tiles() {
     const Floats16 both = (Floats16)flush((Words16)(even + odd));
     const Words16 total = flush((Words16)((Floats16)flush((Words16)sum) + both));
     std::memcpy(tiles.rows[kTo][m], &total, tiles.row_bytes(kTo));
+  }
+}
+
+template <int kTo, int kRows, int kColumns>
+inline void multiply_code_tiles() {
+  using namespace emulation;
+  for (int m = 0; m < tiles.num_rows(kTo); ++m) {
+    int32_t sums[16];
+    std::memcpy(sums, tiles.rows[kTo][m], sizeof sums);
+    const auto* codes = reinterpret_cast<const int8_t*>(tiles.rows[kRows][m]);
+    for (int k = 0; k < tiles.row_bytes(kRows); ++k) {
+      const auto* columns = reinterpret_cast<const int8_t*>(tiles.rows[kColumns][k / 4]);
+      for (int n = 0; n < 16; ++n) sums[n] += codes[k] * columns[4 * n + k % 4];
+    }
+    std::memcpy(tiles.rows[kTo][m], sums, tiles.row_bytes(kTo));
   }
 }
 

@@ -10,8 +10,20 @@
 #include "quantize.h"
 #include "norms_activations.h"
 #include "structs.h"
+#if BATON_TILES
+#include "amx_linear.h"
+#endif
 
 namespace baton {
+
+// AMX multiplies signed codes in tiles, whose rows have whole lines of inputs.
+#if BATON_TILES
+constexpr bool kHasTiles = true;
+constexpr int kInt8PanelWidth = kTileOutputs, kInt8Multiple = kTileRowBytes;
+#else
+constexpr bool kHasTiles = false;
+constexpr int kInt8PanelWidth = kPanelWidth, kInt8Multiple = 4;
+#endif
 
 // AVX512-VNNI adds four products in one instruction, of which one factor is unsigned.
 inline bool has_vnni() {
@@ -25,18 +37,19 @@ inline bool has_vnni() {
 #endif
 }
 
-// The codes of x, with 128 added for the instruction, and the rows' scales.
+// The codes of x, with 128 added for VNNI, and the rows' scales.
 struct QuantizedRows {
-  int64_t width;      // in_features in whole quads
+  int64_t width;      // in_features, padded
   float* scales;      // [num_rows]
   uint8_t* codes;     // [num_rows, width]
 
-  static int64_t width_of(const Int8LinearArgs& args) { return round_up(args.in_features, 4); }
-  static int64_t size_of(const Int8LinearArgs& args) {   // in floats
-    return args.num_rows * (1 + width_of(args) / 4);
+  static int64_t width_of(const Int8LinearArgs& args) { return round_up(args.in_features, kInt8Multiple); }
+  static int64_t size_of(const Int8LinearArgs& args) {   // in floats, whole cache lines
+    return round_up(args.num_rows, 16) + round_up(args.num_rows * width_of(args) / 4, 16);
   }
   QuantizedRows(const Int8LinearArgs& args, float* place)
-      : width(width_of(args)), scales(place), codes(reinterpret_cast<uint8_t*>(place + args.num_rows)) {}
+      : width(width_of(args)), scales(place),
+        codes(reinterpret_cast<uint8_t*>(place + round_up(args.num_rows, 16))) {}
 
   void fill(const Int8LinearArgs& args, int64_t row) const {
     uint8_t* to = codes + row * width;
@@ -46,7 +59,7 @@ struct QuantizedRows {
       quantize_row(static_cast<const Bfloat16*>(args.x) + from, size, signed_codes, scales + row);
     else
       quantize_row(static_cast<const float*>(args.x) + from, size, signed_codes, scales + row);
-    if (has_vnni())
+    if (!kHasTiles && has_vnni())
       for (int64_t i = 0; i < size; ++i) to[i] ^= 0x80;
     std::fill(to + size, to + width, uint8_t{0});   // meets weights of zero
   }
@@ -188,12 +201,19 @@ inline Prefetch prefetch_codes(const Int8LinearArgs& args, const QuantizedRows& 
   return share_prefetch(panel + ahead, 4 * kPanelWidth, rows.width / 4, num_tiles, first / most);
 }
 
+// Return the sums of a row's codes with those of kLanes outputs from `out` on, times both scales, and the bias.
+inline Floats scale_sums(const Int8LinearArgs& args, int64_t out, float row_scale, const int32_t* sums) {
+  Ints integers;
+  std::memcpy(&integers, sums, sizeof integers);
+  const Floats numbers = __builtin_convertvector(integers, Floats) * load(args.scales + out) * row_scale;
+  return args.bias ? numbers + load(args.bias + out) : numbers;
+}
+
 // One panel's outputs of `count` rows from `first` on, at most kTileCodes, [count, kPanelWidth].
 inline void int8_linear_tile(const Int8LinearArgs& args, const QuantizedRows& rows, int64_t panel, int64_t first,
                                int64_t count, float* numbers) {
   const int64_t out = panel * kPanelWidth;
   const int32_t* offsets = args.offsets + out;
-  const float* scales = args.scales + out;
   alignas(64) int32_t sums[kTileCodes * kPanelWidth];
   const int8_t* weights = args.packed_weight + out * rows.width;
   sum_rows({rows.codes + first * rows.width, rows.width}, weights, rows.width,
@@ -202,10 +222,8 @@ inline void int8_linear_tile(const Int8LinearArgs& args, const QuantizedRows& ro
     if (has_vnni())
       for (int o = 0; o < kPanelWidth; ++o)   // modulo 2^32, as the instruction adds
         sums[row * kPanelWidth + o] = int32_t(uint32_t(sums[row * kPanelWidth + o]) - uint32_t(offsets[o]));
-    for (int o = 0; o < kPanelWidth; ++o)
-      numbers[o] = float(sums[row * kPanelWidth + o]) * scales[o] * rows.scales[first + row];
-    if (args.bias)
-      for (int o = 0; o < kPanelWidth; ++o) numbers[o] += args.bias[out + o];
+    for (int o = 0; o < kPanelWidth; o += kLanes)
+      store(numbers + o, scale_sums(args, out + o, rows.scales[first + row], sums + row * kPanelWidth + o));
   }
 }
 
@@ -226,12 +244,70 @@ inline void int8_linear_panel(const Int8LinearArgs& args, const QuantizedRows& r
   }
 }
 
+#if BATON_TILES
+// A layer of codes in tiles; sums are integers, and begin with 0.
+struct Int8Layer {
+  const Int8LinearArgs& args;
+  const QuantizedRows& rows;
+
+  TileOperands operands() const {
+    return {.x = reinterpret_cast<const char*>(rows.codes),
+            .weights = reinterpret_cast<const char*>(args.packed_weight),
+            .x_stride = rows.width,
+            .depth = rows.width / kTileRowBytes,
+            .num_rows = args.num_rows,
+            .out_features = args.out_features,
+            .num_threads = args.num_threads,
+            .is_gated = args.function != kNotGated};
+  }
+
+  template <int kTo, int kRows, int kColumns>
+  static void multiply() {
+    multiply_code_tiles<kTo, kRows, kColumns>();
+  }
+
+  void begin(int64_t, float*) const {}
+
+  void write(const float* sums, int64_t row, int64_t count, int64_t column) const {
+    const int64_t width = output_width(args);
+    const bool is_gated = args.function != kNotGated;
+    const auto* integers = reinterpret_cast<const int32_t*>(sums);
+    for (; count > 0; --count, ++row, integers += kSumWidth) {
+      const float scale = rows.scales[row];
+      Floats left = scale_sums(args, column, scale, integers);
+      const int64_t second = is_gated ? width + column : std::min(column + kTileOutputs, width - 1) / kTileOutputs * kTileOutputs;
+      const Floats right = scale_sums(args, second, scale, integers + kTileOutputs);
+      if (is_gated) left = apply(static_cast<Function>(args.function), left) * right;
+      const int64_t num_outs = is_gated ? kTileOutputs : std::min(kSumWidth, width - column);
+      if (args.is_bfloat16) write_tile_row(static_cast<Bfloat16*>(args.out) + row * width + column, left, right, num_outs);
+      else write_tile_row(static_cast<float*>(args.out) + row * width + column, left, right, num_outs);
+    }
+  }
+};
+#endif
+
+// Return the floats of scratch memory that a layer needs.
+inline int64_t int8_scratch_size(const Int8LinearArgs& args) {
+  const int64_t size = QuantizedRows::size_of(args);
+#if BATON_TILES
+  const QuantizedRows rows(args, nullptr);
+  return size + args.num_threads * TileLinearPlan(Int8Layer{args, rows}.operands()).scratch_size();
+#else
+  return size;
+#endif
+}
+
 inline void int8_linear(const Int8LinearArgs& args, float* scratch) {
   const QuantizedRows rows(args, scratch);
-  const int64_t num_panels = (output_width(args) + kPanelWidth - 1) / kPanelWidth;
   parallel_for(args.num_threads, args.num_rows, 1, [&](int64_t row, int64_t) noexcept { rows.fill(args, row); });
+#if BATON_TILES
+  const Int8Layer layer{args, rows};
+  amx_linear(layer, TileLinearPlan(layer.operands()), scratch + QuantizedRows::size_of(args));
+#else
+  const int64_t num_panels = (output_width(args) + kPanelWidth - 1) / kPanelWidth;
   parallel_for(args.num_threads, num_panels, 1,
            [&](int64_t panel, int64_t) noexcept { int8_linear_panel(args, rows, panel); });
+#endif
 }
 
 }  // namespace baton

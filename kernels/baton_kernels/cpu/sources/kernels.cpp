@@ -245,11 +245,17 @@ void baton_quantized_layout(int32_t is_bfloat16, int64_t* layout) {
   layout[1] = layout[2] = is_bfloat16 ? Packing<PackedBfloat16>::kDepth : 1;
 }
 
+// As baton_packed_layout, for codes of 8 bits that are multiplied with codes.
+void baton_int8_layout(int64_t* layout) {
+  layout[0] = kInt8PanelWidth, layout[1] = 4, layout[2] = kInt8Multiple;
+}
+
 int baton_packed_linear(const PackedLinearArgs* args) {
 #if BATON_TILES
   if (args->is_bfloat16) {
-    const TileLinearPlan plan(*args);
-    return run([&] { amx_linear(*args, plan, reserve(args->num_threads * plan.scratch_size())); });
+    const Bfloat16Layer layer{*args};
+    const TileLinearPlan plan(layer.operands());
+    return run([&] { amx_linear(layer, plan, reserve(args->num_threads * plan.scratch_size())); });
   }
 #endif
   packed_linear(*args);
@@ -281,7 +287,7 @@ int baton_send(const SendArgs* args) { return send(*args) ? kOk : kRankLost; }
 int baton_receive(const ReceiveArgs* args) { return receive(*args) ? kOk : kRankLost; }
 
 int baton_int8_linear(const Int8LinearArgs* args) {
-  return run([&] { int8_linear(*args, reserve(QuantizedRows::size_of(*args))); });
+  return run([&] { int8_linear(*args, reserve(int8_scratch_size(*args))); });
 }
 
 }  // extern "C"
