@@ -82,7 +82,7 @@ class Int8LinearArgs(ctypes.Structure):
     x: Source
     """`[num_rows, in_features]`."""
     packed_weight: SourceInt8
-    """`[num_panels, width / 4, panel_width, 4]`, zeros outside the weight; the layout is `baton_int8_layout`."""
+    """`[num_panels, width / 4, panel_width, 4]`, zeros outside the weight (`baton_int8_layout`)."""
     offsets: SourceInt32
     """`[num_panels * panel_width]`, excess of each output where the codes of `x` are 128 too large."""
     scales: SourceFloat

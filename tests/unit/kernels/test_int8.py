@@ -121,9 +121,7 @@ def test_an_error_is_at_most_half_a_scale_and_what_is_not_finite_stays_so(dtype:
     assert not codes[~is_finite].any()
 
 
-@pytest.mark.parametrize(
-    "variant", [None, AMX, AVX512, AVX2, PLAIN, EMULATED_AMX], ids=_name
-)
+@pytest.mark.parametrize("variant", [None, AMX, AVX512, AVX2, PLAIN, EMULATED_AMX], ids=_name)
 @settings(max_examples=25, deadline=None)
 @given(
     num_rows=st.integers(0, 19),
