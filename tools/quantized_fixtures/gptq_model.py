@@ -1,4 +1,4 @@
-"""Fixtures written by GPTQModel, in both versions of the format.
+"""Fixtures written by GPTQModel: both versions of its format, and AWQ.
 
 Two cores need the environment variable GPTQMODEL_CPU_WORKERS=2. The reference is GPTQModel's own import with
 its kernels of torch, in the dtype of the scales, float16.
@@ -6,25 +6,32 @@ its kernels of torch, in the dtype of the scales, float16.
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
+from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel
 
-from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_tokenizer
+from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_qwen3_moe, make_tokenizer
 from tools.quantized_fixtures.fixture import produce, write_expected
 
 PACKAGE: Final = "gptqmodel"
 
 
-def _make(folder: Path, scheme: str, **settings: Any) -> None:
+def _make(
+    folder: Path, scheme: str, *, make: Callable[[], PreTrainedModel] = make_llama, **settings: Any
+) -> None:
     config = QuantizeConfig(**{"bits": 4, "group_size": 128, "desc_act": False} | settings)
     with tempfile.TemporaryDirectory() as base:
-        make_llama().save_pretrained(base)
+        make().save_pretrained(base)
         make_tokenizer().save_pretrained(base)
         model = GPTQModel.load(base, config, device="cpu")
         rows = [
@@ -40,14 +47,32 @@ def _make(folder: Path, scheme: str, **settings: Any) -> None:
 
 def write_reference(folder: Path, scheme: str) -> None:
     """Write what GPTQModel reads of a checkpoint that it wrote."""
+    config = json.loads((folder / "config.json").read_text())["quantization_config"]
+    read = _awq_weights if config["quant_method"] == "awq" else _gptq_weights
+    write_expected(folder, PACKAGE, scheme, read(folder, config))
+
+
+def _gptq_weights(folder: Path, _: Mapping[str, Any]) -> dict[str, Tensor]:
     make_tokenizer().save_pretrained(folder)
     loaded = GPTQModel.load(str(folder), backend=BACKEND.TORCH, device="cpu", dtype=torch.float16)
-    weights = {
+    return {
         name: layer.dequantize_weight().T.contiguous()
         for name, layer in loaded.model.named_modules()
         if hasattr(layer, "dequantize_weight")
     }
-    write_expected(folder, PACKAGE, scheme, weights)
+
+
+def _awq_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, Tensor]:
+    tensors = load_file(folder / "model.safetensors")
+    layers = [name.removesuffix(".qweight") for name in tensors if name.endswith(".qweight")]
+    return {
+        layer: dequantize_gemm(
+            *(tensors[f"{layer}.{part}"] for part in ("qweight", "qzeros", "scales")),
+            config["bits"],
+            config["group_size"],
+        ).T.contiguous()
+        for layer in layers
+    }
 
 
 FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
@@ -57,6 +82,10 @@ FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "gptq-asym": partial(_make, scheme="4 bits, groups of 128, asymmetric", sym=False),
     "gptq-8-bits": partial(_make, scheme="8 bits, groups of 128", bits=8),
     "gptq-3-bits": partial(_make, scheme="3 bits, groups of 128", bits=3),
+    "gptq-qwen3-moe": partial(
+        _make, scheme="4 bits, groups of 32, experts", group_size=32, make=make_qwen3_moe
+    ),
+    "gptqmodel-awq": partial(_make, scheme="AWQ gemm, groups of 128", quant_method="awq", format="gemm"),
     "gptq-2-bits": partial(_make, scheme="2 bits, groups of 64", bits=2, group_size=64),
 }
 

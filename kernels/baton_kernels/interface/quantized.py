@@ -24,6 +24,8 @@ class Element(StrEnum):
     """The 4-bit float of MXFP4 and NVFP4."""
     NF4 = "nf4"
     """The 16 quantiles of a normal distribution, from -1 to 1."""
+    FP4 = "fp4"
+    """The 4-bit float of bitsandbytes, from -1 to 1."""
     E4M3 = "e4m3"
     """The 8-bit float without infinities, at most 448."""
 
@@ -39,13 +41,18 @@ _NF4: Final = (
     *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
     *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
 )
+_FP4: Final = (
+    *(0.0, 0.0052083334885537624, 0.6666666865348816, 1.0),
+    *(0.3333333432674408, 0.5, 0.1666666716337204, 0.25),
+)
 TABLES: Final[dict[Element, tuple[float, ...]]] = {
     Element.INT4: tuple(float(code - 8) for code in range(16)),
     Element.UINT4: tuple(map(float, range(16))),
     Element.E2M1: (*_E2M1, *(-value for value in _E2M1)),
     Element.NF4: _NF4,
+    Element.FP4: (*_FP4, 0.0, *(-value for value in _FP4[1:])),
 }
-"""The value of each 4-bit code. Source of NF4: the `quant_map` of checkpoints that bitsandbytes writes."""
+"""The value of each 4-bit code. Source of NF4 and FP4: the `quant_map` that bitsandbytes writes."""
 SCALE_DTYPES: Final = (
     *(torch.float32, torch.float16, torch.bfloat16),
     *(torch.float8_e8m0fnu, torch.float8_e4m3fn),

@@ -1,4 +1,4 @@
-"""Checkpoints of `quant_method` "bitsandbytes": nf4 with a scale for each 64 numbers, and int8 by outputs.
+"""Checkpoints of `quant_method` "bitsandbytes": nf4 and fp4 with a scale for each block, and int8 by outputs.
 
 Source: bitsandbytes 0.50, as Transformers saves its layers.
 """
@@ -17,57 +17,62 @@ from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.exclusions import contains, read_names
 from baton_engine.checkpoint.quantization.layer_format import FLOATS, LayerFormat, StoredTensor
-from baton_engine.checkpoint.quantization.unpacking import require_divisible
 from baton_kernels.interface.quantized import TABLES, Element, QuantizedWeight
 
-_BLOCK: Final = 64
 _NESTED_BLOCK: Final = 256
-_STATE: Final = "weight.quant_state.bitsandbytes__nf4"
 _NESTED: Final = ("weight.nested_absmax", "weight.nested_quant_map")
 _INT8_MAX: Final = 127
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nf4Layer:
+class FourBitLayer:
     """Codes in one column `[out_features * in_features / 2, 1]`, the first of two in the upper bits."""
 
+    element: Element
     is_double: bool
     """Scales are themselves codes of 8 bits."""
     codes_name: str = "weight"
+
+    @property
+    def _state(self) -> str:
+        return f"weight.quant_state.bitsandbytes__{self.element}"
 
     def sizes(self, codes_shape: tuple[int, ...]) -> None:
         """Return None: the shape of the codes does not tell that of the weight."""
         return
 
     def tensors(self, out_features: int, in_features: int) -> Mapping[str, StoredTensor]:
-        require_divisible("in_features", in_features, _BLOCK)
-        num_blocks, scale = out_features * in_features // _BLOCK, "U8" if self.is_double else "F32"
         stored = {
             "weight": StoredTensor(dtypes=("U8",), shape=(out_features * in_features // 2, 1)),
-            "weight.absmax": StoredTensor(dtypes=(scale,), shape=(num_blocks,)),
+            "weight.absmax": StoredTensor(dtypes=("U8" if self.is_double else "F32",), shape=None),
             "weight.quant_map": StoredTensor(dtypes=("F32",), shape=(16,)),
-            _STATE: StoredTensor(dtypes=("U8",), shape=None),
+            self._state: StoredTensor(dtypes=("U8",), shape=None),
         }
         if self.is_double:
-            nested = -(-num_blocks // _NESTED_BLOCK)
-            stored[_NESTED[0]] = StoredTensor(dtypes=("F32",), shape=(nested,))
+            stored[_NESTED[0]] = StoredTensor(dtypes=("F32",), shape=None)
             stored[_NESTED[1]] = StoredTensor(dtypes=("F32",), shape=(256,))
         return stored
 
     def decode(self, tensors: Mapping[str, Tensor], out_features: int, in_features: int) -> QuantizedWeight:
-        state = _read_state(tensors[_STATE])
-        if state.get("shape") != [out_features, in_features] or state.get("blocksize") != _BLOCK:
-            allowed = f"shape {[out_features, in_features]}, blocksize {_BLOCK}"
-            raise InvalidModelError(f"{_STATE} is {state!r:.200}; allowed: {allowed}")
-        if tuple(tensors["weight.quant_map"].tolist()) != TABLES[Element.NF4]:
-            raise InvalidModelError("weight.quant_map is another table; allowed: that of nf4")
+        state = self._read_state(tensors[self._state])
+        if state.get("shape") != [out_features, in_features]:
+            raise self._refuse(state, f"shape {[out_features, in_features]}")
+        block = state.get("blocksize")
+        if not isinstance(block, int) or block < 1 or in_features % block:
+            raise self._refuse(state, f"a blocksize that divides {in_features}, the inputs of a row")
+        if tuple(tensors["weight.quant_map"].tolist()) != TABLES[self.element]:
+            raise InvalidModelError(f"weight.quant_map is another table; allowed: that of {self.element}")
         packed = tensors["weight"].view(out_features, in_features // 2)
         scales = self._scales(tensors, state)
+        num_blocks = out_features * in_features // block
+        if scales.shape != (num_blocks,):
+            allowed = f"{num_blocks}, for blocks of {block}"
+            raise InvalidModelError(f"weight.absmax has {scales.numel()} numbers; allowed: {allowed}")
         return QuantizedWeight(
-            element=Element.NF4,
+            element=self.element,
             codes=packed >> 4 | packed << 4,
-            scales=scales.view(out_features, in_features // _BLOCK),
-            group_size=_BLOCK,
+            scales=scales.view(out_features, in_features // block),
+            group_size=block,
         )
 
     def _scales(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Tensor:
@@ -76,20 +81,25 @@ class Nf4Layer:
             return absmax
         offset = state.get("nested_offset")
         if not isinstance(offset, float) or state.get("nested_blocksize") != _NESTED_BLOCK:
-            allowed = f"nested_offset and nested_blocksize {_NESTED_BLOCK}"
-            raise InvalidModelError(f"{_STATE} is {state!r:.200}; allowed: {allowed}")
+            raise self._refuse(state, f"nested_offset and nested_blocksize {_NESTED_BLOCK}")
         factors = tensors[_NESTED[0]].repeat_interleave(_NESTED_BLOCK)[: len(absmax)]
+        if len(factors) != len(absmax):
+            text = f"{_NESTED[0]} has {len(tensors[_NESTED[0]])} numbers"
+            raise InvalidModelError(f"{text}; allowed: one for {_NESTED_BLOCK} of weight.absmax")
         return tensors[_NESTED[1]][absmax.long()] * factors + offset
 
+    def _read_state(self, stored: Tensor) -> dict[str, Any]:
+        try:
+            state = json.loads(bytes(stored.tolist()))
+        except (ValueError, RecursionError):
+            state = None
+        if not isinstance(state, dict):
+            text = f"{self._state} is no JSON object; allowed: what bitsandbytes writes"
+            raise InvalidModelError(text)
+        return state
 
-def _read_state(stored: Tensor) -> dict[str, Any]:
-    try:
-        state = json.loads(bytes(stored.tolist()))
-    except (ValueError, RecursionError):
-        state = None
-    if not isinstance(state, dict):
-        raise InvalidModelError(f"{_STATE} is no JSON object; allowed: what bitsandbytes writes")
-    return state
+    def _refuse(self, state: Mapping[str, Any], allowed: str) -> InvalidModelError:
+        return InvalidModelError(f"{self._state} is {state!r:.200}; allowed: {allowed}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +156,7 @@ def read_bitsandbytes(fields: ConfigFields) -> BitsandbytesQuantization:
         return BitsandbytesQuantization(layer=Int8Layer(), ignored=ignored)
     if not fields.boolean("load_in_4bit", False):
         raise fields.refuse("load_in_4bit", fields.raw("load_in_4bit"), "true, or load_in_8bit true")
-    kind = fields.choice("bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
-    if kind != "nf4":
-        raise fields.refuse("bnb_4bit_quant_type", kind, "nf4")
+    element = Element(fields.choice("bnb_4bit_quant_type", (Element.NF4, Element.FP4), Element.FP4))
     is_double = fields.boolean("bnb_4bit_use_double_quant", False)
-    return BitsandbytesQuantization(layer=Nf4Layer(is_double=is_double), ignored=ignored)
+    layer = FourBitLayer(element=element, is_double=is_double)
+    return BitsandbytesQuantization(layer=layer, ignored=ignored)

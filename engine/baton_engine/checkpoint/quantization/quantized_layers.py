@@ -47,12 +47,13 @@ class QuantizedLayers:
     def format_of(self, layer: str) -> LayerFormat | None:
         """Return how a layer is stored; None where it is not quantized.
 
-        Packages leave layers as they are whose size their format cannot have, without naming them.
+        Packages leave layers as they are without naming them: those whose size their format cannot have, and
+        routers of experts.
         """
         found = self._quantization.layer_format(layer)
         if found is None:
             return None
-        codes = self._entries.get(tensor_name(layer, found.codes_name))
+        codes = self._entries.get(tensor_name(layer, found.codes_name)) or self._entries.get(f"{layer}.weight")
         return None if codes is not None and codes.dtype in FLOATS else found
 
     def tensors(

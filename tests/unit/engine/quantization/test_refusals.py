@@ -63,7 +63,7 @@ INT8_SPEC = {"dtype": "int8", "qscheme": "per_tensor"}
         ("gptq-v1", "bits", 5, "bits is 5; allowed: 2, 3, 4, 8"),
         ("gptq-v1", "checkpoint_format", "marlin", "checkpoint_format is 'marlin'; allowed: gptq, gptq_v2"),
         ("autoawq", "version", "gemv", "version is 'gemv'; allowed: gemm"),
-        ("bnb-nf4", "bnb_4bit_quant_type", "fp4", "bnb_4bit_quant_type is 'fp4'; allowed: nf4"),
+        ("bnb-nf4", "bnb_4bit_quant_type", "int4", "bnb_4bit_quant_type is 'int4'; allowed: nf4, fp4"),
         ("modelopt-fp8", "quant_algo", "W4A8_AWQ", "quant_algo is 'W4A8_AWQ'; allowed: FP8"),
     ],
 )
