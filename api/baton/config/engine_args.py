@@ -100,11 +100,7 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
         str, None, "a folder or id whose config.json is used in the place of the model's", Part.LAUNCHER
     )
     hf_overrides: Any = arg(
-        dict,
-        None,
-        "JSON with values that come before those of config.json",
-        Part.BOTH,
-        takes_function=True,
+        dict, None, "JSON with values that come before those of config.json", Part.BOTH, takes_function=True
     )
     skip_tokenizer_init: bool = arg(bool, False, "take and return token ids alone, in Python", Part.CALLER)
     dtype: str = arg(
@@ -144,14 +140,18 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
     decode_tensor_parallel_size: int | None = arg(
         int, None, "tensor_parallel_size of decode workers; default: that of all", low=1, high=1024
     )
+    enable_expert_parallel: bool = arg(
+        bool, False, "divide a mixture by whole experts, instead of each expert's inner dimension"
+    )
+    expert_placement_strategy: str = arg(
+        str,
+        "linear",
+        "which whole experts are together; linear: neighbours; round_robin: dealt out in turn",
+        choices=("linear", "round_robin"),
+    )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(
-        int,
-        0,
-        "seed from which requests without a seed get theirs",
-        Part.CALLER,
-        low=-(2**63),
-        high=2**63 - 1,
+        int, 0, "seed of requests without one of their own", Part.CALLER, low=-(2**63), high=2**63 - 1
     )
     enforce_eager: bool = arg(bool, False, "do not capture decode steps, as CUDA graphs or as recorded calls")
     batch_invariant: bool = arg(

@@ -291,6 +291,8 @@ def add_fixed_flags(parser: argparse.ArgumentParser) -> None:
         if flag in known and short not in known:
             whole = known[flag]
             values = {"nargs": whole.nargs, "const": whole.const, "type": whole.type}
+            if whole.nargs == 0:
+                values = {"action": "store_true"}
             parser.add_argument(
                 short, dest=whole.dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **values
             )

@@ -42,15 +42,13 @@ IGNORED: Final[Mapping[str, Ignored]] = {
         performance_mode="balanced",
     ),
     **_group(
-        "ranks are processes of one machine, and each holds whole experts",
+        "ranks are processes of one machine, and their experts stay where they are",
         "all2all_backend data_parallel_rpc_port dp_sync_interval disable_nccl_for_dp_synchronization "
         "distributed_timeout_seconds cpu_distributed_timeout_seconds max_parallel_loading_workers "
         "eplb_config",
-        enable_expert_parallel=False,
         disable_custom_all_reduce=False,
         dcp_kv_cache_interleave_size=1,
         cp_kv_cache_interleave_size=1,
-        expert_placement_strategy="linear",
         dbo_decode_token_threshold=32,
         dbo_prefill_token_threshold=512,
         master_addr="127.0.0.1",

@@ -149,6 +149,8 @@ class ParallelConfig(ConfigPart):
     disable_custom_all_reduce: bool
     tensor_parallel_size: int
     pipeline_parallel_size: int
+    enable_expert_parallel: bool
+    expert_placement_strategy: str
     rank: int = 0
     local_rank: int = 0
     distributed_executor_backend: str = "uni"

@@ -9,7 +9,7 @@ from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
 from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
-from baton_core.ranks.rank_layout import ParallelSizes
+from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
 from baton_core.sessions.worker_info import Role
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files, is_gguf, is_safetensors
@@ -79,7 +79,10 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
 def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
     of_role = {Role.PREFILL: args.prefill_tensor_parallel_size, Role.DECODE: args.decode_tensor_parallel_size}
     tensor = of_role.get(role) or args.tensor_parallel_size
-    return ParallelSizes(tensor=tensor, pipeline=args.pipeline_parallel_size)
+    experts = ExpertPlacement.CUT
+    if args.enable_expert_parallel and tensor > 1:
+        experts = ExpertPlacement(args.expert_placement_strategy)
+    return ParallelSizes(tensor=tensor, pipeline=args.pipeline_parallel_size, experts=experts)
 
 
 def _cpu_kv_cache_bytes(device: str) -> int | None:

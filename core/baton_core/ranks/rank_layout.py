@@ -8,6 +8,18 @@ logits, so there tokens are sampled, and there is the scheduler.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class ExpertPlacement(StrEnum):
+    """How the ranks of a stage divide the experts of a mixture."""
+
+    CUT = "cut"
+    """Each rank has a part of every expert's inner dimension."""
+    LINEAR = "linear"
+    """Each rank has whole experts, neighbours in their order; the first ranks may have one more."""
+    ROUND_ROBIN = "round_robin"
+    """Each rank has whole experts, dealt out in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +30,7 @@ class ParallelSizes:
     """Parts of each layer."""
     pipeline: int = 1
     """Stages: runs of layers."""
+    experts: ExpertPlacement = ExpertPlacement.CUT
 
     @property
     def num_ranks(self) -> int:
@@ -64,7 +77,11 @@ class RankPlace:
         return range(self.tensor_rank * size, (self.tensor_rank + 1) * size)
 
     def experts(self, num_experts: int) -> range:
-        """Return the experts that it holds, each of them whole; the first ranks may have one more."""
+        """Return the experts of which it holds something: all that are cut, else its own."""
+        if self.sizes.experts is ExpertPlacement.CUT:
+            return range(num_experts)
+        if self.sizes.experts is ExpertPlacement.ROUND_ROBIN:
+            return range(self.tensor_rank, num_experts, self.sizes.tensor)
         least, left = divmod(num_experts, self.sizes.tensor)
         start = self.tensor_rank * least + min(self.tensor_rank, left)
         return range(start, start + least + (self.tensor_rank < left))

@@ -62,7 +62,7 @@ _DECODED_VALUES: Final = 1 << 20
 
 
 class Part(NamedTuple):
-    """The rows (axis 0) or columns (axis 1) of a tensor that one of several ranks has."""
+    """The indices of one axis of a tensor that one of several ranks has; of axis 0 they may have a step."""
 
     axis: int
     indices: range
@@ -320,20 +320,22 @@ class WeightReader:
         if entry.dtype in BLOCK_TYPES or entry.num_paired_heads:
             whole = torch.empty(entry.shape, dtype=destination.dtype)
             self._read_whole_into(entry, whole)
-            destination.copy_(whole.narrow(part.axis, part.indices.start, len(part.indices)))
+            destination.copy_(whole.index_select(part.axis, torch.tensor(part.indices)))
             return
         dtype = _TORCH_DTYPES[entry.dtype]
-        num_rows, row_bytes = entry.shape[0], entry.num_bytes // max(1, entry.shape[0])
+        num_rows = math.prod(entry.shape[: max(1, part.axis)])
+        row_bytes = entry.num_bytes // max(1, num_rows)
         if entry.path.stat().st_size < entry.offset + entry.num_bytes:
             raise InvalidModelError(f"{entry.path} ends inside a tensor; allowed: a whole weight file")
         mapped: NDArray[np.uint8] = np.memmap(entry.path, np.uint8, "r", entry.offset, (num_rows, row_bytes))
         start, stop = part.indices.start, part.indices.stop
         if part.axis == 0:
-            mapped = mapped[start:stop]
+            mapped = mapped[start : stop : part.indices.step]
         else:
-            column_bytes = row_bytes // entry.shape[1]
+            column_bytes = row_bytes // entry.shape[part.axis]
             mapped = mapped[:, start * column_bytes : stop * column_bytes]
         rows_at_once = max(1, _STAGING_BYTES // max(1, mapped.shape[1]))
+        destination = destination.view(len(mapped), -1)
         for first in range(0, len(mapped), rows_at_once):
             rows = torch.from_numpy(np.array(mapped[first : first + rows_at_once]))
             piece = destination[first : first + len(rows)]

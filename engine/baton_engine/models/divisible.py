@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from baton_core.errors import InvalidConfigError
-from baton_core.ranks.rank_layout import ParallelSizes
+from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.models.decoder_config import DecoderConfig
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
@@ -31,10 +31,14 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
         text = f"pipeline_parallel_size is {sizes.pipeline}"
         raise InvalidConfigError(f"{text}; allowed: at most {num_layers}, the model's layers")
     mixture = config.mixture if isinstance(config, DecoderConfig) else None
-    if mixture is not None and sizes.tensor > mixture.num_experts:
+    is_whole = sizes.experts is not ExpertPlacement.CUT
+    if is_whole and mixture is None:
+        text = f"enable_expert_parallel is True; allowed with {config.architecture}"
+        raise InvalidConfigError(f"{text}: False, since it has no experts")
+    if is_whole and mixture is not None and sizes.tensor > mixture.num_experts:
         text = f"tensor_parallel_size is {sizes.tensor}"
         raise InvalidConfigError(f"{text}; allowed: at most {mixture.num_experts}, the model's experts")
-    counts, kv_heads = _counts(config), config.kv_spec(1, "float32").num_kv_heads
+    counts, kv_heads = _counts(config, is_whole), config.kv_spec(1, "float32").num_kv_heads
     undivided = [f"{count} {what}" for what, count in counts.items() if count % sizes.tensor]
     if kv_heads % sizes.tensor and sizes.tensor % kv_heads:
         undivided.append(f"{kv_heads} KV heads")
@@ -51,7 +55,7 @@ def _divides(size: int, counts: Mapping[str, int], kv_heads: int) -> bool:
     return is_dividing_heads and all(count % size == 0 for count in counts.values())
 
 
-def _counts(config: DecoderConfig | LearnedPositionsConfig) -> dict[str, int]:
+def _counts(config: DecoderConfig | LearnedPositionsConfig, has_whole_experts: bool) -> dict[str, int]:
     """Return the numbers of what is divided, by what it is."""
     if isinstance(config, LearnedPositionsConfig):
         return {"heads": config.num_heads, "intermediate size": config.intermediate_size}
@@ -59,6 +63,8 @@ def _counts(config: DecoderConfig | LearnedPositionsConfig) -> dict[str, int]:
     mixture = config.mixture
     if mixture is None or len(mixture.layers) < len(config.layers):
         counts["intermediate size"] = config.feed_forward.intermediate_size
+    if mixture is not None and not has_whole_experts:
+        counts["intermediate size of an expert"] = mixture.intermediate_size
     if mixture is not None and mixture.shared_intermediate_size is not None:
         counts["intermediate size of the shared expert"] = mixture.shared_intermediate_size
     return counts

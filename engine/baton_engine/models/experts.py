@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.linear import Linear, SideBySide, is_to_quantize, load_projection
 from baton_engine.models.mixture_config import MixtureConfig, MixtureNames
-from baton_engine.models.shares import WHOLE, Share
+from baton_engine.models.shares import ExpertShare
 from baton_kernels.interface.kernels import Function, LayerKernels
 
 _GROUPED_ALIGNMENT_BYTES: Final = 16
@@ -84,9 +84,9 @@ class SeparateExperts:
 
 
 def load_experts(
-    config: MixtureConfig, weights: WeightReader, kernels: LayerKernels, prefix: str, numbers: Sequence[int]
+    config: MixtureConfig, weights: WeightReader, kernels: LayerKernels, prefix: str, share: ExpertShare
 ) -> Experts:
-    """Read the experts of these numbers, each stored under its number after `prefix`.
+    """Read a share of the experts, each stored under its number after `prefix`.
 
     They are separate as soon as one layer of one of them is quantized, in the files or while loading, and
     under batch-invariant kernels.
@@ -95,23 +95,26 @@ def load_experts(
         InvalidModelError: a tensor is missing or has another shape.
     """
     names, hidden_size, size = config.names, config.hidden_size, config.intermediate_size
+    numbers = share.numbers
     layers = [f"{prefix}.{n}.{name}" for n in numbers for name in (names.gate, names.up, names.down)]
     if kernels.is_invariant or any(is_to_quantize(weights, layer) for layer in layers):
         paths = [f"{prefix}.{number}" for number in numbers]
         return SeparateExperts(
-            [load_expert(names, weights, kernels, path, hidden_size, size) for path in paths]
+            [load_expert(names, weights, kernels, path, hidden_size, size, share) for path in paths]
         )
     gate_up = weights.load_stacked(
         [f"{prefix}.{number}.{name}.weight" for number in numbers for name in (names.gate, names.up)],
         [(size, hidden_size)] * (2 * len(numbers)),
+        parts=[None if share.inner is None else Part(0, share.inner)] * (2 * len(numbers)),
     )
     down = weights.load_stacked(
         [f"{prefix}.{number}.{names.down}.weight" for number in numbers],
         [(hidden_size, size)] * len(numbers),
+        parts=[share.columns.columns] * len(numbers),
     )
     return GroupedExperts(
-        gate_up.view(len(numbers), 2 * size, hidden_size),
-        down.view(len(numbers), hidden_size, size),
+        gate_up.view(len(numbers), -1, hidden_size),
+        down.view(len(numbers), hidden_size, -1),
         kernels,
     )
 
@@ -123,19 +126,18 @@ def load_expert(
     prefix: str,
     hidden_size: int,
     intermediate_size: int,
-    own: range | None = None,
+    share: ExpertShare,
 ) -> Expert:
-    """Read one expert, each of its layers as it is stored or as the plan of quantization says.
-
-    With `own` it is the part that these of its inner outputs make.
+    """Read a share of one expert, each of its layers as it is stored or as the plan of quantization says.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
     gate_up, sizes = [names.gate, names.up], [intermediate_size] * 2
-    rows, columns = (WHOLE, WHOLE) if own is None else (Share(outputs=(own, own)), Share(inputs=own))
     return Expert(
-        load_projection(weights, prefix, gate_up, kernels, in_size=hidden_size, out_sizes=sizes, share=rows),
+        load_projection(
+            weights, prefix, gate_up, kernels, in_size=hidden_size, out_sizes=sizes, share=share.rows
+        ),
         load_projection(
             weights,
             prefix,
@@ -143,7 +145,7 @@ def load_expert(
             kernels,
             in_size=intermediate_size,
             out_sizes=[hidden_size],
-            share=columns,
+            share=share.columns,
         ),
     )
 

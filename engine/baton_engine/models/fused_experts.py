@@ -13,10 +13,12 @@ from torch import Tensor
 
 from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.experts import Experts, SeparateExperts, grouped_linear, is_device_only
-from baton_engine.models.linear import Linear, is_to_quantize, make_linear
+from baton_engine.models.linear import Linear, is_to_quantize, make_linear, undividable
 from baton_engine.models.mixture_config import ClampedSwiGLU, MixtureConfig
+from baton_engine.models.shares import ExpertShare
 from baton_kernels.interface.kernels import Function, LayerKernels
 from baton_kernels.interface.quantized import QuantizedWeight, stack
+from baton_kernels.interface.quantized_parts import take_inputs
 
 
 def clamped_swiglu(gate_up: Tensor, swiglu: ClampedSwiGLU, kernels: LayerKernels) -> Tensor:
@@ -37,26 +39,39 @@ class _Projection:
 
     name: str
     num_experts: int
-    own: range
-    """The experts that are wanted."""
+    share: ExpertShare
     out_features: int
     in_features: int
     is_gate_up: bool
 
     @property
-    def _part(self) -> Part | None:
-        return None if self.own == range(self.num_experts) else Part(0, self.own)
+    def _experts(self) -> Part | None:
+        numbers = self.share.numbers
+        return None if numbers == range(self.num_experts) else Part(0, numbers)
+
+    @property
+    def _outputs(self) -> range:
+        """The outputs that are wanted, as they are stored."""
+        inner = self.share.inner
+        if inner is None or not self.is_gate_up:
+            return range(self.out_features)
+        return range(2 * inner.start, 2 * inner.stop)
 
     def load_biases(self, weights: WeightReader) -> Tensor:
-        """Return `[len(own), out_features]`."""
-        shape = (self.num_experts, self.out_features)
-        biases = weights.load(f"{self.name}_bias", shape, weights.linear_dtype, self._part)
-        return _gate_before_up(biases) if self.is_gate_up else biases
+        """Return the biases of the share `[num_experts, out_features]`."""
+        shape, is_cut = (self.num_experts, self.out_features), self.share.inner is not None
+        part = Part(1, self._outputs) if is_cut else self._experts
+        biases = weights.load(f"{self.name}_bias", shape, weights.linear_dtype, part)
+        if self.is_gate_up:
+            return _gate_before_up(biases)
+        return biases if self.share.has_bias else torch.zeros_like(biases)
 
     def load_weights(self, weights: WeightReader) -> Tensor:
-        """Return `[len(own), out_features, in_features]`."""
-        shape = (self.num_experts, self.in_features, self.out_features)
-        stored = weights.load(self.name, shape, weights.linear_dtype, self._part)
+        """Return the weights of the share `[num_experts, out_features, in_features]`."""
+        shape, part = (self.num_experts, self.in_features, self.out_features), self._experts
+        if self.share.inner is not None:
+            part = Part(2, self._outputs) if self.is_gate_up else Part(1, self.share.inner)
+        stored = weights.load(self.name, shape, weights.linear_dtype, part)
         return (_gate_before_up(stored) if self.is_gate_up else stored).transpose(1, 2).contiguous()
 
     def load_separately(self, weights: WeightReader, kernels: LayerKernels) -> list[Linear]:
@@ -64,18 +79,22 @@ class _Projection:
         layers: list[Tensor | QuantizedWeight]
         if weights.is_quantized(self.name):
             sizes = self.out_features, self.in_features, self.num_experts
-            layers = self._split(weights.load_quantized(self.name, *sizes))
+            try:
+                layers = self._split(weights.load_quantized(self.name, *sizes))
+            except ValueError as error:
+                raise undividable(self.name, error) from None
         else:
             layers = list(self.load_weights(weights))
         pairs = zip(layers, self.load_biases(weights), strict=True)
         return [make_linear(weights, self.name, weight, bias, kernels) for weight, bias in pairs]
 
     def _split(self, fused: QuantizedWeight) -> list[Tensor | QuantizedWeight]:
-        size = self.out_features
-        experts = [fused.outputs(slice(n * size, (n + 1) * size)) for n in self.own]
-        if not self.is_gate_up:
-            return list(experts)
-        return [stack([one.outputs(slice(first, None, 2)) for first in (0, 1)]) for one in experts]
+        starts, own = [n * self.out_features for n in self.share.numbers], self._outputs
+        experts = [fused.outputs(slice(start + own.start, start + own.stop)) for start in starts]
+        if self.is_gate_up:
+            return [stack([one.outputs(slice(first, None, 2)) for first in (0, 1)]) for one in experts]
+        inputs = self.share.inner
+        return list(experts if inputs is None else [take_inputs(one, inputs) for one in experts])
 
 
 class GroupedClampedExperts:
@@ -121,9 +140,9 @@ def load_fused_experts(
     weights: WeightReader,
     kernels: LayerKernels,
     prefix: str,
-    own: range,
+    share: ExpertShare,
 ) -> Experts:
-    """Read the experts of these numbers.
+    """Read a share of the experts.
 
     They are separate if a projection is quantized, in the files or while it is loaded, and under
     batch-invariant kernels.
@@ -134,7 +153,7 @@ def load_fused_experts(
     gate_up = _Projection(
         name=f"{prefix}.gate_up_proj",
         num_experts=config.num_experts,
-        own=own,
+        share=share,
         out_features=2 * config.intermediate_size,
         in_features=config.hidden_size,
         is_gate_up=True,
@@ -142,7 +161,7 @@ def load_fused_experts(
     down = _Projection(
         name=f"{prefix}.down_proj",
         num_experts=config.num_experts,
-        own=own,
+        share=share,
         out_features=config.hidden_size,
         in_features=config.intermediate_size,
         is_gate_up=False,

@@ -258,4 +258,10 @@ def load_piece(weights: WeightReader, piece: Piece, in_size: int, share: Share) 
             return take_outputs(stored, piece.rows.indices)
         return stored if share.inputs is None else take_inputs(stored, share.inputs)
     except ValueError as error:
-        raise InvalidModelError(f"{piece.layer} cannot be divided over ranks: {error}") from None
+        raise undividable(piece.layer, error) from None
+
+
+def undividable(layer: str, error: ValueError) -> InvalidModelError:
+    """Return the refusal to divide a layer that is stored quantized."""
+    whole = ", or whole experts (enable_expert_parallel)" if ".experts" in layer else ""
+    return InvalidModelError(f"{layer} cannot be divided over ranks: {error}{whole}")

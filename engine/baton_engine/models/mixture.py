@@ -17,6 +17,7 @@ from baton_engine.models.experts import Experts, load_expert, load_experts
 from baton_engine.models.fused_experts import load_fused_experts
 from baton_engine.models.linear import Linear
 from baton_engine.models.mixture_config import MixtureConfig
+from baton_engine.models.shares import ExpertShare, share_of_experts
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_kernels.interface.kernels import Function, LayerKernels
 
@@ -39,17 +40,23 @@ class MixtureFeedForward:
         prefix = f"{layer_prefix}.{config.names.block}"
         self._ranks = ranks.tensor
         self._is_invariant = kernels.is_invariant
-        self._num_experts = config.num_experts
         self._num_experts_per_token = config.num_experts_per_token
         self._is_normalized = config.is_normalized
         router, sizes = f"{prefix}.{config.names.router}", (config.num_experts, config.hidden_size)
         self._router = _load_gate(weights, router, *sizes, kernels, has_bias=config.has_bias)
-        experts, self._own = f"{prefix}.experts", ranks.place.experts(config.num_experts)
+        experts = f"{prefix}.experts"
+        share = share_of_experts(ranks, config.num_experts, config.intermediate_size)
         self._experts: Experts = (
-            load_experts(config, weights, kernels, experts, self._own)
+            load_experts(config, weights, kernels, experts, share)
             if config.swiglu is None
-            else load_fused_experts(config, config.swiglu, weights, kernels, experts, self._own)
+            else load_fused_experts(config, config.swiglu, weights, kernels, experts, share)
         )
+        self._num_own = len(share.numbers)
+        self._places: Tensor | None = None
+        """With experts of other ranks: the place of each expert among this rank's, else behind them."""
+        if self._num_own < config.num_experts:
+            self._places = torch.full((config.num_experts,), self._num_own, device=weights.device)
+            self._places[list(share.numbers)] = torch.arange(self._num_own, device=weights.device)
         self.is_capturable = self._experts.is_capturable and ranks.is_alone
         self._shared: _SharedExpert | None = None
         if config.shared_intermediate_size is not None:
@@ -76,10 +83,10 @@ class MixtureFeedForward:
 
     def _run_experts(self, hidden: Tensor, expert_weights: Tensor, experts: Tensor) -> Tensor:
         num_tokens, num_choices = experts.shape
-        flat = experts.flatten()
+        flat = experts.flatten() if self._places is None else self._places[experts.flatten()]
         order = flat.argsort(stable=True)
         # Counted by comparison: bincount reads its largest value on the host, which no graph can hold.
-        numbers = torch.arange(self._num_experts, device=flat.device)
+        numbers = torch.arange(self._num_own, device=flat.device)
         ends = (flat[:, None] == numbers).sum(dim=0).cumsum(dim=0).to(torch.int32)
         sorted_rows = self._run_own(hidden[order // num_choices], ends)
         rows = sorted_rows[order.argsort()].view(num_tokens, num_choices, -1)
@@ -90,14 +97,11 @@ class MixtureFeedForward:
 
     def _run_own(self, rows: Tensor, ends: Tensor) -> Tensor:
         """Return the results of rows that are sorted by expert; 0 for experts that other ranks hold."""
-        own = self._own
-        if len(own) == self._num_experts:
+        if self._places is None:
             return self._experts.forward(rows, ends)
-        out = torch.zeros_like(rows)
-        start = int(ends[own.start - 1]) if own.start else 0
-        stop = int(ends[own.stop - 1]) if own else start
-        if stop > start:
-            out[start:stop] = self._experts.forward(rows[start:stop], ends[own.start : own.stop] - start)
+        out, num_own_rows = torch.zeros_like(rows), int(ends[-1])
+        if num_own_rows:
+            out[:num_own_rows] = self._experts.forward(rows[:num_own_rows], ends)
         return out
 
 
@@ -114,9 +118,10 @@ class _SharedExpert:
         ranks: Ranks,
     ) -> None:
         self._kernels = kernels
-        own = None if ranks.tensor.size == 1 else ranks.place.part(size)
+        inner = None if ranks.tensor.size == 1 else ranks.place.part(size)
+        share = ExpertShare(numbers=range(1), inner=inner)
         expert = f"{prefix}.shared_expert"
-        self._expert = load_expert(config.names, weights, kernels, expert, config.hidden_size, size, own)
+        self._expert = load_expert(config.names, weights, kernels, expert, config.hidden_size, size, share)
         self._scale = _load_gate(weights, f"{prefix}.shared_expert_gate", 1, config.hidden_size, kernels)
 
     def forward(self, hidden: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
+from baton_core.ranks.rank_layout import ExpertPlacement
 from baton_engine.checkpoint.weights import Part
 from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.collectives import Collectives
@@ -38,6 +39,36 @@ def share_of_outputs(ranks: Ranks, *outputs: range) -> Share:
 def share_of_inputs(ranks: Ranks, inputs: range) -> Share:
     """Return a rank's share of a layer whose inputs are divided: its outputs are to be `summed`."""
     return WHOLE if ranks.place.sizes.tensor == 1 else Share(inputs=inputs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertShare:
+    """The experts of a layer that a rank holds, or its part of each: their outputs are to be added up."""
+
+    numbers: range
+    inner: range | None = None
+    """Its part of each expert's inner outputs; None is all."""
+    has_bias: bool = True
+    """Whether it adds the biases of the outputs."""
+
+    @property
+    def rows(self) -> Share:
+        """The part of a projection to the inner outputs of gate and up."""
+        return WHOLE if self.inner is None else Share(outputs=(self.inner, self.inner))
+
+    @property
+    def columns(self) -> Share:
+        """The part of a projection from the inner outputs."""
+        return WHOLE if self.inner is None else Share(inputs=self.inner)
+
+
+def share_of_experts(ranks: Ranks, num_experts: int, intermediate_size: int) -> ExpertShare:
+    """Return a rank's share of the experts of a layer."""
+    numbers = ranks.place.experts(num_experts)
+    if ranks.tensor.size == 1 or ranks.place.sizes.experts is not ExpertPlacement.CUT:
+        return ExpertShare(numbers=numbers)
+    inner = ranks.place.part(intermediate_size)
+    return ExpertShare(numbers=numbers, inner=inner, has_bias=has_bias_of(ranks, True))
 
 
 def has_bias_of(ranks: Ranks, has_bias: bool) -> bool:

@@ -32,6 +32,8 @@ GIVEN: dict[str, Any] = {
     "pipeline_parallel_size": 3,
     "prefill_tensor_parallel_size": 4,
     "decode_tensor_parallel_size": 1,
+    "enable_expert_parallel": True,
+    "expert_placement_strategy": "round_robin",
     "hf_token": "secret",
     "hf_config_path": "/config",
     "hf_overrides": {"rope_theta": 5e5},

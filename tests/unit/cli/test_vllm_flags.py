@@ -44,6 +44,7 @@ OWN = {
     "--quantization": ("quantization", "int8"),
     "--tensor-parallel-size": ("tensor_parallel_size", 2),
     "--pipeline-parallel-size": ("pipeline_parallel_size", 3),
+    "--enable-expert-parallel": ("enable_expert_parallel", True),
 }
 """Flags with short forms that do something here."""
 
@@ -71,7 +72,8 @@ def test_a_short_form_is_the_flag_with_one_value(short: str) -> None:
     flag = SHORT_FLAGS[short]
     if flag in OWN:
         field, value = OWN[flag]
-        assert getattr(parse(["serve", short, str(value)]), field) == value
+        values = [] if value is True else [str(value)]
+        assert getattr(parse(["serve", short, *values]), field) == value
         return
     if flag in ENGINE_TAKEN:
         assert taken(short, "unheard-of") == (flag,)

@@ -6,7 +6,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from baton_core.ranks.rank_layout import ParallelSizes, RankPlace, stage_layers
+from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes, RankPlace, stage_layers
 
 SIZES = [ParallelSizes(tensor=t, pipeline=p) for t, p in product((1, 2, 4, 8), (1, 2, 3))]
 
@@ -32,6 +32,20 @@ def test_each_stage_has_every_head_and_every_token_once(sizes: ParallelSizes) ->
         for total, part in ((16, RankPlace.part), (1001, RankPlace.tokens), (7, RankPlace.tokens)):
             parts = [part(place, total) for place in ranks]
             assert [index for one in parts for index in one] == list(range(total))
+
+
+@pytest.mark.parametrize("tensor", [2, 3, 5])
+def test_each_whole_expert_has_one_rank(tensor: int) -> None:
+    held = {
+        experts: [list(place.experts(7)) for place in places(ParallelSizes(tensor=tensor, experts=experts))]
+        for experts in ExpertPlacement
+    }
+    assert held[ExpertPlacement.CUT] == [list(range(7))] * tensor
+    assert [one for held_by in held[ExpertPlacement.LINEAR] for one in held_by] == list(range(7))
+    assert held[ExpertPlacement.ROUND_ROBIN] == [list(range(7))[rank::tensor] for rank in range(tensor)]
+    for counts in ([len(one) for one in held[placement]] for placement in list(ExpertPlacement)[1:]):
+        assert counts == sorted(counts, reverse=True)
+        assert counts[0] - counts[-1] <= 1
 
 
 @pytest.mark.parametrize("num_kv_heads", [1, 2, 4, 8])

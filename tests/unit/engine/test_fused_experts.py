@@ -17,6 +17,7 @@ from baton_engine.models.experts import SeparateExperts
 from baton_engine.models.fused_experts import GroupedClampedExperts, clamped_swiglu, load_fused_experts
 from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.mixture_config import ClampedSwiGLU
+from baton_engine.models.shares import ExpertShare
 from baton_kernels.interface.kernels import LayerKernels
 from baton_kernels.reference.quantized_product import dequantize
 from baton_kernels.selection import select_invariant_kernels, select_kernels
@@ -87,7 +88,7 @@ def test_experts_are_separate_where_a_projection_is_quantized(
     assert config.swiglu is not None
     prefix = f"{LAYER}.mlp.experts"
     experts = load_fused_experts(
-        config, config.swiglu, weights, LayerKernels(), prefix, range(config.num_experts)
+        config, config.swiglu, weights, LayerKernels(), prefix, ExpertShare(numbers=range(config.num_experts))
     )
     assert type(experts) is form
 

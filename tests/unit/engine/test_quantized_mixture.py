@@ -22,6 +22,7 @@ from baton_engine.loading import EngineSettings, load_model
 from baton_engine.models.experts import GroupedExperts, SeparateExperts, load_experts
 from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.mixture_config import MixtureConfig
+from baton_engine.models.shares import ExpertShare
 from baton_kernels.interface.kernels import LayerKernels
 from baton_kernels.reference.quantized_product import dequantize, round_inputs
 from baton_kernels.selection import select_invariant_kernels, select_kernels
@@ -105,7 +106,9 @@ def test_a_row_of_an_expert_has_the_same_bits_in_any_company(kind: Kind, model_f
     config = read_mixture(folder, "qwen3-moe")
     kernels = select_invariant_kernels(torch.device("cpu"), torch.float32, 16, "auto").layers
     weights = WeightReader(folder, torch.float32, online=OnlinePlan.of(kind))
-    experts = load_experts(config, weights, kernels, f"{layer_of('qwen3-moe')}.mlp.experts", [1, 3])
+    experts = load_experts(
+        config, weights, kernels, f"{layer_of('qwen3-moe')}.mlp.experts", ExpertShare(numbers=range(1, 5, 2))
+    )
     rows = draw(NUM_TOKENS, 64)
     together = experts.forward(rows, torch.tensor([9, NUM_TOKENS], dtype=torch.int32))
     for row in range(NUM_TOKENS):
@@ -129,7 +132,11 @@ def test_experts_are_separate_where_one_of_their_layers_is_quantized(
     config = read_mixture(folder, "qwen3-moe")
     weights = WeightReader(folder, torch.float32, online=plan)
     experts = load_experts(
-        config, weights, LayerKernels(), f"{layer_of('qwen3-moe')}.mlp.experts", range(config.num_experts)
+        config,
+        weights,
+        LayerKernels(),
+        f"{layer_of('qwen3-moe')}.mlp.experts",
+        ExpertShare(numbers=range(config.num_experts)),
     )
     assert type(experts) is form
     assert experts.is_capturable is False

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_core.ranks.rank_layout import ParallelSizes
+from baton_core.errors import InvalidConfigError, InvalidModelError
+from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.ranks.ranks import Ranks
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.selection import select_kernels
+from tests.quantized_reference import FIXTURES, quantized_weights
 from tests.unit.engine.rank_threads import run_ranks
-from tests.unit.engine.steps import BLOCK_SIZE, generate, make_runner
+from tests.unit.engine.steps import BLOCK_SIZE, generate
 
 VARIANTS = (
     "llama",
@@ -38,6 +40,7 @@ VARIANTS = (
     "opt",
     "opt-post-norm",
 )
+PROMPT = range(3, 32)
 SIZES = (
     ParallelSizes(tensor=2),
     ParallelSizes(tensor=4),
@@ -54,18 +57,68 @@ SIZES = (
 def test_ranks_generate_the_tokens_of_one_process(
     variant: str, sizes: ParallelSizes, cpu_kernels: str, model_folder: Callable[[str], Path]
 ) -> None:
-    folder = model_folder(variant)
-    prompt = list(range(3, 32))
-    expected = generate(make_runner(folder), prompt, 10, chunk_len=16)
+    check_tokens(model_folder(variant), sizes, cpu_kernels)
 
+
+@pytest.mark.parametrize("variant", ["mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ParallelSizes(tensor=2, experts=ExpertPlacement.ROUND_ROBIN),
+        ParallelSizes(tensor=4, experts=ExpertPlacement.LINEAR),
+    ],
+    ids=str,
+)
+def test_ranks_with_whole_experts_generate_the_tokens_of_one_process(
+    variant: str, sizes: ParallelSizes, model_folder: Callable[[str], Path]
+) -> None:
+    check_tokens(model_folder(variant), sizes)
+
+
+def test_stored_quantized_experts_are_cut_or_stay_whole() -> None:
+    mxfp4, whole = FIXTURES / "gpt-oss-mxfp4", ParallelSizes(tensor=2, experts=ExpertPlacement.LINEAR)
+    check_tokens(mxfp4, whole, read=quantized_weights)
+    with pytest.raises(InvalidModelError, match=r"experts.* cut a group; allowed: .*enable_expert_parallel"):
+        check_tokens(mxfp4, ParallelSizes(tensor=2), read=quantized_weights)
+    check_tokens(FIXTURES / "gptq-qwen3-moe", ParallelSizes(tensor=2), read=quantized_weights)
+
+
+def test_whole_experts_that_there_are_not_are_refused(model_folder: Callable[[str], Path]) -> None:
+    for variant, tensor, said in (
+        ("llama", 2, "enable_expert_parallel is True; allowed with LlamaForCausalLM: False"),
+        ("mixtral", 8, "tensor_parallel_size is 8; allowed: at most 5, the model's experts"),
+    ):
+        sizes = ParallelSizes(tensor=tensor, experts=ExpertPlacement.LINEAR)
+        with pytest.raises(InvalidConfigError, match=said):
+            require_divisible(read_model_config(model_folder(variant)), sizes)
+
+
+def read_weights(folder: Path) -> WeightReader:
+    return WeightReader(folder, torch.float32)
+
+
+def check_tokens(
+    folder: Path,
+    sizes: ParallelSizes,
+    cpu_kernels: str = "auto",
+    read: Callable[[Path], WeightReader] = read_weights,
+) -> None:
+    """Compare the tokens of a group with those of one process."""
     config = read_model_config(folder)
     require_divisible(config, sizes)
-    kernels = select_kernels("cpu", torch.float32, cpu_kernels)
+    expected, found = (tokens_of(folder, one, cpu_kernels, read) for one in (ParallelSizes(), sizes))
+    assert found == expected
+
+
+def tokens_of(
+    folder: Path, sizes: ParallelSizes, cpu_kernels: str, read: Callable[[Path], WeightReader]
+) -> list[int]:
+    config, kernels = read_model_config(folder), select_kernels("cpu", torch.float32, cpu_kernels)
     spec = config.kv_spec(BLOCK_SIZE, "float32")
     kv_pool = torch.full((32 * len(spec.groups), *spec.block_shape), torch.nan)
 
     def make(ranks: Ranks) -> ModelRunner:
-        model = build_model(config, WeightReader(folder, torch.float32), kernels.layers, ranks)
+        model = build_model(config, read(folder), kernels.layers, ranks)
         return ModelRunner(model, kernels.attention, kv_pool, spec, ranks=ranks)
 
-    assert run_ranks(sizes, make, lambda runner: generate(runner, prompt, 10, chunk_len=16)) == expected
+    return run_ranks(sizes, make, lambda runner: generate(runner, PROMPT, 10, chunk_len=16))
