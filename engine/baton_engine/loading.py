@@ -249,7 +249,6 @@ def load_model(
     is_dummy = settings.has_dummy_weights and weight_folder is None
     gguf = None if is_dummy else find_gguf(weight_folder or folder)
     quantization = _choose_quantization(settings, folder, config, gguf)
-    quantization.require_divisible(ranks.place.sizes)
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
     source = DummyWeights if is_dummy else WeightReader

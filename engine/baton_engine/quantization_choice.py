@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from baton_core.errors import InvalidConfigError
-from baton_core.ranks.rank_layout import ParallelSizes
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
@@ -39,16 +38,6 @@ class ChosenQuantization:
     def of_weights(self) -> dict[str, Any]:
         """The arguments that a reader of the weights takes."""
         return {"quantization": self.checkpoint, "online": self.online, "int4_w4a8": self.int4_w4a8}
-
-    def require_divisible(self, sizes: ParallelSizes) -> None:
-        """Refuse to quantize parts of layers: their scales would differ from those of whole layers.
-
-        Raises:
-            InvalidConfigError: naming the kind.
-        """
-        if self.online is not None and sizes.tensor > 1:
-            text = f"quantization is {self.name!r} with tensor_parallel_size {sizes.tensor}"
-            raise InvalidConfigError(f"{text}; allowed: None, or a checkpoint that is stored quantized")
 
 
 def choose_quantization(

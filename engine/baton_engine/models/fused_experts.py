@@ -6,14 +6,14 @@ the inputs. The outputs of gate and up lie in turns; here all of gate come first
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.experts import Experts, SeparateExperts, grouped_linear, is_device_only
-from baton_engine.models.linear import Linear, is_to_quantize, make_linear, undividable
+from baton_engine.models.linear import Linear, is_to_quantize, make_linear, share_to_read, undividable
 from baton_engine.models.mixture_config import ClampedSwiGLU, MixtureConfig
 from baton_engine.models.shares import ExpertShare
 from baton_kernels.interface.kernels import Function, LayerKernels
@@ -77,6 +77,9 @@ class _Projection:
     def load_separately(self, weights: WeightReader, kernels: LayerKernels) -> list[Linear]:
         """Return a layer for each expert, of codes where the files or the plan of quantization say so."""
         layers: list[Tensor | QuantizedWeight]
+        share, parts = self.share.columns, 1
+        if self.is_gate_up:
+            share, parts = self.share.rows, 2
         if weights.is_quantized(self.name):
             sizes = self.out_features, self.in_features, self.num_experts
             try:
@@ -84,9 +87,15 @@ class _Projection:
             except ValueError as error:
                 raise undividable(self.name, error) from None
         else:
-            layers = list(self.load_weights(weights))
+            is_whole = share_to_read(weights, self.name, share).is_whole
+            whole = replace(self, share=ExpertShare(numbers=self.share.numbers))
+            layers = list((whole if is_whole else self).load_weights(weights))
         pairs = zip(layers, self.load_biases(weights), strict=True)
-        return [make_linear(weights, self.name, weight, bias, kernels) for weight, bias in pairs]
+        out_sizes = [self.out_features // parts] * parts
+        return [
+            make_linear(weights, self.name, weight, bias, kernels, out_sizes=out_sizes, share=share)
+            for weight, bias in pairs
+        ]
 
     def _split(self, fused: QuantizedWeight) -> list[Tensor | QuantizedWeight]:
         starts, own = [n * self.out_features for n in self.share.numbers], self._outputs

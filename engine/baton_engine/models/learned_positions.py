@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
-from baton_engine.models.linear import Linear, Piece, find_pieces, load_piece, make_linear
+from baton_engine.models.linear import Linear, Piece, find_pieces, load_piece, make_linear, share_to_read
 from baton_engine.models.norm import LayerNorm
 from baton_engine.models.shares import (
     WHOLE,
@@ -213,12 +213,13 @@ class _Tensors:
                 weights.linear_dtype,
                 [piece.rows for piece in pieces],
             )
-        loaded = [self._load(piece, in_size, share) for piece in pieces]
+        read = share_to_read(weights, layers[0], share)
+        loaded = [self._load(piece, in_size, read) for piece in find_pieces(layers, out_sizes, read)]
         weight: Tensor | QuantizedWeight = loaded[0]
         if len(loaded) > 1:
             quantized = [one for one in loaded if isinstance(one, QuantizedWeight)]
             weight = stack(quantized) if quantized else torch.cat(loaded)  # type: ignore[arg-type]
-        return make_linear(weights, layers[0], weight, bias, self._kernels)
+        return make_linear(weights, layers[0], weight, bias, self._kernels, out_sizes=out_sizes, share=share)
 
     def summed(self, name: str, out_size: int, in_size: int, inputs: range) -> Callable[[Tensor], Tensor]:
         """Load a linear layer of which this rank has the part of these inputs."""

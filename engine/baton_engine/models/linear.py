@@ -23,9 +23,10 @@ from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.shares import WHOLE, Share
 from baton_kernels.cpu.int8 import TorchInt8Product, is_int8
 from baton_kernels.cpu.onednn import onednn_product
+from baton_kernels.interface.collectives import Collectives
 from baton_kernels.interface.kernels import Function, GatedProduct, LayerKernels, Product
 from baton_kernels.interface.quantized import Element, QuantizedWeight, can_stack, stack
-from baton_kernels.interface.quantized_parts import take_inputs, take_outputs
+from baton_kernels.interface.quantized_parts import rounds_rows, take_inputs, take_outputs, with_extremes
 from baton_kernels.reference.quantized_product import TorchQuantizedProduct
 
 logger = logging.getLogger(__name__)
@@ -48,8 +49,11 @@ class Linear:
         kernels: LayerKernels = _TORCH,
         *,
         dtype: torch.dtype = torch.float32,
+        ranks: Collectives | None = None,
     ) -> None:
-        self._kernels = kernels
+        """Make a layer; with `ranks` it has a part of the inputs and needs the extremes of whole rows."""
+        self._kernels, self._ranks = kernels, ranks
+        self._in_features = weight.in_features if isinstance(weight, QuantizedWeight) else weight.shape[1]
         product: Product | None
         if isinstance(weight, QuantizedWeight):
             product = kernels.quantized_product(weight, bias, dtype) or _torch_product(weight, bias)
@@ -63,6 +67,8 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map `[num_rows, in_features]` to a new `[num_rows, out_features]`."""
+        if self._ranks is not None:
+            x = with_extremes(x, self._in_features, self._ranks)
         return self._multiply(x)
 
     def gates(self, function: Function) -> bool:
@@ -79,7 +85,7 @@ class Linear:
 class SideBySide:
     """Linear layers of the same inputs as one, with their outputs side by side: one product for each."""
 
-    def __init__(self, layers: Sequence[Linear], kernels: LayerKernels) -> None:
+    def __init__(self, layers: Sequence[Linear | SideBySide], kernels: LayerKernels) -> None:
         self._layers = layers
         self._kernels = kernels
 
@@ -109,17 +115,27 @@ def make_linear(
     weight: Tensor | QuantizedWeight,
     bias: Tensor | None,
     kernels: LayerKernels = _TORCH,
+    *,
+    out_sizes: Sequence[int] = (),
+    share: Share = WHOLE,
 ) -> Linear:
     """Return the layer of a weight that `weights` has handed out; what it keeps counts as loaded instead.
 
-    `layer` is the name by which it may be quantized while it is loaded.
+    `layer` is the name by which it may be quantized while it is loaded. The weight is that of a share, or
+    where `share_to_read` is another that of the whole layer, with outputs of `out_sizes` side by side.
+
+    Raises:
+        InvalidModelError: a share cuts what belongs together.
     """
     num_bytes = weight.nbytes if isinstance(weight, Tensor) else weight.num_bytes
     if isinstance(weight, Tensor):
         weight = _quantized_online(weights, layer, weight)
+        if isinstance(weight, QuantizedWeight) and not share.is_whole:
+            weight = _take(layer, weight, out_sizes, share)
     if isinstance(weight, Tensor) and bias is not None:
         bias = bias.to(weight.dtype)
-    made = Linear(weight, bias, kernels, dtype=weights.dtype)
+    is_apart = isinstance(weight, QuantizedWeight) and rounds_rows(weight) and share.inputs is not None
+    made = Linear(weight, bias, kernels, dtype=weights.dtype, ranks=share.ranks if is_apart else None)
     if made.packed_bytes:
         weights.loaded_bytes += made.packed_bytes - num_bytes
     return made
@@ -131,6 +147,29 @@ def _quantized_online(weights: WeightReader, layer: str, weight: Tensor) -> Tens
         return weight
     kind = _kind_of(weights, layer)
     return weight.to(weights.dtype) if kind is None else quantize(weight.float(), kind)
+
+
+def share_to_read(weights: WeightReader, layer: str, share: Share) -> Share:
+    """Return the share of a layer that is to be read: all of it, if it is quantized while it is loaded.
+
+    So its codes and scales are those of one process.
+    """
+    return share if _kind_of(weights, layer) is None else WHOLE
+
+
+def _take(layer: str, weight: QuantizedWeight, out_sizes: Sequence[int], share: Share) -> QuantizedWeight:
+    if share.outputs is not None:
+        starts = accumulate(out_sizes, initial=0)
+        places = [
+            slice(start + rows.start, start + rows.stop)
+            for start, rows in zip(starts, share.outputs, strict=False)
+        ]
+        return stack([weight.outputs(place) for place in places])
+    assert share.inputs is not None, "it is not whole"
+    try:
+        return take_inputs(weight, share.inputs)
+    except ValueError as error:
+        raise undividable(layer, error) from None
 
 
 def is_to_quantize(weights: WeightReader, layer: str) -> bool:
@@ -148,21 +187,25 @@ def load_head(
     shape: tuple[int, int],
     tied: Tensor | None,
     kernels: LayerKernels = _TORCH,
-    outputs: range | None = None,
+    share: Share = WHOLE,
 ) -> Linear:
     """Return the output head `[vocab_size, size]`: the layer of that name, or the rows of the embedding it is
-    tied to; of the layer only those of `outputs`.
+    tied to; of the layer only a share. `tied` is as much of the table as `share_to_read` says.
 
     A tied head is packed as well, at the cost of a copy of the table: the table is read by rows of tokens,
     the head as a whole in every step, of which it is a third in small models with large vocabularies.
     """
     if tied is not None:
-        head = Linear(_quantized_online(weights, layer, tied), kernels=kernels, dtype=weights.dtype)
+        weight = _quantized_online(weights, layer, tied)
+        if isinstance(weight, QuantizedWeight) and not share.is_whole:
+            weight = _take(layer, weight, [shape[0]], share)
+        head = Linear(weight, kernels=kernels, dtype=weights.dtype)
         weights.loaded_bytes += head.packed_bytes
         return head
-    share = WHOLE if outputs is None else Share(outputs=(outputs,))
-    (piece,) = find_pieces([layer], [shape[0]], share)
-    return make_linear(weights, layer, load_piece(weights, piece, shape[1], share), None, kernels)
+    read = share_to_read(weights, layer, share)
+    (piece,) = find_pieces([layer], [shape[0]], read)
+    weight = load_piece(weights, piece, shape[1], read)
+    return make_linear(weights, layer, weight, None, kernels, out_sizes=[shape[0]], share=share)
 
 
 def load_projection(
@@ -184,8 +227,23 @@ def load_projection(
     Raises:
         InvalidModelError: a tensor is missing or has another shape, or a share cuts what belongs together.
     """
-    dtype = weights.linear_dtype
-    pieces = find_pieces([f"{prefix}.{name}" for name in names], out_sizes, share)
+    layers, dtype = [f"{prefix}.{name}" for name in names], weights.linear_dtype
+    if len({_kind_of(weights, layer) for layer in layers}) > 1:
+        each = zip(names, out_sizes, share.by_output(len(names)), strict=True)
+        return SideBySide(
+            [
+                load_projection(
+                    *(weights, prefix, [name], kernels),
+                    in_size=in_size,
+                    out_sizes=[size],
+                    has_bias=has_bias,
+                    share=part,
+                )
+                for name, size, part in each
+            ],
+            kernels,
+        )
+    pieces = find_pieces(layers, out_sizes, share)
     bias = None
     if has_bias:
         bias = weights.load_stacked(
@@ -194,19 +252,20 @@ def load_projection(
             dtype,
             [piece.rows for piece in pieces],
         )
-    kinds = {_kind_of(weights, piece.layer) for piece in pieces}
-    if len(kinds) == 1 and not any(weights.is_quantized(piece.layer) for piece in pieces):
+    if not any(map(weights.is_quantized, layers)):
+        read = share_to_read(weights, layers[0], share)
+        wanted = find_pieces(layers, out_sizes, read)
         weight = weights.load_stacked(
-            [f"{piece.layer}.weight" for piece in pieces],
-            [(piece.out_size, in_size) for piece in pieces],
+            [f"{piece.layer}.weight" for piece in wanted],
+            [(piece.out_size, in_size) for piece in wanted],
             dtype,
-            [piece.rows or share.columns for piece in pieces],
+            [piece.rows or read.columns for piece in wanted],
         )
-        return make_linear(weights, pieces[0].layer, weight, bias, kernels)
+        return make_linear(weights, layers[0], weight, bias, kernels, out_sizes=out_sizes, share=share)
     loaded = [load_piece(weights, piece, in_size, share) for piece in pieces]
     quantized = [one for one in loaded if isinstance(one, QuantizedWeight)]
     if len(quantized) == len(loaded) and can_stack(quantized):
-        return make_linear(weights, pieces[0].layer, stack(quantized), bias, kernels)
+        return make_linear(weights, layers[0], stack(quantized), bias, kernels, share=share)
     biases = [None] * len(pieces) if bias is None else torch.split(bias, [piece.num_rows for piece in pieces])
     named = zip([piece.layer for piece in pieces], loaded, biases, strict=True)
     return SideBySide([make_linear(weights, *one, kernels) for one in named], kernels)

@@ -119,7 +119,7 @@ class _SharedExpert:
     ) -> None:
         self._kernels = kernels
         inner = None if ranks.tensor.size == 1 else ranks.place.part(size)
-        share = ExpertShare(numbers=range(1), inner=inner)
+        share = ExpertShare(numbers=range(1), inner=inner, ranks=ranks.tensor)
         expert = f"{prefix}.shared_expert"
         self._expert = load_expert(config.names, weights, kernels, expert, config.hidden_size, size, share)
         self._scale = _load_gate(weights, f"{prefix}.shared_expert_gate", 1, config.hidden_size, kernels)

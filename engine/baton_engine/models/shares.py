@@ -11,7 +11,9 @@ from torch import Tensor
 from baton_core.ranks.rank_layout import ExpertPlacement
 from baton_engine.checkpoint.weights import Part
 from baton_engine.ranks.ranks import Ranks
-from baton_kernels.interface.collectives import Collectives
+from baton_kernels.interface.collectives import Alone, Collectives
+
+_ALONE: Final = Alone()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,18 @@ class Share:
     """The outputs of each kind, counted from the first of its kind; None is all."""
     inputs: range | None = None
     """None is all."""
+    ranks: Collectives = _ALONE
+    """Those who have the other inputs."""
+
+    @property
+    def is_whole(self) -> bool:
+        return self.outputs is None and self.inputs is None
+
+    def by_output(self, number: int) -> list[Share]:
+        """Return the share of each of so many layers whose outputs lie side by side."""
+        if self.outputs is None:
+            return [self] * number
+        return [Share(outputs=(one,)) for one in self.outputs]
 
     @property
     def columns(self) -> Part | None:
@@ -38,7 +52,7 @@ def share_of_outputs(ranks: Ranks, *outputs: range) -> Share:
 
 def share_of_inputs(ranks: Ranks, inputs: range) -> Share:
     """Return a rank's share of a layer whose inputs are divided: its outputs are to be `summed`."""
-    return WHOLE if ranks.place.sizes.tensor == 1 else Share(inputs=inputs)
+    return WHOLE if ranks.place.sizes.tensor == 1 else Share(inputs=inputs, ranks=ranks.tensor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +64,8 @@ class ExpertShare:
     """Its part of each expert's inner outputs; None is all."""
     has_bias: bool = True
     """Whether it adds the biases of the outputs."""
+    ranks: Collectives = _ALONE
+    """Those who have the other parts."""
 
     @property
     def rows(self) -> Share:
@@ -59,7 +75,7 @@ class ExpertShare:
     @property
     def columns(self) -> Share:
         """The part of a projection from the inner outputs."""
-        return WHOLE if self.inner is None else Share(inputs=self.inner)
+        return WHOLE if self.inner is None else Share(inputs=self.inner, ranks=self.ranks)
 
 
 def share_of_experts(ranks: Ranks, num_experts: int, intermediate_size: int) -> ExpertShare:
@@ -68,7 +84,7 @@ def share_of_experts(ranks: Ranks, num_experts: int, intermediate_size: int) -> 
     if ranks.tensor.size == 1 or ranks.place.sizes.experts is not ExpertPlacement.CUT:
         return ExpertShare(numbers=numbers)
     inner = ranks.place.part(intermediate_size)
-    return ExpertShare(numbers=numbers, inner=inner, has_bias=has_bias_of(ranks, True))
+    return ExpertShare(numbers=numbers, inner=inner, has_bias=has_bias_of(ranks, True), ranks=ranks.tensor)
 
 
 def has_bias_of(ranks: Ranks, has_bias: bool) -> bool:

@@ -7,7 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_engine.checkpoint.weights import Part, WeightReader
-from baton_engine.models.linear import load_head
+from baton_engine.models.linear import load_head, share_to_read
+from baton_engine.models.shares import WHOLE, Share
 from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.kernels import LayerKernels
 
@@ -21,14 +22,15 @@ class Embedding:
 
     def __init__(self, weights: WeightReader, name: str, vocab_size: int, size: int, ranks: Ranks) -> None:
         self._ranks = ranks.tensor
+        self._name, self._shape = name, (vocab_size, size)
         self._tokens = ranks.place.tokens(vocab_size)
         part = None if self._ranks.size == 1 else Part(0, self._tokens)
-        self._table = weights.load(name, (vocab_size, size), part=part)
+        self._table = weights.load(name, self._shape, part=part)
 
-    @property
-    def rows(self) -> Tensor:
-        """The rows of this rank's tokens."""
-        return self._table
+    def rows_of(self, share: Share, weights: WeightReader) -> Tensor:
+        """Return the rows of this rank's tokens, or of all if the share is whole."""
+        is_own = self._ranks.size == 1 or not share.is_whole
+        return self._table if is_own else weights.load(self._name, self._shape)
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """Return the embeddings `[num_tokens, size]` of `token_ids` `[num_tokens] int64`."""
@@ -62,8 +64,11 @@ class Head:
         self._ranks = ranks.tensor
         self._most = -(-vocab_size // self._ranks.size)
         tokens = None if self._ranks.size == 1 else ranks.place.tokens(vocab_size)
-        table = None if embedding is None else embedding.rows
-        self._layer = load_head(weights, "lm_head", (vocab_size, size), table, kernels, tokens)
+        share = WHOLE if tokens is None else Share(outputs=(tokens,))
+        table = None
+        if embedding is not None:
+            table = embedding.rows_of(share_to_read(weights, "lm_head", share), weights)
+        self._layer = load_head(weights, "lm_head", (vocab_size, size), table, kernels, share)
 
     def __call__(self, hidden: Tensor) -> Tensor:
         """Map `[num_rows, size]` to `[num_rows, vocab_size]`; to its own part at ranks but the first."""

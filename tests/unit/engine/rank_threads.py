@@ -72,6 +72,12 @@ class ThreadCollectives(Collectives):
     def close(self) -> None: ...
 
 
+def thread_group(size: int) -> list[ThreadCollectives]:
+    """Return the ends of a group, each for a thread of its own."""
+    board = _Board(size)
+    return [ThreadCollectives(board, rank) for rank in range(size)]
+
+
 def run_ranks(
     sizes: ParallelSizes, make: Callable[[Ranks], ModelRunner], lead: Callable[[ModelRunner], T]
 ) -> T:
@@ -103,15 +109,15 @@ def run_ranks(
 
 def _make_ranks(sizes: ParallelSizes, announce: Callable[[StepPlan], None]) -> list[Ranks]:
     places = [RankPlace(sizes=sizes, rank=rank) for rank in range(sizes.num_ranks)]
-    stages = [_Board(sizes.tensor) for _ in range(sizes.pipeline)]
-    lines = [_Board(sizes.pipeline) for _ in range(sizes.tensor)]
-    whole = _Board(sizes.num_ranks)
+    stages = [thread_group(sizes.tensor) for _ in range(sizes.pipeline)]
+    lines = [thread_group(sizes.pipeline) for _ in range(sizes.tensor)]
+    whole = thread_group(sizes.num_ranks)
     return [
         Ranks(
             place=place,
-            tensor=ThreadCollectives(stages[place.stage], place.tensor_rank),
-            pipeline=ThreadCollectives(lines[place.tensor_rank], place.stage),
-            whole=ThreadCollectives(whole, place.rank),
+            tensor=stages[place.stage][place.tensor_rank],
+            pipeline=lines[place.tensor_rank][place.stage],
+            whole=whole[place.rank],
             announce=announce if place.is_leader else nobody,
         )
         for place in places

@@ -10,6 +10,8 @@ import torch
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
+from baton_engine.checkpoint.quantization.methods import OnlineQuantization
+from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import build_model, read_model_config
@@ -81,6 +83,34 @@ def test_stored_quantized_experts_are_cut_or_stay_whole() -> None:
     with pytest.raises(InvalidModelError, match=r"experts.* cut a group; allowed: .*enable_expert_parallel"):
         check_tokens(mxfp4, ParallelSizes(tensor=2), read=quantized_weights)
     check_tokens(FIXTURES / "gptq-qwen3-moe", ParallelSizes(tensor=2), read=quantized_weights)
+
+
+@pytest.mark.parametrize(
+    "name", ["ct-w8a8", "ct-fp8-dynamic", "ct-w4a8", "quark-int4-fp8", "ct-mixtral-fp8-dynamic"]
+)
+@pytest.mark.parametrize("cpu_kernels", ["auto", "torch"])
+def test_rows_are_rounded_by_the_extremes_of_all_ranks(name: str, cpu_kernels: str) -> None:
+    check_tokens(FIXTURES / name, ParallelSizes(tensor=2), cpu_kernels, quantized_weights)
+
+
+ONLINE = [
+    ("gemma3", OnlineQuantization.INT8),
+    ("llama-mha-tied", OnlineQuantization.FP8_PER_TENSOR),
+    ("llama", OnlineQuantization.FP8_PER_CHANNEL),
+    ("gpt2", OnlineQuantization.INT8_WEIGHT_ONLY),
+    ("qwen2-moe", OnlineQuantization.INT8),
+    ("gpt-oss", OnlineQuantization.INT8),
+]
+
+
+@pytest.mark.parametrize(("variant", "kind"), ONLINE)
+def test_parts_are_quantized_as_the_whole_is(
+    variant: str, kind: OnlineQuantization, model_folder: Callable[[str], Path]
+) -> None:
+    def read(folder: Path) -> WeightReader:
+        return WeightReader(folder, torch.float32, online=OnlinePlan.of(kind))
+
+    check_tokens(model_folder(variant), ParallelSizes(tensor=2), read=read)
 
 
 def test_whole_experts_that_there_are_not_are_refused(model_folder: Callable[[str], Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
-from baton_kernels.interface.quantized_parts import take_inputs, take_outputs
-from baton_kernels.reference.quantized_product import dequantize
+from baton_kernels.interface.quantized_parts import take_inputs, take_outputs, with_extremes
+from baton_kernels.reference.quantized_product import dequantize, round_inputs
+from tests.unit.engine.rank_threads import ThreadCollectives, thread_group
 from tests.unit.kernels.quantized_weights import WeightCase, make_weight
 
 KINDS = (
@@ -44,11 +46,40 @@ def test_one_scale_for_all_inputs_serves_every_part() -> None:
 
 
 @pytest.mark.parametrize(
+    "rounding",
+    [
+        InputRounding(element=InputElement.INT8),
+        InputRounding(element=InputElement.INT8, is_symmetric=False),
+        InputRounding(element=InputElement.E4M3),
+    ],
+    ids=["int8", "int8 with zero points", "e4m3"],
+)
+@pytest.mark.parametrize(("element", "group_size"), [*KINDS, (Element.INT8, 192), (Element.NF4, 64)])
+def test_parts_round_rows_as_the_whole_does(
+    element: Element, group_size: int, rounding: InputRounding
+) -> None:
+    weight = replace(make_quantized(element, 48, 192, group_size), input_rounding=rounding)
+    x = torch.randn(5, 192, generator=torch.Generator().manual_seed(1)) * torch.arange(5)[:, None]
+    expected, values = round_inputs(x, rounding), dequantize(weight)
+
+    def check(ranks: ThreadCollectives) -> None:
+        part = (range(128), range(128, 192))[ranks.rank]
+        own, size = slice(part.start, part.stop), len(part)
+        taken = take_inputs(weight, part)
+        rounded = round_inputs(with_extremes(x[:, own], taken.in_features, ranks), rounding)
+        assert torch.equal(rounded[:, :size], expected[:, own])
+        assert torch.equal(dequantize(taken)[:, :size], values[:, own])
+        assert not dequantize(taken)[:, size:].any()
+
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(check, thread_group(2))) == [None, None]
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({}, "inputs 16 to 64 cut a group; allowed: multiples of 32"),
         ({"input_order": torch.arange(128)}, "in an order of their own"),
-        ({"input_rounding": InputRounding(element=InputElement.INT8)}, "rounds whole rows of inputs"),
         (
             {"input_rounding": InputRounding(element=InputElement.INT8, group_size=64)},
             "cut a group; allowed: multiples of ",
