@@ -3,9 +3,10 @@
     python -m bench.batch_invariance
 
 Times: CPU time of all threads, which other load on the machine changes little, for steps of a random model
-(`bench.cpu_step`) with and without the mode, in turns, in one run. Differences: greedy requests over the
-bundled model, each served alone, then all together, then together with their prompts in chunks, all without a
-prefix cache; a request differs where its tokens, or the raw logits of its tokens, do.
+(`bench.cpu_step`) without the mode, with it and in parallel-invariant mode, in turns, in one run.
+Differences: greedy requests over the bundled model, each served alone, then all together, then together with
+their prompts in chunks, all without a prefix cache; a request differs where its tokens, or the raw logits of
+its tokens, do.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from dataclasses import dataclass, field
 import torch
 
 from baton import LLM, RequestOutput, SamplingParams
+from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
 from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.interface.kernels import Kernels
 from baton_kernels.selection import select_invariant_kernels, select_kernels
@@ -88,12 +91,14 @@ def parse_arguments() -> argparse.Namespace:
 def print_times(arguments: argparse.Namespace) -> None:
     dtype = cpu_step.DTYPES[arguments.dtype]
     runners = []
-    for kernels in (select_kernels("cpu", dtype), invariant_kernels(dtype)):
-        runner, num_bytes = cpu_step.make_runner(arguments, kernels.attention, kernels.layers)
+    in_parts = Ranks(place=RankPlace(sizes=ParallelSizes(is_invariant=True)))
+    plain, invariant = select_kernels("cpu", dtype), invariant_kernels(dtype)
+    for kernels, ranks in ((plain, ALONE), (invariant, ALONE), (invariant, in_parts)):
+        runner, num_bytes = cpu_step.make_runner(arguments, kernels.attention, kernels.layers, ranks=ranks)
         runners.append(runner)
     weights = f"{num_bytes / 1e6:.0f} MB of weights"
     print(f"{arguments.dtype}, {arguments.threads} threads, {weights}, least CPU times")
-    print(f"{'step':28}{'without ms':>12}{'with ms':>12}{'cost':>8}")
+    print(f"{'step':28}{'without ms':>12}{'with ms':>14}{'cost':>8}{'parallel ms':>14}{'cost':>8}")
     steps = {f"prompt, chunk of {chunk}": prompt_step(chunk, arguments) for chunk in arguments.chunk}
     for batch in arguments.batch:
         tokens = [3 + 17 * seq for seq in range(batch)]
@@ -103,8 +108,9 @@ def print_times(arguments: argparse.Namespace) -> None:
         for _ in range(arguments.repeats):
             for contender in contenders:
                 contender.run(plan)
-        plain, invariant = (min(contender.times_s) for contender in contenders)
-        print(f"{name:28}{plain * 1e3:12.1f}{invariant * 1e3:12.1f}{invariant / plain:8.2f}")
+        without_s, *modes_s = (min(contender.times_s) for contender in contenders)
+        costs = "".join(f"{mode_s * 1e3:14.1f}{mode_s / without_s:8.2f}" for mode_s in modes_s)
+        print(f"{name:28}{without_s * 1e3:12.1f}{costs}")
 
 
 def invariant_kernels(dtype: torch.dtype) -> Kernels:

@@ -37,6 +37,7 @@ from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import Part
 from baton_engine.models import linear
 from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels, Kernels, LayerKernels
 from baton_kernels.reference.torch_attention import TorchAttention
@@ -144,6 +145,7 @@ def make_runner(
     layers: LayerKernels,
     *,
     online: OnlinePlan | None = None,
+    ranks: Ranks = ALONE,
 ) -> tuple[ModelRunner, int]:
     """Return a runner with a full cache for the largest batch, and the bytes of weights that a step reads."""
     dtype = DTYPES[arguments.dtype]
@@ -154,7 +156,7 @@ def make_runner(
         (Path(folder) / "config.json").write_text(json.dumps(config_json))
         config = read_model_config(Path(folder))
     weights = RandomWeights(dtype, online=online)
-    model = build_model(config, weights, layers)  # type: ignore[arg-type]
+    model = build_model(config, weights, layers, ranks)  # type: ignore[arg-type]
     num_bytes = weights.loaded_bytes
     if model._head._layer.packed_bytes:  # type: ignore[attr-defined]
         # Tied: the head's packed copy is read whole, the table only for the rows of the tokens.
@@ -165,7 +167,7 @@ def make_runner(
     kv_pool = torch.zeros((num_blocks, *spec.block_shape), dtype=dtype)
     fill_cache(kernels, kv_pool, arguments)
     runner = ModelRunner(model, kernels, kv_pool, spec)
-    if kernels.is_capturable(kv_pool):
+    if kernels.is_capturable(kv_pool) and model.is_capturable:
         runner.capture_decodes(max(arguments.batch), arguments.context)
     return runner, num_bytes
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription, describe_model
-from baton_core.ranks.rank_layout import ParallelSizes
+from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
@@ -29,7 +29,7 @@ from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
 from baton_engine.dtype import resolve_cache_dtype, resolve_dtype
 from baton_engine.kernel_choice import choose_kernels
-from baton_engine.models.divisible import require_divisible
+from baton_engine.models.divisible import require_divisible, require_plain_sums
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
@@ -98,6 +98,8 @@ class EngineSettings:
                 raise InvalidConfigError(
                     f"{name} is {getattr(self, name)}; allowed: an integer of at least 1"
                 )
+        if self.parallel.is_invariant and not self.batch_invariant:
+            raise InvalidConfigError("parallel_invariant is True; allowed without batch_invariant: False")
 
     def plans_ahead(self, device: torch.device) -> bool:
         """True if steps on this device are planned while others run; those of several ranks are not."""
@@ -240,6 +242,8 @@ def load_model(
         InvalidConfigError: a setting cannot hold for this model and this machine.
     """
     device = resolve_device(settings.device)
+    if settings.parallel.num_ranks == 1:
+        ranks = Ranks(place=RankPlace(sizes=settings.parallel))
     processors = LogitsProcessors.load(settings.logits_processors)
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
@@ -249,6 +253,8 @@ def load_model(
     is_dummy = settings.has_dummy_weights and weight_folder is None
     gguf = None if is_dummy else find_gguf(weight_folder or folder)
     quantization = _choose_quantization(settings, folder, config, gguf)
+    if settings.parallel.is_invariant:
+        require_plain_sums(device.type, is_quantized=quantization != ChosenQuantization())
     free_bytes = free_device_bytes(device)
     began_s = time.monotonic()
     source = DummyWeights if is_dummy else WeightReader

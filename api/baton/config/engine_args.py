@@ -157,6 +157,9 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
     batch_invariant: bool = arg(
         bool, False, "bit-identical logits whatever shares a step; slower, see docs/batch_invariance.md"
     )
+    parallel_invariant: bool = arg(
+        bool, False, "with batch_invariant: the same bits for a tensor_parallel_size of 1, 2, 4 and 8"
+    )
     cpu_kernels: str = arg(
         str,
         "auto",

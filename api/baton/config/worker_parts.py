@@ -82,7 +82,12 @@ def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
     experts = ExpertPlacement.CUT
     if args.enable_expert_parallel and tensor > 1:
         experts = ExpertPlacement(args.expert_placement_strategy)
-    return ParallelSizes(tensor=tensor, pipeline=args.pipeline_parallel_size, experts=experts)
+    return ParallelSizes(
+        tensor=tensor,
+        pipeline=args.pipeline_parallel_size,
+        experts=experts,
+        is_invariant=args.parallel_invariant,
+    )
 
 
 def _cpu_kv_cache_bytes(device: str) -> int | None:

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+NUM_SUMS: Final = 8
+"""Parts of each sum over inputs that ranks may divide, where all sizes are to have the same bits."""
 
 
 class ExpertPlacement(StrEnum):
@@ -31,6 +35,8 @@ class ParallelSizes:
     pipeline: int = 1
     """Stages: runs of layers."""
     experts: ExpertPlacement = ExpertPlacement.CUT
+    is_invariant: bool = False
+    """Add sums over inputs up in `NUM_SUMS` parts: bits are those of every other tensor-parallel size."""
 
     @property
     def num_ranks(self) -> int:

@@ -9,7 +9,7 @@ from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.decoder_config import AttentionConfig
 from baton_engine.models.linear import load_projection
 from baton_engine.models.norm import NormLoader, RMSNorm
-from baton_engine.models.shares import has_bias_of, scaled, share_of_inputs, share_of_outputs, summed
+from baton_engine.models.shares import Layer, Share, load_summed, scaled, share_of_outputs
 from baton_engine.models.step_attention import StepAttention
 from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.kernels import LayerKernels
@@ -52,17 +52,17 @@ class SelfAttention:
             has_bias=config.has_qkv_bias,
             share=share_of_outputs(ranks, heads, kv_heads, kv_heads),
         )
-        output = load_projection(
-            weights,
-            prefix,
-            ["o_proj"],
-            kernels,
-            in_size=config.query_size,
-            out_sizes=[hidden_size],
-            has_bias=has_bias_of(ranks, config.has_output_bias),
-            share=share_of_inputs(ranks, heads),
-        )
-        self._output = summed(output, ranks)
+
+        def load_output(share: Share, has_bias: bool) -> Layer:
+            return load_projection(
+                *(weights, prefix, ["o_proj"], kernels),
+                in_size=config.query_size,
+                out_sizes=[hidden_size],
+                has_bias=has_bias,
+                share=share,
+            )
+
+        self._output = load_summed(load_output, ranks, heads, has_bias=config.has_output_bias)
         self._qk_norms: tuple[RMSNorm, RMSNorm] | None = None
         if config.has_qk_norm:
             size = config.head_dim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from baton_core.errors import InvalidConfigError
-from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
+from baton_core.ranks.rank_layout import NUM_SUMS, ExpertPlacement, ParallelSizes
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.models.decoder_config import DecoderConfig
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
@@ -18,14 +18,19 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
     Raises:
         InvalidConfigError: naming the field and what is allowed.
     """
-    if sizes.num_ranks == 1:
+    if sizes.num_ranks == 1 and not sizes.is_invariant:
         return
     if ModelRegistry.is_registered(config.architecture) or not isinstance(
         config, DecoderConfig | LearnedPositionsConfig
     ):
-        name = "tensor_parallel_size" if sizes.tensor > 1 else "pipeline_parallel_size"
-        value = sizes.tensor if sizes.tensor > 1 else sizes.pipeline
-        raise InvalidConfigError(f"{name} is {value}; allowed with {config.architecture}: 1 (no native code)")
+        name, value = "pipeline_parallel_size", str(sizes.pipeline)
+        if sizes.is_invariant:
+            name, value = "parallel_invariant", "True"
+        elif sizes.tensor > 1:
+            name, value = "tensor_parallel_size", str(sizes.tensor)
+        one = False if sizes.is_invariant else 1
+        text = f"{name} is {value}; allowed with {config.architecture}: {one}"
+        raise InvalidConfigError(f"{text} (no native code)")
     num_layers = sum(len(group.layers) for group in config.kv_spec(1, "float32").groups)
     if sizes.pipeline > num_layers:
         text = f"pipeline_parallel_size is {sizes.pipeline}"
@@ -40,6 +45,8 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
         raise InvalidConfigError(f"{text}; allowed: at most {mixture.num_experts}, the model's experts")
     counts, kv_heads = _counts(config, is_whole), config.kv_spec(1, "float32").num_kv_heads
     undivided = [f"{count} {what}" for what, count in counts.items() if count % sizes.tensor]
+    if sizes.is_invariant:
+        _require_parts(config, sizes, is_whole)
     if kv_heads % sizes.tensor and sizes.tensor % kv_heads:
         undivided.append(f"{kv_heads} KV heads")
     if undivided:
@@ -48,6 +55,40 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
             f"tensor_parallel_size is {sizes.tensor}, which does not divide {' and '.join(undivided)}; "
             f"allowed: {', '.join(map(str, allowed))}"
         )
+
+
+def require_plain_sums(device_type: str, *, is_quantized: bool) -> None:
+    """Refuse layers whose sums cannot have the same bits for every tensor-parallel size.
+
+    Raises:
+        InvalidConfigError: naming the reason.
+    """
+    if is_quantized or device_type != "cpu":
+        where = "quantized layers" if is_quantized else f"device {device_type}"
+        raise InvalidConfigError(f"parallel_invariant is True; allowed with {where}: False")
+
+
+def _require_parts(
+    config: DecoderConfig | LearnedPositionsConfig, sizes: ParallelSizes, has_whole_experts: bool
+) -> None:
+    """Refuse sums that `NUM_SUMS` parts do not divide."""
+    text = "parallel_invariant is True"
+    if NUM_SUMS % sizes.tensor:
+        allowed = [size for size in range(1, NUM_SUMS + 1) if NUM_SUMS % size == 0]
+        sizes_allowed = ", ".join(map(str, allowed))
+        raise InvalidConfigError(f"{text} with tensor_parallel_size {sizes.tensor}; allowed: {sizes_allowed}")
+    mixture = config.mixture if isinstance(config, DecoderConfig) else None
+    if mixture is not None and sizes.tensor > 1 and not has_whole_experts:
+        raise InvalidConfigError(
+            f"{text} with a mixture of experts; allowed with enable_expert_parallel: True"
+        )
+    head_dim = (config.attention if isinstance(config, DecoderConfig) else config).head_dim
+    for what, count in _counts(config, has_whole_experts=True).items():
+        num_inputs = count * head_dim if "heads" in what else count
+        if num_inputs % NUM_SUMS and "shared" not in what:
+            raise InvalidConfigError(
+                f"{text} with {num_inputs} inputs of {what}; allowed: multiples of {NUM_SUMS}"
+            )
 
 
 def _divides(size: int, counts: Mapping[str, int], kv_heads: int) -> bool:

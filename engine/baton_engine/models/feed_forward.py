@@ -10,7 +10,7 @@ from torch import Tensor
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.decoder_config import FeedForwardConfig
 from baton_engine.models.linear import load_projection
-from baton_engine.models.shares import has_bias_of, share_of_inputs, share_of_outputs, summed
+from baton_engine.models.shares import Layer, Share, load_summed, share_of_outputs
 from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.kernels import Function, LayerKernels
 
@@ -61,17 +61,19 @@ class GatedFeedForward:
             has_bias=has_bias,
             share=share_of_outputs(ranks, own, own),
         )
-        down = load_projection(
-            weights,
-            prefix,
-            ["down_proj"],
-            kernels,
-            in_size=inner,
-            out_sizes=[hidden_size],
-            has_bias=has_bias_of(ranks, has_bias),
-            share=share_of_inputs(ranks, own),
-        )
-        self._down = summed(down, ranks)
+
+        def load_down(share: Share, has_bias: bool) -> Layer:
+            return load_projection(
+                *(weights, prefix, ["down_proj"], kernels),
+                in_size=inner,
+                out_sizes=[hidden_size],
+                has_bias=has_bias,
+                share=share,
+            )
+
+        self._down = load_summed(load_down, ranks, own, has_bias=has_bias)
+        self._kernels = kernels
+        self._is_invariant = ranks.place.sizes.is_invariant
         self._activation = Function.SILU if config.activation == "silu" else Function.GELU_TANH
         is_in_pieces = weights.device.type == "cpu" and not self._gate_up.gates(self._activation)
         self._num_rows = _CPU_ROWS if is_in_pieces else None
@@ -83,4 +85,6 @@ class GatedFeedForward:
         return torch.cat([self._map(hidden[start : start + self._num_rows]) for start in starts])
 
     def _map(self, hidden: Tensor) -> Tensor:
+        if self._is_invariant:  # whether both are one pass depends on the number of outputs
+            return self._down(self._kernels.apply_mul(self._activation, self._gate_up(hidden)))
         return self._down(self._gate_up.gated(self._activation, hidden))

@@ -18,15 +18,7 @@ from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.linear import Linear, Piece, find_pieces, load_piece, make_linear, share_to_read
 from baton_engine.models.norm import LayerNorm
-from baton_engine.models.shares import (
-    WHOLE,
-    Share,
-    has_bias_of,
-    scaled,
-    share_of_inputs,
-    share_of_outputs,
-    summed,
-)
+from baton_engine.models.shares import WHOLE, Layer, Share, load_summed, scaled, share_of_outputs
 from baton_engine.models.stage import Stage
 from baton_engine.models.step_attention import StepAttention
 from baton_engine.models.vocabulary import Embedding, Head
@@ -59,7 +51,7 @@ class LearnedPositionsDecoder:
         names, size, place = config.names, config.hidden_size, ranks.place
         self.dtype = weights.dtype
         self.device = weights.device
-        self.is_capturable = ranks.is_alone
+        self.is_capturable = ranks.has_plain_sums
         self._config = config
         self._stage = Stage(ranks)
         vocab_size, width, is_tied = config.vocab_size, config.embedding_size, config.tie_word_embeddings
@@ -223,9 +215,11 @@ class _Tensors:
 
     def summed(self, name: str, out_size: int, in_size: int, inputs: range) -> Callable[[Tensor], Tensor]:
         """Load a linear layer of which this rank has the part of these inputs."""
-        has_bias = has_bias_of(self._ranks, self._config.has_bias)
-        share = share_of_inputs(self._ranks, inputs)
-        return summed(self.linear([name], [out_size], in_size, has_bias=has_bias, share=share), self._ranks)
+
+        def load(share: Share, has_bias: bool) -> Layer:
+            return self.linear([name], [out_size], in_size, has_bias=has_bias, share=share)
+
+        return load_summed(load, self._ranks, inputs, has_bias=self._config.has_bias)
 
     def _load(self, piece: Piece, in_size: int, share: Share) -> Tensor | QuantizedWeight:
         if not self._config.names.is_transposed or self._weights.is_quantized(piece.layer):

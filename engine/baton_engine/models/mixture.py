@@ -58,6 +58,7 @@ class MixtureFeedForward:
             self._places = torch.full((config.num_experts,), self._num_own, device=weights.device)
             self._places[list(share.numbers)] = torch.arange(self._num_own, device=weights.device)
         self.is_capturable = self._experts.is_capturable and ranks.is_alone
+        self._adds_up_rows = ranks.place.sizes.is_invariant
         self._shared: _SharedExpert | None = None
         if config.shared_intermediate_size is not None:
             size = config.shared_intermediate_size
@@ -68,7 +69,7 @@ class MixtureFeedForward:
         expert_weights, experts = self._route(hidden)
         routed = self._run_experts(hidden, expert_weights, experts)
         own = routed if self._shared is None else routed + self._shared.forward(hidden)
-        return self._ranks.all_reduce(own)
+        return own if self._adds_up_rows else self._ranks.all_reduce(own)
 
     def _route(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weights in float32 and the numbers of each token's experts, best first.
@@ -90,6 +91,8 @@ class MixtureFeedForward:
         ends = (flat[:, None] == numbers).sum(dim=0).cumsum(dim=0).to(torch.int32)
         sorted_rows = self._run_own(hidden[order // num_choices], ends)
         rows = sorted_rows[order.argsort()].view(num_tokens, num_choices, -1)
+        if self._adds_up_rows:  # of a row all ranks but one have zeros
+            rows = self._ranks.all_reduce(rows)
         weighted = rows * expert_weights[:, :, None]
         # On a GPU the order of torch's sum depends on the number of tokens.
         total = reduce(torch.add, weighted.unbind(1)) if self._is_invariant else weighted.sum(dim=1)
@@ -118,7 +121,8 @@ class _SharedExpert:
         ranks: Ranks,
     ) -> None:
         self._kernels = kernels
-        inner = None if ranks.tensor.size == 1 else ranks.place.part(size)
+        is_whole = ranks.tensor.size == 1 or ranks.place.sizes.is_invariant
+        inner = None if is_whole else ranks.place.part(size)
         share = ExpertShare(numbers=range(1), inner=inner, ranks=ranks.tensor)
         expert = f"{prefix}.shared_expert"
         self._expert = load_expert(config.names, weights, kernels, expert, config.hidden_size, size, share)

@@ -178,7 +178,7 @@ def build_model(
         return TransformersModel(config, weights, kernels)
     family = ModelRegistry.find(config.architecture)
     assert family is not None, "its configuration was read"
-    if ranks.is_alone:
+    if ranks.has_plain_sums:
         return family.build(config, weights, kernels)
     native: Any = family.build
     model: Model = native(config, weights, kernels, ranks)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from torch import Tensor
 
-from baton_core.ranks.rank_layout import ExpertPlacement
+from baton_core.ranks.rank_layout import NUM_SUMS, ExpertPlacement
 from baton_engine.checkpoint.weights import Part
 from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.collectives import Alone, Collectives
 
+Layer = Callable[[Tensor], Tensor]
 _ALONE: Final = Alone()
 
 
@@ -92,10 +93,35 @@ def has_bias_of(ranks: Ranks, has_bias: bool) -> bool:
     return has_bias and ranks.place.tensor_rank == 0
 
 
+class SummedInParts:
+    """A layer whose inputs are divided into `NUM_SUMS` parts, of which each rank has as many.
+
+    Results of parts are added in float32, pairs of neighbours first, and rounded once: alike for every
+    number of ranks that divides them.
+    """
+
+    def __init__(self, parts: Sequence[Layer], ranks: Collectives) -> None:
+        self._parts = parts
+        self._ranks = ranks
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """As `Summed`."""
+        inputs = x.chunk(len(self._parts), dim=-1)
+        own = _add_pairs([part(one).float() for part, one in zip(self._parts, inputs, strict=True)])
+        return _add_pairs(list(self._ranks.all_gather(own))).to(x.dtype)
+
+
+def _add_pairs(tensors: list[Tensor]) -> Tensor:
+    """Return the sum of a power of two of tensors: of neighbours, then of their sums."""
+    while len(tensors) > 1:
+        tensors = [left + right for left, right in zip(tensors[::2], tensors[1::2], strict=True)]
+    return tensors[0]
+
+
 class Summed:
     """A layer whose inputs are divided over ranks: their results are added up."""
 
-    def __init__(self, part: Callable[[Tensor], Tensor], ranks: Collectives) -> None:
+    def __init__(self, part: Layer, ranks: Collectives) -> None:
         self._part = part
         self._ranks = ranks
 
@@ -104,9 +130,24 @@ class Summed:
         return self._ranks.all_reduce(self._part(x))
 
 
-def summed(part: Callable[[Tensor], Tensor], ranks: Ranks) -> Callable[[Tensor], Tensor]:
-    """Return the layer of which this rank has a share of the inputs."""
-    return part if ranks.tensor.size == 1 else Summed(part, ranks.tensor)
+def load_summed(
+    load: Callable[[Share, bool], Layer], ranks: Ranks, inputs: range, *, has_bias: bool
+) -> Layer:
+    """Return the layer of which this rank has a share of the inputs.
+
+    `load` takes a share, and whether to add the bias.
+
+    Raises:
+        InvalidModelError: as `load`.
+    """
+    has_bias = has_bias_of(ranks, has_bias)
+    if ranks.place.sizes.is_invariant:
+        size = len(inputs) * ranks.tensor.size // NUM_SUMS
+        parts = [range(start, start + size) for start in range(inputs.start, inputs.stop, size)]
+        layers = [load(Share(inputs=part), has_bias and part.start == 0) for part in parts]
+        return SummedInParts(layers, ranks.tensor)
+    layer = load(share_of_inputs(ranks, inputs), has_bias)
+    return layer if ranks.tensor.size == 1 else Summed(layer, ranks.tensor)
 
 
 def scaled(indices: range, unit: int) -> range:

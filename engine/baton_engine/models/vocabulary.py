@@ -27,6 +27,11 @@ class Embedding:
         part = None if self._ranks.size == 1 else Part(0, self._tokens)
         self._table = weights.load(name, self._shape, part=part)
 
+    @property
+    def rows(self) -> Tensor:
+        """The rows of this rank's tokens."""
+        return self._table
+
     def rows_of(self, share: Share, weights: WeightReader) -> Tensor:
         """Return the rows of this rank's tokens, or of all if the share is whole."""
         is_own = self._ranks.size == 1 or not share.is_whole

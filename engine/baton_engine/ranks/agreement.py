@@ -22,6 +22,11 @@ def share_plan(plan: KVCachePlan | None, ranks: Ranks) -> KVCachePlan:
 
 
 def numerics_of_ranks(numerics: str, ranks: Ranks) -> str:
-    """Return the fingerprint of batch-invariant numerics: sums over ranks depend on their number."""
+    """Return the fingerprint of batch-invariant numerics: sums over ranks depend on their number.
+
+    In parallel-invariant mode they do not, nor on the threads, which ranks share.
+    """
     size = ranks.place.sizes.tensor
+    if ranks.place.sizes.is_invariant:
+        return f"{numerics.partition(' threads-')[0]}, any number of ranks"
     return f"{numerics}, {size} ranks" if numerics and size > 1 else numerics

@@ -33,6 +33,11 @@ class Ranks:
     def is_alone(self) -> bool:
         return self.place.sizes.num_ranks == 1
 
+    @property
+    def has_plain_sums(self) -> bool:
+        """True if each sum over inputs is one product, as decode graphs take it."""
+        return self.is_alone and not self.place.sizes.is_invariant
+
 
 ALONE: Final = Ranks()
 """A process that computes a model by itself."""

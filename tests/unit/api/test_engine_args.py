@@ -47,6 +47,7 @@ GIVEN: dict[str, Any] = {
     "seed": -5,
     "enforce_eager": True,
     "batch_invariant": True,
+    "parallel_invariant": True,
     "block_size": 16,
     "enable_prefix_caching": False,
     "max_model_len": 4096,

@@ -107,6 +107,12 @@ def run_ranks(
     return led
 
 
+def on_each_rank(sizes: ParallelSizes, compute: Callable[[Ranks], T]) -> T:
+    """Compute the same on each rank's thread; return what the leader has."""
+    with ThreadPoolExecutor(sizes.num_ranks) as threads:
+        return list(threads.map(compute, _make_ranks(sizes, nobody)))[sizes.leader]
+
+
 def _make_ranks(sizes: ParallelSizes, announce: Callable[[StepPlan], None]) -> list[Ranks]:
     places = [RankPlace(sizes=sizes, rank=rank) for rank in range(sizes.num_ranks)]
     stages = [thread_group(sizes.tensor) for _ in range(sizes.pipeline)]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
+from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes, RankPlace
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
@@ -19,12 +20,16 @@ from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.kernel_choice import invariant_kernels
 from baton_engine.loading import EngineSettings, load_model, load_runner
+from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.models.step_attention import StepAttention
+from baton_engine.ranks.agreement import numerics_of_ranks
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sizing import KVCacheSettings
 from baton_kernels.cpu.selection import load_build
 from baton_kernels.interface.kernels import AttentionBatch, Kernels
 from baton_kernels.selection import select_kernels
+from tests.unit.engine.rank_threads import on_each_rank
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables
 
 pytestmark = pytest.mark.usefixtures("needs_build")
@@ -54,16 +59,19 @@ class Machine:
         kernels: Kernels | None = None,
         *,
         online: OnlineQuantization | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         config = read_model_config(folder)
         self.kernels = kernels or invariant_kernels(config, CPU, dtype, "auto")
         quantization = read_quantization(ConfigFields.from_file(folder / "config.json"), folder)
         plan = online and OnlinePlan.of(online)
         self.weights = WeightReader(folder, dtype, quantization=quantization, online=plan)
-        self.model = build_model(config, self.weights, self.kernels.layers)
+        self.model = build_model(config, self.weights, self.kernels.layers, ranks)
         self.spec = config.kv_spec(BLOCK_SIZE, str(dtype).removeprefix("torch."))
         num_blocks = NUM_BLOCKS * len(self.spec.groups)
-        self.pool = torch.full((num_blocks, *self.spec.block_shape), torch.nan, dtype=dtype)
+        pool = torch.full((num_blocks, *self.spec.block_shape), torch.nan, dtype=dtype)
+        heads = ranks.place.kv_heads(self.spec.num_kv_heads)
+        self.pool = pool if ranks.is_alone else pool[:, :, :, heads.start : heads.stop]
         self.free = random.Random(0).sample(range(NUM_BLOCKS), NUM_BLOCKS)
 
     def sequence(self, tokens: Sequence[int]) -> Running:
@@ -131,6 +139,32 @@ def test_logits_have_the_same_bits_however_a_sequence_is_computed(
         assert torch.equal(mixed_steps(machine, seed), alone)
 
 
+@pytest.mark.parametrize(
+    ("variant", "dtype"),
+    [
+        *((variant, torch.float32) for variant in ("qwen2", "gemma2", "mixtral", "gpt-oss", "gpt2")),
+        *((variant, torch.bfloat16) for variant in ("qwen2", "qwen2-moe")),
+    ],
+)
+def test_logits_have_the_same_bits_for_every_number_of_ranks(
+    variant: str, dtype: torch.dtype, model_folder: ModelFolder
+) -> None:
+    def logits(ranks: Ranks) -> Tensor:
+        machine = Machine(model_folder(variant), dtype, ranks=ranks)
+        chunked, mixed = machine.logits(PROMPT, 32), mixed_steps(machine, 0)
+        if ranks.place.is_leader:
+            assert torch.equal(chunked, mixed)
+        return mixed
+
+    found = []
+    for tensor in (1, 2, 4):
+        sizes = ParallelSizes(tensor=tensor, experts=ExpertPlacement.LINEAR, is_invariant=True)
+        found.append(on_each_rank(sizes, logits))
+    assert found[0].isfinite().all()
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
 def test_logits_over_a_prefix_that_another_sequence_computed_have_the_same_bits(
     model_folder: ModelFolder,
 ) -> None:
@@ -168,6 +202,46 @@ def test_a_loaded_engine_tells_what_its_bits_depend_on(model_folder: ModelFolder
     numerics = load_runner(settings).numerics
     assert numerics.startswith(library.name)
     assert numerics.endswith(f"torch-{torch.__version__} threads-{torch.get_num_threads()}")
+
+
+def test_workers_of_all_numbers_of_ranks_pair_where_bits_are_the_same(model_folder: ModelFolder) -> None:
+    cache = KVCacheSettings(kv_cache_memory_bytes=1 << 22, max_model_len=64)
+    parallel = ParallelSizes(is_invariant=True)
+    settings = EngineSettings(
+        model=str(model_folder("qwen2")), kv_cache=cache, batch_invariant=True, parallel=parallel
+    )
+    numerics = load_runner(settings).numerics
+    assert numerics.endswith(f"torch-{torch.__version__}, any number of ranks")
+    sizes = ParallelSizes(tensor=4, is_invariant=True)
+    kernels = f"avx2 torch-{torch.__version__} threads-7"
+    assert numerics_of_ranks(kernels, Ranks(place=RankPlace(sizes=sizes))) == (
+        f"avx2 torch-{torch.__version__}, any number of ranks"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variant", "settings", "said"),
+    [
+        ("qwen2", {"tensor": 3}, "with tensor_parallel_size 3; allowed: 1, 2, 4, 8"),
+        ("mixtral", {"tensor": 2}, "with a mixture of experts; allowed with enable_expert_parallel: True"),
+        ("granite", {}, "allowed with GraniteForCausalLM: False"),
+    ],
+)
+def test_sums_that_are_not_the_same_for_all_ranks_are_refused(
+    variant: str, settings: dict[str, int], said: str, model_folder: ModelFolder
+) -> None:
+    config = read_model_config(model_folder(variant))
+    with pytest.raises(InvalidConfigError, match=f"^parallel_invariant is True.*{said}"):
+        require_divisible(config, ParallelSizes(is_invariant=True, **settings))
+
+
+def test_the_same_bits_for_all_ranks_need_the_mode_and_plain_layers(model_folder: ModelFolder) -> None:
+    parallel, folder = ParallelSizes(is_invariant=True), str(model_folder("qwen2"))
+    with pytest.raises(InvalidConfigError, match="allowed without batch_invariant: False"):
+        EngineSettings(model=folder, parallel=parallel)
+    settings = EngineSettings(model=folder, parallel=parallel, batch_invariant=True, quantization="int8")
+    with pytest.raises(InvalidConfigError, match="allowed with quantized layers: False"):
+        load_model(settings)
 
 
 def test_models_without_the_mode_are_refused_by_name(model_folder: ModelFolder) -> None:
