@@ -94,9 +94,12 @@ class RandomWeights:
         dtype: torch.dtype | None = None,
         parts: Sequence[Part | None] | None = None,
     ) -> Tensor:
-        assert not any(parts or ()), "one process has all of every layer"
         tensors = [self._draw(name, shape) for name, shape in zip(names, shapes, strict=True)]
-        stacked = torch.cat(tensors).to(dtype or self.dtype)
+        taken = [
+            one if part is None else one.index_select(part.axis, torch.tensor(part.indices))
+            for one, part in zip(tensors, parts or [None] * len(tensors), strict=True)
+        ]
+        stacked = torch.cat(taken).to(dtype or self.dtype)
         self.loaded_bytes += stacked.nbytes
         return stacked
 
