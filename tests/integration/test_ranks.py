@@ -80,8 +80,8 @@ def followers() -> list[int]:
 
 @pytest.mark.parametrize(
     ("tensor", "pipeline", "settings"),
-    [(1, 3, {"cpu_kernels": "torch"}), (2, 2, {"batch_invariant": True})],
-    ids=["pipeline, by gloo", "both, batch invariant"],
+    [(1, 3, {"cpu_kernels": "torch"}), (2, 2, {"batch_invariant": True, "parallel_invariant": True})],
+    ids=["pipeline, by gloo", "both, parallel invariant"],
 )
 def test_answers_are_those_of_one_process(
     tensor: int, pipeline: int, settings: dict[str, Any], folder: Path, expected: list[RequestOutput]

@@ -217,6 +217,8 @@ def test_workers_of_all_numbers_of_ranks_pair_where_bits_are_the_same(model_fold
     assert numerics_of_ranks(kernels, Ranks(place=RankPlace(sizes=sizes))) == (
         f"avx2 torch-{torch.__version__}, any number of ranks"
     )
+    plain = Ranks(place=RankPlace(sizes=ParallelSizes(tensor=4)))
+    assert numerics_of_ranks(kernels, plain) == f"{kernels}, 4 ranks"
 
 
 @pytest.mark.parametrize(
