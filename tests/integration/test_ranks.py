@@ -80,7 +80,10 @@ def followers() -> list[int]:
 
 @pytest.mark.parametrize(
     ("tensor", "pipeline", "settings"),
-    [(1, 3, {"cpu_kernels": "torch"}), (2, 2, {"batch_invariant": True, "parallel_invariant": True})],
+    [
+        (1, 3, {"cpu_kernels": "torch"}),
+        (2, 2, {"batch_invariant": True, "parallel_invariant": True, "pipeline_layer_partition": "1,2"}),
+    ],
     ids=["pipeline, by gloo", "both, parallel invariant"],
 )
 def test_answers_are_those_of_one_process(
@@ -168,6 +171,14 @@ def test_a_rank_that_is_lost_ends_its_group(number: signal.Signals, folder: Path
         (
             {"pipeline_parallel_size": 4},
             "pipeline_parallel_size is 4; allowed: at most 3, the model's layers",
+        ),
+        (
+            {"pipeline_parallel_size": 2, "pipeline_layer_partition": "2,2"},
+            "pipeline_layer_partition is 2,2; allowed: a sum of 3, the model's layers",
+        ),
+        (
+            {"pipeline_layer_partition": "1,2"},
+            "pipeline_layer_partition is 1,2; allowed: as many numbers as pipeline_parallel_size, 1",
         ),
     ],
 )

@@ -22,7 +22,7 @@ from baton.config.engine_arg_values import (
     read_structured_outputs_config,
 )
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
-from baton.config.flags import BYTES, COUNT, MODEL, NAME
+from baton.config.flags import BYTES, COUNT, LAYER_COUNTS, MODEL, NAME
 from baton.config.ignored_engine_args import IGNORED
 from baton.config.processor_names import names_of
 from baton.config.vllm_config import LoadConfig, ModelConfig, VllmConfig
@@ -134,6 +134,9 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
     pipeline_parallel_size: int = arg(
         int, 1, "stages of layers, each computed by processes of its own", low=1, high=1024
     )
+    pipeline_layer_partition: str | None = arg(
+        str, None, "layers of each stage, as 3,5; default: even", pattern=LAYER_COUNTS
+    )
     prefill_tensor_parallel_size: int | None = arg(
         int, None, "tensor_parallel_size of prefill workers; default: that of all", low=1, high=1024
     )
@@ -144,10 +147,7 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
         bool, False, "divide a mixture by whole experts, instead of each expert's inner dimension"
     )
     expert_placement_strategy: str = arg(
-        str,
-        "linear",
-        "which whole experts are together; linear: neighbours; round_robin: dealt out in turn",
-        choices=("linear", "round_robin"),
+        str, "linear", "whole experts of a part: neighbours, or in turn", choices=("linear", "round_robin")
     )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(

@@ -42,6 +42,7 @@ ENDPOINT: Final = Pattern(
     rf"tcp://([^\s:*]+|\[[^\s\]]+\]):{_PORT}|(ipc|inproc)://.+", "tcp://host:port, or ipc:// and a path"
 )
 MODEL: Final = Pattern(r"(?!-)(?!.*[^/]{256})[^\x00-\x1f\x7f]{1,4000}", "a folder or a Hugging Face id")
+LAYER_COUNTS: Final = Pattern(r"[1-9][0-9]{0,4}(,[1-9][0-9]{0,4})*", "numbers above 0, as 3,5")
 NAME: Final = Pattern(r"[^\x00-\x1f\x7f]{1,128}", "1 to 128 printable characters")
 IMPORTABLE: Final = Pattern(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*[.:][A-Za-z_]\w*", "package.module.Name")
 

@@ -82,8 +82,14 @@ def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
     experts = ExpertPlacement.CUT
     if args.enable_expert_parallel and tensor > 1:
         experts = ExpertPlacement(args.expert_placement_strategy)
+    stages = tuple(map(int, filter(None, (args.pipeline_layer_partition or "").split(","))))
+    if stages and len(stages) != args.pipeline_parallel_size:
+        text = f"pipeline_layer_partition is {args.pipeline_layer_partition}"
+        allowed = f"as many numbers as pipeline_parallel_size, {args.pipeline_parallel_size}"
+        raise InvalidConfigError(f"{text}; allowed: {allowed}")
     return ParallelSizes(
         tensor=tensor,
+        stages=stages,
         pipeline=args.pipeline_parallel_size,
         experts=experts,
         is_invariant=args.parallel_invariant,

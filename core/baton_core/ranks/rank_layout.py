@@ -34,6 +34,8 @@ class ParallelSizes:
     """Parts of each layer."""
     pipeline: int = 1
     """Stages: runs of layers."""
+    stages: tuple[int, ...] = ()
+    """Layers of each stage; empty divides them evenly."""
     experts: ExpertPlacement = ExpertPlacement.CUT
     is_invariant: bool = False
     """Add sums over inputs up in `NUM_SUMS` parts: bits are those of every other tensor-parallel size."""
@@ -107,6 +109,9 @@ class RankPlace:
 
     def layers(self, num_layers: int) -> range:
         """Return the layers of its stage."""
+        if self.sizes.stages:
+            start = sum(self.sizes.stages[: self.stage])
+            return range(start, start + self.sizes.stages[self.stage])
         return stage_layers(num_layers, self.sizes.pipeline)[self.stage]
 
 

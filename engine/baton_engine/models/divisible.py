@@ -35,6 +35,9 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
     if sizes.pipeline > num_layers:
         text = f"pipeline_parallel_size is {sizes.pipeline}"
         raise InvalidConfigError(f"{text}; allowed: at most {num_layers}, the model's layers")
+    if sizes.stages and sum(sizes.stages) != num_layers:
+        text = f"pipeline_layer_partition is {','.join(map(str, sizes.stages))}"
+        raise InvalidConfigError(f"{text}; allowed: a sum of {num_layers}, the model's layers")
     mixture = config.mixture if isinstance(config, DecoderConfig) else None
     is_whole = sizes.experts is not ExpertPlacement.CUT
     if is_whole and mixture is None:

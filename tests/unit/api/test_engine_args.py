@@ -30,6 +30,7 @@ GIVEN: dict[str, Any] = {
     "load_format": "safetensors",
     "tensor_parallel_size": 2,
     "pipeline_parallel_size": 3,
+    "pipeline_layer_partition": "3,5,4",
     "prefill_tensor_parallel_size": 4,
     "decode_tensor_parallel_size": 1,
     "enable_expert_parallel": True,

@@ -70,3 +70,5 @@ def test_stages_are_even_and_the_last_one_is_no_longer_than_others() -> None:
             assert max(lengths) - min(lengths) <= 1
             assert lengths[-1] == min(lengths)
     assert [len(stage) for stage in stage_layers(10, 4)] == [2, 3, 3, 2]
+    sizes = ParallelSizes(pipeline=3, stages=(3, 5, 4))
+    assert [place.layers(12) for place in places(sizes)] == [range(3), range(3, 8), range(8, 12)]
