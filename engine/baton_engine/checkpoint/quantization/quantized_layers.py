@@ -53,7 +53,9 @@ class QuantizedLayers:
         found = self._quantization.layer_format(layer)
         if found is None:
             return None
-        codes = self._entries.get(tensor_name(layer, found.codes_name)) or self._entries.get(f"{layer}.weight")
+        codes = self._entries.get(tensor_name(layer, found.codes_name)) or self._entries.get(
+            f"{layer}.weight"
+        )
         return None if codes is not None and codes.dtype in FLOATS else found
 
     def tensors(
