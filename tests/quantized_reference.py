@@ -79,10 +79,11 @@ def dequantized_model(folder: Path) -> PreTrainedModel:
             delattr(config, section)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     weights = quantized_weights(folder)
+    has_mixtral_names = "model.layers.0.block_sparse_moe.gate.weight" in weights
     if config.model_type != "gpt_oss":  # whose files have fused experts too
-        _separate_experts(model)
+        _separate_experts(model, ("w1", "w3", "w2") if has_mixtral_names else ("gate_proj", "up_proj", "down_proj"))
     for path, module in model.named_modules():
-        name = path.replace(".mlp", ".block_sparse_moe") if config.model_type == "mixtral" else path
+        name = path.replace(".mlp", ".block_sparse_moe") if has_mixtral_names else path
         if isinstance(module, nn.Linear) and weights.is_quantized(name):
             weight = weights.load_quantized(name, module.out_features, module.in_features)
             module.weight.data = dequantize(weight)
@@ -131,11 +132,8 @@ class _Experts(nn.ModuleList):
         return out
 
 
-def _separate_experts(model: PreTrainedModel) -> None:
+def _separate_experts(model: PreTrainedModel, names: tuple[str, str, str]) -> None:
     """Put linear layers under the names of the checkpoint in the place of fused experts."""
-    names = (
-        ("w1", "w3", "w2") if model.config.model_type == "mixtral" else ("gate_proj", "up_proj", "down_proj")
-    )
     for path, module in list(model.named_modules()):
         if path.endswith(".experts"):
             num_experts, hidden_size, size = module.down_proj.shape

@@ -30,18 +30,19 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
     if sizes.pipeline > num_layers:
         text = f"pipeline_parallel_size is {sizes.pipeline}"
         raise InvalidConfigError(f"{text}; allowed: at most {num_layers}, the model's layers")
-    mixture = config.mixture if isinstance(config, DecoderConfig) else None
-    if mixture is not None and sizes.tensor > mixture.num_experts:
-        text = f"tensor_parallel_size is {sizes.tensor}"
-        raise InvalidConfigError(f"{text}; allowed: at most {mixture.num_experts}, the model's experts")
     counts, kv_heads = _counts(config), config.kv_spec(1, "float32").num_kv_heads
-    undivided = [f"{count} {what}" for what, count in counts.items() if count % sizes.tensor]
+    reasons = [f"does not divide {count} {what}" for what, count in counts.items() if count % sizes.tensor]
     if kv_heads % sizes.tensor and sizes.tensor % kv_heads:
-        undivided.append(f"{kv_heads} KV heads")
-    if undivided:
-        allowed = [size for size in range(1, min(counts.values()) + 1) if _divides(size, counts, kv_heads)]
+        reasons.append(f"does not divide {kv_heads} KV heads")
+    most = min(counts.values())
+    if isinstance(config, DecoderConfig) and config.mixture is not None:
+        most = min(most, config.mixture.num_experts)
+        if sizes.tensor > config.mixture.num_experts:
+            reasons.append(f"is more than {config.mixture.num_experts} experts")
+    if reasons:
+        allowed = [size for size in range(1, most + 1) if _divides(size, counts, kv_heads)]
         raise InvalidConfigError(
-            f"tensor_parallel_size is {sizes.tensor}, which does not divide {' and '.join(undivided)}; "
+            f"tensor_parallel_size is {sizes.tensor}, which {' and '.join(reasons)}; "
             f"allowed: {', '.join(map(str, allowed))}"
         )
 

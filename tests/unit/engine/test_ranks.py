@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
+from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import ParallelSizes
-from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import build_model, read_model_config
-from baton_engine.ranks.ranks import Ranks
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.steps.runner import ModelRunner
 from baton_kernels.selection import select_kernels
+from tests.quantized_reference import FIXTURES, quantized_weights
 from tests.unit.engine.rank_threads import run_ranks
-from tests.unit.engine.steps import BLOCK_SIZE, generate, make_runner
+from tests.unit.engine.steps import BLOCK_SIZE, generate
 
 VARIANTS = (
     "llama",
@@ -38,6 +39,13 @@ VARIANTS = (
     "opt",
     "opt-post-norm",
 )
+QUANTIZED_MIXTURES = (
+    "ct-qwen3-moe-w4a16",
+    "gptq-mixtral",
+    "gptq-qwen3-moe",
+    "gptqmodel-awq-qwen2-moe",
+    "gpt-oss-mxfp4",
+)
 SIZES = (
     ParallelSizes(tensor=2),
     ParallelSizes(tensor=4),
@@ -54,18 +62,33 @@ SIZES = (
 def test_ranks_generate_the_tokens_of_one_process(
     variant: str, sizes: ParallelSizes, cpu_kernels: str, model_folder: Callable[[str], Path]
 ) -> None:
-    folder = model_folder(variant)
-    prompt = list(range(3, 32))
-    expected = generate(make_runner(folder), prompt, 10, chunk_len=16)
+    assert_equal_to_one_process(model_folder(variant), sizes, cpu_kernels)
 
+
+@pytest.mark.parametrize("name", QUANTIZED_MIXTURES)
+def test_ranks_generate_the_tokens_of_one_process_with_quantized_experts(name: str) -> None:
+    assert_equal_to_one_process(FIXTURES / name, ParallelSizes(tensor=2), "auto")
+
+
+def test_more_ranks_than_experts_are_refused() -> None:
+    """Experts need not divide evenly, but each rank has one."""
+    config = read_model_config(FIXTURES / "ct-mixtral-fp8-dynamic")
+    said = "^tensor_parallel_size is 4, which is more than 3 experts; allowed: 1, 2$"
+    with pytest.raises(InvalidConfigError, match=said):
+        require_divisible(config, ParallelSizes(tensor=4))
+
+
+def assert_equal_to_one_process(folder: Path, sizes: ParallelSizes, cpu_kernels: str) -> None:
+    prompt = list(range(3, 32))
     config = read_model_config(folder)
     require_divisible(config, sizes)
     kernels = select_kernels("cpu", torch.float32, cpu_kernels)
     spec = config.kv_spec(BLOCK_SIZE, "float32")
-    kv_pool = torch.full((32 * len(spec.groups), *spec.block_shape), torch.nan)
 
     def make(ranks: Ranks) -> ModelRunner:
-        model = build_model(config, WeightReader(folder, torch.float32), kernels.layers, ranks)
+        kv_pool = torch.full((32 * len(spec.groups), *spec.block_shape), torch.nan)
+        model = build_model(config, quantized_weights(folder), kernels.layers, ranks)
         return ModelRunner(model, kernels.attention, kv_pool, spec, ranks=ranks)
 
+    expected = generate(make(ALONE), prompt, 10, chunk_len=16)
     assert run_ranks(sizes, make, lambda runner: generate(runner, prompt, 10, chunk_len=16)) == expected
