@@ -22,10 +22,20 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from baton_core.errors import BatonError, ErrorCode
+from baton_core.errors import (
+    BatonError,
+    ErrorCode,
+    IncompatibleWorkerError,
+    InvalidConfigError,
+    InvalidModelError,
+)
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.sessions.control_messages import ControlAction
+from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.loading import describe_folder
+from baton_engine.models.registry import read_model_config
+from baton_kernels.cpu.selection import load_build
 from baton_kernels.interface.collectives import RankLostError
 from baton_kv.pool_bytes import as_pool
 from baton_kv.pool_memory import Lend
@@ -33,14 +43,17 @@ from baton_service.process import name_process
 from baton_worker.controls.control_wire import decode_control, encode_result
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.engine.resident_engine import ResidentEngine
-from baton_worker.ranks.links import Links
+from baton_worker.pool_placement import PoolPlacement
+from baton_worker.ranks.links import Links, SharedLinks, StoreLinks
 from baton_worker.ranks.rank_channel import (
     AliveFrame,
     AnswerFrame,
     CallFrame,
     FailedFrame,
     PoolFrame,
+    Pools,
     RankChannel,
+    RefusedFrame,
     StartFrame,
     StepFrame,
     StopFrame,
@@ -77,20 +90,34 @@ class Rank:
 
     def _start(self) -> ResidentEngine:
         start = self._frames.get()
+        if isinstance(start, RefusedFrame):
+            raise InvalidConfigError(start.message)
         assert isinstance(start, StartFrame), "it comes first"
         settings = start.settings
         torch.set_num_threads(start.num_threads)
-        place = RankPlace(sizes=settings.parallel, rank=start.rank)
         name_process(f"rank {start.rank}")
-        links = Links(settings.parallel, settings.cpu_kernels, self._channel.take_descriptor(), start.port)
-        links.close_descriptor()
+        _require_same_model(start)
+        placement = PoolPlacement()
+        is_shared = start.pools is Pools.SHARED
         # What changes logits is the leader's.
         return ResidentEngine(
             replace(settings, logits_processors=()),
             None,
-            allocate_pool=self._map_pool,
-            ranks=links.open(place),
+            allocate_pool=self._map_pool if is_shared else placement.allocate,
+            give_back_pool=(lambda: None) if is_shared else placement.give_back,
+            ranks=self._links(start).open(RankPlace(sizes=settings.parallel, rank=start.rank)),
         )
+
+    def _links(self, start: StartFrame) -> Links:
+        sizes = start.settings.parallel
+        if start.store is not None:
+            self._send(AnswerFrame())
+            return StoreLinks(sizes, start.store, self._channel.own_host)
+        library = load_build(start.settings.cpu_kernels)
+        assert library is not None, "the leader has it"
+        links = SharedLinks(sizes, library, self._channel.take_descriptor())
+        links.close_descriptor()
+        return links
 
     def _map_pool(self, spec: KVSpec, num_blocks: int, lend: Lend | None = None) -> Tensor:
         """Return the pool that the leader lends, `[num_blocks, *spec.block_shape]`, always the same one."""
@@ -133,6 +160,22 @@ class Rank:
                 self._channel.send(frame)
         except OSError:
             os._exit(1)  # the leader is gone
+
+
+def _require_same_model(start: StartFrame) -> None:
+    """Refuse to compute another model than the leader, before any weight is read.
+
+    Raises:
+        InvalidModelError: names what differs.
+    """
+    settings = start.settings
+    folder = resolve_model(settings.model)
+    config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
+    found = describe_folder(folder, config, settings.config_overrides)
+    try:
+        start.description.require_same(found, "the leader's model")
+    except IncompatibleWorkerError as error:
+        raise InvalidModelError(f"model of rank {start.rank} on {socket.gethostname()}: {error}") from None
 
 
 def _answer(controls: EngineControls, action: ControlAction, argument_json: str) -> AnswerFrame:

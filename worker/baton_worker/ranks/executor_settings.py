@@ -1,0 +1,50 @@
+"""How the ranks of a worker are started, as its command line describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from baton_worker.ranks.rank_channel import LOOPBACK
+
+DEFAULT_MASTER_PORT: Final = 29501
+RAY_ENVIRONMENT: Final = ("HF_*", "HUGGING_FACE_*", "GLOO_*", "NCCL_*", "UCX_*", "PYTHONHASHSEED")
+"""Environment variables that ranks on Ray get from the leader, by name or by the beginning of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaySettings:
+    """Ranks as actors of a Ray cluster."""
+
+    address: str | None = None
+    """Address of the cluster; None is Ray's own default."""
+    placement_group: str | None = None
+    """Name of a placement group that exists; None: the one that this process runs in, or a new one."""
+    strategy: str = "PACK"
+    """Strategy of a new placement group, by Ray's name."""
+    timeout_s: float = 1800.0
+    """Time for a placement group to find its resources, and for the ranks to start."""
+    environment: tuple[str, ...] = RAY_ENVIRONMENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorSettings:
+    """The executor of a worker."""
+
+    backend: str = "mp"
+    """mp: processes; ray: actors; or a `RankStarter`, as `package.module.Class`."""
+    nnodes: int = 1
+    """Machines that processes run on."""
+    master_addr: str = LOOPBACK
+    """Address of the leader's machine at which the others reach it."""
+    master_port: int = DEFAULT_MASTER_PORT
+    ray: RaySettings = field(default_factory=RaySettings)
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if all ranks certainly map the leader's memory."""
+        return self.backend == "mp" and self.nnodes == 1
+
+
+LOCAL: Final = ExecutorSettings()
+"""Processes of this machine."""
