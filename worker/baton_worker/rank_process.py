@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import threading
-import time
+from collections.abc import Mapping
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Final
@@ -60,6 +60,7 @@ from baton_worker.ranks.rank_channel import (
     ToLeader,
     ToRank,
 )
+from baton_worker.ranks.rank_listener import connect
 
 ALIVE_EVERY_S: Final = 0.1
 _log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Rank:
     def __init__(self, channel: RankChannel) -> None:
         self._channel = channel
         self._sending = threading.Lock()
+        self._has_ended = threading.Event()
         self._frames: SimpleQueue[ToRank] = SimpleQueue()
         self._pool: Tensor | None = None
 
@@ -84,6 +86,7 @@ class Rank:
         threading.Thread(target=self._keep_telling, name="alive", daemon=True).start()
         try:
             self._follow(self._start())
+            self._end()
         except Exception as error:
             self._send(FailedFrame(code=_code_of(error), message=_text_of(error)))
             raise
@@ -150,14 +153,20 @@ class Rank:
         os._exit(1)
 
     def _keep_telling(self) -> None:
-        while True:
+        while not self._has_ended.wait(ALIVE_EVERY_S):
             self._send(AliveFrame())
-            time.sleep(ALIVE_EVERY_S)
+
+    def _end(self) -> None:
+        """Close the channel: the process may live on."""
+        with self._sending:
+            self._has_ended.set()
+            self._channel.close()
 
     def _send(self, frame: ToLeader) -> None:
         try:
             with self._sending:
-                self._channel.send(frame)
+                if not self._has_ended.is_set():
+                    self._channel.send(frame)
         except OSError:
             os._exit(1)  # the leader is gone
 
@@ -194,6 +203,18 @@ def _code_of(error: Exception) -> ErrorCode:
 
 def _text_of(error: Exception) -> str:
     return str(error) if isinstance(error, BatonError) else f"{type(error).__name__}: {error}"
+
+
+def follow(
+    address: tuple[str, int], rank: int, started_with: Mapping[str, str], token: str, within_s: float
+) -> None:
+    """Be one rank of the group whose leader listens at an address, or will soon; returns at its end.
+
+    Raises:
+        OSError: there is no leader within this time.
+        Exception: whatever a step ends with; the leader has been told.
+    """
+    Rank(connect(address, rank, started_with, token=token, within_s=within_s)).run()
 
 
 def main(args: list[str] | None = None) -> int:

@@ -24,6 +24,7 @@ from baton.config.engine_arg_values import (
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.config.flags import BYTES, COUNT, MODEL, NAME
 from baton.config.ignored_engine_args import IGNORED
+from baton.config.parallel_args import ParallelArgs, check_parallel
 from baton.config.processor_names import names_of
 from baton.config.vllm_config import LoadConfig, ModelConfig, VllmConfig
 from baton_core.errors import InvalidConfigError
@@ -54,7 +55,7 @@ _UnusedArgs: Any = make_dataclass(
 
 
 @dataclass
-class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of a table
+class EngineArgs(UnneededMethods, ParallelArgs, _UnusedArgs):  # type: ignore[misc]  # made of a table
     """Arguments of `LLM` and the engines.
 
     A function as `hf_overrides` gets the Transformers configuration and returns the one to use.
@@ -131,18 +132,6 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
     )
     int4_w4a8: bool = arg(
         bool, False, "round inputs of layers stored as 4-bit integers to int8, as vLLM does on CPUs with AMX"
-    )
-    tensor_parallel_size: int = arg(
-        int, 1, "parts of every layer, each computed by a process of its own", low=1, high=1024
-    )
-    pipeline_parallel_size: int = arg(
-        int, 1, "stages of layers, each computed by processes of its own", low=1, high=1024
-    )
-    prefill_tensor_parallel_size: int | None = arg(
-        int, None, "tensor_parallel_size of prefill workers; default: that of all", low=1, high=1024
-    )
-    decode_tensor_parallel_size: int | None = arg(
-        int, None, "tensor_parallel_size of decode workers; default: that of all", low=1, high=1024
     )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(
@@ -303,6 +292,7 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
         check_fields(self)
         read_structured_outputs_config(self)
         check_fields(self)
+        check_parallel(self)
         check_profiler_config(self.profiler_config or {})
         read_kv_events_config(self.kv_events_config)
 

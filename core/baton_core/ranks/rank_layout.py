@@ -28,6 +28,11 @@ class ParallelSizes:
         """Rank of the leader."""
         return self.tensor * (self.pipeline - 1)
 
+    @property
+    def leader_first(self) -> tuple[int, ...]:
+        """All ranks in the order in which machines take them, the leader's machine first."""
+        return (*range(self.leader, self.num_ranks), *range(self.leader))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:

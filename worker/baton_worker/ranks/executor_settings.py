@@ -8,8 +8,6 @@ from typing import Final
 from baton_worker.ranks.rank_channel import LOOPBACK
 
 DEFAULT_MASTER_PORT: Final = 29501
-RAY_ENVIRONMENT: Final = ("HF_*", "HUGGING_FACE_*", "GLOO_*", "NCCL_*", "UCX_*", "PYTHONHASHSEED")
-"""Environment variables that ranks on Ray get from the leader, by name or by the beginning of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +22,8 @@ class RaySettings:
     """Strategy of a new placement group, by Ray's name."""
     timeout_s: float = 1800.0
     """Time for a placement group to find its resources, and for the ranks to start."""
-    environment: tuple[str, ...] = RAY_ENVIRONMENT
+    environment: tuple[str, ...] = ()
+    """Environment variables that ranks get from the leader, by name, or by its beginning and an asterisk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
