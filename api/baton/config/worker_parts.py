@@ -65,7 +65,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
     settings: dict[str, Any] = {"role": Role.MIXED, "routers": ("in-process",), **others}
     return WorkerSettings(
         engine=engine,
-        executor=_executor_settings(args),
+        executor=executor_settings(args),
         kv_transport=Transport(args.kv_transport),
         scheduler=scheduler_config(args),
         tokenizer=args.tokenizer,
@@ -80,30 +80,36 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
     )
 
 
-def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
-    of_role = {Role.PREFILL: args.prefill_tensor_parallel_size, Role.DECODE: args.decode_tensor_parallel_size}
-    tensor = of_role.get(role) or args.tensor_parallel_size
-    return ParallelSizes(tensor=tensor, pipeline=args.pipeline_parallel_size)
+def executor_settings(args: EngineArgs) -> ExecutorSettings:
+    """Return how the ranks of a worker are started.
 
-
-def _executor_settings(args: EngineArgs) -> ExecutorSettings:
+    Raises:
+        InvalidConfigError: this machine is not the leader's.
+    """
     if args.node_rank:
         text = f"node_rank is {args.node_rank}; allowed: 0, where requests come in"
         raise InvalidConfigError(f"{text} (the other machines run baton serve with --node-rank)")
     given = args.distributed_executor_backend
+    ray = RaySettings(
+        address=args.ray_address,
+        placement_group=args.ray_placement_group,
+        strategy=args.ray_placement_strategy,
+        timeout_s=args.ray_placement_timeout,
+        environment=(*RAY_ENVIRONMENT, *args.ray_environment),
+    )
     return ExecutorSettings(
         backend=default_backend() if given in (None, "uni") else str(given),
         nnodes=args.nnodes,
         master_addr=args.master_addr,
         master_port=args.master_port,
-        ray=RaySettings(
-            address=args.ray_address,
-            placement_group=args.ray_placement_group,
-            strategy=args.ray_placement_strategy,
-            timeout_s=args.ray_placement_timeout,
-            environment=(*RAY_ENVIRONMENT, *args.ray_environment),
-        ),
+        ray=ray,
     )
+
+
+def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
+    of_role = {Role.PREFILL: args.prefill_tensor_parallel_size, Role.DECODE: args.decode_tensor_parallel_size}
+    tensor = of_role.get(role) or args.tensor_parallel_size
+    return ParallelSizes(tensor=tensor, pipeline=args.pipeline_parallel_size)
 
 
 def _cpu_kv_cache_bytes(device: str) -> int | None:

@@ -84,12 +84,22 @@ def find_group(
     return group, False
 
 
+def name_of(group: PlacementGroup) -> str | None:
+    """Return the name of a placement group; None where it has none."""
+    return placement_group_table(group)["name"] or None
+
+
 def places(group: PlacementGroup, world_size: int, resource: str) -> list[tuple[int, str]]:
     """Return a bundle for each rank with its node, in the order of `ParallelSizes.leader_first`.
 
     Bundles of this node come first, then node by node, those with fewer bundles first.
+
+    Raises:
+        RayPlacementError: a bundle is on a node that is lost.
     """
     nodes: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
+    if lost := sorted(set(nodes.values()) - {one["NodeID"] for one in _nodes()}):
+        raise RayPlacementError(f"placement_group has bundles on {lost[0]}; allowed: nodes that are alive")
     usable = [number for number, bundle in enumerate(group.bundle_specs) if bundle.get(resource, 0.0) == 1]
     counts = {node: sum(nodes[one] == node for one in usable) for node in nodes.values()}
     here = own_node()
