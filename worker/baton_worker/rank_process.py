@@ -7,6 +7,7 @@ when the leader is gone.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import mmap
 import os
@@ -39,7 +40,7 @@ from baton_kernels.cpu.selection import load_build
 from baton_kernels.interface.collectives import RankLostError
 from baton_kv.pool_bytes import as_pool
 from baton_kv.pool_memory import Lend
-from baton_service.process import name_process
+from baton_service.process import die_with_parent, exit_code, name_process
 from baton_worker.controls.control_wire import decode_control, encode_result
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.engine.resident_engine import ResidentEngine
@@ -115,7 +116,7 @@ class Rank:
         sizes = start.settings.parallel
         if start.store is not None:
             self._send(AnswerFrame())
-            return StoreLinks(sizes, start.store, self._channel.own_host)
+            return StoreLinks(sizes, start.store, self._channel.own_host or start.store[0])
         library = load_build(start.settings.cpu_kernels)
         assert library is not None, "the leader has it"
         links = SharedLinks(sizes, library, self._channel.take_descriptor())
@@ -211,21 +212,41 @@ def follow(
     """Be one rank of the group whose leader listens at an address, or will soon; returns at its end.
 
     Raises:
-        OSError: there is no leader within this time.
+        InvalidConfigError: there is no leader within this time, or it refuses the rank.
         Exception: whatever a step ends with; the leader has been told.
     """
-    Rank(connect(address, rank, started_with, token=token, within_s=within_s)).run()
+    try:
+        channel = connect(address, rank, started_with, token=token, within_s=within_s)
+    except OSError as error:
+        text = f"leader of rank {rank} is {address[0]}:{address[1]}, which has not answered in {within_s:g} s"
+        raise InvalidConfigError(f"{text} ({error}); allowed: an address at which it listens") from error
+    Rank(channel).run()
 
 
 def main(args: list[str] | None = None) -> int:
-    """Run a rank; returns its exit code."""
-    parser = argparse.ArgumentParser(description="One rank of a group, started by the group's leader.")
-    parser.add_argument("--control-fd", type=int, required=True, help="socket to the leader")
+    """Run a rank; returns its exit code: 1 where its group has ended, 2 where it has found none to join."""
+    parser = argparse.ArgumentParser(description="One rank of a group, which follows the group's leader.")
+    parser.add_argument("--control-fd", type=int, help="socket to the leader that started it")
+    parser.add_argument("--parent-pid", type=int, help="process that started it, if that is not the leader")
+    parser.add_argument("--leader-host", help="address at which the leader listens")
+    parser.add_argument("--leader-port", type=int, help="port at which the leader listens")
+    parser.add_argument("--rank", type=int, help="its number")
+    parser.add_argument("--started-with", type=json.loads, help="JSON with what must be as at the leader")
+    parser.add_argument("--within", type=float, help="seconds for the leader to listen")
     parsed = parser.parse_args(args)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the leader decides when it ends
+    logging.basicConfig(format="%(levelname)s %(message)s")
     try:
-        Rank(RankChannel(socket.socket(fileno=parsed.control_fd))).run()
+        if parsed.control_fd is None:
+            die_with_parent(parsed.parent_pid)
+            leader = (parsed.leader_host, parsed.leader_port)
+            follow(leader, parsed.rank, parsed.started_with, "", parsed.within)
+        else:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # the leader decides when it ends
+            Rank(RankChannel(socket.socket(fileno=parsed.control_fd))).run()
+    except BatonError as error:
+        _log.error("%s", error)
+        return exit_code(error)
     except Exception as error:
         _log.error("a rank ends", exc_info=error)
         return 1

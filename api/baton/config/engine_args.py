@@ -320,15 +320,15 @@ class EngineArgs(UnneededMethods, ParallelArgs, _UnusedArgs):  # type: ignore[mi
 
         Args:
             usage_context: anything; no use is reported.
-            headless: False; workers without a router are `baton mixed-worker` and its like.
+            headless: True for a machine that has nothing but ranks of a model, whose node_rank is over 0.
 
         Raises:
             InvalidModelError: the model cannot be found, or a file is broken.
             InvalidConfigError: a setting cannot hold for this model and this machine.
         """
-        if headless:
+        if headless and not self.node_rank:
             raise InvalidConfigError(
-                "headless is True; allowed: False (baton mixed-worker is a worker alone)"
+                "headless is True; allowed: False, or a node_rank over 0 (mixed-worker is a lone worker)"
             )
         # Loads torch, which flags do without.
         config: VllmConfig = import_module("baton.api.engine_config").engine_config(self)

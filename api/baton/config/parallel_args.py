@@ -44,7 +44,7 @@ class ParallelArgs:
     )
     nnodes: int = arg(int, 1, "machines over which the ranks of a worker are divided", low=1, high=1024)
     node_rank: int = arg(
-        int, 0, "number of this machine; all but 0 start their ranks alone", Part.CALLER, low=0, high=1023
+        int, 0, "number of this machine; all but 0 start their ranks alone", Part.LAUNCHER, low=0, high=1023
     )
     master_addr: str = arg(str, "127.0.0.1", "address of machine 0 for the others", pattern=NAME)
     master_port: int = arg(int, 29501, "port at which the ranks of other machines connect", low=1, high=65535)
@@ -105,26 +105,16 @@ def check_parallel(args: Any) -> None:
         text = f"distributed_executor_backend is 'uni' with {args.world_size} ranks"
         raise InvalidConfigError(f"{text}; allowed: mp, ray, or 1 rank")
     _check_nodes(args, backend)
-    if args.world_size > 1 and args.is_disaggregated and not has_shared_pool(args):
+    if args.is_disaggregated and not args.node_rank and has_own_pools(args):
         text = f"prefill_workers is {args.prefill_workers} and decode_workers is {args.decode_workers}"
-        raise InvalidConfigError(f"{text}, with {_WITHOUT_MEMORY}; allowed: 0, which is one mixed worker")
+        allowed = "0 (one worker does both: baton serve has --mixed 1 for it)"
+        raise InvalidConfigError(f"{text}, with {_WITHOUT_MEMORY}; allowed: {allowed}")
 
 
-def check_one_worker(args: ParallelArgs, num_split: int, num_mixed: int) -> None:
-    """Refuse several workers of ranks whose pools are apart.
-
-    Raises:
-        InvalidConfigError: there are prefill or decode workers, or several mixed ones.
-    """
-    if args.world_size > 1 and not has_shared_pool(args) and (num_split or num_mixed != 1):
-        text = f"prefill and decode workers are {num_split}, mixed is {num_mixed}, with {_WITHOUT_MEMORY}"
-        allowed = "--mixed 1 --prefill-workers 0 --decode-workers 0"
-        raise InvalidConfigError(f"{text}; allowed: {allowed}")
-
-
-def has_shared_pool(args: ParallelArgs) -> bool:
-    """True if the ranks of a worker map one KV pool: they are processes of one machine."""
-    return args.distributed_executor_backend in (None, "mp", "uni") and args.nnodes == 1
+def has_own_pools(args: ParallelArgs) -> bool:
+    """True if each rank has a KV pool: they are not just processes of one machine."""
+    is_local = args.distributed_executor_backend in (None, "mp", "uni") and args.nnodes == 1
+    return args.world_size > 1 and not is_local
 
 
 def _check_nodes(args: Any, backend: str | None) -> None:

@@ -1,13 +1,16 @@
-"""How the ranks of a worker are started, as its command line describes it."""
+"""How the ranks of a worker are started, as its command line describes it. Loads no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final
 
-from baton_worker.ranks.rank_channel import LOOPBACK
+from baton_core.ranks.rank_layout import ParallelSizes
 
+LOOPBACK: Final = "127.0.0.1"
 DEFAULT_MASTER_PORT: Final = 29501
+JOIN_WITHIN_S: Final = 600.0
+"""Time for the ranks of all machines to find each other: they may be started by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,3 +50,12 @@ class ExecutorSettings:
 
 LOCAL: Final = ExecutorSettings()
 """Processes of this machine."""
+
+
+def started_with(sizes: ParallelSizes, nnodes: int) -> dict[str, str]:
+    """Return what all machines must have been given alike, by the names of its flags."""
+    return {
+        "nnodes": str(nnodes),
+        "tensor_parallel_size": str(sizes.tensor),
+        "pipeline_parallel_size": str(sizes.pipeline),
+    }

@@ -9,6 +9,7 @@ from baton_core.errors import InvalidConfigError
 from baton_engine.device import resolve_device
 from baton_engine.loading import EngineSettings
 from baton_worker.ranks.executor_settings import ExecutorSettings
+from baton_worker.ranks.node_ranks import NodeRanks
 from baton_worker.ranks.rank_starter import LocalRanks, RankStarter
 
 
@@ -20,7 +21,8 @@ def rank_starter(executor: ExecutorSettings, settings: EngineSettings) -> RankSt
     """
     match executor.backend:
         case "mp":
-            return LocalRanks()
+            is_local = executor.nnodes == 1
+            return LocalRanks() if is_local else NodeRanks(executor, settings.parallel)
         case "ray":
             return _ray_executor(executor, settings)
         case _:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -19,7 +21,6 @@ from baton_core.msgpack import decoder_of
 from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_engine.loading import EngineSettings
 
-LOOPBACK: Final = "127.0.0.1"
 _LENGTH: Final = struct.Struct("<I")
 _NOBODY: Final = SeqId("", 0)
 _SAMPLE: Final = SampleSpec(seed=0, position=0, temperature=0.0, top_k=0, top_p=1.0, min_p=0.0)
@@ -172,6 +173,8 @@ class RankChannel:
         self._connection = connection
         self._received = bytearray()
         self._descriptors: list[int] = []
+        self.has_ended = threading.Event()
+        """Set once the other end is known to be gone."""
 
     def send(self, frame: ToRank | ToLeader) -> None:
         """Send a frame; raises OSError where the other end is gone or does not read."""
@@ -203,9 +206,14 @@ class RankChannel:
 
     @property
     def own_host(self) -> str:
-        """Address of this machine on the way to the other end; loopback, if that is on this machine too."""
+        """Address of this machine on the way to the other end; empty where that is on this machine too."""
         is_pair = self._connection.family == socket.AF_UNIX
-        return LOOPBACK if is_pair else str(self._connection.getsockname()[0])
+        return "" if is_pair else str(self._connection.getsockname()[0])
+
+    def shut_down(self) -> None:
+        """End the connection, also for whoever waits for a frame."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._connection.close()
@@ -215,10 +223,10 @@ class RankChannel:
 
     def _receive(self) -> bytes | None:
         header = self._read(_LENGTH.size)
-        if header is None:
-            return None
-        (length,) = _LENGTH.unpack(header)
-        return self._read(length)
+        content = None if header is None else self._read(*_LENGTH.unpack(header))
+        if content is None:
+            self.has_ended.set()
+        return content
 
     def _read(self, num_bytes: int) -> bytes | None:
         while len(self._received) < num_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from baton_worker.ranks.rank_channel import HelloFrame, RankChannel, RefusedFram
 ACCEPT_EVERY_S: Final = 0.5
 HELLO_WITHIN_S: Final = 5.0
 """Time for whoever connects to introduce itself, while the others wait."""
+_log = logging.getLogger(__name__)
 _LOST_AFTER_S: Final = 10
 """Time that data may stay unacknowledged, and silence after which a connection is probed."""
 
@@ -59,6 +61,7 @@ class RankListener:
         """
         channels: dict[int, RankChannel] = {}
         deadline_s = time.monotonic() + timeout_s
+        _log.info("waiting at %s:%d for %d ranks", *self.address, len(ranks))
         while missing := sorted(ranks - channels.keys()):
             check()
             if time.monotonic() > deadline_s:

@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
 
-from baton_worker.ranks.rank_channel import LOOPBACK, RankChannel
+from baton_worker.ranks.executor_settings import LOOPBACK
+from baton_worker.ranks.rank_channel import RankChannel
 
 _STOPPED: Final = ("T", "t", "Z", "X")
 """States of a process, as proc(5) has them, in which it computes nothing."""
