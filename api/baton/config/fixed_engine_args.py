@@ -47,7 +47,7 @@ def _group(reason: str, *, unset: str = "", off: str = "", **others: Any) -> tup
 
 _GROUPS: Final = (
     _group(
-        "prefill_workers and decode_workers add workers, each with its own ranks",
+        "a worker's ranks are parts of one model; prefill_workers and decode_workers add workers",
         unset=(
             "dcp_comm_backend dcp_q_replicate data_parallel_rank data_parallel_start_rank "
             "data_parallel_size_local data_parallel_address elastic_ep_max_dp_size "
