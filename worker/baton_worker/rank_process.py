@@ -84,7 +84,6 @@ class Rank:
             Exception: whatever a step ends with; the leader has been told.
         """
         threading.Thread(target=self._receive, name="leader", daemon=True).start()
-        threading.Thread(target=self._keep_telling, name="alive", daemon=True).start()
         try:
             self._follow(self._start())
             self._end()
@@ -97,10 +96,11 @@ class Rank:
         if isinstance(start, RefusedFrame):
             raise InvalidConfigError(start.message)
         assert isinstance(start, StartFrame), "it comes first"
+        threading.Thread(target=self._keep_telling, name="alive", daemon=True).start()
         settings = start.settings
         torch.set_num_threads(start.num_threads)
         name_process(f"rank {start.rank}")
-        _require_same_model(start)
+        require_same_model(start)
         placement = PoolPlacement()
         is_shared = start.pools is Pools.SHARED
         # What changes logits is the leader's.
@@ -149,7 +149,7 @@ class Rank:
         """Take the leader's frames; end the process once it is gone, whatever it computes."""
         while (frame := self._channel.receive_at_rank()) is not None:
             self._frames.put(frame)
-            if isinstance(frame, StopFrame):
+            if isinstance(frame, StopFrame | RefusedFrame):
                 return
         os._exit(1)
 
@@ -172,7 +172,7 @@ class Rank:
             os._exit(1)  # the leader is gone
 
 
-def _require_same_model(start: StartFrame) -> None:
+def require_same_model(start: StartFrame) -> None:
     """Refuse to compute another model than the leader, before any weight is read.
 
     Raises:

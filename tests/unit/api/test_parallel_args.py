@@ -34,7 +34,7 @@ class OwnRanks(LocalRanks):
         ({"node_rank": 1}, "node_rank is 1; allowed: 0 to 0, with nnodes 1"),
         (
             {"nnodes": 2, "tensor_parallel_size": 3},
-            "nnodes is 2 with 3 ranks; allowed: a divisor of the number of ranks",
+            "nnodes is 2 with 3 ranks; allowed: a divisor of tensor_parallel_size * pipeline_parallel_size",
         ),
         (
             {"nnodes": 2, "tensor_parallel_size": 2, "distributed_executor_backend": "ray"},
