@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -26,6 +29,7 @@ from baton_worker.ranks.executor_settings import RaySettings
 
 RESOURCES: Final = {"cpu": "CPU", "cuda": "GPU"}
 """Ray's resources by types of devices."""
+_CONNECTS_WITHIN_S: Final = 60.0
 _NODE_LABEL: Final = "ray.io/node-id"
 _TRIES_S: Final = (10.0, 20.0, 40.0)
 """First waits for a placement group, after each of which the log says so; the last is repeated."""
@@ -45,13 +49,36 @@ def connect(address: str | None, runtime_env: Mapping[str, Any] | None = None) -
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not ray.is_initialized():
         try:
-            ray.init(address=address, runtime_env=runtime_env, log_to_driver=True)
-        except (ConnectionError, ValueError) as error:
+            within(_CONNECTS_WITHIN_S, partial(ray.init, address=address, runtime_env=runtime_env))
+        except (ConnectionError, TimeoutError, ValueError) as error:
             allowed = "the address of a Ray cluster that runs, as host:port, or auto"
             raise InvalidConfigError(f"ray_address is {address!r} ({error}); allowed: {allowed}") from error
     if ray.util.client.ray.is_connected():
         allowed = "a cluster that this machine is a node of: the leader of the ranks computes here"
         raise InvalidConfigError(f"ray_address is {address!r}, a Ray client's; allowed: {allowed}")
+
+
+def within(timeout_s: float, action: Callable[[], object]) -> None:
+    """Do something on a thread that is left alone once the time is up: Ray waits for its servers without end.
+
+    Raises:
+        TimeoutError: it takes longer.
+        Exception: whatever it raises.
+    """
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            action()
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="ray", daemon=True).start()
+    try:
+        done.result(timeout_s)
+    except TimeoutError as error:
+        raise TimeoutError(str(error) or f"no answer within {timeout_s:g} s") from error
 
 
 def own_node() -> str:

@@ -69,13 +69,16 @@ class RayExecutor(RankStarter):
 
     def close(self) -> None:
         """End the actors, and give the placement group back if it was made for them."""
-        if not ray.is_initialized():
-            return
+        if ray.is_initialized():
+            with suppress(RayError, TimeoutError):
+                ray_cluster.within(_END_WITHIN_S, self._give_back)
+        self._actors, self._group = [], None
+
+    def _give_back(self) -> None:
         for actor in self._actors:
             ray.kill(actor, no_restart=True)
         if self._group is not None:
             remove_placement_group(self._group)
-        self._actors, self._group = [], None
 
     def _start_actors(self, group: Any, bundles: Mapping[int, int]) -> list[StartedRank]:
         token = secrets.token_hex(16)
