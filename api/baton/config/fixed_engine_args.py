@@ -47,11 +47,11 @@ def _group(reason: str, *, unset: str = "", off: str = "", **others: Any) -> tup
 
 _GROUPS: Final = (
     _group(
-        "a worker's ranks are processes of one machine; prefill_workers and decode_workers add workers",
+        "a worker's ranks are parts of one model; prefill_workers and decode_workers add workers",
         unset=(
             "dcp_comm_backend dcp_q_replicate data_parallel_rank data_parallel_start_rank "
             "data_parallel_size_local data_parallel_address elastic_ep_max_dp_size "
-            "enable_batch_sharded_sampling distributed_executor_backend device_ids numa_bind_nodes "
+            "enable_batch_sharded_sampling device_ids numa_bind_nodes "
             "numa_bind_cpus fault_tolerance_config"
         ),
         off=(
@@ -66,8 +66,6 @@ _GROUPS: Final = (
         data_parallel_backend="mp",
         num_redundant_experts=0,
         ubatch_size=0,
-        nnodes=1,
-        node_rank=0,
     ),
     _group(
         "scales come from the checkpoint, and weights are quantized as --quantization says",
@@ -203,7 +201,6 @@ _GROUPS: Final = (
     _group("environment variables of vLLM's are not checked", off="fail_on_environ_validation"),
 )
 _ALSO: Final[Mapping[str, tuple[Any, ...]]] = {
-    "distributed_executor_backend": ("uni", "mp"),
     "runner": ("generate",),
     "convert": ("none",),
     "task": ("auto", "generate"),

@@ -42,7 +42,7 @@ IGNORED: Final[Mapping[str, Ignored]] = {
         performance_mode="balanced",
     ),
     **_group(
-        "ranks are processes of one machine, and each holds whole experts",
+        "ranks wait for each other within fixed times, and each holds whole experts",
         "all2all_backend data_parallel_rpc_port dp_sync_interval disable_nccl_for_dp_synchronization "
         "distributed_timeout_seconds cpu_distributed_timeout_seconds max_parallel_loading_workers "
         "eplb_config",
@@ -53,8 +53,6 @@ IGNORED: Final[Mapping[str, Ignored]] = {
         expert_placement_strategy="linear",
         dbo_decode_token_threshold=32,
         dbo_prefill_token_threshold=512,
-        master_addr="127.0.0.1",
-        master_port=29501,
         aggregate_engine_logging=False,
     ),
     **_group(

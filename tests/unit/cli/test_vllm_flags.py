@@ -44,6 +44,8 @@ OWN = {
     "--quantization": ("quantization", "int8"),
     "--tensor-parallel-size": ("tensor_parallel_size", 2),
     "--pipeline-parallel-size": ("pipeline_parallel_size", 3),
+    "--nnodes": ("nnodes", 2),
+    "--node-rank": ("node_rank", 1),
 }
 """Flags with short forms that do something here."""
 
