@@ -105,7 +105,8 @@ def _serve(args: argparse.Namespace) -> int:
     if args.node_rank:
         return _follow(engine)
     arguments.settle(args)
-    num_workers = args.prefill_workers + args.decode_workers + args.mixed
+    ranks = engine.local_data_parallel_ranks
+    num_workers = (args.prefill_workers + args.decode_workers + args.mixed) * len(ranks)
     cluster = LocalCluster(
         router_args=arguments.router_flags(args),
         worker_args=arguments.worker_flags(args, num_workers=num_workers),
@@ -113,6 +114,7 @@ def _serve(args: argparse.Namespace) -> int:
         num_prefill_workers=args.prefill_workers,
         num_decode_workers=args.decode_workers,
         num_mixed_workers=args.mixed,
+        data_parallel_ranks=ranks,
         metrics_port=args.metrics_port,
         kv_events=read_kv_events_config(args.kv_events_config),
         report_fd=args.report_fd,

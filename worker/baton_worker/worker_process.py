@@ -106,6 +106,8 @@ class WorkerSettings:
     encrypts_peers: bool = True
     """True if what workers send each other is encrypted where `tls` is on."""
 
+    data_parallel_rank: int = 0
+    """Number of the data-parallel rank that it belongs to."""
     shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
     """Time that it continues once it is told to stop."""
 
@@ -166,6 +168,7 @@ async def _serve(settings: WorkerSettings) -> None:
         info = replace(
             worker_info(settings.role, config, peer_address, placement.connector.describe()),
             metrics_address=f"{host}:{metrics.port}" if metrics.port else "",
+            data_parallel_rank=settings.data_parallel_rank,
         )
         parts = WorkerParts(
             config=config,
@@ -242,7 +245,9 @@ def cache_followers(settings: WorkerSettings, epoch: int) -> tuple[KVEventPublis
     Raises:
         InvalidConfigError: an endpoint cannot be bound.
     """
-    return (KVEventPublisher(settings.kv_events, epoch),) if settings.kv_events.is_published else ()
+    if not settings.kv_events.is_published:
+        return ()
+    return (KVEventPublisher(settings.kv_events, epoch, data_parallel_rank=settings.data_parallel_rank),)
 
 
 def worker_controls(settings: WorkerSettings, engine: ResidentEngine) -> WorkerControls:

@@ -34,6 +34,29 @@ class ParallelArgs:
     decode_tensor_parallel_size: int | None = arg(
         int, None, "tensor_parallel_size of decode workers; default: that of all", low=1, high=1024
     )
+    data_parallel_size: int = arg(
+        int,
+        1,
+        "ranks, each with workers of its own that have the whole model; requests may name one",
+        Part.LAUNCHER,
+        low=1,
+        high=1024,
+    )
+    data_parallel_rank: int | None = arg(
+        int, None, "the one rank that is here; the others are elsewhere", low=0, high=1023
+    )
+    data_parallel_size_local: int | None = arg(
+        int, None, "ranks that are here; default: all", Part.LAUNCHER, low=1, high=1024
+    )
+    data_parallel_start_rank: int | None = arg(
+        int, None, "number of the first rank that is here", Part.LAUNCHER, low=0, high=1023
+    )
+    data_parallel_hybrid_lb: bool = arg(
+        bool, False, "balance among the ranks that are here alone, as is done anyway", Part.LAUNCHER
+    )
+    data_parallel_external_lb: bool = arg(
+        bool, False, "another balancer chooses the rank; needs data_parallel_rank", Part.LAUNCHER
+    )
     distributed_executor_backend: str | type | None = arg(
         str,
         None,
@@ -78,6 +101,14 @@ class ParallelArgs:
     )
 
     @property
+    def local_data_parallel_ranks(self) -> range:
+        """Numbers of the data-parallel ranks that are here."""
+        if self.data_parallel_rank is not None:
+            return range(self.data_parallel_rank, self.data_parallel_rank + 1)
+        first = self.data_parallel_start_rank or 0
+        return range(first, first + (self.data_parallel_size_local or self.data_parallel_size - first))
+
+    @property
     def world_size(self) -> int:
         """Ranks of one worker, at most."""
         sizes = (
@@ -105,6 +136,7 @@ def check_parallel(args: Any) -> None:
         text = f"distributed_executor_backend is 'uni' with {args.world_size} ranks"
         raise InvalidConfigError(f"{text}; allowed: mp, ray, or 1 rank")
     _check_nodes(args, backend)
+    _check_data_parallel(args)
     if args.is_disaggregated and not args.node_rank and has_own_pools(args):
         text = f"prefill_workers is {args.prefill_workers} and decode_workers is {args.decode_workers}"
         allowed = "0 (one worker does both: baton serve has --mixed 1 for it)"
@@ -131,3 +163,28 @@ def _check_nodes(args: Any, backend: str | None) -> None:
         raise InvalidConfigError(
             f"{text}; allowed: a divisor of tensor_parallel_size * pipeline_parallel_size"
         )
+
+
+def _check_data_parallel(args: Any) -> None:
+    size, rank, local = args.data_parallel_size, args.data_parallel_rank, args.data_parallel_size_local
+    if rank is not None and local not in (None, 1):
+        text = f"data_parallel_size_local is {local} with data_parallel_rank {rank}"
+        raise InvalidConfigError(f"{text}; allowed: 1, or data_parallel_start_rank for several")
+    if rank is not None and args.data_parallel_start_rank is not None:
+        text = f"data_parallel_start_rank is {args.data_parallel_start_rank} with data_parallel_rank {rank}"
+        raise InvalidConfigError(f"{text}; allowed: one of them")
+    if args.data_parallel_external_lb and rank is None:
+        raise InvalidConfigError(
+            "data_parallel_external_lb is True and data_parallel_rank is not given; "
+            "allowed: with the rank that is here"
+        )
+    if args.data_parallel_hybrid_lb and (args.data_parallel_external_lb or rank is not None):
+        text = "data_parallel_hybrid_lb is True with an external balancer"
+        raise InvalidConfigError(f"{text}; allowed: one of hybrid and external, hybrid without a rank")
+    here = args.local_data_parallel_ranks
+    if not here or here[-1] >= size > 1:
+        text = f"data_parallel_size is {size} with ranks {here.start} to {here.stop - 1} here"
+        raise InvalidConfigError(f"{text}; allowed: ranks 0 to {size - 1}")
+    if len(here) > 1 and args.nnodes > 1:
+        text = f"nnodes is {args.nnodes} with {len(here)} data-parallel ranks here"
+        raise InvalidConfigError(f"{text}; allowed: 1 rank, as data_parallel_rank says")

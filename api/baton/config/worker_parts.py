@@ -72,6 +72,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         structured_outputs_backend=args.structured_outputs_backend,
         enable_prefix_caching=args.enable_prefix_caching,
         model_name=args.model_names[0],
+        data_parallel_rank=args.data_parallel_rank or 0,
         allow_functions=args.allow_functions,
         kv_events=read_kv_events_config(args.kv_events_config),
         tracing=read_tracing(args.otlp_traces_endpoint, args.otlp_traces_protocol),

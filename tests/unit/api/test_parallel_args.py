@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from baton import EngineArgs
+from baton import LLM, EngineArgs
 from baton.cli import main
 from baton.config.worker_parts import worker_settings
+from baton.processes.launcher import LocalCluster
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
 from baton_worker.ranks.executors import rank_starter
@@ -47,6 +48,26 @@ class OwnRanks(LocalRanks):
         (
             {"ray_placement_strategy": "TIGHT"},
             "ray_placement_strategy is 'TIGHT'; allowed: PACK, STRICT_PACK",
+        ),
+        (
+            {"data_parallel_size": 2, "data_parallel_rank": 2},
+            "data_parallel_size is 2 with ranks 2 to 2 here; allowed: ranks 0 to 1",
+        ),
+        (
+            {"data_parallel_size": 4, "data_parallel_start_rank": 3, "data_parallel_size_local": 2},
+            "data_parallel_size is 4 with ranks 3 to 4 here; allowed: ranks 0 to 3",
+        ),
+        (
+            {"data_parallel_size": 4, "data_parallel_rank": 1, "data_parallel_size_local": 2},
+            "data_parallel_size_local is 2 with data_parallel_rank 1; allowed: 1",
+        ),
+        (
+            {"data_parallel_size": 2, "data_parallel_external_lb": True},
+            "data_parallel_external_lb is True and data_parallel_rank is not given",
+        ),
+        (
+            {"data_parallel_size": 2, "data_parallel_hybrid_lb": True, "data_parallel_rank": 0},
+            "data_parallel_hybrid_lb is True with an external balancer",
         ),
         ({"ray_placement_timeout": 0}, "ray_placement_timeout is 0; allowed: a finite number over 0"),
     ],
@@ -95,3 +116,33 @@ def test_serve_refuses_what_a_machine_cannot_be(
 ) -> None:
     assert main(["serve", *line.split()]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "here"),
+    [
+        ({}, range(1)),
+        ({"data_parallel_size": 3}, range(3)),
+        ({"data_parallel_size": 4, "data_parallel_rank": 2}, range(2, 3)),
+        ({"data_parallel_size": 4, "data_parallel_start_rank": 2}, range(2, 4)),
+        ({"data_parallel_size": 4, "data_parallel_size_local": 2}, range(2)),
+    ],
+)
+def test_the_data_parallel_ranks_that_are_here(given: dict[str, Any], here: range) -> None:
+    args = EngineArgs(**given)
+    assert args.local_data_parallel_ranks == here
+    cluster = LocalCluster(
+        router_args=(),
+        worker_args=(),
+        num_prefill_workers=1,
+        num_decode_workers=2,
+        num_mixed_workers=0,
+        data_parallel_ranks=args.local_data_parallel_ranks,
+    )
+    ranks = [cluster.data_parallel_rank(number) for number in range(len(cluster.roles))]
+    assert ranks == [*here, *here, *here]
+
+
+def test_one_engine_in_python_is_one_rank() -> None:
+    with pytest.raises(ValueError, match="data_parallel_size is 2; allowed: 1 in Python"):
+        LLM(data_parallel_size=2)
