@@ -20,6 +20,7 @@ from baton_kernels.cpu.selection import load_build
 from baton_kernels.cpu.shared_collectives import SharedCollectives, abort, shared_bytes
 from baton_kernels.interface.collectives import Alone, Collectives
 from baton_kernels.reference.torch_collectives import TorchCollectives
+from baton_service.tcp import listen_at
 
 WITHIN_S: Final = 60.0
 """Time for a rank to come to an exchange: the others may compute a long prompt meanwhile."""
@@ -102,8 +103,7 @@ class StoreLinks(Links):
     @classmethod
     def lead(cls, sizes: ParallelSizes, host: str) -> StoreLinks:
         """Make the leader's, whose store listens at `host` alone."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, 0), family=family)
+        listener = listen_at(host, 0)
         return cls(sizes, (host, listener.getsockname()[1]), host, listener)
 
     def abort(self) -> None:

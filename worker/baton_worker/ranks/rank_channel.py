@@ -41,7 +41,7 @@ class HelloFrame(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     token: str = ""
     """The secret that its starter gave it."""
     started_with: dict[str, str]
-    """What must be as at the leader, by the names that an error has."""
+    """Values that must be as at the leader, by the names that an error has."""
 
 
 class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
+from baton_service.tcp import connect_to, listen_at
 from baton_worker.ranks.rank_channel import HelloFrame, RankChannel, RefusedFrame
 
 ACCEPT_EVERY_S: Final = 0.5
@@ -123,7 +124,7 @@ def connect(
     deadline_s = time.monotonic() + within_s
     while True:
         try:
-            connection = socket.create_connection(address, timeout=HELLO_WITHIN_S)
+            connection = connect_to(address, HELLO_WITHIN_S)
             break
         except (ConnectionRefusedError, TimeoutError):
             if time.monotonic() > deadline_s:
@@ -141,9 +142,8 @@ def with_version(started_with: Mapping[str, str]) -> dict[str, str]:
 
 
 def tuned(connection: socket.socket) -> socket.socket:
-    """Have a connection send at once, and end when the other machine is gone."""
+    """Have a connection end when the other machine is gone."""
     for level, option, value in (
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_AFTER_S),
         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_AFTER_S * 1000),
@@ -154,8 +154,7 @@ def tuned(connection: socket.socket) -> socket.socket:
 
 def _bound(host: str, port: int, names: tuple[str, str]) -> socket.socket:
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.create_server(address[:2], family=family)
+        bound = listen_at(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise InvalidConfigError(
