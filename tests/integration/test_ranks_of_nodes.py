@@ -61,7 +61,7 @@ def test_two_machines_give_the_tokens_of_one_process_and_find_each_other_again(f
         (expected,) = llm.generate([PROMPT], greedy(12), use_tqdm=False)
     port = free_port()
     with following(folder, port) as machine:
-        llm = leading(folder, port)
+        llm = leading(folder, port, cpu_kernels="torch")  # no shared memory, as between two machines
         (found,) = llm.generate([PROMPT], greedy(12), use_tqdm=False)
         assert found.outputs[0].token_ids == expected.outputs[0].token_ids
         (_, own), (_, other) = llm.collective_rpc("tests.integration.asked_functions:process_id")

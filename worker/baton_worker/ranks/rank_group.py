@@ -44,6 +44,7 @@ from baton_worker.ranks.rank_channel import (
     StepFrame,
     StopFrame,
     encode_frame,
+    own_machine,
 )
 from baton_worker.ranks.rank_starter import RankStarter, StartedRank
 
@@ -107,8 +108,9 @@ class RankGroup:
         self._followers = [_Follower(one) for one in starter.start(ranks)]
         self._num_threads = max(1, torch.get_num_threads() // starter.num_on_host)
         torch.set_num_threads(self._num_threads)
+        machines = self.in_order(own_machine(), [one.channel.machine for one in self._followers])
         self._links = lead_links(
-            sizes, settings.cpu_kernels, starter.host, shares_memory=starter.shares_memory
+            sizes, settings.cpu_kernels, starter.host, machines, shares_memory=starter.shares_memory
         )
         self._tell_start(settings, describe_folder(folder, config, settings.config_overrides))
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
@@ -222,6 +224,7 @@ class RankGroup:
                 settings=settings,
                 num_threads=self._num_threads,
                 store=links.address if isinstance(links, StoreLinks) else None,
+                machines=links.machines if isinstance(links, StoreLinks) else (),
                 pools=self._pools,
                 description=description,
             )

@@ -15,7 +15,7 @@ import msgspec
 
 from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
 from baton_service.tcp import connect_to, listen_at
-from baton_worker.ranks.rank_channel import HelloFrame, RankChannel, RefusedFrame
+from baton_worker.ranks.rank_channel import HelloFrame, RankChannel, RefusedFrame, own_machine
 
 ACCEPT_EVERY_S: Final = 0.5
 HELLO_WITHIN_S: Final = 5.0
@@ -98,6 +98,7 @@ class RankListener:
             with closing(channel), suppress(OSError):
                 channel.send(RefusedFrame(refusal))
             raise InvalidConfigError(refusal)
+        channel.machine = hello.machine
         channels[hello.rank] = channel
 
     def _refusal(self, hello: HelloFrame, ranks: set[int], channels: dict[int, RankChannel]) -> str:
@@ -132,7 +133,8 @@ def connect(
             time.sleep(ACCEPT_EVERY_S)
     connection.settimeout(None)
     channel = RankChannel(tuned(connection))
-    channel.send(HelloFrame(rank=rank, token=token, started_with=with_version(started_with)))
+    given = with_version(started_with)
+    channel.send(HelloFrame(rank=rank, token=token, machine=own_machine(), started_with=given))
     return channel
 
 
