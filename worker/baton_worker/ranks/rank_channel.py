@@ -224,6 +224,11 @@ class RankChannel:
         is_pair = self._connection.family == socket.AF_UNIX
         return "" if is_pair else str(self._connection.getsockname()[0])
 
+    @property
+    def is_ahead(self) -> bool:
+        """True if more has come than what was received: it does not wait in the socket any more."""
+        return bool(self._received)
+
     def shut_down(self) -> None:
         """End the connection, also for whoever waits for a frame."""
         with suppress(OSError):

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from hmac import compare_digest
 from importlib.metadata import version
 from typing import Final
 
@@ -90,7 +91,9 @@ class RankListener:
         except (OSError, msgspec.DecodeError):
             hello = None
         connection.settimeout(None)
-        if not isinstance(hello, HelloFrame) or hello.token != self._token:
+        if not isinstance(hello, HelloFrame) or not compare_digest(
+            hello.token.encode(), self._token.encode()
+        ):
             channel.close()  # no rank of ours
             return
         refusal = self._refusal(hello, ranks, channels)
