@@ -113,11 +113,11 @@ class Rank:
         )
 
     def _links(self, start: StartFrame) -> Links:
-        sizes = start.settings.parallel
+        sizes, library = start.settings.parallel, load_build(start.settings.cpu_kernels)
         if start.store is not None:
             self._send(AnswerFrame())
-            return StoreLinks(sizes, start.store, self._channel.own_host or start.store[0])
-        library = load_build(start.settings.cpu_kernels)
+            host = self._channel.own_host or start.store[0]
+            return StoreLinks(sizes, library, start.store, host, start.machines)
         assert library is not None, "the leader has it"
         links = SharedLinks(sizes, library, self._channel.take_descriptor())
         links.close_descriptor()

@@ -115,7 +115,7 @@ class WorkerSettings:
         if not self.routers and not self.redis.is_given:
             raise InvalidConfigError("--router is not given; allowed: one or more host:port, or --redis")
         if self.has_own_pools and self.role is not Role.MIXED:
-            text = f"role is {str(self.role)!r}, with ranks that share no memory"
+            text = f"role is {str(self.role)!r}, with ranks that share no KV pool"
             raise InvalidConfigError(f"{text}; allowed: {str(Role.MIXED)!r}")
         if self.num_threads < 0:
             raise InvalidConfigError(f"num_threads is {self.num_threads}; allowed: an integer of at least 0")

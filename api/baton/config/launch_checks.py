@@ -57,5 +57,5 @@ def check_machine(engine: EngineArgs, args: argparse.Namespace) -> None:
             f"{text}; allowed: node_rank over 0 (machine 0 has the router and the worker)"
         )
     if args.mixed != 1 and not args.node_rank and has_own_pools(engine):
-        text = f"mixed is {args.mixed}, with ranks that share no memory"
+        text = f"mixed is {args.mixed}, with ranks that share no KV pool"
         raise InvalidConfigError(f"{text}; allowed: 1 (several workers could not exchange KV blocks)")

@@ -13,7 +13,7 @@ from baton_core.errors import InvalidConfigError
 
 RAY_ENVIRONMENT: Final = ("HF_*", "HUGGING_FACE_*", "GLOO_*", "NCCL_*", "UCX_*", "PYTHONHASHSEED")
 """Environment variables that ranks on Ray get in any case, by name or by the beginning of it."""
-_WITHOUT_MEMORY: Final = "ranks that share no memory, and no KV pool that another worker could read"
+_WITHOUT_MEMORY: Final = "ranks that share no KV pool, which another worker could read"
 BACKENDS: Final = ("mp", "ray", "uni")
 STRATEGIES: Final = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
 

@@ -33,6 +33,14 @@ class ParallelSizes:
         """All ranks in the order in which machines take them, the leader's machine first."""
         return (*range(self.leader, self.num_ranks), *range(self.leader))
 
+    def stage_ranks(self, stage: int) -> tuple[int, ...]:
+        """Return the ranks with the layers of a stage."""
+        return tuple(range(stage * self.tensor, (stage + 1) * self.tensor))
+
+    def tensor_ranks(self, tensor_rank: int) -> tuple[int, ...]:
+        """Return the ranks with that part of each layer, by stage."""
+        return tuple(range(tensor_rank, self.num_ranks, self.tensor))
+
     def of_node(self, nnodes: int, node_rank: int) -> tuple[int, ...]:
         """Return the ranks of one of several machines, whose number divides that of the ranks."""
         num_local = self.num_ranks // nnodes

@@ -43,7 +43,7 @@ class OwnRanks(LocalRanks):
         ),
         (
             {"nnodes": 2, "tensor_parallel_size": 2, "prefill_workers": 1, "decode_workers": 1},
-            "prefill_workers is 1 and decode_workers is 1, with ranks that share no memory",
+            "prefill_workers is 1 and decode_workers is 1, with ranks that share no KV pool",
         ),
         (
             {"ray_placement_strategy": "TIGHT"},
@@ -94,7 +94,7 @@ def test_an_executor_is_a_class_or_its_name() -> None:
 def test_workers_whose_pools_nobody_can_read_are_mixed_ones() -> None:
     args = EngineArgs(tensor_parallel_size=2, nnodes=2)
     assert worker_settings(args, role=Role.MIXED).has_own_pools
-    with pytest.raises(InvalidConfigError, match="role is 'decode', with ranks that share no memory"):
+    with pytest.raises(InvalidConfigError, match="role is 'decode', with ranks that share no KV pool"):
         worker_settings(args, role=Role.DECODE)
     assert not worker_settings(EngineArgs(nnodes=1, tensor_parallel_size=2)).has_own_pools
     with pytest.raises(InvalidConfigError, match="node_rank is 1; allowed: 0, where requests come in"):
@@ -107,7 +107,7 @@ def test_workers_whose_pools_nobody_can_read_are_mixed_ones() -> None:
         ("--headless", "--headless is True with node_rank 0; allowed: node_rank over 0"),
         (
             "-tp 2 --nnodes 2 --prefill-workers 0 --decode-workers 0 --mixed 2",
-            "--mixed is 2, with ranks that share no memory; allowed: 1",
+            "--mixed is 2, with ranks that share no KV pool; allowed: 1",
         ),
     ],
 )

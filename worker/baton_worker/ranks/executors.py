@@ -6,7 +6,6 @@ import sys
 from importlib import import_module
 
 from baton_core.errors import InvalidConfigError
-from baton_engine.device import resolve_device
 from baton_engine.loading import EngineSettings
 from baton_worker.ranks.executor_settings import ExecutorSettings
 from baton_worker.ranks.node_ranks import NodeRanks
@@ -19,14 +18,7 @@ def rank_starter(executor: ExecutorSettings, settings: EngineSettings) -> RankSt
     Raises:
         InvalidConfigError: there is no such executor here.
     """
-    match executor.backend:
-        case "mp":
-            is_local = executor.nnodes == 1
-            return LocalRanks() if is_local else NodeRanks(executor, settings.parallel)
-        case "ray":
-            return _ray_executor(executor, settings)
-        case _:
-            return _named_executor(executor.backend)
+    return _starter_class(executor).of(executor, settings)
 
 
 def default_backend() -> str:
@@ -36,17 +28,26 @@ def default_backend() -> str:
     return "ray" if is_placed else "mp"
 
 
-def _ray_executor(executor: ExecutorSettings, settings: EngineSettings) -> RankStarter:
+def _starter_class(executor: ExecutorSettings) -> type[RankStarter]:
+    match executor.backend:
+        case "mp":
+            return LocalRanks if executor.nnodes == 1 else NodeRanks
+        case "ray":
+            return _ray_executor()
+        case name:
+            return _named_executor(name)
+
+
+def _ray_executor() -> type[RankStarter]:
     try:
-        from baton_worker.ranks import ray_cluster, ray_executor  # Ray is optional, and slow to import.
+        from baton_worker.ranks.ray_executor import RayExecutor  # Ray is optional, and slow to import.
     except ImportError as error:
         text = f"distributed_executor_backend is 'ray' without Ray ({error})"
         raise InvalidConfigError(f"{text}; allowed: ray after pip install 'baton[ray]', or mp") from error
-    resource = ray_cluster.RESOURCES[resolve_device(settings.device).type]
-    return ray_executor.RayExecutor(executor.ray, settings.parallel, resource)
+    return RayExecutor
 
 
-def _named_executor(name: str) -> RankStarter:
+def _named_executor(name: str) -> type[RankStarter]:
     module, _, of_class = name.replace(":", ".").rpartition(".")
     try:
         found = getattr(import_module(module), of_class)
@@ -54,7 +55,7 @@ def _named_executor(name: str) -> RankStarter:
         raise _no_executor(name, f" ({error})") from error
     if not (isinstance(found, type) and issubclass(found, RankStarter)):
         raise _no_executor(name, "")
-    return found()
+    return found
 
 
 def _no_executor(name: str, reason: str) -> InvalidConfigError:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from typing import Self
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.ranks.rank_layout import ParallelSizes
+from baton_engine.loading import EngineSettings
 from baton_worker.ranks.executor_settings import JOIN_WITHIN_S, ExecutorSettings, started_with
 from baton_worker.ranks.rank_channel import RankChannel
 from baton_worker.ranks.rank_listener import RankListener
@@ -19,6 +21,10 @@ class NodeRanks(RankStarter):
     def __init__(self, executor: ExecutorSettings, sizes: ParallelSizes) -> None:
         self._executor = executor
         self._sizes = sizes
+
+    @classmethod
+    def of(cls, executor: ExecutorSettings, settings: EngineSettings) -> Self:
+        return cls(executor, settings.parallel)
 
     def start(self, ranks: Sequence[int]) -> list[StartedRank]:
         """Start and await these ranks.

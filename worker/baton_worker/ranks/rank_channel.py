@@ -6,12 +6,14 @@ Nothing is pickled.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
@@ -40,8 +42,10 @@ class HelloFrame(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
     rank: int
     token: str = ""
     """The secret that its starter gave it."""
+    machine: str
+    """Its `own_machine`."""
     started_with: dict[str, str]
-    """What must be as at the leader, by the names that an error has."""
+    """Values that must be as at the leader, by the names that an error has."""
 
 
 class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
@@ -52,8 +56,10 @@ class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     num_threads: int
     """Threads of a step."""
     store: tuple[str, int] | None
-    """Host and port of the store at which ranks meet that exchange by gloo; None: the memory of their links
-    comes with this frame."""
+    """Host and port of the store at which the ranks meet; None: the memory of their links comes with this
+    frame."""
+    machines: tuple[str, ...] = ()
+    """`own_machine` of each rank, where they meet at a store."""
     pools: Pools
     description: ModelDescription
     """The model as the leader's folder has it."""
@@ -166,11 +172,19 @@ def _followed(piece: SharedSlice) -> SequenceSlice:
     )
 
 
+def own_machine() -> str:
+    """Return a name that exactly those processes share who can open each other's memory."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.getuid()}"
+
+
 class RankChannel:
     """One end of a channel. One thread sends at a time, and one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self.machine = own_machine()
+        """Machine of the other end: this one, until it says otherwise."""
         self._received = bytearray()
         self._descriptors: list[int] = []
         self.has_ended = threading.Event()
@@ -209,6 +223,11 @@ class RankChannel:
         """Address of this machine on the way to the other end; empty where that is on this machine too."""
         is_pair = self._connection.family == socket.AF_UNIX
         return "" if is_pair else str(self._connection.getsockname()[0])
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if more has come than what was received: it does not wait in the socket any more."""
+        return bool(self._received)
 
     def shut_down(self) -> None:
         """End the connection, also for whoever waits for a frame."""

@@ -44,6 +44,7 @@ from baton_worker.ranks.rank_channel import (
     StepFrame,
     StopFrame,
     encode_frame,
+    own_machine,
 )
 from baton_worker.ranks.rank_starter import RankStarter, StartedRank
 
@@ -107,10 +108,17 @@ class RankGroup:
         self._followers = [_Follower(one) for one in starter.start(ranks)]
         self._num_threads = max(1, torch.get_num_threads() // starter.num_on_host)
         torch.set_num_threads(self._num_threads)
-        self._links = lead_links(
-            sizes, settings.cpu_kernels, starter.host, shares_memory=starter.shares_memory
-        )
-        self._tell_start(settings, describe_folder(folder, config, settings.config_overrides))
+        try:
+            machines = self.in_order(own_machine(), [one.channel.machine for one in self._followers])
+            self._links = lead_links(
+                sizes, settings.cpu_kernels, starter.host, machines, shares_memory=starter.shares_memory
+            )
+            self._tell_start(settings, describe_folder(folder, config, settings.config_overrides))
+        except BaseException:
+            for one in self._followers:
+                one.started.kill()
+            starter.close()
+            raise
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._watcher.start()
 
@@ -222,13 +230,18 @@ class RankGroup:
                 settings=settings,
                 num_threads=self._num_threads,
                 store=links.address if isinstance(links, StoreLinks) else None,
+                machines=links.machines if isinstance(links, StoreLinks) else (),
                 pools=self._pools,
                 description=description,
             )
-            if isinstance(links, SharedLinks):
-                one.channel.send_with(links.descriptor, start)
-            else:
-                one.channel.send(start)
+            try:
+                if isinstance(links, SharedLinks):
+                    one.channel.send_with(links.descriptor, start)
+                else:
+                    one.channel.send(start)
+            except OSError as error:
+                text = f"rank {one.started.rank} of the model's ranks has ended at its start ({error})"
+                raise RequestError(ErrorCode.UNAVAILABLE, text) from error
         if isinstance(links, SharedLinks):
             links.close_descriptor()
 
@@ -269,15 +282,21 @@ class RankGroup:
         while left and not self.lost.done():
             ready, _, _ = select.select(list(left), [], [], _WATCH_EVERY_S)
             for descriptor in ready:
-                if not self._receive(left[descriptor]):
+                if not self._receive_all(left[descriptor]):
                     one = left.pop(descriptor)
                     if not self._is_closing:
                         self._lose(one, one.started.why_ended())
             if not self._is_closing:
                 self._look_for_silence()
 
+    def _receive_all(self, one: _Follower) -> bool:
+        """Take the frames that have come; False where no more will come."""
+        while self._receive(one):
+            if not one.channel.is_ahead:
+                return True
+        return False
+
     def _receive(self, one: _Follower) -> bool:
-        """Take a frame; False where no more will come."""
         frame = one.channel.receive_at_leader()
         one.seen_s = time.monotonic()
         match frame:

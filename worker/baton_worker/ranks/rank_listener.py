@@ -8,13 +8,15 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from hmac import compare_digest
 from importlib.metadata import version
 from typing import Final
 
 import msgspec
 
 from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
-from baton_worker.ranks.rank_channel import HelloFrame, RankChannel, RefusedFrame
+from baton_service.tcp import connect_to, listen_at
+from baton_worker.ranks.rank_channel import HelloFrame, RankChannel, RefusedFrame, own_machine
 
 ACCEPT_EVERY_S: Final = 0.5
 HELLO_WITHIN_S: Final = 5.0
@@ -89,7 +91,9 @@ class RankListener:
         except (OSError, msgspec.DecodeError):
             hello = None
         connection.settimeout(None)
-        if not isinstance(hello, HelloFrame) or hello.token != self._token:
+        if not isinstance(hello, HelloFrame) or not compare_digest(
+            hello.token.encode(), self._token.encode()
+        ):
             channel.close()  # no rank of ours
             return
         refusal = self._refusal(hello, ranks, channels)
@@ -97,6 +101,7 @@ class RankListener:
             with closing(channel), suppress(OSError):
                 channel.send(RefusedFrame(refusal))
             raise InvalidConfigError(refusal)
+        channel.machine = hello.machine
         channels[hello.rank] = channel
 
     def _refusal(self, hello: HelloFrame, ranks: set[int], channels: dict[int, RankChannel]) -> str:
@@ -123,7 +128,7 @@ def connect(
     deadline_s = time.monotonic() + within_s
     while True:
         try:
-            connection = socket.create_connection(address, timeout=HELLO_WITHIN_S)
+            connection = connect_to(address, HELLO_WITHIN_S)
             break
         except (ConnectionRefusedError, TimeoutError):
             if time.monotonic() > deadline_s:
@@ -131,7 +136,8 @@ def connect(
             time.sleep(ACCEPT_EVERY_S)
     connection.settimeout(None)
     channel = RankChannel(tuned(connection))
-    channel.send(HelloFrame(rank=rank, token=token, started_with=with_version(started_with)))
+    given = with_version(started_with)
+    channel.send(HelloFrame(rank=rank, token=token, machine=own_machine(), started_with=given))
     return channel
 
 
@@ -141,9 +147,8 @@ def with_version(started_with: Mapping[str, str]) -> dict[str, str]:
 
 
 def tuned(connection: socket.socket) -> socket.socket:
-    """Have a connection send at once, and end when the other machine is gone."""
+    """Have a connection end when the other machine is gone."""
     for level, option, value in (
-        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_AFTER_S),
         (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_AFTER_S * 1000),
@@ -154,8 +159,7 @@ def tuned(connection: socket.socket) -> socket.socket:
 
 def _bound(host: str, port: int, names: tuple[str, str]) -> socket.socket:
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.create_server(address[:2], family=family)
+        bound = listen_at(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise InvalidConfigError(

@@ -9,9 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
-from baton_worker.ranks.executor_settings import LOOPBACK
+from baton_engine.loading import EngineSettings
+from baton_worker.ranks.executor_settings import LOOPBACK, ExecutorSettings
 from baton_worker.ranks.rank_channel import RankChannel
 
 _STOPPED: Final = ("T", "t", "Z", "X")
@@ -55,6 +56,11 @@ class RankStarter(ABC):
     """Address of this machine at which the other ranks reach it; known once they are started."""
     num_on_host: int = 1
     """Ranks on this machine, the leader among them; known once they are started."""
+
+    @classmethod
+    def of(cls, executor: ExecutorSettings, settings: EngineSettings) -> Self:
+        """Return the one of a worker with these settings."""
+        return cls()
 
     @abstractmethod
     def start(self, ranks: Sequence[int]) -> list[StartedRank]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -17,8 +17,10 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.ranks.rank_layout import ParallelSizes
+from baton_engine.device import resolve_device
+from baton_engine.loading import EngineSettings
 from baton_worker.ranks import ray_cluster
-from baton_worker.ranks.executor_settings import RaySettings
+from baton_worker.ranks.executor_settings import ExecutorSettings, RaySettings
 from baton_worker.ranks.rank_channel import RankChannel
 from baton_worker.ranks.rank_listener import RankListener
 from baton_worker.ranks.rank_starter import RankStarter, StartedRank
@@ -43,6 +45,11 @@ class RayExecutor(RankStarter):
         self._resource = resource
         self._group: Any = None
         self._actors: list[Any] = []
+
+    @classmethod
+    def of(cls, executor: ExecutorSettings, settings: EngineSettings) -> Self:
+        resource = ray_cluster.RESOURCES[resolve_device(settings.device).type]
+        return cls(executor.ray, settings.parallel, resource)
 
     def start(self, ranks: Sequence[int]) -> list[StartedRank]:
         """Start these ranks.
