@@ -80,10 +80,9 @@ def dequantized_model(folder: Path) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     weights = quantized_weights(folder)
     has_mixtral_names = "model.layers.0.block_sparse_moe.gate.weight" in weights
-    if config.model_type != "gpt_oss":  # whose files have fused experts too
-        _separate_experts(
-            model, ("w1", "w3", "w2") if has_mixtral_names else ("gate_proj", "up_proj", "down_proj")
-        )
+    is_fused = config.model_type == "gpt_oss" or "model.layers.0.mlp.experts.down_proj" in weights
+    if not is_fused:
+        _separate_experts(model, ("w1", "w3", "w2") if has_mixtral_names else ("gate_proj", "up_proj", "down_proj"))
     for path, module in model.named_modules():
         name = path.replace(".mlp", ".block_sparse_moe") if has_mixtral_names else path
         if isinstance(module, nn.Linear) and weights.is_quantized(name):

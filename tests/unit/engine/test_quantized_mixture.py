@@ -25,6 +25,7 @@ from baton_engine.models.mixture_config import MixtureConfig
 from baton_kernels.interface.kernels import LayerKernels
 from baton_kernels.reference.quantized_product import dequantize, round_inputs
 from baton_kernels.selection import select_invariant_kernels, select_kernels
+from tests.models import reference_model
 from tests.quantized_reference import FIXTURES
 from tests.unit.engine.test_mixture import MIXTURES, draw, read_mixture
 
@@ -133,6 +134,21 @@ def test_experts_are_separate_where_one_of_their_layers_is_quantized(
     )
     assert type(experts) is form
     assert experts.is_capturable is False
+
+
+@pytest.mark.parametrize("plan", [None, OnlinePlan.of(Kind.INT8)], ids=["plain", "int8"])
+@pytest.mark.parametrize("variant", ["mixtral", "qwen2-moe"])
+def test_experts_fused_as_in_modules_of_transformers_compute_the_same(
+    variant: str, plan: OnlinePlan | None, model_folder: ModelFolder, tmp_path: Path
+) -> None:
+    folder, hidden, found = model_folder(variant), draw(NUM_TOKENS, 64), []
+    reference_model(folder).save_pretrained(tmp_path, save_original_format=False)
+    config, layer = read_mixture(folder, variant), layer_of(variant)
+    for source in (folder, tmp_path):
+        weights = WeightReader(source, torch.float32, online=plan)
+        assert (f"{layer}.mlp.experts.gate_up_proj" in weights) is (source is tmp_path)
+        found.append(MixtureFeedForward(config, weights, LayerKernels(), layer).forward(hidden))
+    assert torch.equal(*found)
 
 
 @pytest.mark.parametrize("part", ["weight_packed", "weight_scale"])
