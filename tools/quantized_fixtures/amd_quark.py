@@ -16,7 +16,7 @@ from quark.torch import LLMTemplate, ModelQuantizer, export_safetensors, import_
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_mixtral
+from tools.quantized_fixtures.base_models import calibration_ids, make_llama
 from tools.quantized_fixtures.fixture import greedy_tokens, produce, write_expected
 
 PACKAGE: Final = "amd-quark"
@@ -71,7 +71,6 @@ FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "quark-mxfp6-e3m2": partial(_make, scheme="mxfp6_e3m2", base=make_ragged_llama),
     "quark-nvfp4": partial(_make, scheme="nvfp4", base=make_ragged_llama),
     "quark-int4-fp8": partial(_make, scheme="int4_fp8"),
-    "quark-fp8-mixtral": partial(_make, scheme="fp8", base=make_mixtral),
     "quark-mix": partial(_make, scheme="mxfp4", layer_config={"*o_proj": "fp8", "*down_proj": "ptpc_fp8"}),
 }
 
