@@ -25,6 +25,8 @@ from tests.reference import ROUNDING, Reference
 FIXTURES: Final = Path(__file__).parent / "fixtures" / "quantized"
 TURNED: Final = 0.06
 """More than the logits of these models change where one input of many is rounded the other way."""
+_MIXTRAL_NAMES: Final = ("w1", "w3", "w2")
+_PLAIN_NAMES: Final = ("gate_proj", "up_proj", "down_proj")
 CHECKPOINTS: Final = tuple(sorted(path.parent.name for path in FIXTURES.glob("*/config.json")))
 
 
@@ -80,10 +82,8 @@ def dequantized_model(folder: Path) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     weights = quantized_weights(folder)
     has_mixtral_names = "model.layers.0.block_sparse_moe.gate.weight" in weights
-    if config.model_type != "gpt_oss":  # whose files have fused experts too
-        _separate_experts(
-            model, ("w1", "w3", "w2") if has_mixtral_names else ("gate_proj", "up_proj", "down_proj")
-        )
+    if config.model_type != "gpt_oss" and "model.layers.0.mlp.experts.down_proj" not in weights:
+        _separate_experts(model, _MIXTRAL_NAMES if has_mixtral_names else _PLAIN_NAMES)
     for path, module in model.named_modules():
         name = path.replace(".mlp", ".block_sparse_moe") if has_mixtral_names else path
         if isinstance(module, nn.Linear) and weights.is_quantized(name):

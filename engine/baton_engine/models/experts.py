@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.models.linear import Linear, SideBySide, is_to_quantize, load_projection
+from baton_engine.checkpoint.weights import Part, WeightReader
+from baton_engine.models.linear import Linear, SideBySide, is_to_quantize, load_projection, make_linear
 from baton_engine.models.mixture_config import MixtureConfig, MixtureNames
 from baton_engine.models.shares import WHOLE, Share
 from baton_kernels.interface.kernels import Function, LayerKernels
@@ -88,13 +88,15 @@ def load_experts(
 ) -> Experts:
     """Read the experts of these numbers, each stored under its number after `prefix`.
 
-    They are separate as soon as one layer of one of them is quantized, in the files or while loading, and
-    under batch-invariant kernels.
+    Where the files have no such, but fused ones, these are read. They are separate as soon as one layer of
+    one of them is quantized, in the files or while loading, and under batch-invariant kernels.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
     names, hidden_size, size = config.names, config.hidden_size, config.intermediate_size
+    if f"{prefix}.{numbers[0]}.{names.down}.weight" not in weights and f"{prefix}.down_proj" in weights:
+        return _load_fused(config, weights, kernels, prefix, range(numbers[0], numbers[-1] + 1))
     layers = [f"{prefix}.{n}.{name}" for n in numbers for name in (names.gate, names.up, names.down)]
     if kernels.is_invariant or any(is_to_quantize(weights, layer) for layer in layers):
         paths = [f"{prefix}.{number}" for number in numbers]
@@ -113,6 +115,28 @@ def load_experts(
         gate_up.view(len(numbers), 2 * size, hidden_size),
         down.view(len(numbers), hidden_size, size),
         kernels,
+    )
+
+
+def _load_fused(
+    config: MixtureConfig, weights: WeightReader, kernels: LayerKernels, prefix: str, own: range
+) -> Experts:
+    """Read experts that share one tensor for each projection, as Transformers' modules have them."""
+    size, hidden_size = config.intermediate_size, config.hidden_size
+    shapes = {f"{prefix}.gate_up_proj": (2 * size, hidden_size), f"{prefix}.down_proj": (hidden_size, size)}
+    is_separate = kernels.is_invariant or any(is_to_quantize(weights, name) for name in shapes)
+    dtype = weights.linear_dtype if is_separate else weights.dtype
+    part = None if len(own) == config.num_experts else Part(0, own)
+    gate_up, down = (
+        weights.load(name, (config.num_experts, *shape), dtype, part) for name, shape in shapes.items()
+    )
+    if not is_separate:
+        return GroupedExperts(gate_up, down, kernels)
+    return SeparateExperts(
+        [
+            Expert(*(make_linear(weights, *named, None, kernels) for named in zip(shapes, pair, strict=True)))
+            for pair in zip(gate_up, down, strict=True)
+        ]
     )
 
 
