@@ -45,7 +45,7 @@ class Blocks:
     def per_output(self, values: Tensor, out_features: int, in_features: int) -> Tensor:
         """Return numbers of blocks, in whatever shape, as `[out_features, num_groups]`."""
         blocks = values.reshape(self.shape(out_features, in_features))
-        rows = self.rows or out_features
+        rows = min(self.rows or out_features, out_features)
         if rows == 1:
             return blocks.contiguous()
         return blocks.repeat_interleave(rows, dim=0)[:out_features].contiguous()
