@@ -74,9 +74,7 @@ FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "torchao-int8-int4": partial(
         _make,
         scheme="int8 inputs, int4 weights in groups of 32",
-        make_config=partial(
-            _int4, Int8DynamicActivationIntxWeightConfig, weight_granularity=PerGroup(32)
-        ),
+        make_config=partial(_int4, Int8DynamicActivationIntxWeightConfig, weight_granularity=PerGroup(32)),
     ),
     "torchao-fp8": partial(_make, scheme="fp8 weights", make_config=Float8WeightOnlyConfig),
     "torchao-fp8-fp8": partial(

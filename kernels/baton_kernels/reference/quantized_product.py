@@ -152,8 +152,8 @@ def _scales(x: Tensor, rounding: InputRounding, mini_float: MiniFloat) -> Tensor
 def power_of_two_scales(largest: Tensor, mini_float: MiniFloat, mantissa_bits: int | None = None) -> Tensor:
     """Return the powers of two by which numbers up to `largest`, float32, are divided.
 
-    `largest` is rounded to a mantissa of so many bits first, by default the element's: then what rounds up to the
-    next power counts so.
+    `largest` is rounded to a mantissa of so many bits first, by default the element's: then what rounds up to
+    the next power counts so.
     """
     half_unit = 1 << (23 - (mantissa_bits or mini_float.mantissa_bits) - 1)
     rounded = (largest.view(torch.int32) + half_unit).view(torch.float32)

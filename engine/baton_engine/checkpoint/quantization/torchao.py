@@ -1,8 +1,9 @@
 """Checkpoints of `quant_method` "torchao", as Transformers saves them in safetensors files.
 
-torchao keeps a weight in a class of its own. A file has the tensors of such a weight under names that begin with
-`_weight_`, and its header describes the weight by the name `LAYER.weight`; config.json has the settings with
-which it was made. Where torchao takes one scale of inputs for all tokens of a step, each token has its own.
+torchao keeps a weight in a class of its own. A file has the tensors of such a weight under names that begin
+with `_weight_`, and its header describes the weight by the name `LAYER.weight`; config.json has the settings
+with which it was made. Where torchao takes one scale of inputs for all tokens of a step, each token has its
+own.
 
 Source: torchao 0.18.
 """

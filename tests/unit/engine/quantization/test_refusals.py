@@ -69,7 +69,12 @@ INT8_SPEC = {"dtype": "int8", "qscheme": "per_tensor"}
         ("torchao-fp8", "quant_type", "float8_weight_only", "quant_type is 'float8_weight_only'; allowed: "),
         ("torchao-int4", "quant_type.default._type", "Int4WeightOnlyConfig", "allowed: Int8WeightOnlyConfig"),
         ("torchao-int4", "quant_type.default._version", 1, "_version is 1; allowed: an integer of 2 to 2"),
-        ("torchao-int8", "quant_type.default._type", "Float8WeightOnlyConfig", "'Int8Tensor'; allowed: Float8"),
+        (
+            "torchao-int8",
+            "quant_type.default._type",
+            "Float8WeightOnlyConfig",
+            "'Int8Tensor'; allowed: Fl",
+        ),
         ("torchao-int8", "include_input_output_embeddings", True, "is True; allowed: false"),
     ],
 )
