@@ -62,7 +62,11 @@ def _int4(config: Any, **settings: Any) -> Any:
 
 
 FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
-    "torchao-int8": partial(_make, scheme="int8 weights", make_config=Int8WeightOnlyConfig),
+    "torchao-int8": partial(
+        _make,
+        scheme="int8 weights in groups of 64",
+        make_config=partial(Int8WeightOnlyConfig, granularity=PerGroup(64)),
+    ),
     "torchao-int8-int8": partial(
         _make, scheme="int8 inputs, int8 weights", make_config=Int8DynamicActivationInt8WeightConfig
     ),

@@ -311,9 +311,7 @@ def test_a_lone_file_that_does_not_tell_all_is_refused(
 def test_a_lone_file_needs_the_tokenizer_of_its_model(folder: Path) -> None:
     (folder / "config.json").unlink()
     args = with_local_folders(EngineArgs(model=str(folder / "model.gguf")))
-    with pytest.raises(
-        InvalidModelError, match=r"tokenizer\.json is missing; .* or --tokenizer with"
-    ):
+    with pytest.raises(InvalidModelError, match=r"tokenizer\.json is missing; .* or --tokenizer with"):
         read_model(args)
     with pytest.raises(InvalidConfigError, match=r"hf_overrides is a function; allowed with .*model\.gguf"):
         with_local_folders(EngineArgs(model=str(folder), hf_overrides=lambda config: config))
