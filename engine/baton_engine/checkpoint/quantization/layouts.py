@@ -109,7 +109,7 @@ class ByteCodes:
         if zeros is None or not zeros.any():
             return None
         if self.element != Element.INT8:
-            raise InvalidModelError(f"{self.zero_point} is not 0; allowed with {self.element.value}: 0")
+            raise InvalidModelError(f"{self.zero_point} is not 0; allowed: 0, with {self.element.value}")
         return self.blocks.per_output(zeros.to(torch.int16), out_features, in_features)
 
 
