@@ -37,8 +37,10 @@ HOSTILE: Final = st.sampled_from(
 def checkpoint(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = json.loads((FIXTURES / name / "config.json").read_text())
     path = FIXTURES / name / "model.safetensors"
-    described = {layer: json.loads(text) for layer, text in read_metadata(path).items() if "." in layer}
-    return config | ({HEADER: described} if described else {}), load_file(path)
+    if config.get("quantization_config", {}).get("quant_method") == "torchao":
+        metadata = read_metadata(path)
+        config[HEADER] = {layer: json.loads(text) for layer, text in metadata.items() if "." in layer}
+    return config, load_file(path)
 
 
 def small_checkpoints() -> list[str]:
