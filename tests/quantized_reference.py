@@ -23,8 +23,8 @@ from baton_kernels.reference.quantized_product import dequantize, round_inputs
 from tests.reference import ROUNDING, Reference
 
 FIXTURES: Final = Path(__file__).parent / "fixtures" / "quantized"
-TURNED: Final = 0.06
-"""More than the logits of these models change where one input of many is rounded the other way."""
+TURNED: Final = 0.15
+"""More than the best logits of these models change where some inputs of many are rounded the other way."""
 _MIXTRAL_NAMES: Final = ("w1", "w3", "w2")
 _PLAIN_NAMES: Final = ("gate_proj", "up_proj", "down_proj")
 CHECKPOINTS: Final = tuple(sorted(path.parent.name for path in FIXTURES.glob("*/config.json")))
@@ -43,7 +43,7 @@ class QuantizedReference(Reference):
     @property
     def num_tokens(self) -> int:
         """Length of a continuation that is likely to be clear."""
-        return 5 if self.rounds_inputs else 12
+        return 4 if self.rounds_inputs else 12
 
     @cached_property
     def rounds_inputs(self) -> bool:
