@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from baton.api.beam_search import BeamSearchOutput, BeamSearchSequence
     from baton.api.llm import LLM
     from baton.api.llm_engine import LLMEngine
+    from baton.api.ray_cluster import initialize_ray_cluster
     from baton.config.engine_args import AsyncEngineArgs, EngineArgs
     from baton.config.vllm_config import VllmConfig
     from baton.inputs import PromptType, TextPrompt, TokensPrompt
@@ -55,6 +56,7 @@ __all__ = [
     "TokensPrompt",
     "VllmConfig",
     "derived_seed",
+    "initialize_ray_cluster",
 ]
 
 _HOMES = {
@@ -64,6 +66,7 @@ _HOMES = {
     "baton.config.vllm_config": ("VllmConfig",),
     "baton.api.llm": ("LLM",),
     "baton.api.llm_engine": ("LLMEngine",),
+    "baton.api.ray_cluster": ("initialize_ray_cluster",),
     "baton.inputs": ("PromptType", "TextPrompt", "TokensPrompt"),
     "baton.logprobs": ("FlatLogprobs", "Logprob"),
     "baton.outputs": ("CompletionOutput", "RequestMetrics", "RequestOutput", "RequestStateStats"),
@@ -75,7 +78,7 @@ _HOMES = {
     "baton_engine.models.registry": ("ModelRegistry",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_COMPUTING = ("LLM", "LLMEngine", "AsyncLLMEngine", "ModelRegistry")
+_COMPUTING = ("LLM", "LLMEngine", "AsyncLLMEngine", "ModelRegistry", "initialize_ray_cluster")
 
 PASSIVE_OPENMP = ("OMP_WAIT_POLICY", "passive")
 """Read when torch is loaded: its idle threads sleep instead of spinning on cores that others need. Those of

@@ -96,12 +96,17 @@ def _name_what_is_not_read(args: argparse.Namespace) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from baton.config.launch_checks import check_worker_settings
+    from baton.config.launch_checks import check_machine, check_worker_settings
     from baton.processes.launcher import LocalCluster, serve
 
-    check_worker_settings(EngineArgs.from_cli_args(args))
+    engine = EngineArgs.from_cli_args(args)
+    check_worker_settings(engine)
+    check_machine(engine, args)
+    if args.node_rank:
+        return _follow(engine)
     arguments.settle(args)
-    num_workers = args.prefill_workers + args.decode_workers + args.mixed
+    ranks = engine.local_data_parallel_ranks
+    num_workers = (args.prefill_workers + args.decode_workers + args.mixed) * len(ranks)
     cluster = LocalCluster(
         router_args=arguments.router_flags(args),
         worker_args=arguments.worker_flags(args, num_workers=num_workers),
@@ -109,6 +114,7 @@ def _serve(args: argparse.Namespace) -> int:
         num_prefill_workers=args.prefill_workers,
         num_decode_workers=args.decode_workers,
         num_mixed_workers=args.mixed,
+        data_parallel_ranks=ranks,
         metrics_port=args.metrics_port,
         kv_events=read_kv_events_config(args.kv_events_config),
         report_fd=args.report_fd,
@@ -117,6 +123,20 @@ def _serve(args: argparse.Namespace) -> int:
         shutdown_timeout_s=arguments.shutdown_timeout_s(args),
     )
     return asyncio.run(run_until_signal(serve(cluster), ends_with_stdin=args.exit_with_stdin)) or 0
+
+
+def _follow(engine: EngineArgs) -> int:
+    from baton.processes.rank_node import RankNode, serve_ranks
+    from baton_core.ranks.rank_layout import ParallelSizes
+
+    node = RankNode(
+        sizes=ParallelSizes(tensor=engine.tensor_parallel_size, pipeline=engine.pipeline_parallel_size),
+        nnodes=engine.nnodes,
+        node_rank=engine.node_rank,
+        master_addr=engine.master_addr,
+        master_port=engine.master_port,
+    )
+    return asyncio.run(run_until_signal(serve_ranks(node))) or 0
 
 
 def _worker(args: argparse.Namespace) -> int:

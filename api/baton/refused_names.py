@@ -11,7 +11,5 @@ REFUSED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("EmbeddingOutput", "EmbeddingRequestOutput"), _NO_POOLING),
     **dict.fromkeys(("ClassificationOutput", "ClassificationRequestOutput"), _NO_POOLING),
     **dict.fromkeys(("ScoringOutput", "ScoringRequestOutput"), _NO_POOLING),
-    "initialize_ray_cluster": "workers on several machines are started by baton prefill-worker and "
-    "decode-worker, and a model over several devices is not supported yet",
 }
 """Why each is not there, by name."""

@@ -18,9 +18,9 @@ from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription, describe_model
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
-from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
+from baton_engine.checkpoint.model_fields import read_model_fields
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.quantization.kv_scales import read_kv_scales
 from baton_engine.checkpoint.quantization.separate_files import read_separate_file
@@ -319,7 +319,7 @@ def _kv_spec(
 def _choose_quantization(
     settings: EngineSettings, folder: Path, config: ModelConfig, gguf: Path | None
 ) -> ChosenQuantization:
-    fields = ConfigFields.from_file(folder / "config.json").updated(settings.config_overrides)
+    fields = read_model_fields(folder, settings.config_overrides)
     return choose_quantization(
         settings.quantization,
         settings.quantization_config,
@@ -357,7 +357,7 @@ def describe_folder(
     folder: Path, config: ModelConfig, overrides: Mapping[str, Any] = MappingProxyType({})
 ) -> ModelDescription:
     """Return what a model's folder says beside its weights and its tokenizer, under `overrides`."""
-    fields = ConfigFields.from_file(folder / "config.json").updated(overrides)
+    fields = read_model_fields(folder, overrides)
     separate = read_separate_file(fields, folder)
     if separate is not None:
         fields = fields.updated({"quantization_config": separate.values()})

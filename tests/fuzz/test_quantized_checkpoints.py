@@ -17,11 +17,14 @@ from torch import Tensor
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
+from baton_engine.checkpoint.weight_files import read_metadata
 from baton_engine.checkpoint.weights import WeightReader
 from baton_kernels.reference.quantized_product import dequantize
 from tests.quantized_reference import CHECKPOINTS, FIXTURES
 
-SECTIONS: Final = ("quantization_config", "compression_config")
+HEADER: Final = "header"
+"""Key of a configuration under which the header of its weights is kept, where that describes them."""
+SECTIONS: Final = ("quantization_config", "compression_config", HEADER)
 HOSTILE: Final = st.sampled_from(
     [
         *(None, -1, 0, 1, 3, 5, 2**31, 2**63, 10**30, 0.5, 1e308, True, "", "re:(", "*", "x" * 5_000),
@@ -33,7 +36,11 @@ HOSTILE: Final = st.sampled_from(
 @cache
 def checkpoint(name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     config = json.loads((FIXTURES / name / "config.json").read_text())
-    return config, load_file(FIXTURES / name / "model.safetensors")
+    path = FIXTURES / name / "model.safetensors"
+    if config.get("quantization_config", {}).get("quant_method") == "torchao":
+        metadata = read_metadata(path)
+        config[HEADER] = {layer: json.loads(text) for layer, text in metadata.items() if "." in layer}
+    return config, load_file(path)
 
 
 def small_checkpoints() -> list[str]:
@@ -50,7 +57,9 @@ def check(config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Read the quantized layers of a checkpoint, or see it refused."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        save_file(tensors, folder / "model.safetensors")
+        described = config.get(HEADER, {})
+        header = {name: json.dumps(value) for name, value in described.items()}
+        save_file(tensors, folder / "model.safetensors", metadata=header)
         (folder / "config.json").write_text(json.dumps(config))
         try:
             read_layers(folder, config)
@@ -106,7 +115,7 @@ def lying_configurations(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Ten
     """A checkpoint in whose description some value, somewhere, is another."""
     config, tensors = checkpoint(draw(st.sampled_from(small_checkpoints())))
     config = json.loads(json.dumps(config))
-    place: Any = config[next(section for section in SECTIONS if section in config)]
+    place: Any = config[draw(st.sampled_from([section for section in SECTIONS if section in config]))]
     while True:
         keys = sorted(place) if isinstance(place, dict) else list(range(len(place)))
         key = draw(st.sampled_from(keys))

@@ -31,3 +31,7 @@ def fail(runner: ModelRunner) -> None:
 
 def process_id(runner: ModelRunner) -> tuple[int, int]:
     return runner.rank, os.getpid()
+
+
+def variable(runner: ModelRunner, name: str) -> str:
+    return os.environ.get(name, "")

@@ -11,12 +11,16 @@ from baton import LLM, SamplingParams
 from tests.quantized_reference import FIXTURES, copy_with_tokenizer
 
 GGUF = sorted(path.parent.name for path in FIXTURES.glob("*/model.gguf"))
+LONE = ("gguf-q8-0", "gguf-q4-k-m", "gguf-qwen2-q4-0")
+"""Files that are served by their metadata, without a config.json: tied, untied and biased layers."""
 
 
 @pytest.mark.parametrize("name", GGUF)
 def test_tokens_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     folder = copy_with_tokenizer(name, tmp_path / "model")
     expected = json.loads((folder / "expected.json").read_text())["greedy"]
+    if name in LONE:
+        (folder / "config.json").unlink()
     assert expected["min_gap"] > 0.05, "the tokens are clear"
     params = SamplingParams(temperature=0.0, max_tokens=len(expected["tokens"]), ignore_eos=True)
     path = str(folder / "model.gguf")

@@ -166,7 +166,7 @@ def test_a_rank_that_is_lost_ends_its_group(number: signal.Signals, folder: Path
     [
         (
             {"tensor_parallel_size": 3},
-            "3, which does not divide 4 query heads and 2 KV heads; allowed: 1, 2, 4",
+            "3, which does not divide 4 query heads and does not divide 2 KV heads; allowed: 1, 2, 4",
         ),
         (
             {"pipeline_parallel_size": 4},

@@ -18,6 +18,8 @@ from transformers import (
     MixtralForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2MoeConfig,
+    Qwen2MoeForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
@@ -65,6 +67,18 @@ def make_qwen3_moe() -> PreTrainedModel:
     }
     config = Qwen3MoeConfig(**{**ATTENTION, **experts, "intermediate_size": 64})
     return _seeded(lambda: Qwen3MoeForCausalLM(config))
+
+
+def make_qwen2_moe() -> PreTrainedModel:
+    """Return a Qwen2-MoE in bf16 with one layer of two experts [128, 128] and a shared one [64, 128]."""
+    experts = {
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        "moe_intermediate_size": 128,
+        "shared_expert_intermediate_size": 64,
+    }
+    config = Qwen2MoeConfig(**{**ATTENTION, **experts, "intermediate_size": 64})
+    return _seeded(lambda: Qwen2MoeForCausalLM(config))
 
 
 def make_mixtral() -> PreTrainedModel:

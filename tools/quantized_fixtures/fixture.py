@@ -86,6 +86,7 @@ def write_expected(
     weights: Mapping[str, Tensor],
     greedy: Greedy | None = None,
     notes: str | None = None,
+    inputs: Mapping[str, Any] | None = None,
 ) -> None:
     """Write expected.json beside a checkpoint and delete what no reader needs.
 
@@ -97,6 +98,7 @@ def write_expected(
             dtype to which the library rounds.
         greedy: Greedy tokens of the library's model.
         notes: A sentence about what is special here.
+        inputs: A layer's name, `values` of inputs, and those to which the library rounds them.
 
     Raises:
         ValueError: if a weight is missing, or weights differ in dtype.
@@ -119,6 +121,8 @@ def write_expected(
     }
     if greedy is not None:
         expected["greedy"] = asdict(greedy)
+    if inputs is not None:
+        expected["inputs"] = dict(inputs)
     if notes is not None:
         expected["notes"] = notes
     (folder / "expected.json").write_text(_compact(expected))

@@ -20,7 +20,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_qwen3_moe, make_tokenizer
+from tools.quantized_fixtures.base_models import (
+    calibration_ids,
+    make_llama,
+    make_mixtral,
+    make_qwen2_moe,
+    make_qwen3_moe,
+    make_tokenizer,
+)
 from tools.quantized_fixtures.fixture import produce, write_expected
 
 PACKAGE: Final = "gptqmodel"
@@ -84,6 +91,15 @@ FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "gptq-3-bits": partial(_make, scheme="3 bits, groups of 128", bits=3),
     "gptq-qwen3-moe": partial(
         _make, scheme="4 bits, groups of 32, experts", group_size=32, make=make_qwen3_moe
+    ),
+    "gptq-mixtral": partial(_make, scheme="4 bits, groups of 64, experts", group_size=64, make=make_mixtral),
+    "gptqmodel-awq-qwen2-moe": partial(
+        _make,
+        scheme="AWQ gemm, groups of 32, experts",
+        quant_method="awq",
+        format="gemm",
+        group_size=32,
+        make=make_qwen2_moe,
     ),
     "gptqmodel-awq": partial(_make, scheme="AWQ gemm, groups of 128", quant_method="awq", format="gemm"),
     "gptq-2-bits": partial(_make, scheme="2 bits, groups of 64", bits=2, group_size=64),

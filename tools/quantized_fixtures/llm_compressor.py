@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 from compressed_tensors.compressors.base import decompress_module
+from compressed_tensors.quantization.lifecycle.forward import forward_quantize
 from datasets import Dataset
 from llmcompressor import oneshot
 from llmcompressor.modeling.moe.conversion_mappings import (
@@ -29,6 +30,7 @@ from transformers import AutoModelForCausalLM, CompressedTensorsConfig, PreTrain
 from transformers.core_model_loading import WeightRenaming
 
 from tools.quantized_fixtures.base_models import (
+    SEED,
     calibration_ids,
     make_llama,
     make_mixtral,
@@ -46,6 +48,8 @@ MIXTRAL_MAPPINGS: Final = [
     for inner, stored in MIXTRAL_NAMES.items()
     if stored.startswith("w")
 ]
+ROUNDED: Final = ("MXFP4", "MXFP8", "NVFP4")
+"""Schemes whose inputs have scales of groups."""
 KV_SCHEME: Final = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False, "symmetric": True}
 
 
@@ -88,6 +92,20 @@ def _stored_name(name: str, model: PreTrainedModel) -> str:
     return name
 
 
+def _rounded_inputs(model: PreTrainedModel) -> dict[str, Any]:
+    """Return inputs of a layer, with the rounding of compressed-tensors in float32.
+
+    The largest of neighbouring 32, whose exponent becomes the scale of MX, has each mantissa of 4 bits once.
+    """
+    name = "model.layers.0.self_attn.q_proj"
+    layer = model.get_submodule(name)
+    values = torch.randn(4, 4, 32, generator=torch.Generator().manual_seed(SEED))
+    largest = 1 + torch.arange(16).view(4, 4, 1) / 16
+    values = (values / values.abs().amax(dim=-1, keepdim=True) * largest).flatten(1)
+    rounded = forward_quantize(layer, values, "input", layer.quantization_scheme.input_activations)
+    return {"layer": name, "values": values.tolist(), "rounded": rounded.tolist()}
+
+
 def _make(
     folder: Path,
     scheme: str | None,
@@ -115,7 +133,8 @@ def _make(
         weights = {
             _stored_name(name, model): weight for name, weight in _quantized_weights(model).items()
         } | weights
-    write_expected(folder, PACKAGE, scheme or "fp8 attention, int4 feed-forward", weights)
+    inputs = _rounded_inputs(reference) if scheme in ROUNDED else None
+    write_expected(folder, PACKAGE, scheme or "fp8 attention, int4 feed-forward", weights, inputs=inputs)
 
 
 MIXED: Final = {

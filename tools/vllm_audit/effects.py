@@ -18,6 +18,7 @@ from baton_core.errors import InvalidModelError
 from baton_engine.sizing import MemoryState
 from tools.vllm_audit.checkpoints import checkpoint, computed_dtype, loaded, with_processor
 from tools.vllm_audit.probes import Effect, once
+from tools.vllm_audit.processes import two_machines
 from tools.vllm_audit.subjects import (
     MAX_MODEL_LEN,
     MODEL,
@@ -233,7 +234,8 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "disable_cascade_attn": _holds_anyway("no kernel does cascade attention"),
     "use_tqdm_on_load": _holds_anyway("loading shows no bar"),
     "tokenizer_mode": _holds_anyway("the tokenizer's file gives the same ids in each mode"),
-    "distributed_executor_backend": _holds_anyway("workers of one device need no backend"),
+    "nnodes": two_machines,
+    "node_rank": two_machines,
     "hf_token": _token_of_hub,
     "hf_config_path": _config_elsewhere,
     "skip_tokenizer_init": _without_tokenizer,

@@ -54,7 +54,7 @@ VALUES: Final[Mapping[str, Any]] = {
     "disable_log_stats": True,
     "disable_nccl_for_dp_synchronization": True,
     "disable_sliding_window": True,
-    "distributed_executor_backend": "mp",
+    "distributed_executor_backend": "ray",
     "download_dir": "folder",
     "dtype": "bfloat16",
     "ec_transfer_config": {"ec_connector": "x"},
@@ -198,7 +198,7 @@ _BY_EFFECT: Final = (
     *("model", "tokenizer", "revision", "tokenizer_revision", "download_dir", "seed", "logits_processors"),
     *("dtype", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "block_size"),
     *("gpu_memory_utilization", "enable_sleep_mode", "enable_chunked_prefill", "disable_cascade_attn"),
-    *("use_tqdm_on_load", "disable_log_stats", "enable_log_requests"),
+    *("use_tqdm_on_load", "disable_log_stats", "enable_log_requests", "nnodes", "node_rank"),
 )
 """Flags that neither router nor workers get as they are, or whose defaults count."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from baton import AsyncEngineArgs
 from baton.api.engine_parts import load_parts
@@ -118,7 +118,7 @@ def field(text: str, value: Any, effects: Mapping[str, Effect]) -> Probe:
 
     def probe() -> str:
         with said() as texts:
-            args = AsyncEngineArgs(**{"model": MODEL, text: value})
+            args = AsyncEngineArgs(**{"model": MODEL, **NEEDED.get(text, {}), text: value})
             with suppress(InvalidModelError):  # an engine's start says what it takes without effect
                 load_parts(replace(args, model="/nonexistent"))
         return _shown(text, texts, effects, lambda: _told(args) != _told_by_default())
@@ -126,12 +126,24 @@ def field(text: str, value: Any, effects: Mapping[str, Effect]) -> Probe:
     return probe
 
 
+NEEDED: Final[Mapping[str, Mapping[str, int]]] = {
+    "nnodes": {"tensor_parallel_size": 2},
+    "node_rank": {"tensor_parallel_size": 2, "nnodes": 2},
+}
+"""Other arguments without which one cannot hold."""
+
+
 def flag(text: str, flags: Sequence[str], effects: Mapping[str, Effect]) -> Probe:
     """A flag is parsed, and handed on as its field is."""
+    needed = [
+        one
+        for name, value in NEEDED.get(text, {}).items()
+        for one in (f"--{name.replace('_', '-')}", str(value))
+    ]
 
     def probe() -> str:
         with said() as texts:
-            args = cli_arguments.parse(["serve", *([] if "--model" in flags else [MODEL]), *flags])
+            args = cli_arguments.parse(["serve", *([] if "--model" in flags else [MODEL]), *needed, *flags])
         texts += getattr(args, "neutral_flags", ())
         return _shown(text, texts, effects, lambda: _handed_on(args) != _handed_on_by_default())
 

@@ -16,8 +16,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from baton import LLM, SamplingParams
 from bench.processes import free_port
-from tools.vllm_audit.subjects import MODEL, folder
+from tools.vllm_audit.subjects import MODEL, expect, folder
 from tools.vllm_audit.tied_command import tied
 
 _HERE: Final = Path(__file__).parent
@@ -154,3 +155,21 @@ def _environment(**variables: str) -> dict[str, str]:
 
 def _last_line(text: str) -> str:
     return next((line for line in reversed(text.strip().splitlines()) if line.strip()), "it prints nothing")
+
+
+@cache
+def two_machines() -> str:
+    """A model whose ranks are of two machines, one of them a process that this one starts, has both."""
+    port = free_port()
+    flags = ("-tp", "2", "-n", "2", "-r", "1", "--master-port", str(port), "--headless")
+    machine = subprocess.Popen([sys.executable, "-m", "baton", "serve", MODEL, *flags])
+    try:
+        with LLM(MODEL, tensor_parallel_size=2, nnodes=2, master_port=port) as llm:
+            expect(llm.get_world_size() == 2, f"get_world_size() is {llm.get_world_size()}")
+            generate = llm.generate("The os module", SamplingParams(max_tokens=2), use_tqdm=False)
+            expect(len(generate[0].outputs[0].token_ids) == 2, "no tokens")
+        expect(machine.wait(_WITHIN_S) == 0, f"machine 1 ends with {machine.returncode}")
+    finally:
+        machine.kill()
+        machine.wait()
+    return "two machines compute together"

@@ -7,6 +7,7 @@ when the leader is gone.
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import mmap
 import os
@@ -14,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-import time
+from collections.abc import Mapping
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Final
@@ -22,31 +23,45 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from baton_core.errors import BatonError, ErrorCode
+from baton_core.errors import (
+    BatonError,
+    ErrorCode,
+    IncompatibleWorkerError,
+    InvalidConfigError,
+    InvalidModelError,
+)
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.sessions.control_messages import ControlAction
+from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.loading import describe_folder
+from baton_engine.models.registry import read_model_config
+from baton_kernels.cpu.selection import load_build
 from baton_kernels.interface.collectives import RankLostError
 from baton_kv.pool_bytes import as_pool
 from baton_kv.pool_memory import Lend
-from baton_service.process import name_process
+from baton_service.process import die_with_parent, exit_code, name_process
 from baton_worker.controls.control_wire import decode_control, encode_result
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.engine.resident_engine import ResidentEngine
-from baton_worker.ranks.links import Links
+from baton_worker.pool_placement import PoolPlacement
+from baton_worker.ranks.links import Links, SharedLinks, StoreLinks
 from baton_worker.ranks.rank_channel import (
     AliveFrame,
     AnswerFrame,
     CallFrame,
     FailedFrame,
     PoolFrame,
+    Pools,
     RankChannel,
+    RefusedFrame,
     StartFrame,
     StepFrame,
     StopFrame,
     ToLeader,
     ToRank,
 )
+from baton_worker.ranks.rank_listener import connect
 
 ALIVE_EVERY_S: Final = 0.1
 _log = logging.getLogger(__name__)
@@ -58,6 +73,7 @@ class Rank:
     def __init__(self, channel: RankChannel) -> None:
         self._channel = channel
         self._sending = threading.Lock()
+        self._has_ended = threading.Event()
         self._frames: SimpleQueue[ToRank] = SimpleQueue()
         self._pool: Tensor | None = None
 
@@ -68,29 +84,44 @@ class Rank:
             Exception: whatever a step ends with; the leader has been told.
         """
         threading.Thread(target=self._receive, name="leader", daemon=True).start()
-        threading.Thread(target=self._keep_telling, name="alive", daemon=True).start()
         try:
             self._follow(self._start())
+            self._end()
         except Exception as error:
             self._send(FailedFrame(code=_code_of(error), message=_text_of(error)))
             raise
 
     def _start(self) -> ResidentEngine:
         start = self._frames.get()
+        if isinstance(start, RefusedFrame):
+            raise InvalidConfigError(start.message)
         assert isinstance(start, StartFrame), "it comes first"
+        threading.Thread(target=self._keep_telling, name="alive", daemon=True).start()
         settings = start.settings
         torch.set_num_threads(start.num_threads)
-        place = RankPlace(sizes=settings.parallel, rank=start.rank)
         name_process(f"rank {start.rank}")
-        links = Links(settings.parallel, settings.cpu_kernels, self._channel.take_descriptor(), start.port)
-        links.close_descriptor()
+        require_same_model(start)
+        placement = PoolPlacement()
+        is_shared = start.pools is Pools.SHARED
         # What changes logits is the leader's.
         return ResidentEngine(
             replace(settings, logits_processors=()),
             None,
-            allocate_pool=self._map_pool,
-            ranks=links.open(place),
+            allocate_pool=self._map_pool if is_shared else placement.allocate,
+            give_back_pool=(lambda: None) if is_shared else placement.give_back,
+            ranks=self._links(start).open(RankPlace(sizes=settings.parallel, rank=start.rank)),
         )
+
+    def _links(self, start: StartFrame) -> Links:
+        sizes, library = start.settings.parallel, load_build(start.settings.cpu_kernels)
+        if start.store is not None:
+            self._send(AnswerFrame())
+            host = self._channel.own_host or start.store[0]
+            return StoreLinks(sizes, library, start.store, host, start.machines)
+        assert library is not None, "the leader has it"
+        links = SharedLinks(sizes, library, self._channel.take_descriptor())
+        links.close_descriptor()
+        return links
 
     def _map_pool(self, spec: KVSpec, num_blocks: int, lend: Lend | None = None) -> Tensor:
         """Return the pool that the leader lends, `[num_blocks, *spec.block_shape]`, always the same one."""
@@ -118,21 +149,43 @@ class Rank:
         """Take the leader's frames; end the process once it is gone, whatever it computes."""
         while (frame := self._channel.receive_at_rank()) is not None:
             self._frames.put(frame)
-            if isinstance(frame, StopFrame):
+            if isinstance(frame, StopFrame | RefusedFrame):
                 return
         os._exit(1)
 
     def _keep_telling(self) -> None:
-        while True:
+        while not self._has_ended.wait(ALIVE_EVERY_S):
             self._send(AliveFrame())
-            time.sleep(ALIVE_EVERY_S)
+
+    def _end(self) -> None:
+        """Close the channel: the process may live on."""
+        with self._sending:
+            self._has_ended.set()
+            self._channel.close()
 
     def _send(self, frame: ToLeader) -> None:
         try:
             with self._sending:
-                self._channel.send(frame)
+                if not self._has_ended.is_set():
+                    self._channel.send(frame)
         except OSError:
             os._exit(1)  # the leader is gone
+
+
+def require_same_model(start: StartFrame) -> None:
+    """Refuse to compute another model than the leader, before any weight is read.
+
+    Raises:
+        InvalidModelError: names what differs.
+    """
+    settings = start.settings
+    folder = resolve_model(settings.model)
+    config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
+    found = describe_folder(folder, config, settings.config_overrides)
+    try:
+        start.description.require_same(found, "the leader's model")
+    except IncompatibleWorkerError as error:
+        raise InvalidModelError(f"model of rank {start.rank} on {socket.gethostname()}: {error}") from None
 
 
 def _answer(controls: EngineControls, action: ControlAction, argument_json: str) -> AnswerFrame:
@@ -153,15 +206,47 @@ def _text_of(error: Exception) -> str:
     return str(error) if isinstance(error, BatonError) else f"{type(error).__name__}: {error}"
 
 
-def main(args: list[str] | None = None) -> int:
-    """Run a rank; returns its exit code."""
-    parser = argparse.ArgumentParser(description="One rank of a group, started by the group's leader.")
-    parser.add_argument("--control-fd", type=int, required=True, help="socket to the leader")
-    parsed = parser.parse_args(args)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # the leader decides when it ends
+def follow(
+    address: tuple[str, int], rank: int, started_with: Mapping[str, str], token: str, within_s: float
+) -> None:
+    """Be one rank of the group whose leader listens at an address, or will soon; returns at its end.
+
+    Raises:
+        InvalidConfigError: there is no leader within this time, or it refuses the rank.
+        Exception: whatever a step ends with; the leader has been told.
+    """
     try:
-        Rank(RankChannel(socket.socket(fileno=parsed.control_fd))).run()
+        channel = connect(address, rank, started_with, token=token, within_s=within_s)
+    except OSError as error:
+        text = f"leader of rank {rank} is {address[0]}:{address[1]}, which has not answered in {within_s:g} s"
+        raise InvalidConfigError(f"{text} ({error}); allowed: an address at which it listens") from error
+    Rank(channel).run()
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run a rank; returns its exit code: 1 where its group has ended, 2 where it has found none to join."""
+    parser = argparse.ArgumentParser(description="One rank of a group, which follows the group's leader.")
+    parser.add_argument("--control-fd", type=int, help="socket to the leader that started it")
+    parser.add_argument("--parent-pid", type=int, help="process that started it, if that is not the leader")
+    parser.add_argument("--leader-host", help="address at which the leader listens")
+    parser.add_argument("--leader-port", type=int, help="port at which the leader listens")
+    parser.add_argument("--rank", type=int, help="its number")
+    parser.add_argument("--started-with", type=json.loads, help="JSON with what must be as at the leader")
+    parser.add_argument("--within", type=float, help="seconds for the leader to listen")
+    parsed = parser.parse_args(args)
+    logging.basicConfig(format="%(levelname)s %(message)s")
+    try:
+        if parsed.control_fd is None:
+            die_with_parent(parsed.parent_pid)
+            leader = (parsed.leader_host, parsed.leader_port)
+            follow(leader, parsed.rank, parsed.started_with, "", parsed.within)
+        else:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # the leader decides when it ends
+            Rank(RankChannel(socket.socket(fileno=parsed.control_fd))).run()
+    except BatonError as error:
+        _log.error("%s", error)
+        return exit_code(error)
     except Exception as error:
         _log.error("a rank ends", exc_info=error)
         return 1

@@ -51,6 +51,7 @@ from baton_worker.kv_events.kv_events_config import KVEventsConfig
 from baton_worker.kv_events.publisher import KVEventPublisher
 from baton_worker.metrics_server import MetricsServer, NoMetricsServer, serving_metrics
 from baton_worker.pool_placement import PoolPlacement, choose_device, choose_transport
+from baton_worker.ranks.executor_settings import LOCAL, ExecutorSettings
 from baton_worker.redis.worker_sharing import open_worker_share
 from baton_worker.worker_shell import Worker, WorkerParts
 
@@ -64,6 +65,8 @@ class WorkerSettings:
 
     role: Role
     engine: EngineSettings
+    executor: ExecutorSettings = LOCAL
+    """How the ranks of its model are started."""
     routers: tuple[str, ...]
     redis: RedisSettings = field(default_factory=RedisSettings)
     """The Redis where other routers are found and cached blocks are written."""
@@ -103,16 +106,26 @@ class WorkerSettings:
     encrypts_peers: bool = True
     """True if what workers send each other is encrypted where `tls` is on."""
 
+    data_parallel_rank: int = 0
+    """Number of the data-parallel rank that it belongs to."""
     shutdown_timeout_s: float = DEFAULT_SHUTDOWN_TIMEOUT_S
     """Time that it continues once it is told to stop."""
 
     def __post_init__(self) -> None:
         if not self.routers and not self.redis.is_given:
             raise InvalidConfigError("--router is not given; allowed: one or more host:port, or --redis")
+        if self.has_own_pools and self.role is not Role.MIXED:
+            text = f"role is {str(self.role)!r}, with ranks that share no KV pool"
+            raise InvalidConfigError(f"{text}; allowed: {str(Role.MIXED)!r}")
         if self.num_threads < 0:
             raise InvalidConfigError(f"num_threads is {self.num_threads}; allowed: an integer of at least 0")
         if self.kv_transport not in (allowed := tuple(Transport)):
             raise InvalidConfigError(f"kv_transport is {self.kv_transport!r}; allowed: {', '.join(allowed)}")
+
+    @property
+    def has_own_pools(self) -> bool:
+        """True if each rank has a KV pool, which no other worker can read."""
+        return self.engine.parallel.num_ranks > 1 and not self.executor.shares_memory
 
 
 def run_worker(settings: WorkerSettings) -> None:
@@ -146,7 +159,7 @@ async def _serve(settings: WorkerSettings) -> None:
         placement = PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device)
         placed = replace(settings.engine, device=device.type)
         grammars = await asyncio.to_thread(grammar_compiler, settings)
-        engine = await _unless_stopped(_load, placed, grammars, placement)
+        engine = await _unless_stopped(_load, settings.executor, placed, grammars, placement)
         assert placement.connector is not None, "loading places the pool"
         worker_id = settings.worker_id or f"{settings.role}-{secrets.token_hex(4)}"
         config = worker_config(settings, engine.loaded, placement.connector.capabilities, worker_id, epoch)
@@ -155,6 +168,7 @@ async def _serve(settings: WorkerSettings) -> None:
         info = replace(
             worker_info(settings.role, config, peer_address, placement.connector.describe()),
             metrics_address=f"{host}:{metrics.port}" if metrics.port else "",
+            data_parallel_rank=settings.data_parallel_rank,
         )
         parts = WorkerParts(
             config=config,
@@ -210,9 +224,18 @@ def _serving_metrics(
     return serving_metrics(host, settings.metrics_port, keys=keys, tls=settings.tls.server_context())
 
 
-def _load(settings: EngineSettings, grammars: GrammarCompiler, placement: PoolPlacement) -> ResidentEngine:
+def _load(
+    executor: ExecutorSettings,
+    settings: EngineSettings,
+    grammars: GrammarCompiler,
+    placement: PoolPlacement,
+) -> ResidentEngine:
     return ResidentEngine(
-        settings, grammars, allocate_pool=placement.allocate, give_back_pool=placement.give_back
+        settings,
+        grammars,
+        allocate_pool=placement.allocate,
+        give_back_pool=placement.give_back,
+        executor=executor,
     )
 
 
@@ -222,7 +245,9 @@ def cache_followers(settings: WorkerSettings, epoch: int) -> tuple[KVEventPublis
     Raises:
         InvalidConfigError: an endpoint cannot be bound.
     """
-    return (KVEventPublisher(settings.kv_events, epoch),) if settings.kv_events.is_published else ()
+    if not settings.kv_events.is_published:
+        return ()
+    return (KVEventPublisher(settings.kv_events, epoch, data_parallel_rank=settings.data_parallel_rank),)
 
 
 def worker_controls(settings: WorkerSettings, engine: ResidentEngine) -> WorkerControls:
@@ -264,7 +289,8 @@ def worker_config(
         engine,
         tokenizer=_tokenizer_folder(settings),
         structured_outputs_backend=settings.structured_outputs_backend,
-        transport=capabilities.name,
+        # Nobody else can read its blocks: no other worker may have the same.
+        transport=f"{capabilities.name} of {worker_id}" if settings.has_own_pools else capabilities.name,
     )
     return WorkerConfig(
         worker_id=worker_id,

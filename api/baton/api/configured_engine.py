@@ -29,6 +29,7 @@ class ConfiguredEngine:
         InvalidModelError: the model cannot be found, or a file is broken.
         InvalidConfigError: a setting cannot hold.
         TypeError: an option is unknown.
+        ValueError: there are several data-parallel ranks.
     """
 
     DO_VALIDATE_OUTPUT: ClassVar[bool] = False
@@ -39,6 +40,11 @@ class ConfiguredEngine:
         self, vllm_config: EngineConfig | None, log_stats: bool | None, options: Mapping[str, Any]
     ) -> None:
         parts = load_parts(read_engine_options(type(self).__name__, vllm_config, log_stats, options))
+        if (size := parts.args.data_parallel_size) > 1:
+            allowed = (
+                "1 in Python: baton serve starts ranks, and prefill_workers and decode_workers add workers"
+            )
+            raise ValueError(f"data_parallel_size is {size}; allowed: {allowed}")
         self._given = parts.given
         self.args, self.model, self.requests = parts.args, parts.model, parts.requests
         self.metrics = parts.metrics

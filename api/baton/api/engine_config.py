@@ -24,6 +24,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_engine.device import resolve_device
 from baton_engine.dtype import resolve_dtype
 from baton_engine.models.registry import read_model_config
+from baton_worker.ranks.executors import default_backend
 
 
 def engine_config(
@@ -77,8 +78,8 @@ def engine_config(
 
 
 def _executor_backend(args: EngineArgs) -> str:
-    is_alone = args.tensor_parallel_size == args.pipeline_parallel_size == 1
-    return "uni" if is_alone else "mp"
+    given = args.distributed_executor_backend
+    return str(given) if given else "uni" if args.world_size == 1 else default_backend()
 
 
 def _own_defaults(params: SamplingParams) -> dict[str, Any]:

@@ -142,13 +142,19 @@ def settle(args: argparse.Namespace) -> None:
         InvalidModelError: a model of a certain revision cannot be fetched.
     """
     engine = EngineArgs.from_cli_args(args)
-    if args.revision or args.tokenizer_revision or args.download_dir or args.hf_token or args.hf_config_path:
+    fetched = args.revision or args.tokenizer_revision or args.download_dir or args.hf_token
+    if fetched or args.hf_config_path or _may_lack_config(Path(args.model)):
         # Imports the Hub's client, which a folder does not need.
         from baton.config.engine_folders import with_local_folders
 
         engine = with_local_folders(engine)
     for flag in (*MODEL_FLAGS, *ENGINE_FLAGS, *SHARED_FLAGS, *flags_of(EngineArgs, Part.ROUTER)):
         setattr(args, flag.field, getattr(engine, flag.field))
+
+
+def _may_lack_config(path: Path) -> bool:
+    """Say whether a model is a GGUF file, or a folder whose config.json another file takes the place of."""
+    return path.suffix == ".gguf" or (path.is_dir() and not (path / "config.json").exists())
 
 
 def as_flags(message: str) -> str:

@@ -117,6 +117,7 @@ LAUNCH_FLAGS: Final = (
     Flag("--prefill-workers", int, 1, "prefill workers", low=0, high=1024, metavar="N"),
     Flag("--decode-workers", int, 1, "decode workers", low=0, high=1024, metavar="N"),
     Flag("--mixed", int, 0, "workers that do both", low=0, high=1024, metavar="N"),
+    Flag("--headless", bool, False, "start the ranks of this machine alone, as any --node-rank over 0 does"),
     Flag(
         "--metrics-port",
         int,

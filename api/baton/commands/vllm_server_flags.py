@@ -45,9 +45,6 @@ _FINGERPRINT: Final = "system_fingerprint is baton- and the version"
 SERVER_FIXED: Final[dict[str, Fixed]] = {
     "--api-server-count": Fixed((1,), _ROUTERS),
     "--skip-tokenizer-init": Fixed((False,), "a server takes and returns text; in Python LLM has it"),
-    "--headless": Fixed(
-        (False,), "workers without a router are baton prefill-worker, decode-worker, mixed-worker"
-    ),
     "--grpc": Fixed((False,), "gRPC is served beside HTTP, at --grpc-port"),
     "--lora-modules": Fixed((None,), _ADAPTERS),
     "--prompt-adapters": Fixed((None,), _ADAPTERS),

@@ -22,8 +22,9 @@ from baton.config.engine_arg_values import (
     read_structured_outputs_config,
 )
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
-from baton.config.flags import BYTES, COUNT, LAYER_COUNTS, MODEL, NAME
+from baton.config.flags import BYTES, COUNT, MODEL, NAME
 from baton.config.ignored_engine_args import IGNORED
+from baton.config.parallel_args import ParallelArgs, check_parallel
 from baton.config.processor_names import names_of
 from baton.config.vllm_config import LoadConfig, ModelConfig, VllmConfig
 from baton_core.errors import InvalidConfigError
@@ -54,7 +55,7 @@ _UnusedArgs: Any = make_dataclass(
 
 
 @dataclass
-class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of a table
+class EngineArgs(UnneededMethods, ParallelArgs, _UnusedArgs):  # type: ignore[misc]  # made of a table
     """Arguments of `LLM` and the engines.
 
     A function as `hf_overrides` gets the Transformers configuration and returns the one to use.
@@ -127,27 +128,6 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
     )
     int4_w4a8: bool = arg(
         bool, False, "round inputs of layers stored as 4-bit integers to int8, as vLLM does on CPUs with AMX"
-    )
-    tensor_parallel_size: int = arg(
-        int, 1, "parts of every layer, each computed by a process of its own", low=1, high=1024
-    )
-    pipeline_parallel_size: int = arg(
-        int, 1, "stages of layers, each computed by processes of its own", low=1, high=1024
-    )
-    pipeline_layer_partition: str | None = arg(
-        str, None, "layers of each stage, as 3,5; default: even", pattern=LAYER_COUNTS
-    )
-    prefill_tensor_parallel_size: int | None = arg(
-        int, None, "tensor_parallel_size of prefill workers; default: that of all", low=1, high=1024
-    )
-    decode_tensor_parallel_size: int | None = arg(
-        int, None, "tensor_parallel_size of decode workers; default: that of all", low=1, high=1024
-    )
-    enable_expert_parallel: bool = arg(
-        bool, False, "divide a mixture by whole experts, instead of each expert's inner dimension"
-    )
-    expert_placement_strategy: str = arg(
-        str, "linear", "whole experts of a part: neighbours, or in turn", choices=("linear", "round_robin")
     )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(
@@ -306,6 +286,7 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
         check_fields(self)
         read_structured_outputs_config(self)
         check_fields(self)
+        check_parallel(self)
         check_profiler_config(self.profiler_config or {})
         read_kv_events_config(self.kv_events_config)
 
@@ -333,15 +314,15 @@ class EngineArgs(UnneededMethods, _UnusedArgs):  # type: ignore[misc]  # made of
 
         Args:
             usage_context: anything; no use is reported.
-            headless: False; workers without a router are `baton mixed-worker` and its like.
+            headless: True for a machine that has nothing but ranks of a model, whose node_rank is over 0.
 
         Raises:
             InvalidModelError: the model cannot be found, or a file is broken.
             InvalidConfigError: a setting cannot hold for this model and this machine.
         """
-        if headless:
+        if headless and not self.node_rank:
             raise InvalidConfigError(
-                "headless is True; allowed: False (baton mixed-worker is a worker alone)"
+                "headless is True; allowed: False, or a node_rank over 0 (mixed-worker is a lone worker)"
             )
         # Loads torch, which flags do without.
         config: VllmConfig = import_module("baton.api.engine_config").engine_config(self)

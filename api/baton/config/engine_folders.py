@@ -14,6 +14,7 @@ from typing import Any
 from baton.config.engine_args import EngineArgs
 from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.config_fields import read_json_object
+from baton_engine.checkpoint.model_fields import find_lone_gguf, read_base_config, read_gguf_config
 from baton_engine.checkpoint.model_source import resolve_model
 
 
@@ -31,12 +32,16 @@ def with_local_folders(args: EngineArgs) -> EngineArgs:
     tokenizer = args.tokenizer
     if tokenizer is not None:
         tokenizer = str(resolve(tokenizer, revision=args.tokenizer_revision, field="tokenizer"))
-    overrides: Mapping[str, Any] | None = None
+    gguf = find_lone_gguf(model)
+    overrides: Mapping[str, Any] | None = None if gguf is None else read_gguf_config(gguf)
     if args.hf_config_path is not None:
         overrides = _replacing(
             model, read_json_object(resolve(args.hf_config_path, field="hf_config_path") / "config.json")
         )
     if callable(args.hf_overrides):
+        if gguf is not None:
+            text = f"hf_overrides is a function; allowed with {gguf}, which has no config.json: a mapping"
+            raise InvalidConfigError(text)
         overrides = _from_function(model, overrides or {}, args.hf_overrides)
     elif args.hf_overrides:
         overrides = {**(overrides or {}), **args.hf_overrides}
@@ -55,7 +60,7 @@ def with_local_folders(args: EngineArgs) -> EngineArgs:
 
 def _replacing(model: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """Overrides that turn a model's config.json into another one; null stands for a key that is not there."""
-    return {**dict.fromkeys(read_json_object(model / "config.json")), **config}
+    return {**dict.fromkeys(read_base_config(model)), **config}
 
 
 def _from_function(

@@ -96,6 +96,8 @@ def check_extras(args: argparse.Namespace) -> None:
     for field, extras in _OF_FLAG.items():
         if getattr(args, field, None):
             require_extras(f"baton {name} --{field.replace('_', '-')}", *extras)
+    if getattr(args, "distributed_executor_backend", None) == "ray":
+        require_extras(f"baton {name} --distributed-executor-backend ray", "ray")
     if getattr(args, "kv_transport", "") == "nixl":
         _check_nixl(name)
 

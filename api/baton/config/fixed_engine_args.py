@@ -47,27 +47,23 @@ def _group(reason: str, *, unset: str = "", off: str = "", **others: Any) -> tup
 
 _GROUPS: Final = (
     _group(
-        "a worker's ranks are processes of one machine; prefill_workers and decode_workers add workers",
+        "a worker's ranks are parts of one model; prefill_workers and decode_workers add workers",
         unset=(
-            "dcp_comm_backend dcp_q_replicate data_parallel_rank data_parallel_start_rank "
-            "data_parallel_size_local data_parallel_address elastic_ep_max_dp_size "
-            "enable_batch_sharded_sampling distributed_executor_backend device_ids numa_bind_nodes "
+            "dcp_comm_backend dcp_q_replicate data_parallel_address elastic_ep_max_dp_size "
+            "enable_batch_sharded_sampling device_ids numa_bind_nodes "
             "numa_bind_cpus fault_tolerance_config"
         ),
         off=(
-            "data_parallel_hybrid_lb data_parallel_external_lb data_parallel_multi_port_external_lb "
+            "data_parallel_multi_port_external_lb "
             "enable_ep_weight_filter enable_elastic_ep enable_eplb enable_dbo "
             "enable_hc_sp numa_bind ray_workers_use_nsight enable_nccl_comm_suspend "
             "enable_fault_tolerance"
         ),
         prefill_context_parallel_size=1,
         decode_context_parallel_size=1,
-        data_parallel_size=1,
         data_parallel_backend="mp",
         num_redundant_experts=0,
         ubatch_size=0,
-        nnodes=1,
-        node_rank=0,
     ),
     _group(
         "scales come from the checkpoint, and weights are quantized as --quantization says",
@@ -203,7 +199,6 @@ _GROUPS: Final = (
     _group("environment variables of vLLM's are not checked", off="fail_on_environ_validation"),
 )
 _ALSO: Final[Mapping[str, tuple[Any, ...]]] = {
-    "distributed_executor_backend": ("uni", "mp"),
     "runner": ("generate",),
     "convert": ("none",),
     "task": ("auto", "generate"),
@@ -292,7 +287,7 @@ def add_fixed_flags(parser: argparse.ArgumentParser) -> None:
             whole = known[flag]
             values = {"nargs": whole.nargs, "const": whole.const, "type": whole.type}
             if whole.nargs == 0:
-                values = {"action": "store_true"}
+                values = {"action": "store_const", "const": whole.const}
             parser.add_argument(
                 short, dest=whole.dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **values
             )

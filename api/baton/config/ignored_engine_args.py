@@ -42,7 +42,7 @@ IGNORED: Final[Mapping[str, Ignored]] = {
         performance_mode="balanced",
     ),
     **_group(
-        "ranks are processes of one machine, and their experts stay where they are",
+        "ranks wait for each other within fixed times, and their experts stay where they are",
         "all2all_backend data_parallel_rpc_port dp_sync_interval disable_nccl_for_dp_synchronization "
         "distributed_timeout_seconds cpu_distributed_timeout_seconds max_parallel_loading_workers "
         "eplb_config",
@@ -51,8 +51,6 @@ IGNORED: Final[Mapping[str, Ignored]] = {
         cp_kv_cache_interleave_size=1,
         dbo_decode_token_threshold=32,
         dbo_prefill_token_threshold=512,
-        master_addr="127.0.0.1",
-        master_port=29501,
         aggregate_engine_logging=False,
     ),
     **_group(

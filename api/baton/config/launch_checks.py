@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+
 from baton.config.engine_args import EngineArgs
+from baton.config.parallel_args import has_own_pools
 from baton_core.errors import InvalidConfigError
 from baton_kernels.cpu.variants import CpuKernelsError, cpu_flags, require_usable
 from baton_service.tracing import read_tracing
@@ -40,3 +43,19 @@ def check_worker_settings(args: EngineArgs) -> None:
             require_usable(args.cpu_kernels, "cpu_kernels", cpu_flags())
         except CpuKernelsError as error:
             raise InvalidConfigError(str(error)) from None
+
+
+def check_machine(engine: EngineArgs, args: argparse.Namespace) -> None:
+    """Refuse workers that the ranks of `engine` cannot be; `args` are those of `baton serve`.
+
+    Raises:
+        InvalidConfigError: there are several workers of such ranks, or this machine has no ranks to start.
+    """
+    if args.headless and not args.node_rank:
+        text = "headless is True with node_rank 0"
+        raise InvalidConfigError(
+            f"{text}; allowed: node_rank over 0 (machine 0 has the router and the worker)"
+        )
+    if args.mixed != 1 and not args.node_rank and has_own_pools(engine):
+        text = f"mixed is {args.mixed}, with ranks that share no KV pool"
+        raise InvalidConfigError(f"{text}; allowed: 1 (several workers could not exchange KV blocks)")

@@ -151,14 +151,33 @@ class ParallelConfig(ConfigPart):
     pipeline_parallel_size: int
     enable_expert_parallel: bool
     expert_placement_strategy: str
+    nnodes: int = 1
+    node_rank: int = 0
+    master_addr: str = "127.0.0.1"
+    master_port: int = 29501
     rank: int = 0
     local_rank: int = 0
     distributed_executor_backend: str = "uni"
+    placement_group: Any = field(default=None, compare=False)
+    """Placement group of Ray's, from `initialize_ray_cluster`."""
+    ray_runtime_env: Any = field(default=None, repr=False)
+    """Runtime environment of a Ray cluster to connect to."""
 
     @property
     def world_size(self) -> int:
         """Processes that compute one model together."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def use_ray(self) -> bool:
+        return self.distributed_executor_backend == "ray"
+
+    def use_placement_group(self, group: Any, name: str | None) -> None:
+        """Have engines of this configuration use a placement group; without a name it is the current one."""
+        object.__setattr__(self, "placement_group", group)
+        object.__setattr__(self, "distributed_executor_backend", "ray")
+        self.engine_args.distributed_executor_backend = "ray"
+        self.engine_args.ray_placement_group = name
 
     @property
     def data_parallel_size(self) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 from baton.config.engine_args import EngineArgs
 from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
+from baton.config.parallel_args import RAY_ENVIRONMENT
 from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
@@ -20,6 +21,8 @@ from baton_engine.sizing import KVCacheSettings
 from baton_kv.transport import Transport
 from baton_service.tracing import read_tracing
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
+from baton_worker.ranks.executor_settings import ExecutorSettings, RaySettings
+from baton_worker.ranks.executors import default_backend
 from baton_worker.worker_process import WorkerSettings
 
 
@@ -62,17 +65,45 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
     settings: dict[str, Any] = {"role": Role.MIXED, "routers": ("in-process",), **others}
     return WorkerSettings(
         engine=engine,
+        executor=executor_settings(args),
         kv_transport=Transport(args.kv_transport),
         scheduler=scheduler_config(args),
         tokenizer=args.tokenizer,
         structured_outputs_backend=args.structured_outputs_backend,
         enable_prefix_caching=args.enable_prefix_caching,
         model_name=args.model_names[0],
+        data_parallel_rank=args.data_parallel_rank or 0,
         allow_functions=args.allow_functions,
         kv_events=read_kv_events_config(args.kv_events_config),
         tracing=read_tracing(args.otlp_traces_endpoint, args.otlp_traces_protocol),
         profiler_folder=(args.profiler_config or {}).get("torch_profiler_dir", ""),
         **settings,
+    )
+
+
+def executor_settings(args: EngineArgs) -> ExecutorSettings:
+    """Return how the ranks of a worker are started.
+
+    Raises:
+        InvalidConfigError: this machine is not the leader's.
+    """
+    if args.node_rank:
+        text = f"node_rank is {args.node_rank}; allowed: 0, where requests come in"
+        raise InvalidConfigError(f"{text} (the other machines run baton serve with --node-rank)")
+    given = args.distributed_executor_backend
+    ray = RaySettings(
+        address=args.ray_address,
+        placement_group=args.ray_placement_group,
+        strategy=args.ray_placement_strategy,
+        timeout_s=args.ray_placement_timeout,
+        environment=(*RAY_ENVIRONMENT, *args.ray_environment),
+    )
+    return ExecutorSettings(
+        backend=default_backend() if given in (None, "uni") else str(given),
+        nnodes=args.nnodes,
+        master_addr=args.master_addr,
+        master_port=args.master_port,
+        ray=ray,
     )
 
 

@@ -35,6 +35,8 @@ class LocalCluster:
     num_prefill_workers: int
     num_decode_workers: int
     num_mixed_workers: int
+    data_parallel_ranks: range = range(1)
+    """Each of these ranks has so many workers."""
     cpu_shares: tuple[tuple[str, int], ...] = ()
     """`--cpu-bind` and threads of each worker, in the order of `roles`; without, they decide themselves."""
     metrics_port: int | None = None
@@ -67,12 +69,18 @@ class LocalCluster:
 
     @property
     def roles(self) -> list[str]:
-        """Command of each worker."""
+        """Command of each worker: all of a kind, rank by rank, before those of the next kind."""
+        num_ranks = len(self.data_parallel_ranks)
         return (
-            ["prefill-worker"] * self.num_prefill_workers
-            + ["decode-worker"] * self.num_decode_workers
-            + ["mixed-worker"] * self.num_mixed_workers
+            ["prefill-worker"] * self.num_prefill_workers * num_ranks
+            + ["decode-worker"] * self.num_decode_workers * num_ranks
+            + ["mixed-worker"] * self.num_mixed_workers * num_ranks
         )
+
+    def data_parallel_rank(self, number: int) -> int:
+        """Return the rank of the worker with this number: workers of a kind are dealt out to the ranks."""
+        first = self.roles.index(self.roles[number])
+        return self.data_parallel_ranks[(number - first) % len(self.data_parallel_ranks)]
 
 
 async def serve(cluster: LocalCluster) -> int:
@@ -150,6 +158,8 @@ def _supervised_worker(
         *_cpu_args(cluster.cpu_shares, number),
         *_metrics_args(cluster.metrics_port, number),
         *_kv_events_args(cluster.kv_events, number),
+        "--data-parallel-rank",
+        str(cluster.data_parallel_rank(number)),
     )
     return SupervisedWorker(
         command,

@@ -110,7 +110,9 @@ _REASONS: Final[dict[str, str]] = {
     "it belongs to adapters, which Baton does not support yet": "vllm.lora",
     "LLM takes parts of a configuration as dictionaries, such as profiler_config={...}": "vllm.config",
     "it belongs to models that pool, which Baton does not support yet": "vllm.pooling_params",
-    "Baton computes a model on one device, without Ray": "vllm.distributed vllm.ray",
+    "ranks are started by tensor_parallel_size and distributed_executor_backend, as docs/parallel.md says": (
+        "vllm.distributed vllm.ray"
+    ),
     "it is vLLM's own model code; register models of yours at ModelRegistry, as docs/models.md says": (
         "vllm.compilation vllm.forward_context vllm.model_executor vllm.model_inspection vllm.models"
     ),

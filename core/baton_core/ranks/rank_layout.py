@@ -49,6 +49,24 @@ class ParallelSizes:
         """Rank of the leader."""
         return self.tensor * (self.pipeline - 1)
 
+    @property
+    def leader_first(self) -> tuple[int, ...]:
+        """All ranks in the order in which machines take them, the leader's machine first."""
+        return (*range(self.leader, self.num_ranks), *range(self.leader))
+
+    def stage_ranks(self, stage: int) -> tuple[int, ...]:
+        """Return the ranks with the layers of a stage."""
+        return tuple(range(stage * self.tensor, (stage + 1) * self.tensor))
+
+    def tensor_ranks(self, tensor_rank: int) -> tuple[int, ...]:
+        """Return the ranks with that part of each layer, by stage."""
+        return tuple(range(tensor_rank, self.num_ranks, self.tensor))
+
+    def of_node(self, nnodes: int, node_rank: int) -> tuple[int, ...]:
+        """Return the ranks of one of several machines, whose number divides that of the ranks."""
+        num_local = self.num_ranks // nnodes
+        return self.leader_first[node_rank * num_local : (node_rank + 1) * num_local]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:

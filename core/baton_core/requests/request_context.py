@@ -23,6 +23,8 @@ class RequestContext:
     """Tenant that the request counts for: a name made of the client's key; empty without keys."""
     session_id: str = ""
     """Requests with the same one go to the same worker, where that costs nothing."""
+    data_parallel_rank: int | None = None
+    """The data-parallel rank whose workers are to compute it; None is any. While that has none, it is any."""
     slo: Slo = field(default_factory=Slo)
     traceparent: str = ""
     """W3C trace context that the client sent; empty without one."""

@@ -44,6 +44,8 @@ class WorkerInfo:
     """Bytes of one block's KV, all layers."""
     metrics_address: str = ""
     """Address of its metrics (`host:port`); empty: none, so its routers publish them."""
+    data_parallel_rank: int = 0
+    """Number of the data-parallel rank that it belongs to: requests may name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

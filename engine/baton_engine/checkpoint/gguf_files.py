@@ -12,13 +12,13 @@ from baton_engine.checkpoint.config_fields import MAX_INTEGER, ConfigFields
 from baton_engine.checkpoint.gguf_header import GgufHeader, read_gguf_header
 from baton_engine.checkpoint.weight_files import TensorEntry
 
-_ARCHITECTURES: Final = {
+ARCHITECTURES: Final = {
     "llama": ("LlamaForCausalLM", "MistralForCausalLM"),
     "qwen2": ("Qwen2ForCausalLM",),
     "qwen3": ("Qwen3ForCausalLM",),
 }
 """Names in config.json by `general.architecture`."""
-_ROPE_FACTORS: Final = "rope_freqs.weight"
+ROPE_FACTORS: Final = "rope_freqs.weight"
 """Factors of the rotation, computed from config.json's `rope_scaling` when a file is converted."""
 _TENSORS: Final = {
     "token_embd": "model.embed_tokens",
@@ -39,7 +39,7 @@ _LAYER_TENSORS: Final = {
     "ffn_down": "mlp.down_proj",
 }
 _LAYER_NAME: Final = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.([a-z_]+)\.(weight|bias)")
-_CONFIG_KEYS: Final = {
+CONFIG_KEYS: Final = {
     "block_count": "num_hidden_layers",
     "embedding_length": "hidden_size",
     "feed_forward_length": "intermediate_size",
@@ -60,10 +60,10 @@ def read_gguf_entries(path: Path) -> dict[str, TensorEntry]:
         InvalidModelError: as `read_gguf_header`; or the architecture or a tensor is unknown.
     """
     header = read_gguf_header(path)
-    architecture = _architecture(header)
+    architecture = gguf_architecture(header)
     entries: dict[str, TensorEntry] = {}
     for name, tensor in header.tensors.items():
-        if name == _ROPE_FACTORS:
+        if name == ROPE_FACTORS:
             continue
         if tensor.type.num_values > 1 and len(tensor.shape) != 2:
             allowed = f"two axes, for {tensor.type.name}"
@@ -86,21 +86,21 @@ def check_gguf_config(path: Path, fields: ConfigFields) -> None:
         InvalidModelError: a value of config.json is another one, or the file is one of several.
     """
     header = read_gguf_header(path)
-    prefix = _architecture(header)
+    prefix = gguf_architecture(header)
     if header.metadata.get("split.count", 1) != 1:
         raise header.refuse("split.count", header.metadata["split.count"], "1: files in one piece")
-    allowed = _ARCHITECTURES[prefix]
+    allowed = ARCHITECTURES[prefix]
     named = fields.raw("architectures")
     if named not in [[name] for name in allowed]:
         raise fields.refuse("architectures", named, f"one of {allowed}, since {path} holds a {prefix}")
-    for key, name in _CONFIG_KEYS.items():
+    for key, name in CONFIG_KEYS.items():
         _require_same(header, f"{prefix}.{key}", fields, name)
     rope = fields.section("rope_parameters") or fields
     _require_same(header, f"{prefix}.rope.freq_base", rope, "rope_theta")
     scaling = fields.section("rope_scaling") or fields.section("rope_parameters")
     kind = None if scaling is None else scaling.raw("rope_type") or scaling.raw("type")
-    if (_ROPE_FACTORS in header.tensors) != (kind == "llama3"):
-        allowed_kind = "llama3" if kind != "llama3" else f"another, since {_ROPE_FACTORS} is missing"
+    if (ROPE_FACTORS in header.tensors) != (kind == "llama3"):
+        allowed_kind = "llama3" if kind != "llama3" else f"another, since {ROPE_FACTORS} is missing"
         raise fields.refuse("rope_type", kind, f"{allowed_kind}, as in {path}")
 
 
@@ -113,10 +113,15 @@ def _require_same(header: GgufHeader, key: str, fields: ConfigFields, name: str)
         raise fields.refuse(name, ours, f"{theirs!r:.200}, which is {key} in {header.path}")
 
 
-def _architecture(header: GgufHeader) -> str:
+def gguf_architecture(header: GgufHeader) -> str:
+    """Return the architecture of a file, a key of `ARCHITECTURES`.
+
+    Raises:
+        InvalidModelError: it is another one.
+    """
     value = header.metadata.get("general.architecture")
-    if value not in _ARCHITECTURES:
-        raise header.refuse("general.architecture", value, ", ".join(_ARCHITECTURES))
+    if value not in ARCHITECTURES:
+        raise header.refuse("general.architecture", value, ", ".join(ARCHITECTURES))
     return str(value)
 
 

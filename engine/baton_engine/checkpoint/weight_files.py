@@ -159,6 +159,23 @@ def read_entries(path: Path) -> dict[str, TensorEntry]:
     return entries
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the texts in the header of one safetensors file that do not describe its tensors.
+
+    Raises:
+        InvalidModelError: the header is damaged.
+    """
+    try:
+        metadata = json.loads(_read_json_header(path)).get("__metadata__", {})
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise InvalidModelError(
+            f"{path} has a damaged header ({error!r:.200}); allowed: a safetensors file"
+        ) from None
+    if not isinstance(metadata, dict) or any(not isinstance(text, str) for text in metadata.values()):
+        raise InvalidModelError(f"{path}: __metadata__ is {metadata!r:.200}; allowed: texts by their names")
+    return metadata
+
+
 def _end_of_tensors(path: Path, data_start: int, entries: dict[str, TensorEntry]) -> int:
     """Return where the last tensor ends, after checking that each begins where the one before ended."""
     end = data_start

@@ -43,19 +43,21 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
     if is_whole and mixture is None:
         text = f"enable_expert_parallel is True; allowed with {config.architecture}"
         raise InvalidConfigError(f"{text}: False, since it has no experts")
-    if is_whole and mixture is not None and sizes.tensor > mixture.num_experts:
-        text = f"tensor_parallel_size is {sizes.tensor}"
-        raise InvalidConfigError(f"{text}; allowed: at most {mixture.num_experts}, the model's experts")
-    counts, kv_heads = _counts(config, is_whole), config.kv_spec(1, "float32").num_kv_heads
-    undivided = [f"{count} {what}" for what, count in counts.items() if count % sizes.tensor]
     if sizes.is_invariant:
         _require_parts(config, sizes, is_whole)
+    counts, kv_heads = _counts(config, is_whole), config.kv_spec(1, "float32").num_kv_heads
+    reasons = [f"does not divide {count} {what}" for what, count in counts.items() if count % sizes.tensor]
     if kv_heads % sizes.tensor and sizes.tensor % kv_heads:
-        undivided.append(f"{kv_heads} KV heads")
-    if undivided:
-        allowed = [size for size in range(1, min(counts.values()) + 1) if _divides(size, counts, kv_heads)]
+        reasons.append(f"does not divide {kv_heads} KV heads")
+    most = min(counts.values())
+    if is_whole and mixture is not None:
+        most = min(most, mixture.num_experts)
+        if sizes.tensor > mixture.num_experts:
+            reasons.append(f"is more than {mixture.num_experts} experts")
+    if reasons:
+        allowed = [size for size in range(1, most + 1) if _divides(size, counts, kv_heads)]
         raise InvalidConfigError(
-            f"tensor_parallel_size is {sizes.tensor}, which does not divide {' and '.join(undivided)}; "
+            f"tensor_parallel_size is {sizes.tensor}, which {' and '.join(reasons)}; "
             f"allowed: {', '.join(map(str, allowed))}"
         )
 

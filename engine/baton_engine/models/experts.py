@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_engine.checkpoint.weights import Part, WeightReader
-from baton_engine.models.linear import Linear, SideBySide, is_to_quantize, load_projection
+from baton_engine.models.linear import (
+    Linear,
+    SideBySide,
+    is_to_quantize,
+    load_projection,
+    make_linear,
+    share_to_read,
+)
 from baton_engine.models.mixture_config import MixtureConfig, MixtureNames
 from baton_engine.models.shares import ExpertShare
 from baton_kernels.interface.kernels import Function, LayerKernels
@@ -88,14 +95,16 @@ def load_experts(
 ) -> Experts:
     """Read a share of the experts, each stored under its number after `prefix`.
 
-    They are separate as soon as one layer of one of them is quantized, in the files or while loading, and
-    under batch-invariant kernels.
+    Where the files have no such, but fused ones, these are read. They are separate as soon as one layer of
+    one of them is quantized, in the files or while loading, and under batch-invariant kernels.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
     names, hidden_size, size = config.names, config.hidden_size, config.intermediate_size
     numbers = share.numbers
+    if f"{prefix}.{numbers[0]}.{names.down}.weight" not in weights and f"{prefix}.down_proj" in weights:
+        return _load_fused(config, weights, kernels, prefix, share)
     layers = [f"{prefix}.{n}.{name}" for n in numbers for name in (names.gate, names.up, names.down)]
     if kernels.is_invariant or any(is_to_quantize(weights, layer) for layer in layers):
         paths = [f"{prefix}.{number}" for number in numbers]
@@ -116,6 +125,42 @@ def load_experts(
         gate_up.view(len(numbers), -1, hidden_size),
         down.view(len(numbers), hidden_size, -1),
         kernels,
+    )
+
+
+def _load_fused(
+    config: MixtureConfig, weights: WeightReader, kernels: LayerKernels, prefix: str, share: ExpertShare
+) -> Experts:
+    """Read a share of experts in one tensor for each projection, as Transformers' modules have them."""
+    size, hidden_size = config.intermediate_size, config.hidden_size
+    shapes = {f"{prefix}.gate_up_proj": (2 * size, hidden_size), f"{prefix}.down_proj": (hidden_size, size)}
+    is_separate = kernels.is_invariant or any(is_to_quantize(weights, name) for name in shapes)
+    dtype = weights.linear_dtype if is_separate else weights.dtype
+    part = None if len(share.numbers) == config.num_experts else Part(0, share.numbers)
+    gate_up, down = (
+        weights.load(name, (config.num_experts, *shape), dtype, part) for name, shape in shapes.items()
+    )
+    num_bytes = gate_up.nbytes + down.nbytes
+    if (inner := share.inner) is not None:
+        own = slice(inner.start, inner.stop)
+        if not share_to_read(weights, f"{prefix}.gate_up_proj", share.rows).is_whole:
+            gate_up = gate_up.view(len(gate_up), 2, size, -1)[:, :, own].flatten(1, 2)
+        if not share_to_read(weights, f"{prefix}.down_proj", share.columns).is_whole:
+            down = down[:, :, own].contiguous()
+    weights.loaded_bytes += gate_up.nbytes + down.nbytes - num_bytes
+    if not is_separate:
+        return GroupedExperts(gate_up, down, kernels)
+    names, sizes, shares = list(shapes), ([size, size], [hidden_size]), (share.rows, share.columns)
+    return SeparateExperts(
+        [
+            Expert(
+                *(
+                    make_linear(weights, name, weight, None, kernels, out_sizes=out_sizes, share=part_of)
+                    for name, weight, out_sizes, part_of in zip(names, pair, sizes, shares, strict=True)
+                )
+            )
+            for pair in zip(gate_up, down, strict=True)
+        ]
     )
 
 

@@ -7,6 +7,7 @@ result does not depend on which tokens share its step.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
 
 import torch
@@ -37,6 +38,7 @@ class MixtureFeedForward:
         layer_prefix: str,
         ranks: Ranks = ALONE,
     ) -> None:
+        config = _named_as_stored(config, weights, layer_prefix)
         prefix = f"{layer_prefix}.{config.names.block}"
         self._ranks = ranks.tensor
         self._is_invariant = kernels.is_invariant
@@ -132,6 +134,14 @@ class _SharedExpert:
         # The sigmoid, from a function that kernels have: torch's depends on where in a batch a number lies.
         half = self._kernels.apply(Function.TANH, self._scale(hidden).float() / 2)
         return ((half + 1) / 2).to(hidden.dtype) * self._expert(hidden)
+
+
+def _named_as_stored(config: MixtureConfig, weights: WeightReader, layer_prefix: str) -> MixtureConfig:
+    """Return the configuration with those of its names that the files have."""
+    for names in (config.names, config.other_names):
+        if names is not None and f"{layer_prefix}.{names.block}.{names.router}.weight" in weights:
+            return replace(config, names=names)
+    return config
 
 
 def _load_gate(

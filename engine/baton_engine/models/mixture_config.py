@@ -36,6 +36,8 @@ class MixtureConfig:
     """The experts of a model; all sparse layers have the same."""
 
     names: MixtureNames
+    other_names: MixtureNames | None = None
+    """Names that a checkpoint may have instead: those of Transformers' modules, with which packages save."""
     layers: frozenset[int]
     """The layers that have experts instead of one dense feed-forward network."""
     hidden_size: int
@@ -77,6 +79,7 @@ def read_mixture_config(architecture: str, fields: ConfigFields, num_layers: int
     if architecture == "MixtralForCausalLM":
         return MixtureConfig(
             names=_MIXTRAL,
+            other_names=_QWEN,
             layers=frozenset(range(num_layers)),
             hidden_size=fields.integer("hidden_size"),
             intermediate_size=fields.integer("intermediate_size"),

@@ -13,6 +13,7 @@ from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig, read_architecture
+from baton_engine.checkpoint.model_fields import read_model_fields
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models import decoder_reading, learned_positions_config
 from baton_engine.models.decoder import Decoder
@@ -135,7 +136,7 @@ def read_model_config(
         InvalidModelError: a file or key is missing, or a value is of the wrong type, contradicts another or
             asks for what the engine does not implement.
     """
-    fields = ConfigFields.from_file(folder / "config.json").updated(overrides)
+    fields = read_model_fields(folder, overrides)
     architecture = read_architecture(fields)
     family = ModelRegistry.find(architecture)
     if family is None:

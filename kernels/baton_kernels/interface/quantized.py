@@ -95,6 +95,9 @@ class InputRounding:
     scale_kind: ScaleKind = ScaleKind.FLOAT32
     global_scale: float = 1.0
     """With scales of E4M3: scales are divided by it after they are rounded."""
+    scale_mantissa_bits: int | None = None
+    """With scales of E8M0: bits of the mantissa to which the largest magnitude is rounded before its exponent
+    is taken; None is as many as the element has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

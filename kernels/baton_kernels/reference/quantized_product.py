@@ -145,16 +145,17 @@ def _scales(x: Tensor, rounding: InputRounding, mini_float: MiniFloat) -> Tensor
         codes = MINI_FLOATS[InputElement.E4M3].round(largest / mini_float.largest * rounding.global_scale)
         scales = codes / rounding.global_scale
     else:
-        scales = power_of_two_scales(largest, mini_float)
+        scales = power_of_two_scales(largest, mini_float, rounding.scale_mantissa_bits)
     return scales.masked_fill_(~largest.isfinite(), torch.nan)
 
 
-def power_of_two_scales(largest: Tensor, mini_float: MiniFloat) -> Tensor:
+def power_of_two_scales(largest: Tensor, mini_float: MiniFloat, mantissa_bits: int | None = None) -> Tensor:
     """Return the powers of two by which numbers up to `largest`, float32, are divided.
 
-    `largest` is rounded to the element's mantissa first, so that what rounds up to the next power counts so.
+    `largest` is rounded to a mantissa of so many bits first, by default the element's: then what rounds up to
+    the next power counts so.
     """
-    half_unit = 1 << (23 - mini_float.mantissa_bits - 1)
+    half_unit = 1 << (23 - (mantissa_bits or mini_float.mantissa_bits) - 1)
     rounded = (largest.view(torch.int32) + half_unit).view(torch.float32)
     exponents = torch.frexp(rounded).exponent - 1 - mini_float.max_exponent
     return torch.ldexp(torch.ones_like(largest), exponents.clamp(min=-127, max=127))

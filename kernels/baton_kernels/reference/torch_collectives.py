@@ -14,13 +14,24 @@ from baton_kernels.interface.collectives import Collectives, RankLostError
 
 
 class TorchCollectives(Collectives):
-    """The exchanges of the group of that name, whose ranks meet at `store`."""
+    """The exchanges of the group of that name, whose ranks meet at `store`.
 
-    def __init__(self, store: Store, name: str, rank: int, size: int, *, deadline_s: float) -> None:
+    `host` is the address of this machine at which the others reach this rank.
+    """
+
+    def __init__(
+        self, store: Store, name: str, rank: int, size: int, *, host: str = "127.0.0.1", deadline_s: float
+    ) -> None:
         self.rank = rank
         self.size = size
-        deadline = timedelta(seconds=deadline_s)
-        self._group: Any = ProcessGroupGloo(PrefixStore(name, store), rank, size, deadline)
+        gloo: Any = ProcessGroupGloo  # its stubs lack half of it
+        options = gloo._Options()
+        options._devices = [gloo.create_device(hostname=host)]
+        options._timeout = timedelta(seconds=deadline_s)
+        try:
+            self._group = gloo(PrefixStore(name, store), rank, size, options)
+        except RuntimeError as error:
+            raise RankLostError(-1, str(error).partition("\n")[0]) from error
 
     def all_reduce(self, x: Tensor) -> Tensor:
         # Not gloo's own sum: its order depends on the number of ranks and on the size of what is summed.

@@ -55,14 +55,14 @@ def _symmetric_scales(
     x,
     global_scale,
     KIND: tl.constexpr,
-    MANTISSA_BITS: tl.constexpr,
+    SCALE_BITS: tl.constexpr,
     MAX_EXPONENT: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
     """Scales of groups `x [groups, inputs]` by their largest magnitude."""
     largest = tl.max(tl.abs(x), 1)
     if KIND == "e8m0":
-        scales = _power_of_two_scales(largest, MANTISSA_BITS, MAX_EXPONENT)
+        scales = _power_of_two_scales(largest, SCALE_BITS, MAX_EXPONENT)
     elif KIND == "e4m3":
         rounded = _round_mini_float(tl.div_rn(largest, LARGEST) * global_scale, 3, -6, 448.0)
         scales = tl.div_rn(rounded, global_scale)
@@ -89,6 +89,7 @@ def round_groups(
     IS_SYMMETRIC: tl.constexpr,
     ZERO_POINT: tl.constexpr,
     KIND: tl.constexpr,
+    SCALE_BITS: tl.constexpr,
     MANTISSA_BITS: tl.constexpr,
     MIN_EXPONENT: tl.constexpr,
     MAX_EXPONENT: tl.constexpr,
@@ -115,7 +116,7 @@ def round_groups(
         if IS_FIXED:
             scales = tl.zeros([GROUPS], tl.float32) + fixed_scale
         else:
-            scales = _symmetric_scales(x, global_scale, KIND, MANTISSA_BITS, MAX_EXPONENT, LARGEST)
+            scales = _symmetric_scales(x, global_scale, KIND, SCALE_BITS, MAX_EXPONENT, LARGEST)
         codes = tl.div_rn(x, tl.where(scales == 0, 1.0, scales)[:, None])
         codes = tl.where(scales[:, None] == 0, 0.0, codes)
         if IS_INT8:
@@ -171,6 +172,7 @@ def rounding_variant(
             "IS_SYMMETRIC": rounding.is_symmetric,
             "ZERO_POINT": rounding.zero_point,
             "KIND": _KINDS[rounding.scale_kind],
+            "SCALE_BITS": rounding.scale_mantissa_bits or mini_float.mantissa_bits,
             "MANTISSA_BITS": mini_float.mantissa_bits,
             "MIN_EXPONENT": mini_float.min_exponent,
             "MAX_EXPONENT": mini_float.max_exponent,

@@ -19,7 +19,13 @@ from baton_proto.v1 import baton_pb2_grpc
 from baton_router.grpc.client_messages import encode_event, read_request, read_tokenize_prompt
 from baton_router.process.generation_service import GenerationService, PreparedRequest
 from baton_router.requests.generation import Finished
-from baton_router.requests.validation import TRACEPARENT, checked_session_id, read_traceparent
+from baton_router.requests.validation import (
+    DATA_PARALLEL_KEY,
+    TRACEPARENT,
+    checked_session_id,
+    read_data_parallel_rank,
+    read_traceparent,
+)
 from baton_router.streams.body_memory import BodyReservation
 from baton_router.streams.client_stream import ClientStream
 from baton_service.keys import AUTHORIZATION, Keys
@@ -27,7 +33,9 @@ from baton_service.keys import AUTHORIZATION, Keys
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
-def read_context(request: pb.GenerateRequest, call: _Context, keys: Keys) -> RequestContext:
+def read_context(
+    request: pb.GenerateRequest, call: _Context, keys: Keys, data_parallel_size: int
+) -> RequestContext:
     """Read the fields and metadata of a call that has been let in.
 
     Raises:
@@ -37,6 +45,7 @@ def read_context(request: pb.GenerateRequest, call: _Context, keys: Keys) -> Req
     return RequestContext(
         tenant=keys.tenant(metadata.get(AUTHORIZATION, "")) or "",
         session_id=checked_session_id("session_id", request.session_id),
+        data_parallel_rank=read_data_parallel_rank(metadata.get(DATA_PARALLEL_KEY), data_parallel_size),
         slo=Slo(ttft_s=_seconds(request, "slo_ttft_s"), tpot_s=_seconds(request, "slo_tpot_s")),
         traceparent=read_traceparent(metadata.get(TRACEPARENT, "")),
         arrived_s=asyncio.get_running_loop().time(),
@@ -67,7 +76,7 @@ class BatonService(baton_pb2_grpc.BatonServicer):
         self, request: pb.GenerateRequest, context: _Context
     ) -> None:
         service = self._service
-        its_context = read_context(request, context, self._keys)
+        its_context = read_context(request, context, self._keys, self._service.data_parallel_size)
         with service.bodies.body() as room:
             generation = replace(await self._read(room, read_request, request), context=its_context)
             prepared = await service.prepare(generation, context.time_remaining())

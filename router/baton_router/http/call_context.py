@@ -11,7 +11,13 @@ from baton_core.requests.request_context import RequestContext, Slo
 from baton_router.http.calls import Call
 from baton_router.requests.generation import Resumption
 from baton_router.requests.resumption import read_resumption
-from baton_router.requests.validation import TRACEPARENT, checked_session_id, read_traceparent
+from baton_router.requests.validation import (
+    DATA_PARALLEL_KEY,
+    TRACEPARENT,
+    checked_session_id,
+    read_data_parallel_rank,
+    read_traceparent,
+)
 
 SESSION_HEADER: Final = "x-session-id"
 TTFT_HEADER: Final = "x-slo-ttft-ms"
@@ -34,6 +40,9 @@ def read_context(call: Call[Any], session_id: str | None, prompt_cache_key: str 
     return RequestContext(
         tenant=call.tenant,
         session_id=sessions[0] if sessions else "",
+        data_parallel_rank=read_data_parallel_rank(
+            headers.get(DATA_PARALLEL_KEY), call.state.service.data_parallel_size
+        ),
         slo=Slo(ttft_s=_read_s(call, TTFT_HEADER), tpot_s=_read_s(call, TPOT_HEADER)),
         traceparent=read_traceparent(headers.get(TRACEPARENT, "")),
         arrived_s=call.arrived_s,

@@ -19,6 +19,7 @@ WORKERS: Final = _gauge("workers", "Workers of this router, and of its launcher"
 BROKEN_PAIRS: Final = _gauge(
     "broken_pairs", "Pairs of workers of which one's blocks do not arrive at the other"
 )
+RANK: Final = _gauge("worker_data_parallel_rank", "Data-parallel rank that the worker belongs to", "worker")
 STEP_AGE: Final = _gauge("worker_step_age_seconds", "How long the step in flight has been running", "worker")
 QUEUED: Final = _gauge("worker_queued_tokens", "Prompt tokens that are not computed yet", "worker")
 PREFILL_RATE: Final = _gauge(
@@ -38,7 +39,10 @@ RESTARTS: Final = Family(
     text="Starts of a worker by this router's launcher after the first one",
     labels=("worker",),
 )
-FAMILIES: Final = (WORKERS, RESTARTS, BROKEN_PAIRS, STEP_AGE, QUEUED, PREFILL_RATE, STEP_TIME, PULL_RATE)
+FAMILIES: Final = (
+    *(WORKERS, RESTARTS, BROKEN_PAIRS, RANK, STEP_AGE),
+    *(QUEUED, PREFILL_RATE, STEP_TIME, PULL_RATE),
+)
 
 
 def report_fleet(page: Exposition, model_name: str, fleet: Fleet, now: float) -> None:
@@ -53,6 +57,7 @@ def report_fleet(page: Exposition, model_name: str, fleet: Fleet, now: float) ->
     page.add(BROKEN_PAIRS, fleet.num_broken_pairs)
     for info, load in workers:
         name, rates = info.worker_id, load.rates
+        page.add(RANK, info.data_parallel_rank, name)
         page.add(STEP_AGE, load.step_age_s, name)
         page.add(QUEUED, load.num_queued_tokens, name)
         page.add(PREFILL_RATE, rates.prefill_tokens_per_s, name)

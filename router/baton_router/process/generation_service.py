@@ -139,6 +139,11 @@ class GenerationService:
         return [str(worker) for worker in self.router.absent if worker.retry_in_s is not None]
 
     @property
+    def data_parallel_size(self) -> int:
+        """Data-parallel ranks that requests may name."""
+        return self.router.fleet.data_parallel_size
+
+    @property
     def max_model_len(self) -> int:
         """Tokens that the largest worker holds of a sequence; without workers those of the model."""
         return self.router.fleet.max_model_len or self.model.max_position_embeddings

@@ -16,6 +16,9 @@ from baton_router.text.prompts import Prompt
 
 MAX_SESSION_ID_CHARACTERS: Final = 128
 TRACEPARENT: Final = "traceparent"
+DATA_PARALLEL_KEY: Final = "x-data-parallel-rank"
+"""Header, or key of metadata, that names the data-parallel rank of a request."""
+_MAX_RANK_DIGITS: Final = 9
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-[\x21-\x7e]{0,64})?")
 _MARK: Final = "\0"
 """Marks salts of tenants: no client's own salt may contain it."""
@@ -134,6 +137,21 @@ def checked_session_id(field: str, session_id: str) -> str:
     if len(session_id) > MAX_SESSION_ID_CHARACTERS:
         raise InvalidRequestError(field, session_id, f"at most {MAX_SESSION_ID_CHARACTERS} characters")
     return session_id
+
+
+def read_data_parallel_rank(text: str | None, data_parallel_size: int) -> int | None:
+    """Return the rank that a header names; None without one.
+
+    Raises:
+        InvalidRequestError: it is no rank of the fleet.
+    """
+    if text is None:
+        return None
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_RANK_DIGITS
+    if not is_number or int(text) >= data_parallel_size:
+        allowed = f"0 to {data_parallel_size - 1}" if data_parallel_size > 1 else "0: there is one rank"
+        raise InvalidRequestError(DATA_PARALLEL_KEY, text, allowed)
+    return int(text)
 
 
 def read_traceparent(text: str) -> str:

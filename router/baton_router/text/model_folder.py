@@ -88,7 +88,7 @@ def read_model_folder(
 ) -> ModelFolder:
     """Read and check the folder's configuration files; those of the tokenizer from `tokenizer`, if given.
 
-    `overrides` come before the values of config.json.
+    `overrides` come before the values of config.json, which may be missing where they name the architecture.
 
     Raises:
         InvalidModelError: folder or file missing, broken JSON, or a value of the wrong kind.
@@ -98,7 +98,8 @@ def read_model_folder(
         raise InvalidModelError(f"model folder is {str(path)!r}; allowed: a folder that exists")
     for folder in {path, tokenizer}:
         check_links(folder)
-    config = {**read_json(path / "config.json"), **(overrides or {})}
+    overrides = overrides or {}
+    config = {**read_json(path / "config.json", is_optional="architectures" in overrides), **overrides}
     generation = read_json(path / "generation_config.json", is_optional=True)
     tokenizer_config = read_json(tokenizer / "tokenizer_config.json", is_optional=True)
     templates = _chat_templates(tokenizer, tokenizer_config)
@@ -108,7 +109,7 @@ def read_model_folder(
         if byte_level_bpe is None:
             raise InvalidModelError(
                 f"{tokenizer / 'tokenizer.json'} is missing; allowed: a model folder that holds it, "
-                f"or {VOCABULARY} and {MERGES} of a GPT2Tokenizer"
+                f"or {VOCABULARY} and {MERGES} of a GPT2Tokenizer, or --tokenizer with another folder"
             )
     return ModelFolder(
         path=path,

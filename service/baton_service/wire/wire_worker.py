@@ -57,6 +57,7 @@ def encode_hello(info: WorkerInfo, *, router_epoch: int = 0, received: int = 0) 
         received=received,
         block_bytes=info.block_bytes,
         metrics_address=info.metrics_address,
+        data_parallel_rank=info.data_parallel_rank,
     )
 
 
@@ -80,6 +81,7 @@ def decode_hello(hello: pb.Hello) -> WorkerInfo:
         kv_description=hello.kv_description,
         block_bytes=checked_count("block_bytes", hello.block_bytes),
         metrics_address=hello.metrics_address and checked_name("metrics_address", hello.metrics_address),
+        data_parallel_rank=hello.data_parallel_rank,
     )
 
 

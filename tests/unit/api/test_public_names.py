@@ -33,7 +33,6 @@ def test_another_name_is_none() -> None:
     [
         ("PoolingParams", "models that pool are not supported yet"),
         ("ClassificationRequestOutput", "models that pool are not supported yet"),
-        ("initialize_ray_cluster", "a model over several devices is not supported yet"),
     ],
 )
 def test_names_of_vllm_s_that_are_not_here_say_why(name: str, said: str) -> None:

@@ -77,7 +77,7 @@ def test_every_benchmark_tells_its_flags(benchmark: str, capsys: pytest.CaptureF
             "--trace-divisor is 100; allowed: a divisor of 512",
         ),
         ("sweep --num-prompts 3", "--request-rates is not given; allowed: it, --max-concurrencies, or both"),
-        ("throughput --data-parallel-size 2", "--data-parallel-size is 2"),
+        ("throughput --enable-eplb", "--enable-eplb is True"),
         ("latency --output-json /nowhere/x", "--output-json is '/nowhere/x'; allowed: a file in an existing"),
     ],
 )

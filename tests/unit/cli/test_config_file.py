@@ -37,7 +37,7 @@ def test_a_repeatable_flag_takes_a_list_or_one_value_and_gives_way_to_the_comman
 
 def test_a_file_takes_what_the_command_line_takes(config: Path) -> None:
     config.write_text(
-        "data-parallel-size: 1\ndisable-log-stats: true\nenable-lora: false\nno-enable-eplb: true\n"
+        "decode-context-parallel-size: 1\ndisable-log-stats: true\nenable-lora: false\nno-enable-eplb: true\n"
         "no-enable-prefix-caching: true\ndisable-log-requests: true\nuvicorn_log_level: debug\n"
         "max-model-len: auto\nallowed-origins: ['*']\nprofiler-config:\n  torch_profiler_dir: /traces\n"
     )
@@ -45,7 +45,12 @@ def test_a_file_takes_what_the_command_line_takes(config: Path) -> None:
     assert (args.enable_prefix_caching, args.max_model_len, args.allowed_origins) == (False, None, ("*",))
     assert args.profiler_config == {"torch_profiler_dir": "/traces"}
     assert args.neutral_flags == (
-        *("--disable-uvicorn-access-log", "--data-parallel-size", "--disable-log-stats", "--enable-lora"),
+        *(
+            "--disable-uvicorn-access-log",
+            "--decode-context-parallel-size",
+            "--disable-log-stats",
+            "--enable-lora",
+        ),
         *("--enable-eplb", "--uvicorn-log-level"),
     )
 
@@ -53,7 +58,7 @@ def test_a_file_takes_what_the_command_line_takes(config: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("data-parallel-size: 2", "{path}: data-parallel-size is 2; allowed: 1 (a worker's ranks are"),
+        ("dcp-comm-backend: a2a", "{path}: dcp-comm-backend is 'a2a'; allowed: None (a worker's ranks are"),
         ("enable-lora: true", "{path}: enable-lora is True; allowed: False (adapters are not"),
         ("no-use-tqdm-on-load: false\nlora-modules: [a=b]", "{path}: lora-modules is ['a=b']; allowed: None"),
         ("max-num-seq: 2", "{path}: key is 'max-num-seq'; did you mean max-num-seqs?; allowed: "),

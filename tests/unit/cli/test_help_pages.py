@@ -50,7 +50,7 @@ def test_flags_are_found_by_a_word(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--max-num-seqs" in page
     assert "--port" not in page
     page = shown(capsys, "serve", "--help=parallel")
-    assert "  --data-parallel-size: 1 (a worker's ranks are processes" in page
+    assert "  --decode-context-parallel-size: 1 (a worker's ranks are parts" in page
     assert "--api-server-count" in shown(capsys, "serve", "--help=vllm")
 
 

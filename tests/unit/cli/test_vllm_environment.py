@@ -129,7 +129,7 @@ def test_the_log_names_once_what_changes_nothing(
     monkeypatch.setenv("VLLM_PORT", "1")
     monkeypatch.setenv("VLLM_USE_TRITON_AWQ", "1")
     caplog.set_level(logging.INFO, "baton.cli")
-    cli._name_what_is_not_read(parse(["serve", "-dp", "1", "--disable-log-stats"]))
+    cli._name_what_is_not_read(parse(["serve", "-dcp", "1", "--disable-log-stats"]))
     flags, variables = (record.getMessage() for record in caplog.records)
-    assert flags == "these flags change nothing here: --data-parallel-size, --disable-log-stats"
+    assert flags == "these flags change nothing here: --decode-context-parallel-size, --disable-log-stats"
     assert variables.endswith("not read: VLLM_PORT (instead: --port and --grpc-port), VLLM_USE_TRITON_AWQ")

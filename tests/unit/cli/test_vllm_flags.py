@@ -45,6 +45,14 @@ OWN = {
     "--tensor-parallel-size": ("tensor_parallel_size", 2),
     "--pipeline-parallel-size": ("pipeline_parallel_size", 3),
     "--enable-expert-parallel": ("enable_expert_parallel", True),
+    "--nnodes": ("nnodes", 2),
+    "--node-rank": ("node_rank", 1),
+    "--data-parallel-size": ("data_parallel_size", 2),
+    "--data-parallel-rank": ("data_parallel_rank", 1),
+    "--data-parallel-start-rank": ("data_parallel_start_rank", 1),
+    "--data-parallel-size-local": ("data_parallel_size_local", 2),
+    "--data-parallel-hybrid-lb": ("data_parallel_hybrid_lb", True),
+    "--data-parallel-external-lb": ("data_parallel_external_lb", True),
 }
 """Flags with short forms that do something here."""
 
@@ -72,8 +80,8 @@ def test_a_short_form_is_the_flag_with_one_value(short: str) -> None:
     flag = SHORT_FLAGS[short]
     if flag in OWN:
         field, value = OWN[flag]
-        values = [] if value is True else [str(value)]
-        assert getattr(parse(["serve", short, *values]), field) == value
+        given = [short] if value is True else [short, str(value)]
+        assert getattr(parse(["serve", *given]), field) == value
         return
     if flag in ENGINE_TAKEN:
         assert taken(short, "unheard-of") == (flag,)

@@ -337,3 +337,18 @@ def test_equal_snapshots_give_equal_decisions_in_any_order_of_the_workers(policy
     ]
     options: dict[str, Any] = {"policy": policy, "request_id": "r", "session_id": "s", "turn": 3}
     assert pair(*views, **options) == pair(*reversed(views), **options)
+
+
+def test_a_request_stays_on_the_data_parallel_rank_that_it_names_while_that_can_serve_it() -> None:
+    workers = [view(f"{role}{rank}", data_parallel_rank=rank) for rank in range(2) for role in "pd"]
+    config = PlacementConfig(split=SplitMode.ALWAYS)
+    for rank in range(2):
+        placed, decision = place(ask(data_parallel_rank=rank), workers, config, {})
+        assert isinstance(placed, Placement)
+        assert (placed.prefill, placed.decode) == (f"p{rank}", f"d{rank}")
+        reason = f"has data_parallel_rank {1 - rank}; needed: {rank}"
+        assert (f"p{1 - rank}", reason) in decision.left_out
+    without = [one for one in workers if one.worker_id != "d1"]
+    placed, _ = place(ask(data_parallel_rank=1), without, config, {})
+    assert isinstance(placed, Placement)
+    assert placed.decode == "d0", "where its rank has no decode worker, others take it"

@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import torch
 
+from baton.api.engine_parts import read_model
 from baton.config.engine_args import EngineArgs
 from baton.config.engine_folders import with_local_folders
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.gguf_files import read_gguf_entries
 from baton_engine.checkpoint.gguf_header import read_gguf_header
+from baton_engine.checkpoint.model_fields import read_gguf_config, read_model_fields
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.quantization.gguf import read_gguf_quantization
 from baton_engine.checkpoint.weights import WeightReader
@@ -268,12 +270,6 @@ def test_running_weights_are_not_updated_from_blocks(folder: Path) -> None:
         check_weights(folder, model)
 
 
-def test_a_folder_without_its_configuration_is_refused(folder: Path) -> None:
-    (folder / "config.json").unlink()
-    with pytest.raises(InvalidModelError, match=r"config\.json is missing; allowed: a model folder"):
-        read_model_config(resolve_model(str(folder / "model.gguf")))
-
-
 def test_expected_tokens_come_from_files_of_every_type() -> None:
     stored = {
         one.type.name
@@ -282,3 +278,40 @@ def test_expected_tokens_come_from_files_of_every_type() -> None:
     }
     assert stored == {"F32", "F16", "Q4_0", "Q5_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}
     assert all(json.loads(path.read_text())["greedy"] for path in FIXTURES.glob("gguf-*/expected.json"))
+
+
+@pytest.mark.parametrize("name", ["gguf-q8-0", "gguf-q4-k-m", "gguf-qwen2-q4-0"])
+def test_the_metadata_describes_the_model_of_its_configuration(name: str) -> None:
+    values = read_gguf_config(FIXTURES / name / "model.gguf")
+    config = json.loads((FIXTURES / name / "config.json").read_text())
+    assert values.pop("eos_token_id") == [], "the file names none"
+    assert values.pop("dtype") == "bfloat16"
+    assert values.pop("attention_bias") == config.get("attention_bias", name == "gguf-qwen2-q4-0")
+    assert values == {key: config.get(key, False) for key in values}
+
+
+@pytest.mark.parametrize(
+    ("keys", "tensors", "message"),
+    [
+        ((), (), "llama.block_count is None; allowed: one number, or the model's config.json"),
+        ((number("llama.attention.sliding_window", 4096),), (), "sliding_window is 4096; allowed: none, or"),
+        ((text("llama.rope.scaling.type", "yarn"),), (), "scaling.type is 'yarn'; allowed: none, or"),
+        ((), (tensor("rope_freqs.weight", (8,)),), "a tensor is 'rope_freqs.weight'; allowed: no factors"),
+        ((text("llama.block_count", "1"),), (), "llama.block_count is '1'; allowed: one number"),
+    ],
+)
+def test_a_lone_file_that_does_not_tell_all_is_refused(
+    keys: tuple[bytes, ...], tensors: tuple[bytes, ...], message: str, path: Path
+) -> None:
+    path.write_bytes(gguf_file((LLAMA, *keys), tensors or (NORM,)))
+    with pytest.raises(InvalidModelError, match=re.escape(message)):
+        read_model_fields(path.parent)
+
+
+def test_a_lone_file_needs_the_tokenizer_of_its_model(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    args = with_local_folders(EngineArgs(model=str(folder / "model.gguf")))
+    with pytest.raises(InvalidModelError, match=r"tokenizer\.json is missing; .* or --tokenizer with"):
+        read_model(args)
+    with pytest.raises(InvalidConfigError, match=r"hf_overrides is a function; allowed with .*model\.gguf"):
+        with_local_folders(EngineArgs(model=str(folder), hf_overrides=lambda config: config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -26,7 +27,8 @@ from baton_engine.models.shares import ExpertShare
 from baton_kernels.interface.kernels import LayerKernels
 from baton_kernels.reference.quantized_product import dequantize, round_inputs
 from baton_kernels.selection import select_invariant_kernels, select_kernels
-from tests.quantized_reference import FIXTURES
+from tests.models import reference_model
+from tests.quantized_reference import FIXTURES, quantized_weights
 from tests.unit.engine.test_mixture import MIXTURES, draw, read_mixture
 
 ModelFolder = Callable[[str], Path]
@@ -140,6 +142,43 @@ def test_experts_are_separate_where_one_of_their_layers_is_quantized(
     )
     assert type(experts) is form
     assert experts.is_capturable is False
+
+
+@pytest.mark.parametrize("plan", [None, OnlinePlan.of(Kind.INT8)], ids=["plain", "int8"])
+@pytest.mark.parametrize("variant", ["mixtral", "qwen2-moe"])
+def test_experts_fused_as_in_modules_of_transformers_compute_the_same(
+    variant: str, plan: OnlinePlan | None, model_folder: ModelFolder, tmp_path: Path
+) -> None:
+    folder, hidden, found = model_folder(variant), draw(NUM_TOKENS, 64), []
+    reference_model(folder).save_pretrained(tmp_path, save_original_format=False)
+    config, layer = read_mixture(folder, variant), layer_of(variant)
+    for source in (folder, tmp_path):
+        weights = WeightReader(source, torch.float32, online=plan)
+        assert (f"{layer}.mlp.experts.gate_up_proj" in weights) is (source is tmp_path)
+        found.append(MixtureFeedForward(config, weights, LayerKernels(), layer).forward(hidden))
+    assert torch.equal(*found)
+
+
+def test_a_router_of_codes_chooses_as_their_values_do(tmp_path: Path) -> None:
+    """A router is codes where no name in the configuration leaves it out."""
+    name, router, found = "ct-qwen3-moe-w4a16", "model.layers.0.mlp.gate", []
+    coded, plain = (Path(shutil.copytree(FIXTURES / name, tmp_path / kind)) for kind in ("coded", "plain"))
+    tensors = load_file(coded / "model.safetensors")
+    del tensors[f"{router}.weight"]
+    for part in ("weight_packed", "weight_scale"):
+        tensors[f"{router}.{part}"] = tensors[f"model.layers.0.mlp.experts.0.up_proj.{part}"][:4].clone()
+    tensors[f"{router}.weight_shape"] = torch.tensor([4, 128])
+    save_file(tensors, coded / "model.safetensors")
+    config = json.loads((coded / "config.json").read_text())
+    config["quantization_config"]["ignore"] = ["lm_head"]
+    (coded / "config.json").write_text(json.dumps(config))
+    weight = dequantize(quantized_weights(coded).load_quantized(router, 4, 128))
+    tensors = load_file(plain / "model.safetensors")
+    save_file({**tensors, f"{router}.weight": weight}, plain / "model.safetensors")
+    for folder in (coded, plain):
+        mixture = read_mixture(folder, "qwen3-moe"), quantized_weights(folder), LayerKernels()
+        found.append(MixtureFeedForward(*mixture, "model.layers.0").forward(draw(NUM_TOKENS, 128)))
+    torch.testing.assert_close(*found, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("part", ["weight_packed", "weight_scale"])

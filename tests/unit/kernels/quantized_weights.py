@@ -44,6 +44,9 @@ ROUNDINGS: Final = {
         f"mx_{element.value}": InputRounding(element=element, group_size=32, scale_kind=ScaleKind.E8M0)
         for element in (InputElement.E4M3, InputElement.E2M1, InputElement.E2M3, InputElement.E3M2)
     },
+    "mx_e4m3_one_bit": InputRounding(
+        element=InputElement.E4M3, group_size=32, scale_kind=ScaleKind.E8M0, scale_mantissa_bits=1
+    ),
     "nvfp4": InputRounding(
         element=InputElement.E2M1, group_size=16, scale_kind=ScaleKind.E4M3, global_scale=300.0
     ),

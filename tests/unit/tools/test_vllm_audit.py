@@ -21,7 +21,7 @@ from tools.vllm_audit.verdict import DifferentError, Status, Verdict, judge, rea
             "-tp, --tensor-parallel-size",
             "--tensor-parallel-size is 2; allowed: 1 (one device computes a model)",
         ),
-        ("vllm.ray", "vllm.ray.anything is not in Baton: a model is computed on one device, without Ray"),
+        ("vllm.ray", "vllm.ray.anything is not in Baton: ranks are started by distributed_executor_backend"),
         (
             "PoolingParams",
             "cannot import name 'PoolingParams' from 'baton': models that pool are not supported",

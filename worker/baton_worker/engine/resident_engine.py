@@ -33,6 +33,8 @@ from baton_engine.tensor_moves import move_tensors
 from baton_engine.weight_check import check_weights
 from baton_kv.pool_memory import Lend
 from baton_worker.pool_placement import PoolPlacement
+from baton_worker.ranks.executor_settings import LOCAL, ExecutorSettings
+from baton_worker.ranks.executors import rank_starter
 from baton_worker.ranks.rank_group import RankGroup
 
 AllocateSharedPool = Callable[[KVSpec, int, Lend | None], Tensor]
@@ -53,6 +55,7 @@ class ResidentEngine:
         give_back_pool: called when no engine uses what `allocate_pool` gave.
         ranks: this process's place in a group that another one leads; None: it leads its own, if the settings
             ask for several ranks, or is alone.
+        executor: how the ranks of its own group are started.
 
     Raises:
         InvalidModelError: the model cannot be loaded.
@@ -68,9 +71,10 @@ class ResidentEngine:
         allocate_pool: AllocateSharedPool | None = None,
         give_back_pool: Callable[[], None] = lambda: None,
         ranks: Ranks | None = None,
+        executor: ExecutorSettings = LOCAL,
     ) -> None:
         is_leading = ranks is None and settings.parallel.num_ranks > 1
-        self.group = RankGroup(settings) if is_leading else None
+        self.group = RankGroup(settings, rank_starter(executor, settings)) if is_leading else None
         """The other ranks, where this process leads some."""
         self._settings = settings
         self._grammars = grammars

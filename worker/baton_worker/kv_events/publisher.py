@@ -38,8 +38,9 @@ class KVEventPublisher:
         InvalidConfigError: an endpoint cannot be bound, or the file of keys cannot be used.
     """
 
-    def __init__(self, config: KVEventsConfig, epoch: int) -> None:
+    def __init__(self, config: KVEventsConfig, epoch: int, data_parallel_rank: int = 0) -> None:
         self._epoch = epoch
+        self._data_parallel_rank = data_parallel_rank
         self._numbers = count()
         self._is_behind = False
         self._context = zmq.Context()
@@ -73,7 +74,9 @@ class KVEventPublisher:
 
     def _publish(self, events: tuple[KVEvent, ...]) -> None:
         number = next(self._numbers).to_bytes(8, "big")
-        payload = encode_batch(KVEventBatch(ts=time.time(), events=events))
+        payload = encode_batch(
+            KVEventBatch(ts=time.time(), events=events, data_parallel_rank=self._data_parallel_rank)
+        )
         try:
             self._inbox.send_multipart((number, payload), zmq.NOBLOCK)
         except zmq.Again:

@@ -1,75 +1,172 @@
-"""The links between the ranks of one machine: who exchanges tensors with whom, and by which means."""
+"""The links between ranks: who exchanges tensors with whom, and by which means."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import timedelta
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 from torch._C._distributed_c10d import TCPStore
 
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.ranks.ranks import Ranks, nobody
+from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.selection import load_build
 from baton_kernels.cpu.shared_collectives import SharedCollectives, abort, shared_bytes
-from baton_kernels.interface.collectives import Alone, Collectives
+from baton_kernels.interface.collectives import Alone, Collectives, RankLostError
 from baton_kernels.reference.torch_collectives import TorchCollectives
+from baton_service.tcp import listen_at
 
 WITHIN_S: Final = 60.0
 """Time for a rank to come to an exchange: the others may compute a long prompt meanwhile."""
-_HOST: Final = "127.0.0.1"
 
 
-class Links:
-    """The means by which ranks exchange tensors: shared memory, or gloo without the C++ kernels.
+class Links(ABC):
+    """The means by which ranks exchange tensors."""
 
-    The leader makes it, and the others open what it passes on: `descriptor` and `port`.
-    """
-
-    def __init__(self, sizes: ParallelSizes, cpu_kernels: str, descriptor: int = -1, port: int = 0) -> None:
-        is_leading = descriptor < 0
-        groups = [sizes.num_ranks, *[sizes.tensor] * sizes.pipeline, *[sizes.pipeline] * sizes.tensor]
-        *self._offsets, num_bytes = accumulate(map(shared_bytes, groups), initial=0)
+    def __init__(self, sizes: ParallelSizes) -> None:
         self._sizes = sizes
-        self._library = load_build(cpu_kernels)
-        self.descriptor = os.memfd_create("baton-ranks", os.MFD_CLOEXEC) if is_leading else descriptor
-        if is_leading:
-            os.ftruncate(self.descriptor, num_bytes)
-        self._memory = mmap.mmap(self.descriptor, num_bytes)
-        self._store: TCPStore | None = None
-        if self._library is None:
-            self._store = TCPStore(_HOST, port, is_master=is_leading, wait_for_workers=False)
-        self.port = self._store.port if self._store else 0
 
     def open(self, place: RankPlace, announce: Callable[[StepPlan], None] = nobody) -> Ranks:
         """Return a rank's links to the others."""
         sizes = self._sizes
         return Ranks(
             place=place,
-            tensor=self._open(1 + place.stage, place.tensor_rank, sizes.tensor),
-            pipeline=self._open(1 + sizes.pipeline + place.tensor_rank, place.stage, sizes.pipeline),
-            whole=self._open(0, place.rank, sizes.num_ranks),
+            tensor=self._open(1 + place.stage, sizes.stage_ranks(place.stage), place.rank),
+            pipeline=self._open(
+                1 + sizes.pipeline + place.tensor_rank, sizes.tensor_ranks(place.tensor_rank), place.rank
+            ),
+            whole=self._open(0, tuple(range(sizes.num_ranks)), place.rank),
             announce=announce,
         )
+
+    @abstractmethod
+    def abort(self) -> None:
+        """End all waits that can be ended: a rank is lost."""
+
+    @abstractmethod
+    def _link(self, group: int, members: tuple[int, ...], rank: int) -> Collectives:
+        """Return the exchanges of a group of several ranks, all of whom call this."""
+
+    def _open(self, group: int, members: tuple[int, ...], rank: int) -> Collectives:
+        return Alone() if len(members) == 1 else self._link(group, members, rank)
+
+
+class SharedLinks(Links):
+    """Exchanges by the C++ kernels through memory that all ranks map: a `descriptor`, or new memory."""
+
+    def __init__(self, sizes: ParallelSizes, library: CpuLibrary, descriptor: int = -1) -> None:
+        super().__init__(sizes)
+        groups = [sizes.num_ranks, *[sizes.tensor] * sizes.pipeline, *[sizes.pipeline] * sizes.tensor]
+        *self._offsets, num_bytes = accumulate(map(shared_bytes, groups), initial=0)
+        self._library = library
+        self.descriptor = os.memfd_create("baton-ranks", os.MFD_CLOEXEC) if descriptor < 0 else descriptor
+        if descriptor < 0:
+            os.ftruncate(self.descriptor, num_bytes)
+        self._memory = mmap.mmap(self.descriptor, num_bytes)
 
     def close_descriptor(self) -> None:
         """Close the descriptor once nobody else is to open the memory."""
         os.close(self.descriptor)
 
     def abort(self) -> None:
-        """End all waits in shared memory, now and later: a rank is lost."""
         for offset in self._offsets:
             abort(self._memory, offset)
 
-    def _open(self, group: int, rank: int, size: int) -> Collectives:
-        if size == 1:
-            return Alone()
-        if self._store is not None:
-            return TorchCollectives(self._store, f"group-{group}", rank, size, deadline_s=WITHIN_S)
-        assert self._library is not None, "there is a store without it"
+    def _link(self, group: int, members: tuple[int, ...], rank: int) -> Collectives:
         return SharedCollectives(
-            self._library, self._memory, self._offsets[group], rank, size, deadline_s=WITHIN_S
+            self._library,
+            self._memory,
+            self._offsets[group],
+            members.index(rank),
+            len(members),
+            deadline_s=WITHIN_S,
         )
+
+
+class StoreLinks(Links):
+    """Exchanges between ranks that meet at a store: by shared memory on one machine, by gloo between several.
+
+    Args:
+        store: host and port of the store.
+        host: address of this machine at which other ranks reach it.
+        machines: `own_machine` of each rank.
+        listener: the leader's listening socket at the store's address.
+    """
+
+    def __init__(
+        self,
+        sizes: ParallelSizes,
+        library: CpuLibrary | None,
+        store: tuple[str, int],
+        host: str,
+        machines: Sequence[str],
+        listener: socket.socket | None = None,
+    ) -> None:
+        super().__init__(sizes)
+        self.address = store
+        self.machines = tuple(machines)
+        self._library = library
+        self._host = host
+        self._memories: list[mmap.mmap] = []
+        options: dict[str, Any] = {"is_master": listener is not None, "timeout": timedelta(seconds=WITHIN_S)}
+        if listener is not None:
+            options["master_listen_fd"] = listener.detach()
+        self._store = TCPStore(*store, wait_for_workers=False, **options)
+
+    @classmethod
+    def lead(
+        cls, sizes: ParallelSizes, library: CpuLibrary | None, host: str, machines: Sequence[str]
+    ) -> StoreLinks:
+        """Make the leader's, whose store listens at `host` alone."""
+        listener = listen_at(host, 0)
+        return cls(sizes, library, (host, listener.getsockname()[1]), host, machines, listener)
+
+    def abort(self) -> None:
+        """End waits in shared memory; those of gloo end with the connection to a killed rank."""
+        for memory in self._memories:
+            abort(memory, 0)
+
+    def _link(self, group: int, members: tuple[int, ...], rank: int) -> Collectives:
+        number, size = members.index(rank), len(members)
+        if self._library is None or len({self.machines[one] for one in members}) > 1:
+            name = f"group-{group}"
+            return TorchCollectives(self._store, name, number, size, host=self._host, deadline_s=WITHIN_S)
+        try:
+            memory = self._share(f"memory-{group}", number, size)
+        except RuntimeError as error:
+            raise RankLostError(-1, str(error).partition("\n")[0]) from error
+        self._memories.append(memory)
+        return SharedCollectives(self._library, memory, 0, number, size, deadline_s=WITHIN_S)
+
+    def _share(self, name: str, number: int, size: int) -> mmap.mmap:
+        """Map memory that the first of a group makes, and the others open by its place in /proc."""
+        num_bytes = shared_bytes(size)
+        if number == 0:
+            descriptor = os.memfd_create("baton-ranks", os.MFD_CLOEXEC)
+            os.ftruncate(descriptor, num_bytes)
+            self._store.set(name, f"/proc/{os.getpid()}/fd/{descriptor}")
+            self._store.wait([f"{name}-{other}" for other in range(1, size)])
+        else:
+            descriptor = os.open(self._store.get(name), os.O_RDWR | os.O_CLOEXEC)
+            self._store.set(f"{name}-{number}", "open")
+        try:
+            return mmap.mmap(descriptor, num_bytes)
+        finally:
+            os.close(descriptor)
+
+
+def lead_links(
+    sizes: ParallelSizes, cpu_kernels: str, host: str, machines: Sequence[str], *, shares_memory: bool
+) -> Links:
+    """Make a leader's links: one shared memory where descriptors can be passed on, else a store."""
+    library = load_build(cpu_kernels)
+    if library is None or not shares_memory:
+        return StoreLinks.lead(sizes, library, host, machines)
+    return SharedLinks(sizes, library)

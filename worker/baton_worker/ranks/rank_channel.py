@@ -6,13 +6,19 @@ Nothing is pickled.
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
+import threading
 from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
 
+from baton_core.model.model_description import ModelDescription
 from baton_core.msgpack import decoder_of
 from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
 from baton_engine.loading import EngineSettings
@@ -23,6 +29,25 @@ _SAMPLE: Final = SampleSpec(seed=0, position=0, temperature=0.0, top_k=0, top_p=
 """Stands for whatever is drawn from a slice's logits: the leader draws it."""
 
 
+class Pools(StrEnum):
+    """The KV pools of a group: one that all ranks map, or one for each rank."""
+
+    SHARED = "shared"
+    OWN = "own"
+
+
+class HelloFrame(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
+    """A rank that was not started with a channel introduces itself."""
+
+    rank: int
+    token: str = ""
+    """The secret that its starter gave it."""
+    machine: str
+    """Its `own_machine`."""
+    started_with: dict[str, str]
+    """Values that must be as at the leader, by the names that an error has."""
+
+
 class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Become this rank: load its part of the model."""
 
@@ -30,9 +55,14 @@ class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     settings: EngineSettings
     num_threads: int
     """Threads of a step."""
-    port: int
-    """Port of the store at which ranks without the C++ kernels meet. The memory of the others' links comes
-    with this frame."""
+    store: tuple[str, int] | None
+    """Host and port of the store at which the ranks meet; None: the memory of their links comes with this
+    frame."""
+    machines: tuple[str, ...] = ()
+    """`own_machine` of each rank, where they meet at a store."""
+    pools: Pools
+    description: ModelDescription
+    """The model as the leader's folder has it."""
 
 
 class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -45,6 +75,12 @@ class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
     num_prompt_targets: int
 
 
+class RefusedFrame(msgspec.Struct, frozen=True, tag="refused"):
+    """The rank's hello is refused."""
+
+    message: str
+
+
 class PoolFrame(msgspec.Struct, frozen=True, tag="pool"):
     """The KV pool lies in the memory behind the descriptor that comes with this frame."""
 
@@ -54,9 +90,11 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
 
     step_id: int
     slices: tuple[SharedSlice, ...]
+    block_copies: tuple[tuple[int, int], ...] = ()
+    """Copies in the rank's own pool; in a shared one the leader copies blocks."""
 
     @classmethod
-    def of(cls, plan: StepPlan) -> StepFrame:
+    def of(cls, plan: StepPlan, pools: Pools) -> StepFrame:
         assert plan.follows is None, "steps of a group are planned one at a time"
         slices = tuple(
             SharedSlice(
@@ -68,11 +106,12 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
             )
             for piece in plan.slices
         )
-        return cls(plan.step_id, slices)
+        return cls(plan.step_id, slices, plan.block_copies if pools is Pools.OWN else ())
 
     def plan(self) -> StepPlan:
-        """Return the plan as a rank follows it; the leader copies blocks."""
-        return StepPlan(step_id=self.step_id, slices=tuple(map(_followed, self.slices)))
+        """Return the plan as a rank follows it."""
+        slices = tuple(map(_followed, self.slices))
+        return StepPlan(step_id=self.step_id, slices=slices, block_copies=self.block_copies)
 
 
 class CallFrame(msgspec.Struct, frozen=True, tag="call"):
@@ -108,8 +147,8 @@ class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-ToRank: TypeAlias = StartFrame | PoolFrame | StepFrame | CallFrame | StopFrame
-ToLeader: TypeAlias = AliveFrame | AnswerFrame | FailedFrame
+ToRank: TypeAlias = StartFrame | RefusedFrame | PoolFrame | StepFrame | CallFrame | StopFrame
+ToLeader: TypeAlias = HelloFrame | AliveFrame | AnswerFrame | FailedFrame
 _encoder: Final = msgspec.msgpack.Encoder()
 _decode_to_rank: Final[Callable[[bytes], ToRank]] = decoder_of(ToRank)
 _decode_to_leader: Final[Callable[[bytes], ToLeader]] = decoder_of(ToLeader)
@@ -133,13 +172,23 @@ def _followed(piece: SharedSlice) -> SequenceSlice:
     )
 
 
+def own_machine() -> str:
+    """Return a name that exactly those processes share who can open each other's memory."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')} {os.getuid()}"
+
+
 class RankChannel:
     """One end of a channel. One thread sends at a time, and one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self.machine = own_machine()
+        """Machine of the other end: this one, until it says otherwise."""
         self._received = bytearray()
         self._descriptors: list[int] = []
+        self.has_ended = threading.Event()
+        """Set once the other end is known to be gone."""
 
     def send(self, frame: ToRank | ToLeader) -> None:
         """Send a frame; raises OSError where the other end is gone or does not read."""
@@ -169,6 +218,22 @@ class RankChannel:
         content = self._receive()
         return None if content is None else _decode_to_leader(content)
 
+    @property
+    def own_host(self) -> str:
+        """Address of this machine on the way to the other end; empty where that is on this machine too."""
+        is_pair = self._connection.family == socket.AF_UNIX
+        return "" if is_pair else str(self._connection.getsockname()[0])
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if more has come than what was received: it does not wait in the socket any more."""
+        return bool(self._received)
+
+    def shut_down(self) -> None:
+        """End the connection, also for whoever waits for a frame."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._connection.close()
 
@@ -177,10 +242,10 @@ class RankChannel:
 
     def _receive(self) -> bytes | None:
         header = self._read(_LENGTH.size)
-        if header is None:
-            return None
-        (length,) = _LENGTH.unpack(header)
-        return self._read(length)
+        content = None if header is None else self._read(*_LENGTH.unpack(header))
+        if content is None:
+            self.has_ended.set()
+        return content
 
     def _read(self, num_bytes: int) -> bytes | None:
         while len(self._received) < num_bytes:

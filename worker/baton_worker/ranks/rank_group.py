@@ -9,44 +9,44 @@ from __future__ import annotations
 import json
 import logging
 import select
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 import torch
 
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidModelError, RequestError
+from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
-from baton_engine.loading import EngineSettings
+from baton_engine.loading import EngineSettings, describe_folder
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import read_model_config
 from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.collectives import RankLostError
-from baton_worker.ranks.links import Links
+from baton_worker.ranks.links import SharedLinks, StoreLinks, lead_links
 from baton_worker.ranks.rank_channel import (
     AliveFrame,
     AnswerFrame,
     CallFrame,
     FailedFrame,
     PoolFrame,
+    Pools,
     RankChannel,
     StartFrame,
     StepFrame,
     StopFrame,
     encode_frame,
+    own_machine,
 )
+from baton_worker.ranks.rank_starter import RankStarter, StartedRank
 
 SILENT_S: Final = 1.0
 """Silence after which a rank is looked at: one whose process is stopped is lost."""
@@ -62,60 +62,74 @@ _OF_SETTINGS: Final[dict[str, type[BatonError]]] = {
     ErrorCode.INVALID_CONFIG: InvalidConfigError,
 }
 """Errors that the leader would meet too."""
-_STOPPED: Final = ("T", "t", "Z", "X")
-"""States of a process, as proc(5) has them, in which it computes nothing."""
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class _Follower:
-    """A rank's process, and what it has said."""
+    """A rank, and what it has said."""
 
-    rank: int
-    process: subprocess.Popen[bytes]
-    channel: RankChannel
+    started: StartedRank
     answers: SimpleQueue[AnswerFrame | None] = field(default_factory=SimpleQueue)
     """None once it is lost."""
     seen_s: float = field(default_factory=time.monotonic)
 
+    @property
+    def channel(self) -> RankChannel:
+        return self.started.channel
+
 
 class RankGroup:
-    """Starts a process for every rank but the leader's, which is this one.
+    """Has every rank started but the leader's, which is this process.
 
     They load the model while the leader loads its part.
 
     Raises:
         InvalidModelError: the model cannot be found or read.
-        InvalidConfigError: it cannot be divided so.
+        InvalidConfigError: it cannot be divided so, or the ranks cannot be started so.
+        RequestError: UNAVAILABLE, the ranks have not started in time.
     """
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, starter: RankStarter) -> None:
         sizes = settings.parallel
-        config = read_model_config(
-            resolve_model(settings.model), settings.kv_cache.max_model_len, settings.config_overrides
-        )
+        folder = resolve_model(settings.model)
+        config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
         require_divisible(config, sizes)
         _require_cpu(settings)
         self._place = RankPlace(sizes=sizes, rank=sizes.leader)
-        self._links = Links(sizes, settings.cpu_kernels)
+        self._starter = starter
+        self._pools = Pools.SHARED if starter.shares_memory else Pools.OWN
         self.lost: Future[None] = Future()
         """Fails with a BatonError when a rank is lost; whatever is computed meanwhile fails too."""
         self._is_closing = False
         self._silence_s = LOADS_WITHIN_S
-        self._num_threads = max(1, torch.get_num_threads() // sizes.num_ranks)
+        ranks = [rank for rank in range(sizes.num_ranks) if rank != self._place.rank]
+        self._followers = [_Follower(one) for one in starter.start(ranks)]
+        self._num_threads = max(1, torch.get_num_threads() // starter.num_on_host)
         torch.set_num_threads(self._num_threads)
-        self._followers = [_start(rank) for rank in range(sizes.num_ranks) if rank != self._place.rank]
-        port = self._links.port
-        for one in self._followers:
-            start = StartFrame(rank=one.rank, settings=settings, num_threads=self._num_threads, port=port)
-            one.channel.send_with(self._links.descriptor, start)
-        self._links.close_descriptor()
+        try:
+            machines = self.in_order(own_machine(), [one.channel.machine for one in self._followers])
+            self._links = lead_links(
+                sizes, settings.cpu_kernels, starter.host, machines, shares_memory=starter.shares_memory
+            )
+            self._tell_start(settings, describe_folder(folder, config, settings.config_overrides))
+        except BaseException:
+            for one in self._followers:
+                one.started.kill()
+            starter.close()
+            raise
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._watcher.start()
 
     def link(self) -> Ranks:
-        """Link this rank to the others."""
+        """Link this rank to the others.
+
+        Raises:
+            BatonError: a rank is lost.
+        """
+        if isinstance(self._links, StoreLinks):
+            self._answers()  # Who waits at the store does not learn that another one will never come.
         return self._links.open(self._place, self._announce)
 
     def on_loaded(self) -> None:
@@ -126,7 +140,12 @@ class RankGroup:
         self._silence_s = LOST_AFTER_S
 
     def lend(self, descriptor: int) -> None:
-        """Let every other rank map the KV pool, which lies in the memory of this descriptor."""
+        """Let every other rank map the KV pool, which lies in the memory of this descriptor.
+
+        Does nothing where each rank has a pool of its own.
+        """
+        if self._pools is Pools.OWN:
+            return
         for one in self._followers:
             one.channel.send_with(descriptor, PoolFrame())
 
@@ -182,7 +201,7 @@ class RankGroup:
         _log.error("%s", error)
         self._links.abort()
         for one in self._followers:
-            one.process.kill()
+            one.started.kill()
         with suppress(InvalidStateError):
             self.lost.set_exception(error)
         for one in self._followers:
@@ -195,17 +214,39 @@ class RankGroup:
             with suppress(OSError):
                 one.channel.send(StopFrame())
         for one in self._followers:
-            try:
-                one.process.wait(_STOP_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                one.process.kill()
-                one.process.wait()
+            if not one.started.has_ended(_STOP_WITHIN_S):
+                one.started.kill()
+                one.started.has_ended(_STOP_WITHIN_S)
         self._watcher.join()
         for one in self._followers:
             one.channel.close()
+        self._starter.close()
+
+    def _tell_start(self, settings: EngineSettings, description: ModelDescription) -> None:
+        links = self._links
+        for one in self._followers:
+            start = StartFrame(
+                rank=one.started.rank,
+                settings=settings,
+                num_threads=self._num_threads,
+                store=links.address if isinstance(links, StoreLinks) else None,
+                machines=links.machines if isinstance(links, StoreLinks) else (),
+                pools=self._pools,
+                description=description,
+            )
+            try:
+                if isinstance(links, SharedLinks):
+                    one.channel.send_with(links.descriptor, start)
+                else:
+                    one.channel.send(start)
+            except OSError as error:
+                text = f"rank {one.started.rank} of the model's ranks has ended at its start ({error})"
+                raise RequestError(ErrorCode.UNAVAILABLE, text) from error
+        if isinstance(links, SharedLinks):
+            links.close_descriptor()
 
     def _announce(self, plan: StepPlan) -> None:
-        self._tell(encode_frame(StepFrame.of(plan)))
+        self._tell(encode_frame(StepFrame.of(plan, self._pools)))
 
     def _tell(self, content: bytes) -> None:
         if self.lost.done():
@@ -241,15 +282,21 @@ class RankGroup:
         while left and not self.lost.done():
             ready, _, _ = select.select(list(left), [], [], _WATCH_EVERY_S)
             for descriptor in ready:
-                if not self._receive(left[descriptor]):
+                if not self._receive_all(left[descriptor]):
                     one = left.pop(descriptor)
                     if not self._is_closing:
-                        self._lose(one, _end_of(one.process))
+                        self._lose(one, one.started.why_ended())
             if not self._is_closing:
                 self._look_for_silence()
 
+    def _receive_all(self, one: _Follower) -> bool:
+        """Take the frames that have come; False where no more will come."""
+        while self._receive(one):
+            if not one.channel.is_ahead:
+                return True
+        return False
+
     def _receive(self, one: _Follower) -> bool:
-        """Take a frame; False where no more will come."""
         frame = one.channel.receive_at_leader()
         one.seen_s = time.monotonic()
         match frame:
@@ -269,13 +316,13 @@ class RankGroup:
         now = time.monotonic()
         for one in self._followers:
             silent_s = now - one.seen_s
-            if silent_s > SILENT_S and _state_of(one.process.pid) in _STOPPED:
+            if silent_s > SILENT_S and one.started.is_stopped:
                 self._lose(one, f"its process is stopped, and silent for {silent_s:.1f} s")
             elif silent_s > self._silence_s:
                 self._lose(one, f"it is silent for {silent_s:.1f} s")
 
     def _lose(self, lost: _Follower, reason: str, error: BatonError | None = None) -> None:
-        self.end(f"rank {lost.rank} of the model's ranks is lost: {reason}", error)
+        self.end(f"rank {lost.started.rank} of the model's ranks is lost: {reason}", error)
 
 
 def error_of(code: str, message: str) -> BatonError:
@@ -293,30 +340,3 @@ def _require_cpu(settings: EngineSettings) -> None:
     if resolve_device(settings.device).type != "cpu":
         text = f"device is {settings.device!r}, with {settings.parallel.num_ranks} ranks for a model"
         raise InvalidConfigError(f"{text}; allowed: cpu (ranks on GPUs are not supported yet)")
-
-
-def _start(rank: int) -> _Follower:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "baton_worker.rank_process", "--control-fd", str(theirs.fileno())],
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-    return _Follower(rank=rank, process=process, channel=RankChannel(ours))
-
-
-def _end_of(process: subprocess.Popen[bytes]) -> str:
-    with suppress(subprocess.TimeoutExpired):
-        code = process.wait(1.0)
-        return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with {code}"
-    return "its process has closed the channel"
-
-
-def _state_of(pid: int) -> str:
-    """Return the state of a process as proc(5) has it; empty where it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return "X"
-    return stat.rpartition(")")[2].split()[0]

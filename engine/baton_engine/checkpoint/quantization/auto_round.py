@@ -6,16 +6,28 @@ Source: auto-round 0.16: `packing_format` says which of the layouts.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.awq import AwqLayer
 from baton_engine.checkpoint.quantization.exclusions import is_within, read_names
+from baton_engine.checkpoint.quantization.fp8 import Fp8Blocks
 from baton_engine.checkpoint.quantization.gptq import GptqLayer
 from baton_engine.checkpoint.quantization.layer_format import LayerFormat
+from baton_engine.checkpoint.quantization.layouts import MXFloats
+from baton_engine.checkpoint.quantization.stored_inputs import AS_THEY_ARE, StoredInputs
+from baton_kernels.interface.quantized import InputElement, InputRounding, ScaleKind
 
-_PACKINGS: Final = ("auto_round", "auto_round:auto_gptq", "auto_round:gptqmodel", "auto_round:auto_awq")
+_MX: Final = "auto_round:llm_compressor"
+_FP8: Final = "auto_round:fp8"
+_PACKINGS: Final = (
+    *("auto_round", "auto_round:auto_gptq", "auto_round:gptqmodel", "auto_round:auto_awq"),
+    *(_MX, _FP8),
+)
 _UNQUANTIZED_BITS: Final = 16
+_MX_LAYERS: Final = {4: (InputElement.E2M1, "weight_packed"), 8: (InputElement.E4M3, "weight")}
+"""By the bits of weights: their element, and the name of the tensor of the codes."""
+_MX_GROUP: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +81,10 @@ def _read_layer(fields: ConfigFields, packing: str, defaults: ConfigFields) -> L
     bits = fields.optional_integer("bits") or defaults.integer("bits", 4)
     if bits >= _UNQUANTIZED_BITS:
         return None
+    if packing == _MX:
+        return _read_mx(fields, defaults, bits)
+    if packing == _FP8:
+        return _read_fp8(fields, defaults)
     chosen = fields if fields.raw("group_size") is not None else defaults
     group_size = -1 if chosen.raw("group_size") == -1 else chosen.integer("group_size", 128)
     if packing == "auto_round:auto_awq":
@@ -78,3 +94,40 @@ def _read_layer(fields: ConfigFields, packing: str, defaults: ConfigFields) -> L
     if bits not in (2, 3, 4, 8):
         raise fields.refuse("bits", bits, "2, 3, 4, 8")
     return GptqLayer(bits=bits, group_size=group_size, is_v1=packing == "auto_round:auto_gptq")
+
+
+def _read_mx(fields: ConfigFields, defaults: ConfigFields, bits: int) -> LayerFormat:
+    """Return MXFP4 or MXFP8, whose inputs are rounded alike unless they are left as they are."""
+    kind = _first(fields, defaults, "data_type")
+    group_size = _first(fields, defaults, "group_size")
+    if kind != "mx_fp" or group_size != _MX_GROUP or bits not in _MX_LAYERS:
+        what = f"{kind} of {bits} bits in groups of {group_size}"
+        raise fields.refuse("data_type", what, f"mx_fp of 4 or 8 bits in groups of {_MX_GROUP}, as {_MX}")
+    element, codes_name = _MX_LAYERS[bits]
+    input_bits = _first(fields, defaults, "act_bits")
+    if input_bits in (None, _UNQUANTIZED_BITS):
+        return MXFloats(element=element, codes_name=codes_name, inputs=AS_THEY_ARE)
+    input_kind = _first(fields, defaults, "act_data_type")
+    if input_bits not in _MX_LAYERS or input_kind != "mx_fp" or not _first(fields, defaults, "act_dynamic"):
+        what = f"{input_bits}, of {input_kind}"
+        raise fields.refuse("act_bits", what, "4 or 8, of mx_fp and act_dynamic, or 16")
+    rounding = InputRounding(
+        element=_MX_LAYERS[input_bits][0], group_size=_MX_GROUP, scale_kind=ScaleKind.E8M0
+    )
+    return MXFloats(element=element, codes_name=codes_name, inputs=StoredInputs(rounding=rounding))
+
+
+def _read_fp8(fields: ConfigFields, defaults: ConfigFields) -> LayerFormat:
+    """Return blocks of 8-bit floats, whose inputs are rounded in groups as wide."""
+    chosen = fields if fields.raw("weight_block_size") is not None else defaults
+    rows, columns = chosen.integers("weight_block_size", 2)
+    if defaults.raw("activation_scheme") != "dynamic" or defaults.raw("fmt") != "e4m3":
+        what = f"{defaults.raw('activation_scheme')}, fmt {defaults.raw('fmt')}"
+        raise fields.refuse("activation_scheme", what, f"dynamic, fmt e4m3, as {_FP8}")
+    return Fp8Blocks(rows=rows, columns=columns)
+
+
+def _first(fields: ConfigFields, defaults: ConfigFields, key: str) -> Any:
+    """Return a layer's own setting, or else that of all."""
+    own = fields.raw(key)
+    return defaults.raw(key) if own is None else own

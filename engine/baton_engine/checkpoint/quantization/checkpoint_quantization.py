@@ -19,6 +19,7 @@ from baton_engine.checkpoint.quantization.methods import METHODS
 from baton_engine.checkpoint.quantization.modelopt import read_modelopt
 from baton_engine.checkpoint.quantization.quark import read_quark
 from baton_engine.checkpoint.quantization.separate_files import SECTIONS, read_separate_file
+from baton_engine.checkpoint.quantization.torchao import read_torchao
 
 _READERS: Final[dict[str, Callable[[ConfigFields], CheckpointQuantization]]] = {
     "compressed-tensors": read_compressed_tensors,
@@ -42,15 +43,17 @@ def read_quantization(fields: ConfigFields, folder: Path) -> CheckpointQuantizat
     """
     for key, default in SECTIONS.items():
         if (section := fields.section(key)) is not None:
-            return _read_section(section.with_default("quant_method", default))
+            return _read_section(section.with_default("quant_method", default), folder)
     separate = read_separate_file(fields, folder)
-    return None if separate is None else _read_section(separate)
+    return None if separate is None else _read_section(separate, folder)
 
 
-def _read_section(section: ConfigFields) -> CheckpointQuantization:
+def _read_section(section: ConfigFields, folder: Path) -> CheckpointQuantization:
     method = section.raw("quant_method")
     method = _OTHER_NAMES.get(str(method), method)
     if method not in METHODS:
         allowed = f"{', '.join(METHODS)} (other formats of stored weights cannot be read yet)"
         raise section.refuse("quant_method", method, allowed)
+    if method == "torchao":
+        return read_torchao(section, folder)
     return _READERS[method](section)

@@ -216,7 +216,10 @@ def _read_inputs(group: ConfigFields, inputs: Arguments | None, *, is_mx: bool =
     if inputs.num_bits != 8:
         raise group.refuse("input_activations", f"float of {inputs.num_bits} bits", "4 or 8 bits")
     if is_mx:
-        rounding = InputRounding(element=InputElement.E4M3, group_size=32, scale_kind=ScaleKind.E8M0)
+        # The package rounds the largest of a group as for MXFP4.
+        rounding = InputRounding(
+            element=InputElement.E4M3, group_size=32, scale_kind=ScaleKind.E8M0, scale_mantissa_bits=1
+        )
         return StoredInputs(rounding=rounding)
     rounding = InputRounding(element=InputElement.E4M3, group_size=group_size)
     return StoredInputs(rounding=rounding, scale="" if inputs.is_dynamic else "input_scale")

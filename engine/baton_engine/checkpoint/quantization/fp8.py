@@ -102,7 +102,7 @@ class Fp8Blocks:
         return QuantizedWeight(
             element=Element.E4M3,
             codes=tensors["weight"].view(torch.uint8),
-            scales=scales.repeat_interleave(self.rows, dim=0)[:out_features].contiguous(),
+            scales=scales.repeat_interleave(min(self.rows, out_features), dim=0)[:out_features].contiguous(),
             group_size=self.columns,
             input_rounding=InputRounding(element=InputElement.E4M3, group_size=self.columns),
         )

@@ -39,9 +39,9 @@ def tensor_name(layer: str, part: str) -> str:
 def is_fused(part: str) -> bool:
     """Say whether tensors with this name hold several layers of one size, along an axis before all others.
 
-    Such names begin with `_` and continue the name of the layers, without a dot.
+    Such names begin with `_`, but not with `_weight_`, and continue the name of the layers, without a dot.
     """
-    return part.startswith("_")
+    return part.startswith("_") and not part.startswith("_weight_")
 
 
 class LayerFormat(Protocol):

@@ -45,7 +45,7 @@ class Blocks:
     def per_output(self, values: Tensor, out_features: int, in_features: int) -> Tensor:
         """Return numbers of blocks, in whatever shape, as `[out_features, num_groups]`."""
         blocks = values.reshape(self.shape(out_features, in_features))
-        rows = self.rows or out_features
+        rows = min(self.rows or out_features, out_features)
         if rows == 1:
             return blocks.contiguous()
         return blocks.repeat_interleave(rows, dim=0)[:out_features].contiguous()
@@ -109,7 +109,7 @@ class ByteCodes:
         if zeros is None or not zeros.any():
             return None
         if self.element != Element.INT8:
-            raise InvalidModelError(f"{self.zero_point} is not 0; allowed with {self.element.value}: 0")
+            raise InvalidModelError(f"{self.zero_point} is not 0; allowed: 0, with {self.element.value}")
         return self.blocks.per_output(zeros.to(torch.int16), out_features, in_features)
 
 

@@ -37,6 +37,7 @@ METHODS: Final = (
     "modelopt",
     "bitsandbytes",
     "mxfp4",
+    "torchao",
 )
 """Methods of checkpoints that are stored quantized, by `quant_method` in config.json."""
 GGUF: Final = "gguf"

@@ -47,15 +47,14 @@ class QuantizedLayers:
     def format_of(self, layer: str) -> LayerFormat | None:
         """Return how a layer is stored; None where it is not quantized.
 
-        Packages leave layers as they are without naming them: those whose size their format cannot have, and
-        routers of experts.
+        Packages leave layers as they are without naming them: those whose size their format cannot have,
+        routers of experts, and experts that are fused in one tensor of the layer's name.
         """
         found = self._quantization.layer_format(layer)
         if found is None:
             return None
-        codes = self._entries.get(tensor_name(layer, found.codes_name)) or self._entries.get(
-            f"{layer}.weight"
-        )
+        stored = (tensor_name(layer, found.codes_name), f"{layer}.weight", layer)
+        codes = next((self._entries[name] for name in stored if name in self._entries), None)
         return None if codes is not None and codes.dtype in FLOATS else found
 
     def tensors(

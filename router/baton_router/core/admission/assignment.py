@@ -8,6 +8,7 @@ from typing import Final
 
 from baton_core.load_reservation import LoadReservation
 from baton_core.model.model_identity import ModelIdentity
+from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.placement.eligibility import Unplaceable
@@ -16,6 +17,7 @@ from baton_router.core.placement.placement_config import PlacementConfig, SplitM
 from baton_router.core.placement.placement_record import Decision
 from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerView
 
+NO_CONTEXT: Final = RequestContext()
 MAX_DECISIONS: Final = 32
 """Decisions remembered of a request; the oldest are forgotten first."""
 
@@ -24,7 +26,11 @@ class Assignment:
     """Places one request on a snapshot of the fleet, and reserves load; workers that refused are left out."""
 
     def __init__(
-        self, spec: RequestSpec, config: PlacementConfig, fleet: Fleet, *, session_id: str = ""
+        self,
+        spec: RequestSpec,
+        config: PlacementConfig,
+        fleet: Fleet,
+        context: RequestContext = NO_CONTEXT,
     ) -> None:
         self.placement: Placement | None = None
         self.weights = spec.weights
@@ -34,7 +40,7 @@ class Assignment:
         self._spec = spec
         self._config = _config_for(spec, config)
         self._fleet = fleet
-        self._session_id = session_id
+        self._context = context
         self.avoided: Mapping[str, str] = {}
         """Workers that must not get the request now, each with the reason."""
         self.decisions: list[Decision] = []
@@ -136,8 +142,15 @@ class Assignment:
         if reads_prefixes and identity is not None and identity != self._hashed_for:
             self._hashed_for, self._hashes = identity, self._fleet.prompt_hashes(self._spec)
         views = self._fleet.views(len(self._spec.given_token_ids), self._hashes)
-        headroom = self._config.headroom_tokens
-        return self._fleet.request(now, self._spec, self._session_id, self._hashes, headroom), views
+        request = self._fleet.request(
+            now,
+            self._spec,
+            self._hashes,
+            self._config.headroom_tokens,
+            session_id=self._context.session_id,
+            data_parallel_rank=self._context.data_parallel_rank,
+        )
+        return request, views
 
     def _remember(self, decision: Decision) -> None:
         is_again = bool(self.decisions) and decision.chosen is None and self.decisions[-1].chosen is None

@@ -58,6 +58,8 @@ class Fleet:
         """The version that an operator has brought to the workers; None while these have their own."""
         self.processes = WorkerProcesses()
         """The workers' processes, where a launcher reports them."""
+        self.data_parallel_size = 1
+        """Data-parallel ranks that there are, or have been."""
 
     @property
     def identity(self) -> ModelIdentity | None:
@@ -164,6 +166,7 @@ class Fleet:
         if self._version is None and not self._members:
             self._weights = info.identity.weights
         load = WorkerLoad(num_available_blocks=info.num_blocks)
+        self.data_parallel_size = max(self.data_parallel_size, info.data_parallel_rank + 1)
         self._members[info.worker_id] = Member(info=info, load=load)
         self._rates = None
         self._index.begin_epoch(info.worker_id, info.epoch)
@@ -319,7 +322,14 @@ class Fleet:
         ]
 
     def request(
-        self, now: float, spec: RequestSpec, session_id: str, hashes: Sequence[bytes], headroom_tokens: int
+        self,
+        now: float,
+        spec: RequestSpec,
+        hashes: Sequence[bytes],
+        headroom_tokens: int,
+        *,
+        session_id: str = "",
+        data_parallel_rank: int | None = None,
     ) -> PlacementRequest:
         """Return the request as placement sees it; `hashes` are those of its prompt.
 
@@ -339,6 +349,7 @@ class Fleet:
             num_needed_tokens=_num_needed_tokens(spec, headroom_tokens),
             weights=spec.weights or self._weights,
             priority=spec.priority,
+            data_parallel_rank=data_parallel_rank,
             session_id=session_id,
             prompt_key=hashes[0].hex() if hashes else "",
             turn=self._num_placed,

@@ -132,4 +132,5 @@ class Member:
             broken_sources=self.broken_sources,
             max_model_len=self.max_model_len,
             weights=info.identity.weights,
+            data_parallel_rank=info.data_parallel_rank,
         )

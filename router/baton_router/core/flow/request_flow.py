@@ -76,7 +76,7 @@ class RequestFlow:
         self._accepted_s = now
         self._placed_s = now
         self.migrations = Migrations(limits.migrations)
-        self._assignment = Assignment(spec, limits.placement, fleet, session_id=record.context.session_id)
+        self._assignment = Assignment(spec, limits.placement, fleet, record.context)
         record.decisions = self._assignment.decisions
         self._why_waiting = ""
         self._stream = TokenStream(now, spec)

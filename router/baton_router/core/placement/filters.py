@@ -66,6 +66,21 @@ class WeightsFilter:
         return f"has weights {worker.weights}; needed: {request.weights}"
 
 
+class DataParallelFilter:
+    """Leaves out workers of other data-parallel ranks, while that of the request can compute it by itself."""
+
+    def keep(self, request: PlacementRequest, workers: Sequence[WorkerView]) -> Sequence[WorkerView]:
+        rank = request.data_parallel_rank
+        if rank is None:
+            return workers
+        kept = [one for one in workers if one.data_parallel_rank == rank]
+        is_whole = any(one.role.can_prefill for one in kept) and any(one.role.can_decode for one in kept)
+        return kept if is_whole else workers
+
+    def reason(self, request: PlacementRequest, worker: WorkerView) -> str:
+        return f"has data_parallel_rank {worker.data_parallel_rank}; needed: {request.data_parallel_rank}"
+
+
 @dataclass(frozen=True, slots=True)
 class ExclusionFilter:
     """Leaves out workers that refused this request, or that have reached a limit of dispatch."""
@@ -92,11 +107,15 @@ FILTERS: Final[tuple[Filter, ...]] = (
 """The filters of every routing policy, in the order in which they give reasons."""
 
 
+DATA_PARALLEL: Final = DataParallelFilter()
+"""The last filter, which looks at all that the others keep."""
+
+
 def available(
     request: PlacementRequest, workers: Sequence[WorkerView], excluded: Mapping[str, str] = NO_WORKERS
 ) -> Sequence[WorkerView]:
     """Return the workers that all filters keep."""
-    for one in (*FILTERS, ExclusionFilter(excluded)):
+    for one in (*FILTERS, ExclusionFilter(excluded), DATA_PARALLEL):
         workers = one.keep(request, workers)
     return workers
 
@@ -104,4 +123,7 @@ def available(
 def reason_against(request: PlacementRequest, worker: WorkerView, excluded: Mapping[str, str]) -> str | None:
     """Return the reason of the first filter that leaves out a worker; None if all keep it."""
     filters = (*FILTERS, ExclusionFilter(excluded))
-    return next((one.reason(request, worker) for one in filters if not one.keep(request, [worker])), None)
+    found = next((one.reason(request, worker) for one in filters if not one.keep(request, [worker])), None)
+    if found is None and request.data_parallel_rank not in (None, worker.data_parallel_rank):
+        return DATA_PARALLEL.reason(request, worker)
+    return found

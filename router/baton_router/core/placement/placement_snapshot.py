@@ -62,6 +62,7 @@ class WorkerView(NamedTuple):
     """Tokens of a sequence that it holds, prompt and output together."""
     weights: str = ""
     """Hash of the weights that it has."""
+    data_parallel_rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,8 @@ class PlacementRequest:
     """Hash of the weights that all of its tokens come from; empty where any will do."""
     priority: int = 0
     """Lower values are more important."""
+    data_parallel_rank: int | None = None
+    """The data-parallel rank whose workers are to take it, while it has some; None is any."""
     session_id: str = ""
     prompt_key: str = ""
     """Equal for prompts that begin alike."""

@@ -39,6 +39,7 @@ class WorkerState(msgspec.Struct, kw_only=True):
     """0 is not known yet."""
     metrics_address: str
     """Address of its own metrics; empty without."""
+    data_parallel_rank: int
 
 
 class AbsentWorkerState(msgspec.Struct, kw_only=True):
@@ -207,6 +208,7 @@ def _worker(info: WorkerInfo, load: WorkerLoad) -> WorkerState:
         step_age_s=load.step_age_s,
         rates=load.rates,
         metrics_address=info.metrics_address,
+        data_parallel_rank=info.data_parallel_rank,
     )
 
 

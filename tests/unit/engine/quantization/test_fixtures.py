@@ -8,7 +8,7 @@ import json
 import pytest
 import torch
 
-from baton_kernels.reference.quantized_product import dequantize
+from baton_kernels.reference.quantized_product import dequantize, round_inputs
 from tests.quantized_reference import CHECKPOINTS, FIXTURES, quantized_weights
 
 READ_AS_NUMBERS = ("gguf-f16", "gguf-q4-k-m", "gguf-q5-k-m")
@@ -31,3 +31,13 @@ def test_dequantized_weights_are_the_packages_own(name: str) -> None:
         samples = rounded.flatten()[[n * (rounded.numel() - 1) // 7 for n in range(8)]]
         assert samples.tolist() == one["samples"], layer
         assert hashlib.sha256(rounded.numpy().tobytes()).hexdigest() == one["sha256"], layer
+
+
+@pytest.mark.parametrize("name", ["ct-mxfp4", "ct-mxfp8", "ct-nvfp4"])
+def test_rounded_inputs_are_the_packages_own(name: str) -> None:
+    folder = FIXTURES / name
+    inputs = json.loads((folder / "expected.json").read_text())["inputs"]
+    values = torch.tensor(inputs["values"])
+    weight = quantized_weights(folder).load_quantized(inputs["layer"], 128, values.shape[1])
+    assert weight.input_rounding is not None
+    assert round_inputs(values, weight.input_rounding).tolist() == inputs["rounded"]

@@ -65,6 +65,17 @@ INT8_SPEC = {"dtype": "int8", "qscheme": "per_tensor"}
         ("autoawq", "version", "gemv", "version is 'gemv'; allowed: gemm"),
         ("bnb-nf4", "bnb_4bit_quant_type", "int4", "bnb_4bit_quant_type is 'int4'; allowed: nf4, fp4"),
         ("modelopt-fp8", "quant_algo", "W4A8_AWQ", "quant_algo is 'W4A8_AWQ'; allowed: FP8"),
+        ("modelopt-fp8", "quant_method", "fbgemm_fp8", "quant_method is 'fbgemm_fp8'; allowed: compressed"),
+        ("torchao-fp8", "quant_type", "float8_weight_only", "quant_type is 'float8_weight_only'; allowed: "),
+        ("torchao-int4", "quant_type.default._type", "Int4WeightOnlyConfig", "allowed: Int8WeightOnlyConfig"),
+        ("torchao-int4", "quant_type.default._version", 1, "_version is 1; allowed: an integer of 2 to 2"),
+        (
+            "torchao-int8",
+            "quant_type.default._type",
+            "Float8WeightOnlyConfig",
+            "'Int8Tensor'; allowed: Fl",
+        ),
+        ("torchao-int8", "include_input_output_embeddings", True, "is True; allowed: false"),
     ],
 )
 def test_a_value_is_refused_by_its_key(name: str, place: str, value: Any, message: str) -> None:

@@ -1,0 +1,85 @@
+"""`baton serve` on the machines that follow: their ranks as processes, each started again with its leader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from baton.processes.restarts import Restarts
+from baton.processes.tasks import cancel
+from baton_core.ranks.rank_layout import ParallelSizes
+from baton_service.process import interrupts_held
+from baton_worker.ranks.executor_settings import JOIN_WITHIN_S, started_with
+
+_STOP_WITHIN_S: Final = 5.0
+_LOST: Final = 1
+"""Exit code of a rank whose group has ended, or that has failed: the leader may start another group."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankNode:
+    """One machine that follows, as its command line describes it."""
+
+    sizes: ParallelSizes
+    nnodes: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+
+
+async def serve_ranks(node: RankNode) -> int:
+    """Run the machine's ranks until the leader ends them, or cancelled.
+
+    Returns 0, or the exit code of a rank that the leader refuses or that finds no leader in time.
+    """
+    ranks = node.sizes.of_node(node.nnodes, node.node_rank)
+    _log.info("ranks %s follow %s:%d", ", ".join(map(str, ranks)), node.master_addr, node.master_port)
+    tasks = [asyncio.create_task(_keep_running(node, rank)) for rank in ranks]
+    try:
+        for one in asyncio.as_completed(tasks):
+            if code := await one:
+                return code
+        return 0
+    finally:
+        await cancel(tasks)
+
+
+async def _keep_running(node: RankNode, rank: int) -> int:
+    """Run a rank, and again where its group has ended by an error; returns its last exit code."""
+    loop, restarts = asyncio.get_running_loop(), Restarts()
+    while True:
+        began_s = loop.time()
+        code = await _run(node, rank)
+        if code in range(256) and code != _LOST:
+            return code
+        wait_s = restarts.on_end(loop.time() - began_s, code, "")
+        _log.warning("rank %d %s; it is started again in %g s", rank, restarts.end, wait_s)
+        await asyncio.sleep(wait_s)
+
+
+async def _run(node: RankNode, rank: int) -> int:
+    expected = json.dumps(started_with(node.sizes, node.nnodes))
+    with interrupts_held():
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "baton_worker.rank_process", "--parent-pid", str(os.getpid())),
+            *("--leader-host", node.master_addr, "--leader-port", str(node.master_port)),
+            *("--rank", str(rank), "--started-with", expected, "--within", str(JOIN_WITHIN_S)),
+            stdin=asyncio.subprocess.DEVNULL,
+        )
+    try:
+        return await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            waiting = asyncio.ensure_future(process.wait())
+            await asyncio.wait([waiting], timeout=_STOP_WITHIN_S)
+            if process.returncode is None:
+                process.kill()
+            await waiting

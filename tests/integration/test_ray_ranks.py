@@ -1,0 +1,145 @@
+"""`LLM` over ranks that are actors of a Ray cluster of two nodes: the same tokens, and one end for all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+
+from baton import LLM, LLMEngine, initialize_ray_cluster
+from baton_core.errors import InvalidConfigError, RequestError
+from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
+from tests.models import make_model, make_prompt
+
+LOST_WITHIN_S = 12.0
+NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("ray") / "model", "gemma3")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Two nodes of one CPU each; this process is on the first."""
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    cluster.add_node(**NODE)
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+def over_ray(folder: Path, cluster: Cluster, **changes: Any) -> LLM:
+    fields = {
+        "tensor_parallel_size": 2,
+        "distributed_executor_backend": "ray",
+        "ray_address": cluster.address,
+        "ray_placement_timeout": 60,
+        "ray_environment": ("BATON_TEST_*",),
+    }
+    return LLM.from_engine_args(tiny_args(folder, **{**fields, **changes}))
+
+
+def placed() -> list[str]:
+    """States of all placement groups that are not removed."""
+    return [one["state"] for one in placement_group_table().values() if one["state"] != "REMOVED"]
+
+
+def lose(llm: LLM, act: Any) -> None:
+    """Have a rank lost while the model computes: the call ends soon, and says why."""
+    lost_s: list[float] = []
+
+    def later() -> None:
+        lost_s.append(time.monotonic())
+        act()
+
+    timer = threading.Timer(0.5, later)
+    timer.start()
+    with pytest.raises(RequestError, match=r"rank 1 of the model's ranks is lost: its actor failed: Actor"):
+        llm.generate([PROMPT] * 200, greedy(200), use_tqdm=False)
+    assert time.monotonic() - lost_s[0] < LOST_WITHIN_S
+    timer.join()
+    llm.close()
+
+
+def test_actors_give_the_tokens_of_one_process(
+    folder: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATON_TEST_NAME", "handed over")
+    prompts, params = [PROMPT, make_prompt(9, seed=1)], greedy(12)
+    sampled = greedy(12, temperature=0.8, seed=1, n=3)
+    with LLM.from_engine_args(tiny_args(folder)) as llm:
+        expected = [llm.generate(prompts, one, use_tqdm=False) for one in (params, sampled)]
+    with over_ray(folder, cluster) as llm:
+        assert llm.get_world_size() == 2
+        assert placed() == ["CREATED"]
+        for _ in range(2):
+            found = [llm.generate(prompts, one, use_tqdm=False) for one in (params, sampled)]
+            for ours, theirs in zip(found, expected, strict=True):
+                assert [[one.token_ids for one in each.outputs] for each in ours] == [
+                    [one.token_ids for one in each.outputs] for each in theirs
+                ]
+            llm.sleep(1)
+            llm.wake_up()
+        (_, own), (rank, other) = llm.collective_rpc("tests.integration.asked_functions:process_id")
+        assert (own, rank) == (os.getpid(), 1)
+        assert other != own
+        variable = "tests.integration.asked_functions:variable"
+        assert llm.collective_rpc(variable, args=("BATON_TEST_NAME",)) == ["handed over"] * 2
+    assert placed() == []
+
+
+def test_an_actor_that_is_killed_ends_its_group(folder: Path, cluster: Cluster) -> None:
+    llm = over_ray(folder, cluster)
+    (_, _), (_, pid) = llm.collective_rpc("tests.integration.asked_functions:process_id")
+    lose(llm, lambda: os.kill(pid, signal.SIGKILL))
+    assert placed() == []
+
+
+def test_a_place_that_no_node_has_is_refused_in_time(folder: Path, cluster: Cluster) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(InvalidConfigError, match=r"2 bundles with 1 CPU, STRICT_PACK, .* have 1, 1 CPU"):
+        over_ray(folder, cluster, ray_placement_strategy="STRICT_PACK", ray_placement_timeout=1.0)
+    assert time.monotonic() - began_s < 10.0
+    assert placed() == []
+
+
+def test_initialize_ray_cluster_places_an_engine(folder: Path, cluster: Cluster) -> None:
+    config = tiny_args(folder, tensor_parallel_size=2).create_engine_config()
+    parallel = config.parallel_config
+    initialize_ray_cluster(parallel, cluster.address)
+    assert (parallel.use_ray, parallel.placement_group.bundle_count) == (True, 2)
+    engine = LLMEngine(config)
+    assert engine.collective_rpc("tests.integration.asked_functions:process_id")[1][0] == 1
+    engine.close()
+    assert placed() == ["CREATED"]
+    initialize_ray_cluster(parallel)
+    remove_placement_group(parallel.placement_group)
+    for bundles, said in (
+        ([{"CPU": 1}], "placement_group has 1 bundles with 1 CPU; allowed: at least 2"),
+        ([{"CPU": 2}], "placement_group has a bundle with 2 CPU; allowed: at most 1"),
+    ):
+        group = placement_group(bundles, name="given")
+        args = tiny_args(folder, tensor_parallel_size=2, ray_placement_group="given")
+        with pytest.raises(ValueError, match=said):
+            initialize_ray_cluster(args.create_engine_config().parallel_config)
+        remove_placement_group(group)
+    args = tiny_args(folder, tensor_parallel_size=2, ray_placement_group="gone")
+    with pytest.raises(ValueError, match=r"ray_placement_group is 'gone' .*allowed: the name of a placement"):
+        initialize_ray_cluster(args.create_engine_config().parallel_config)
+
+
+def test_a_node_that_is_lost_ends_the_groups_on_it(folder: Path, cluster: Cluster) -> None:
+    llm = over_ray(folder, cluster)
+    (node,) = cluster.worker_nodes
+    lose(llm, lambda: cluster.remove_node(node, allow_graceful=False))

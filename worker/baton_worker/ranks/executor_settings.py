@@ -1,0 +1,61 @@
+"""How the ranks of a worker are started, as its command line describes it. Loads no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from baton_core.ranks.rank_layout import ParallelSizes
+
+LOOPBACK: Final = "127.0.0.1"
+DEFAULT_MASTER_PORT: Final = 29501
+JOIN_WITHIN_S: Final = 600.0
+"""Time for the ranks of all machines to find each other: they may be started by hand."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaySettings:
+    """Ranks as actors of a Ray cluster."""
+
+    address: str | None = None
+    """Address of the cluster; None is Ray's own default."""
+    placement_group: str | None = None
+    """Name of a placement group that exists; None: the one that this process runs in, or a new one."""
+    strategy: str = "PACK"
+    """Strategy of a new placement group, by Ray's name."""
+    timeout_s: float = 1800.0
+    """Time for a placement group to find its resources, and for the ranks to start."""
+    environment: tuple[str, ...] = ()
+    """Environment variables that ranks get from the leader, by name, or by its beginning and an asterisk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorSettings:
+    """The executor of a worker."""
+
+    backend: str = "mp"
+    """mp: processes; ray: actors; or a `RankStarter`, as `package.module.Class`."""
+    nnodes: int = 1
+    """Machines that processes run on."""
+    master_addr: str = LOOPBACK
+    """Address of the leader's machine at which the others reach it."""
+    master_port: int = DEFAULT_MASTER_PORT
+    ray: RaySettings = field(default_factory=RaySettings)
+
+    @property
+    def shares_memory(self) -> bool:
+        """True if all ranks certainly map the leader's memory."""
+        return self.backend == "mp" and self.nnodes == 1
+
+
+LOCAL: Final = ExecutorSettings()
+"""Processes of this machine."""
+
+
+def started_with(sizes: ParallelSizes, nnodes: int) -> dict[str, str]:
+    """Return what all machines must have been given alike, by the names of its flags."""
+    return {
+        "nnodes": str(nnodes),
+        "tensor_parallel_size": str(sizes.tensor),
+        "pipeline_parallel_size": str(sizes.pipeline),
+    }

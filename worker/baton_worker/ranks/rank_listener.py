@@ -1,0 +1,171 @@
+"""The leader's port, where ranks connect that have no socket pair with it."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
+from hmac import compare_digest
+from importlib.metadata import version
+from typing import Final
+
+import msgspec
+
+from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
+from baton_service.tcp import connect_to, listen_at
+from baton_worker.ranks.rank_channel import HelloFrame, RankChannel, RefusedFrame, own_machine
+
+ACCEPT_EVERY_S: Final = 0.5
+HELLO_WITHIN_S: Final = 5.0
+"""Time for whoever connects to introduce itself, while the others wait."""
+_log = logging.getLogger(__name__)
+_LOST_AFTER_S: Final = 10
+"""Time that data may stay unacknowledged, and silence after which a connection is probed."""
+
+
+class RankListener:
+    """Accepts connections of ranks at an address.
+
+    Args:
+        token: the secret that each of them has.
+        started_with: what each must have been started with.
+        names: what an error calls host and port.
+
+    Raises:
+        InvalidConfigError: the address is not of this machine, or the port is in use.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        started_with: Mapping[str, str],
+        *,
+        token: str = "",
+        names: tuple[str, str] = ("host", "port"),
+    ) -> None:
+        self._socket = _bound(host, port, names)
+        self._started_with = with_version(started_with)
+        self._token = token
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+
+    def accept(
+        self, ranks: set[int], timeout_s: float, check: Callable[[], object] = lambda: None
+    ) -> dict[int, RankChannel]:
+        """Wait until each of these ranks has connected; `check` raises where one of them never will.
+
+        Raises:
+            InvalidConfigError: one was started with something else, or twice.
+            RequestError: UNAVAILABLE, not all came in time.
+        """
+        channels: dict[int, RankChannel] = {}
+        deadline_s = time.monotonic() + timeout_s
+        _log.info("waiting at %s:%d for %d ranks", *self.address, len(ranks))
+        while missing := sorted(ranks - channels.keys()):
+            check()
+            if time.monotonic() > deadline_s:
+                text = f"ranks {', '.join(map(str, missing))} have not connected within {timeout_s:g} s"
+                raise RequestError(ErrorCode.UNAVAILABLE, f"{text} to {self.address[0]}:{self.address[1]}")
+            with suppress(TimeoutError):
+                connection, _ = self._socket.accept()
+                self._greet(RankChannel(tuned(connection)), connection, ranks, channels)
+        return channels
+
+    def close(self) -> None:
+        """Accept nobody any more."""
+        self._socket.close()
+
+    def _greet(
+        self,
+        channel: RankChannel,
+        connection: socket.socket,
+        ranks: set[int],
+        channels: dict[int, RankChannel],
+    ) -> None:
+        connection.settimeout(HELLO_WITHIN_S)
+        try:
+            hello = channel.receive_at_leader()
+        except (OSError, msgspec.DecodeError):
+            hello = None
+        connection.settimeout(None)
+        if not isinstance(hello, HelloFrame) or not compare_digest(
+            hello.token.encode(), self._token.encode()
+        ):
+            channel.close()  # no rank of ours
+            return
+        refusal = self._refusal(hello, ranks, channels)
+        if refusal:
+            with closing(channel), suppress(OSError):
+                channel.send(RefusedFrame(refusal))
+            raise InvalidConfigError(refusal)
+        channel.machine = hello.machine
+        channels[hello.rank] = channel
+
+    def _refusal(self, hello: HelloFrame, ranks: set[int], channels: dict[int, RankChannel]) -> str:
+        who = f"rank {hello.rank}"
+        for name, value in self._started_with.items():
+            theirs = hello.started_with.get(name, "")
+            if theirs != value:
+                return f"{name} is {theirs} at {who}; allowed: {value}, as at the leader"
+        if hello.rank not in ranks:
+            return f"{who} is the leader's own; allowed: {', '.join(map(str, sorted(ranks)))}"
+        return (
+            f"{who} has connected twice; allowed: one process for each rank" if hello.rank in channels else ""
+        )
+
+
+def connect(
+    address: tuple[str, int], rank: int, started_with: Mapping[str, str], *, token: str = "", within_s: float
+) -> RankChannel:
+    """Connect a rank to its leader, trying until it listens.
+
+    Raises:
+        OSError: it does not within this time, or there is no way to it.
+    """
+    deadline_s = time.monotonic() + within_s
+    while True:
+        try:
+            connection = connect_to(address, HELLO_WITHIN_S)
+            break
+        except (ConnectionRefusedError, TimeoutError):
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(ACCEPT_EVERY_S)
+    connection.settimeout(None)
+    channel = RankChannel(tuned(connection))
+    given = with_version(started_with)
+    channel.send(HelloFrame(rank=rank, token=token, machine=own_machine(), started_with=given))
+    return channel
+
+
+def with_version(started_with: Mapping[str, str]) -> dict[str, str]:
+    """Return what a rank must have been started with, and the versions that it runs with."""
+    return {"version of Baton": version("baton"), "version of torch": version("torch"), **started_with}
+
+
+def tuned(connection: socket.socket) -> socket.socket:
+    """Have a connection end when the other machine is gone."""
+    for level, option, value in (
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _LOST_AFTER_S),
+        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _LOST_AFTER_S * 1000),
+    ):
+        connection.setsockopt(level, option, value)
+    return connection
+
+
+def _bound(host: str, port: int, names: tuple[str, str]) -> socket.socket:
+    try:
+        bound = listen_at(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InvalidConfigError(
+                f"{names[1]} is {port}, which is in use at {host}; allowed: a free port"
+            ) from None
+        text = f"{names[0]} is {host!r} ({error}); allowed: an address of this machine"
+        raise InvalidConfigError(text) from None
+    bound.settimeout(ACCEPT_EVERY_S)
+    return bound
