@@ -1,6 +1,7 @@
 // Linear layers of quantized weights. The codes of a panel are decoded, a chunk of inputs at a time, into the layout of
-// packed_linear.h, in the first cache; the products of a chunk are summed in float32 and then scaled. So codes are read
-// once for many rows, no value is rounded but the result, and a row's numbers depend on the row alone.
+// packed_linear.h, in the first cache; the products of a chunk are summed in float32, or as integers where the inputs are
+// codes too, and then scaled. So codes are read once for many rows, no value is rounded but the result, and a row's
+// numbers depend on the row alone.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 namespace baton {
 
 constexpr int64_t kChunkInputs = 128;      // most inputs of a chunk: its decoded panel fits the first cache
-constexpr int64_t kStepPairs = 16;         // rows of a decoded panel that few rows of x take at a time: a tile of AMX
+constexpr int64_t kStepOperands = 16;      // rows of a decoded panel that few rows of x take at a time: a tile of AMX
 constexpr int64_t kQuantizedRows = 96;     // rows that share a pass over a panel: their sums stay near the first cache
 constexpr int64_t kCodesAhead = 1 << 10;   // distance of the prefetch of codes, in bytes
 constexpr int kNibbleBlock = kPackedPanelWidth < 64 ? kPackedPanelWidth : 64;   // codes of 4 bits that lie together
@@ -90,6 +91,29 @@ inline void decode_bytes(const int8_t* codes, int64_t n, Bfloat16* to) {
 }
 #endif
 
+#if BATON_TILES
+// The first 64 of each 128 codes lie in the lower bits. Values are integers, one after another.
+template <>
+class Nibbles<int8_t> {
+ public:
+  explicit Nibbles(const float* table) : least_(int8_t(table[0])) {}
+
+  void decode(const uint8_t* codes, int64_t n, int8_t* to) const {
+    for (int64_t i = 0; i < n; i += 128, codes += 64) {
+      const Bytes64 both = (Bytes64)_mm512_loadu_si512(codes);
+      _mm512_storeu_si512(to + i, (__m512i)((both & 15) + least_));
+      _mm512_storeu_si512(to + i + 64, (__m512i)((both >> 4) + least_));
+    }
+  }
+
+ private:
+  using Bytes64 = uint8_t __attribute__((vector_size(64)));
+  uint8_t least_;
+};
+
+inline void decode_bytes(const int8_t* codes, int64_t n, int8_t* to) { std::memcpy(to, codes, n); }
+#endif
+
 template <class Element>
 void decode_bytes(const int8_t* codes, int64_t n, Element* to) {
   alignas(64) float values[64];
@@ -108,8 +132,8 @@ void decode(const QuantizedLinearArgs& args, const Nibbles<Element>& nibbles, in
   const uint8_t* next = codes + (args.element == kNibbles ? at / 2 : at) + kCodesAhead;
   for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(next + i);
   if (args.element == kNibbles) nibbles.decode(codes + at / 2, n, to);
-  else if (args.element == kFloat8) copy_row(reinterpret_cast<const E4m3*>(codes) + at, to, n);
-  else decode_bytes(reinterpret_cast<const int8_t*>(codes) + at, n, to);
+  else if (args.element == kIntegers) decode_bytes(reinterpret_cast<const int8_t*>(codes) + at, n, to);
+  else if constexpr (!std::is_same_v<Element, int8_t>) copy_row(reinterpret_cast<const E4m3*>(codes) + at, to, n);
 }
 
 // Sums of products of up to kRows rows with a chunk of a decoded panel, which is added a step at a time.
@@ -135,19 +159,19 @@ class ChunkProduct {
 
 #if BATON_TILES
 // The same with AMX: tiles 0 to 3 are the sums, 4 and 6 hold rows of x, 5 and 7 weights; 6 and 7 are those of the last
-// pairs of inputs, fewer than 16.
-template <>
-class ChunkProduct<Pair> {
+// operands, fewer than 16. Sums of codes are integers of 32 bits.
+template <class Number>
+class TileChunkProduct {
  public:
   static constexpr int64_t kRows = 16;
 
   void begin(int64_t num_rows, int64_t size, float*) {
-    configure(num_rows, size % kStepPairs);
+    configure(num_rows, size % kStepOperands);
     zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
   }
 
-  void add(const PackedBlock<Pair>& block, float*) const {
-    if (block.size == kStepPairs) multiply<4, 5>(block);
+  void add(const PackedBlock<Number>& block, float*) const {
+    if (block.size == kStepOperands) multiply<4, 5>(block);
     else multiply<6, 7>(block);
   }
 
@@ -157,16 +181,21 @@ class ChunkProduct<Pair> {
   }
 
  private:
-  static constexpr int64_t kStride = kPackedPanelWidth * sizeof(Pair);
-  static_assert(kPackedPanelWidth == 64 && sizeof(Pair) == sizeof(float));
+  static constexpr int64_t kStride = kPackedPanelWidth * sizeof(Number);
+  static_assert(kPackedPanelWidth == 64 && sizeof(Number) == sizeof(float));
 
   template <int kX, int kWeights>
-  static void multiply(const PackedBlock<Pair>& block) {
-    load_tile<kX>(block.x, block.x_stride * sizeof(Bfloat16));
-    load_tile<kWeights>(block.weights, kStride), multiply_tiles<0, kX, kWeights>();
-    load_tile<kWeights>(block.weights + 16, kStride), multiply_tiles<1, kX, kWeights>();
-    load_tile<kWeights>(block.weights + 32, kStride), multiply_tiles<2, kX, kWeights>();
-    load_tile<kWeights>(block.weights + 48, kStride), multiply_tiles<3, kX, kWeights>();
+  static void multiply(const PackedBlock<Number>& block) {
+    load_tile<kX>(block.x, block.x_stride * sizeof *block.x);
+    multiply_panel<0, kX, kWeights>(block.weights), multiply_panel<1, kX, kWeights>(block.weights);
+    multiply_panel<2, kX, kWeights>(block.weights), multiply_panel<3, kX, kWeights>(block.weights);
+  }
+
+  template <int kSums, int kX, int kWeights>
+  static void multiply_panel(const Number* weights) {
+    load_tile<kWeights>(weights + 16 * kSums, kStride);
+    if constexpr (std::is_same_v<Number, Quad>) multiply_code_tiles<kSums, kX, kWeights>();
+    else multiply_tiles<kSums, kX, kWeights>();
   }
 
   void configure(int64_t num_rows, int64_t rest) {
@@ -175,7 +204,7 @@ class ChunkProduct<Pair> {
     TileConfiguration all{};
     all.palette = 1;
     for (int tile = 0; tile < 8; ++tile) all.row_bytes[tile] = 64, all.num_rows[tile] = num_rows;
-    all.num_rows[5] = kStepPairs;
+    all.num_rows[5] = kStepOperands;
     all.num_rows[7] = std::max<int64_t>(rest, 1);
     all.row_bytes[6] = 4 * std::max<int64_t>(rest, 1);
     configure_tiles(all);
@@ -184,6 +213,12 @@ class ChunkProduct<Pair> {
   const TileSession session_;
   int64_t num_rows_ = 0, rest_ = 0;
 };
+
+template <>
+class ChunkProduct<Pair> : public TileChunkProduct<Pair> {};
+
+template <>
+class ChunkProduct<Quad> : public TileChunkProduct<Quad> {};
 #endif
 
 // A vector of numbers that are kept as bfloat16 or as float32.
@@ -245,8 +280,8 @@ class QuantizedPanel {
     const int64_t size = (n + kDepth - 1) / kDepth, at = panel_ * round_up(args_.in_features, kDepth) + k;
     const auto* x = static_cast<const Element*>(args_.x) + (first_ + row) * args_.x_stride + k;
     product_.begin(rows, size, sums_);
-    for (int64_t j = 0; j < size; j += kStepPairs) {
-      const int64_t count = std::min(kStepPairs, size - j);
+    for (int64_t j = 0; j < size; j += kStepOperands) {
+      const int64_t count = std::min(kStepOperands, size - j);
       Number* weights = weights_ + j * kWidth;
       auto* elements = reinterpret_cast<Element*>(weights);
       if (row == 0) decode(args_, nibbles_, (at + j * kDepth) * kWidth, count * kDepth * kWidth, elements);
@@ -278,11 +313,18 @@ class QuantizedPanel {
     for (int64_t r = 0; r < rows; ++r, sums += kWidth, totals += kWidth) {
       const Floats factor = splat(x_scales ? x_scales[r * args.num_x_groups] : 1.0f);
       for (int i = 0; i < kPackedVectors; ++i) {
-        Floats sum = load(sums + i * kLanes);
+        Floats sum = load_sum(sums + i * kLanes);
         if constexpr (kHasZeros) sum -= zeros[i] * splat(input_sums[r * num_chunks(args)]);
         store(totals + i * kLanes, load(totals + i * kLanes) + sum * factor * scales[i]);
       }
     }
+  }
+
+  static Floats load_sum(const float* from) {
+    if constexpr (!std::is_same_v<Number, Quad>) return load(from);
+    Ints sum;
+    std::memcpy(&sum, from, sizeof sum);
+    return __builtin_convertvector(sum, Floats);
   }
 
   void finish() {
