@@ -19,7 +19,8 @@ namespace baton {
 
 constexpr int64_t kChunkInputs = 128;      // most inputs of a chunk: its decoded panel fits the first cache
 constexpr int64_t kStepOperands = 16;      // rows of a decoded panel that few rows of x take at a time: a tile of AMX
-constexpr int64_t kQuantizedRows = 96;     // rows that share a pass over a panel: their sums stay near the first cache
+constexpr int64_t kQuantizedRows = 192;    // most rows that share a pass over a panel
+constexpr int64_t kQuantizedBytes = 512 << 10;   // more bytes of x are passes of half as many rows: they share the second cache
 constexpr int64_t kCodesAhead = 1 << 10;   // distance of the prefetch of codes, in bytes
 constexpr int kNibbleBlock = kPackedPanelWidth < 64 ? kPackedPanelWidth : 64;   // codes of 4 bits that lie together
 
@@ -171,8 +172,9 @@ class TileChunkProduct {
   }
 
   void add(const PackedBlock<Number>& block, float*) const {
-    if (block.size == kStepOperands) multiply<4, 5>(block);
-    else multiply<6, 7>(block);
+    if (rest_ == 0) multiply<4, 5, 7>(block);
+    else if (block.size == kStepOperands) multiply<4, 5, 5>(block);
+    else multiply<6, 7, 7>(block);
   }
 
   void end(float* to) const {
@@ -184,11 +186,11 @@ class TileChunkProduct {
   static constexpr int64_t kStride = kPackedPanelWidth * sizeof(Number);
   static_assert(kPackedPanelWidth == 64 && sizeof(Number) == sizeof(float));
 
-  template <int kX, int kWeights>
+  template <int kX, int kEven, int kOdd>
   static void multiply(const PackedBlock<Number>& block) {
     load_tile<kX>(block.x, block.x_stride * sizeof *block.x);
-    multiply_panel<0, kX, kWeights>(block.weights), multiply_panel<1, kX, kWeights>(block.weights);
-    multiply_panel<2, kX, kWeights>(block.weights), multiply_panel<3, kX, kWeights>(block.weights);
+    multiply_panel<0, kX, kEven>(block.weights), multiply_panel<1, kX, kOdd>(block.weights);
+    multiply_panel<2, kX, kEven>(block.weights), multiply_panel<3, kX, kOdd>(block.weights);
   }
 
   template <int kSums, int kX, int kWeights>
@@ -205,8 +207,8 @@ class TileChunkProduct {
     all.palette = 1;
     for (int tile = 0; tile < 8; ++tile) all.row_bytes[tile] = 64, all.num_rows[tile] = num_rows;
     all.num_rows[5] = kStepOperands;
-    all.num_rows[7] = std::max<int64_t>(rest, 1);
-    all.row_bytes[6] = 4 * std::max<int64_t>(rest, 1);
+    all.num_rows[7] = rest ? rest : kStepOperands;
+    all.row_bytes[6] = 4 * all.num_rows[7];
     configure_tiles(all);
   }
 
@@ -228,20 +230,28 @@ inline Floats load_either(const void* from, int64_t at, bool is_bfloat16) {
 
 inline int64_t num_chunks(const QuantizedLinearArgs& args) { return (args.in_features + args.chunk - 1) / args.chunk; }
 
+template <class Element>
+float sum_of(const Element* x, int64_t n) {
+  Floats total{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) total += load(x + i);
+  float rest = 0;
+  for (; i < n; ++i) rest += widen(x[i]);
+  return rest + sum_lanes(total);
+}
+
+inline float sum_of(const int8_t* codes, int64_t n) {
+  int32_t total = 0;
+  for (int64_t i = 0; i < n; ++i) total += codes[i];
+  return float(total);
+}
+
 // Sums of each chunk of each row, which zero points are multiplied with: [num_rows, num_chunks].
 template <class Element>
 void sum_inputs(const QuantizedLinearArgs& args, int64_t row, float* sums) {
   const auto* x = static_cast<const Element*>(args.x) + row * args.x_stride;
-  for (int64_t chunk = 0, k = 0; k < args.in_features; ++chunk, k += args.chunk) {
-    const int64_t n = std::min(args.chunk, args.in_features - k);
-    Floats total{};
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) total += load(x + k + i);
-    float rest = 0;
-    for (; i < n; ++i) rest += widen(x[k + i]);
-    for (int lane = 0; lane < kLanes; ++lane) rest += total[lane];
-    sums[row * num_chunks(args) + chunk] = rest;
-  }
+  for (int64_t chunk = 0, k = 0; k < args.in_features; ++chunk, k += args.chunk)
+    sums[row * num_chunks(args) + chunk] = sum_of(x + k, std::min(args.chunk, args.in_features - k));
 }
 
 // One panel's outputs of `num_rows` rows from `first` on, in float32.
@@ -291,11 +301,16 @@ class QuantizedPanel {
   }
 
   void add_scaled(int64_t chunk, int64_t row, int64_t rows) {
-    if (args_.zeros) add_scaled_rows<true>(chunk, row, rows);
-    else add_scaled_rows<false>(chunk, row, rows);
+    if (!has_group_factors() && args_.zeros) add_scaled_rows<true, false>(chunk, row, rows);
+    else if (!has_group_factors()) add_scaled_rows<false, false>(chunk, row, rows);
+    else if (args_.zeros) add_scaled_rows<true, true>(chunk, row, rows);
+    else add_scaled_rows<false, true>(chunk, row, rows);
   }
 
-  template <bool kHasZeros>
+  // Factors of whole rows are left to `finish`.
+  bool has_group_factors() const { return args_.num_x_groups > 1; }
+
+  template <bool kHasZeros, bool kHasFactors>
   void add_scaled_rows(int64_t chunk, int64_t row, int64_t rows) {
     const QuantizedLinearArgs args = args_;   // a copy, which no store of numbers can change
     const int64_t k = chunk * args.chunk, num_groups = (args.in_features + args.group_size - 1) / args.group_size;
@@ -311,11 +326,11 @@ class QuantizedPanel {
     const float* sums = sums_;
     float* totals = totals_ + row * kWidth;
     for (int64_t r = 0; r < rows; ++r, sums += kWidth, totals += kWidth) {
-      const Floats factor = splat(x_scales ? x_scales[r * args.num_x_groups] : 1.0f);
       for (int i = 0; i < kPackedVectors; ++i) {
         Floats sum = load_sum(sums + i * kLanes);
         if constexpr (kHasZeros) sum -= zeros[i] * splat(input_sums[r * num_chunks(args)]);
-        store(totals + i * kLanes, load(totals + i * kLanes) + sum * factor * scales[i]);
+        if constexpr (kHasFactors) sum *= splat(x_scales[r * args.num_x_groups]);
+        store(totals + i * kLanes, load(totals + i * kLanes) + sum * scales[i]);
       }
     }
   }
@@ -333,7 +348,8 @@ class QuantizedPanel {
       const Floats bias = args_.bias ? load(args_.bias + panel_ * kWidth + i) : Floats{};
       for (int64_t row = 0; row < num_rows_; ++row) {
         float* total = totals_ + row * kWidth + i;
-        store(total, load(total) * scale + bias);
+        const float factor = args_.x_scales && !has_group_factors() ? args_.x_scales[first_ + row] : 1.0f;
+        store(total, load(total) * splat(factor) * scale + bias);
       }
     }
   }
@@ -348,10 +364,11 @@ class QuantizedPanel {
   alignas(64) float sums_[Product::kRows * kWidth];
 };
 
-// The outputs of one panel, or of two that are gated with each other, for the rows of a pass from `first` on.
+// The outputs of one panel, or of two that are gated with each other, for `num_rows` rows from `first` on.
 template <class Number>
-void quantized_piece(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t panel) {
-  const int64_t num_rows = std::min(kQuantizedRows, args.num_rows - first), width = output_width(args);
+void quantized_piece(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t num_rows,
+                     int64_t panel) {
+  const int64_t width = output_width(args);
   alignas(64) float totals[kQuantizedRows * kPackedPanelWidth], factors[kQuantizedRows * kPackedPanelWidth];
   QuantizedPanel<Number>(args, input_sums, first, num_rows, panel, totals).run();
   if (args.function != kNotGated) {
@@ -372,9 +389,12 @@ void quantized_linear(const QuantizedLinearArgs& args, float* input_sums) {
     parallel_for(args.num_threads, args.num_rows, 1,
                  [&](int64_t row, int64_t) noexcept { sum_inputs<Element>(args, row, input_sums); });
   const int64_t num_panels = (output_width(args) + kPackedPanelWidth - 1) / kPackedPanelWidth;
-  const int64_t num_pieces = (args.num_rows + kQuantizedRows - 1) / kQuantizedRows;
+  const bool is_deep = args.in_features * int64_t{sizeof(Element)} * kQuantizedRows > kQuantizedBytes;
+  const int64_t pass_rows = is_deep ? kQuantizedRows / 2 : kQuantizedRows;
+  const int64_t num_pieces = (args.num_rows + pass_rows - 1) / pass_rows;
   parallel_for(args.num_threads, num_pieces * num_panels, 1, [&](int64_t index, int64_t) noexcept {
-    quantized_piece<Number>(args, input_sums, index / num_panels * kQuantizedRows, index % num_panels);
+    const int64_t first = index / num_panels * pass_rows;
+    quantized_piece<Number>(args, input_sums, first, std::min(pass_rows, args.num_rows - first), index % num_panels);
   });
 }
 

@@ -42,17 +42,9 @@ inline Floats load(const Bfloat16* from) {
   return (Floats)(__builtin_convertvector(x, Words) << 16);
 }
 
-inline Floats load(const int8_t* from) {
-  int8_t x __attribute__((vector_size(kLanes)));
-  std::memcpy(&x, from, sizeof x);
-  return __builtin_convertvector(x, Floats);
-}
-
 inline void store(float* to, Floats x) { std::memcpy(to, &x, sizeof x); }
 
 inline float widen(float x) { return x; }
-
-inline float widen(int8_t x) { return x; }
 
 inline float widen(Bfloat16 x) {
   const uint32_t bits = uint32_t{x} << 16;
