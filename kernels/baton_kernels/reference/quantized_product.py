@@ -168,8 +168,8 @@ def _round_to_int8(x: Tensor, rounding: InputRounding) -> tuple[Tensor, Tensor]:
         codes = (x / rounding.scale).round_().add_(zero_point).clamp_(-128, 127)
         return codes - zero_point, torch.full_like(largest, rounding.scale)
     if rounding.is_symmetric:
-        inverse = torch.full_like(largest, _INT8_MAX) / largest  # as the kernels round
-        return torch.where(inverse.isfinite(), (x * inverse).round_(), 0.0), largest / _INT8_MAX
+        scales = largest / _INT8_MAX
+        return torch.where(scales == 0, 0.0, (x / scales).round_()), scales
     low, high = x.amin(dim=-1, keepdim=True).clamp(max=0), x.amax(dim=-1, keepdim=True).clamp(min=0)
     scales = (high - low) / 255
     zeros = torch.where(scales == 0, 0.0, (-128 - low / scales).round_())
