@@ -186,12 +186,12 @@ def _chunk(group_size: int, x_group_size: int, in_features: int) -> int:
         return common
     if not sizes:
         return _CHUNK
-    step = 2 - common % 2  # pairs of inputs lie together
+    step = math.gcd(common, _QUAD)  # pairs of inputs or quads lie together
     return max(size for size in range(step, _CHUNK + 1, step) if common % size == 0)
 
 
 def _are_integers(weight: QuantizedWeight) -> bool:
-    """Say whether weights and inputs are integers, these with one scale for each row, and chunks whole quads."""
+    """Say whether weights and inputs are integers, inputs with a scale for each row, and groups are quads."""
     is_rounded = weight.input_rounding == InputRounding(element=InputElement.INT8)
     is_whole = weight.group_size % _QUAD == 0 or weight.group_size >= weight.in_features
     return is_rounded and is_whole and weight.element in (Element.INT4, Element.UINT4, Element.INT8)

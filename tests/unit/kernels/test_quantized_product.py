@@ -12,7 +12,7 @@ from baton_kernels.cpu.layers import CpuLayers
 from baton_kernels.cpu.quantized import QuantizedProduct, can_pair_inputs
 from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.kernels import Function, LayerKernels
-from baton_kernels.interface.quantized import Element, QuantizedWeight
+from baton_kernels.interface.quantized import Element, InputRounding, QuantizedWeight
 from baton_kernels.reference.quantized_product import TorchQuantizedProduct
 from tests.unit.kernels.cpu_builds import BUILDS, builds, load
 from tests.unit.kernels.quantized_weights import (
@@ -68,13 +68,15 @@ def test_each_build_is_near_the_float64_product_and_computes_a_row_alike_in_any_
 
 @builds
 @dtypes
-def test_a_group_whose_largest_part_is_odd_is_cut_between_pairs(
-    variant: CpuVariant, dtype: torch.dtype
+@pytest.mark.parametrize(("group_size", "rounding"), [(134, None), (132, ROUNDINGS["int8_token"])])
+def test_a_group_whose_largest_part_is_odd_is_cut_between_pairs_or_quads(
+    variant: CpuVariant, dtype: torch.dtype, group_size: int, rounding: InputRounding | None
 ) -> None:
-    case = WeightCase(element=Element.INT8, group_size=134, in_features=402, out_features=64, dtype=dtype)
+    sizes = {"group_size": group_size, "in_features": 3 * group_size, "out_features": 64}
+    case = WeightCase(element=Element.INT8, rounding=rounding, dtype=dtype, **sizes)
     weight, bias = make_weight(case, torch.Generator().manual_seed(0))
     x = rows_of(3, case, dtype)
-    expected, magnitude = expected_product(weight, bias, x)
+    expected, magnitude = expected_of(variant, weight, bias, x)
     error = (QuantizedProduct(load(variant), weight, bias, dtype)(x).double() - expected).abs()
     assert (error <= TOLERANCE[dtype] * expected.abs() + 2**-20 * magnitude).all()
 
