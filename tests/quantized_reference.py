@@ -128,6 +128,8 @@ class _Experts(nn.ModuleList):
             assert isinstance(expert, nn.ModuleDict)
             gate, up, down = (expert[name] for name in self._names)
             tokens, places = torch.where(experts == number)
+            if not len(tokens):
+                continue
             rows = hidden[tokens]
             result = down(nn.functional.silu(gate(rows)) * up(rows))
             out.index_add_(0, tokens, result * factors[tokens, places, None])

@@ -7,8 +7,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
+from tests.e2e.browsing import browsing
 from tests.e2e.processes import ONE_MIXED, Cluster, serving
 
 WITHIN_MS = 20_000
@@ -17,11 +18,8 @@ KEY = "the-key-of-the-docs"
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu"]
-        running = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=arguments)
+    with browsing() as running:
         yield running
-        running.close()
 
 
 @pytest.fixture

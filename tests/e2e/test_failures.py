@@ -25,6 +25,7 @@ from tests.e2e.calls import answer, ask, draw_prompt, greedy
 from tests.e2e.processes import (
     BRISK,
     FLOAT32,
+    NO_GRAMMARS,
     ONE_MIXED,
     SMALL,
     STOP_WITHIN_S,
@@ -201,7 +202,7 @@ for number, event in enumerate(stub.Generate(request)):
 
 
 def test_a_cluster_that_is_told_to_stop_ends_streams_and_leaves_nothing(tmp_path: Path) -> None:
-    flags = (*SMALL, "--shutdown-timeout", "0.5")
+    flags = (*SMALL, *NO_GRAMMARS, "--shutdown-timeout", "0.5")
     with serving(tmp_path, *flags) as cluster, Family(family_of(cluster.process.pid)) as family:
         assert family.num_sockets > 0
         stream = cluster.stub.Generate(ask("a b c", greedy(1900)))
@@ -232,7 +233,7 @@ def test_children_do_not_outlive_a_launcher_that_is_killed(begin: Any, tmp_path:
 
 
 def test_a_cluster_stops_in_good_order_when_its_standard_input_ends(tmp_path: Path) -> None:
-    with starting(tmp_path, *ONE_MIXED, "--exit-with-stdin", stdin=subprocess.PIPE) as cluster:
+    with starting(tmp_path, *ONE_MIXED, *NO_GRAMMARS, "--exit-with-stdin", stdin=subprocess.PIPE) as cluster:
         assert cluster.process.stdin is not None
         with cluster.process.stdin as pipe, Family(family_of(cluster.process.pid)) as family:
             pipe.write(b"only its end counts\n")

@@ -98,7 +98,7 @@ def test_a_command_says_what_loads_or_waits_for_it(tmp_path: Path) -> None:
         subprocess.run(waiting, capture_output=True, timeout=2 * READY_WITHIN_S, check=True)
 
 
-@pytest.mark.parametrize("after_s", [0.3, 0.8, 1.5, 3.0, 5.0])
+@pytest.mark.parametrize("after_s", [0.3, 1.5, 5.0])
 def test_ctrl_c_while_it_starts_leaves_nothing_but_progress(after_s: float, tmp_path: Path) -> None:
     told = interrupted(tmp_path / "log", lambda text: False, after_s)
     assert not TROUBLE.search(told), told

@@ -12,15 +12,7 @@ import pytest
 
 from baton import LLM, CompletionOutput
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
-from tests.e2e.processes import (
-    BRISK,
-    FLOAT32,
-    SMALL,
-    Cluster,
-    children_of,
-    serving,
-    until,
-)
+from tests.e2e.processes import BRISK, FLOAT32, NO_GRAMMARS, SMALL, Cluster, children_of, serving, until
 
 RESTARTED_WITHIN_S = 80.0
 PROMPTS = [draw_prompt(90 + 20 * number, seed=number) for number in range(6)]
@@ -30,7 +22,7 @@ PROMPTS = [draw_prompt(90 + 20 * number, seed=number) for number in range(6)]
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A prefill worker of one process, and two decode workers of two ranks each."""
     flags = ("--decode-workers", "2", "--decode-tensor-parallel-size", "2", "--move-timeout", "80")
-    with serving(tmp_path_factory.mktemp("ranks"), *SMALL, *FLOAT32, *BRISK, *flags) as cluster:
+    with serving(tmp_path_factory.mktemp("ranks"), *SMALL, *FLOAT32, *BRISK, *NO_GRAMMARS, *flags) as cluster:
         yield cluster
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from baton import LLM
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
-from tests.e2e.processes import FLOAT32, KV_CACHE_BYTES, Cluster, serving, until
+from tests.e2e.processes import FLOAT32, KV_CACHE_BYTES, NO_GRAMMARS, Cluster, serving, until
 
 FLAGS = (
     *("--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--min-split-tokens", "32"),
-    *("--decode-workers", "2", "--shutdown-timeout", "1", *FLOAT32),
+    *("--decode-workers", "2", "--shutdown-timeout", "1", *FLOAT32, *NO_GRAMMARS),
 )
 NUM_CLIENTS = 2
 PARAMS = greedy(100)

@@ -25,6 +25,7 @@ from tests.e2e.processes import (
     BATON,
     BRISK,
     FLOAT32,
+    NO_GRAMMARS,
     READY_WITHIN_S,
     SMALL,
     STOP_WITHIN_S,
@@ -65,7 +66,7 @@ def test_a_worker_that_dies_again_and_again_is_awaited_while_the_others_serve(
     roles = ("--prefill-workers", "1", "--decode-workers", "0", "--mixed", "1")
     prompt, params = draw_prompt(40, seed=1), greedy(12)
     (expected,) = llm.generate(prompt, params, use_tqdm=False)
-    with serving(tmp_path, *SMALL[:2], *FLOAT32, *BRISK, *roles, "--split", "auto") as cluster:
+    with serving(tmp_path, *SMALL[:2], *FLOAT32, *BRISK, *NO_GRAMMARS, *roles, "--split", "auto") as cluster:
         until(lambda: len(cluster.info().workers) == 2, READY_WITHIN_S, "both workers")
         base = f"http://{cluster.http_address}"
         kill_whenever_it_runs(cluster, "baton prefill-worker", NUM_KILLS)
@@ -128,7 +129,7 @@ def test_a_router_that_dies_comes_back_at_its_addresses_and_its_workers_with_it(
 ) -> None:
     prompt, params = draw_prompt(40, seed=2), greedy(12)
     (expected,) = llm.generate(prompt, params, use_tqdm=False)
-    with serving(tmp_path, *SMALL, *FLOAT32, *BRISK) as cluster:
+    with serving(tmp_path, *SMALL, *FLOAT32, *BRISK, *NO_GRAMMARS) as cluster:
         workers = set(children_of(cluster.process.pid)) - set(cluster.pids_of("baton router"))
         (router,) = cluster.pids_of("baton router")
         os.kill(router, signal.SIGKILL)

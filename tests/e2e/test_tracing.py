@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from baton_proto.v1 import baton_pb2 as pb
-from tests.e2e.processes import ONE_MIXED, SMALL, Cluster, serving, until
+from tests.e2e.processes import NO_GRAMMARS, ONE_MIXED, SMALL, Cluster, serving, until
 from tests.otlp_http_receiver import receiving_http
 from tests.otlp_receiver import OtlpReceiver, ReceivedSpan, receiving
 
@@ -49,7 +49,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         endpoint = ("--otlp-traces-endpoint", f"http://{receiver.address}")
         budget = ("--max-num-batched-tokens", "256", "--log-level", "debug")
-        with serving(tmp_path_factory.mktemp("traced"), *SMALL, *endpoint, *budget) as cluster:
+        with serving(tmp_path_factory.mktemp("traced"), *SMALL, *NO_GRAMMARS, *endpoint, *budget) as cluster:
             yield Traced(cluster, receiver)
 
 
@@ -196,7 +196,7 @@ def test_router_and_worker_export_over_http(
     protocol = ("--otlp-traces-protocol", "http/protobuf") if is_flag else ()
     with receiving_http() as receiver:
         endpoint = ("--otlp-traces-endpoint", f"http://{receiver.address}", *protocol)
-        with serving(tmp_path / "cluster", *ONE_MIXED, *endpoint) as cluster:
+        with serving(tmp_path / "cluster", *ONE_MIXED, *NO_GRAMMARS, *endpoint) as cluster:
             trace_id = generate(cluster, max_tokens=4).trace_id
 
             def services() -> set[str]:

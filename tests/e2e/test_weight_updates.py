@@ -10,7 +10,17 @@ from functools import partial
 from pathlib import Path
 
 from tests.e2e.calls import answer, ask, greedy
-from tests.e2e.processes import BATON, BRISK, FLOAT32, READY_WITHIN_S, SMALL, Cluster, serving, until
+from tests.e2e.processes import (
+    BATON,
+    BRISK,
+    FLOAT32,
+    NO_GRAMMARS,
+    READY_WITHIN_S,
+    SMALL,
+    Cluster,
+    serving,
+    until,
+)
 from tests.integration.weight_versions import NUM_TOKENS, PROMPTS, answers_of, write_version
 
 ROLES = ("--prefill-workers", "1", "--decode-workers", "1", "--enable-operator-routes")
@@ -31,7 +41,7 @@ def test_new_weights_come_to_all_processes_under_load_and_to_one_that_is_started
 ) -> None:
     old_answers, new = answers_of(), write_version(tmp_path / "new")
     new_answers = answers_of(new)
-    flags = (*SMALL, *FLOAT32, *BRISK, *ROLES)
+    flags = (*SMALL, *FLOAT32, *BRISK, *NO_GRAMMARS, *ROLES)
     with serving(tmp_path / "fleet", *flags) as cluster, ThreadPoolExecutor(6) as clients:
         assert generate(cluster, 0) == old_answers[0]
         refused = update(cluster, tmp_path / "nowhere")

@@ -17,12 +17,13 @@ from modelopt.torch.export import export_hf_checkpoint
 from modelopt.torch.quantization.qtensor import FP8QTensor, NVFP4QTensor
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tools.quantized_fixtures.base_models import calibration_ids, make_llama
+from tools.quantized_fixtures.base_models import calibration_ids, make_llama, make_qwen3_moe
 from tools.quantized_fixtures.fixture import produce, write_expected
 
 PACKAGE: Final = "nvidia-modelopt"
+make_thin_llama: Final = partial(make_llama, 64)
 
 
 def _dequantize(tensors: dict[str, Tensor], name: str) -> Tensor:
@@ -35,9 +36,14 @@ def _dequantize(tensors: dict[str, Tensor], name: str) -> Tensor:
     )
 
 
-def _make(folder: Path, scheme: str, config: dict[str, Any]) -> None:
+def _make(
+    folder: Path,
+    scheme: str,
+    config: dict[str, Any],
+    base: Callable[[], PreTrainedModel] = make_thin_llama,
+) -> None:
     with tempfile.TemporaryDirectory() as source:
-        make_llama(64).save_pretrained(source)
+        base().save_pretrained(source)
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16).eval()
     batches = calibration_ids(16, 64)
     mtq.quantize(model, config, lambda calibrated: calibrated(batches))
@@ -50,6 +56,9 @@ def _make(folder: Path, scheme: str, config: dict[str, Any]) -> None:
 FIXTURES: Final[dict[str, Callable[[Path], None]]] = {
     "modelopt-fp8": partial(_make, scheme="FP8_DEFAULT_CFG", config=mtq.FP8_DEFAULT_CFG),
     "modelopt-nvfp4": partial(_make, scheme="NVFP4_DEFAULT_CFG", config=mtq.NVFP4_DEFAULT_CFG),
+    "modelopt-nvfp4-qwen3-moe": partial(
+        _make, scheme="NVFP4_DEFAULT_CFG, experts", config=mtq.NVFP4_DEFAULT_CFG, base=make_qwen3_moe
+    ),
 }
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class CodeLayout(IntEnum):
 
     NIBBLES = 0
     """Two in a byte: the first half of a block of codes in the lower bits, the second in the upper. Where
-    pairs of inputs lie together, four in a word, 32 codes apart."""
+    pairs of inputs lie together, four in a word, 32 codes apart; where quads do, blocks are of 128."""
     FLOAT8 = 1
     INTEGERS = 2
 
@@ -108,7 +108,7 @@ class QuantizedLinearArgs(ctypes.Structure):
     """A linear layer of quantized weights; panels are those of `PackedLinearArgs`."""
 
     x: Source
-    """`[num_rows, in_features]`; float32 where bfloat16 is not multiplied in pairs."""
+    """`[num_rows, in_features]`; float32 where bfloat16 is not multiplied in pairs, or 8-bit codes."""
     codes: Source
     """`[num_panels, in_features / depth, panel_width, depth]`, of 4 or 8 bits."""
     table: SourceFloat
@@ -142,6 +142,8 @@ class QuantizedLinearArgs(ctypes.Structure):
     """Dtype of the scales; float32 otherwise."""
     is_bfloat16: Flag
     """Dtype of the result; float32 otherwise."""
+    is_x_codes: Flag
+    """True if `x` is 8-bit integers, with AMX alone; codes are then integers too, and `depth` is 4."""
     function: Int32
     """As in `PackedLinearArgs`."""
 

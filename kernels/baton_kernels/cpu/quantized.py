@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_kernels.cpu.int8 import quantize_with
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.linear_structs import CodeLayout, QuantizedLinearArgs, RoundInputsArgs
 from baton_kernels.cpu.memory import RESULTS, WEIGHTS
@@ -34,6 +35,8 @@ _NIBBLE_BLOCK: Final = 64
 """Most codes of 4 bits that lie together: as `kNibbleBlock`."""
 _WORDS: Final = 32
 """Words of a block of codes of 4 bits where pairs of inputs lie together: four codes in each."""
+_PAIR: Final = 2
+_QUAD: Final = 4
 _LAYOUTS: Final = {Element.E4M3: CodeLayout.FLOAT8, Element.INT8: CodeLayout.INTEGERS}
 _EXACT_IN_BFLOAT16: Final = (torch.bfloat16, torch.float8_e8m0fnu, torch.float8_e4m3fn)
 
@@ -49,7 +52,8 @@ class QuantizedProduct:
         self._rounding, self._order = weight.input_rounding, weight.input_order
         self._out_features, self._in_features = weight.out_features, weight.in_features
         layout = library.quantized_layout(dtype)
-        self._panel_width, self._depth = layout.panel_width, layout.depth
+        self._multiplies_codes = library.variant.has_tiles and _are_integers(weight)
+        self._panel_width, self._depth = layout.panel_width, _QUAD if self._multiplies_codes else layout.depth
         self._group_size = min(weight.group_size, weight.in_features)
         x_group = (self._rounding and self._rounding.group_size) or weight.in_features
         self._x_group_size = min(x_group, weight.in_features)
@@ -85,11 +89,15 @@ class QuantizedProduct:
         if self._order is not None:
             x = x[:, self._order]
         x_scales = None
-        if self._rounding is not None and _is_plain_e4m3(self._rounding):
+        if self._multiplies_codes:
+            x, scales = quantize_with(self._library, x)
+            x_scales = scales[:, None]
+        elif self._rounding is not None and _is_plain_e4m3(self._rounding):
             x, x_scales = self._round(x, self._rounding)
         elif self._rounding is not None:
             x, x_scales = round_inputs_in_parts(x, self._rounding)
-        x = x.to(self._dtype if self._depth > 1 else torch.float32)
+        if not self._multiplies_codes:
+            x = x.to(self._dtype if self._depth > 1 else torch.float32)
         if num_missing := -self._in_features % self._depth:
             x = functional.pad(x, (0, num_missing))
         x = x if x.stride(-1) == 1 else x.contiguous()
@@ -115,6 +123,7 @@ class QuantizedProduct:
             element=self._layout,
             has_bfloat16_scales=self._has_bfloat16_scales,
             is_bfloat16=self._dtype == torch.bfloat16,
+            is_x_codes=self._multiplies_codes,
             function=function,
         )
         self._library.run(args)
@@ -151,10 +160,10 @@ class QuantizedProduct:
             packed = WEIGHTS.empty(tuple(panels.shape), panels.dtype)
             np.copyto(packed.numpy(), panels.numpy())
             return packed
-        if self._depth > 1:
+        if self._depth == _PAIR:
             words = panels.reshape(-1, 2, 2, _WORDS)
             return WEIGHTS.copy(torch.stack((words[:, :, 0] | words[:, :, 1] << 4).unbind(1), dim=-1))
-        half = min(_NIBBLE_BLOCK, self._panel_width) // 2
+        half = self._panel_width if self._multiplies_codes else min(_NIBBLE_BLOCK, self._panel_width) // 2
         blocks = panels.reshape(-1, 2, half)
         return WEIGHTS.copy(blocks[:, 0] | blocks[:, 1] << 4)
 
@@ -177,8 +186,15 @@ def _chunk(group_size: int, x_group_size: int, in_features: int) -> int:
         return common
     if not sizes:
         return _CHUNK
-    step = 2 - common % 2  # pairs of inputs lie together
+    step = math.gcd(common, _QUAD)  # pairs of inputs or quads lie together
     return max(size for size in range(step, _CHUNK + 1, step) if common % size == 0)
+
+
+def _are_integers(weight: QuantizedWeight) -> bool:
+    """Say whether weights and inputs are integers, inputs with a scale for each row, and groups are quads."""
+    is_rounded = weight.input_rounding == InputRounding(element=InputElement.INT8)
+    is_whole = weight.group_size % _QUAD == 0 or weight.group_size >= weight.in_features
+    return is_rounded and is_whole and weight.element in (Element.INT4, Element.UINT4, Element.INT8)
 
 
 def _is_plain_e4m3(rounding: InputRounding) -> bool:

@@ -337,5 +337,6 @@ def c_header() -> str:
         "kMassBits": MASS_BITS,
         "kNibbles": CodeLayout.NIBBLES,
         "kFloat8": CodeLayout.FLOAT8,
+        "kIntegers": CodeLayout.INTEGERS,
     }
     return header(STRUCTS, enums, constants, KERNELS)

@@ -66,6 +66,9 @@ CASES: Final = {
     "int8_alone": WeightCase(element=Element.INT8, group_size=32, has_zeros=True, dtype=_BRAIN),
     "int8_asymmetric": WeightCase(element=Element.INT8, rounding=ROUNDINGS["int8_asymmetric"], dtype=_HALF),
     "int8_static": WeightCase(element=Element.INT8, rounding=ROUNDINGS["int8_static"]),
+    "uint4_int8": WeightCase(
+        element=Element.UINT4, group_size=32, has_zeros=True, rounding=ROUNDINGS["int8_token"]
+    ),
     "int4_int8": WeightCase(element=Element.INT4, group_size=128, rounding=ROUNDINGS["int8_token"]),
     "mxfp4": WeightCase(
         element=Element.E2M1, scale_dtype=E8M0, group_size=32, rounding=ROUNDINGS["mx_e2m1"], dtype=_BRAIN

@@ -7,14 +7,21 @@ from dataclasses import replace
 import pytest
 import torch
 
+from baton_kernels.cpu.int8 import quantize_rows
 from baton_kernels.cpu.layers import CpuLayers
 from baton_kernels.cpu.quantized import QuantizedProduct, can_pair_inputs
 from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.kernels import Function, LayerKernels
-from baton_kernels.interface.quantized import Element
+from baton_kernels.interface.quantized import Element, InputRounding, QuantizedWeight
 from baton_kernels.reference.quantized_product import TorchQuantizedProduct
 from tests.unit.kernels.cpu_builds import BUILDS, builds, load
-from tests.unit.kernels.quantized_weights import CASES, WeightCase, expected_product, make_weight
+from tests.unit.kernels.quantized_weights import (
+    CASES,
+    ROUNDINGS,
+    WeightCase,
+    expected_product,
+    make_weight,
+)
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
 ROWS = (1, 2, 7, 16, 17, 50, 200)
@@ -25,6 +32,16 @@ cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def rows_of(num_rows: int, case: WeightCase, dtype: torch.dtype) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     return torch.randn(num_rows, case.in_features, generator=generator).to(dtype)
+
+
+def expected_of(
+    variant: CpuVariant, weight: QuantizedWeight, bias: torch.Tensor | None, x: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`expected_product`; AMX multiplies codes as `quantize_rows` has them, which parts ties another way."""
+    if not variant.has_tiles or weight.input_rounding != ROUNDINGS["int8_token"]:
+        return expected_product(weight, bias, x)
+    codes, scales = quantize_rows(x)
+    return expected_product(replace(weight, input_rounding=None), bias, codes * scales[:, None])
 
 
 @builds
@@ -39,7 +56,7 @@ def test_each_build_is_near_the_float64_product_and_computes_a_row_alike_in_any_
         product = QuantizedProduct(load(variant), weight, bias, dtype)
         x = rows_of(max(ROWS), case, dtype)
         whole = product(x)
-        expected, magnitude = expected_product(weight, bias, x)
+        expected, magnitude = expected_of(variant, weight, bias, x)
         # The table of NF4 is rounded to the dtype of the rows, and terms may cancel.
         least = 2**-8 if (dtype, case.element) == (torch.bfloat16, Element.NF4) else 2**-20
         error = (whole.double() - expected).abs()
@@ -51,13 +68,15 @@ def test_each_build_is_near_the_float64_product_and_computes_a_row_alike_in_any_
 
 @builds
 @dtypes
-def test_a_group_whose_largest_part_is_odd_is_cut_between_pairs(
-    variant: CpuVariant, dtype: torch.dtype
+@pytest.mark.parametrize(("group_size", "rounding"), [(134, None), (132, ROUNDINGS["int8_token"])])
+def test_a_group_whose_largest_part_is_odd_is_cut_between_pairs_or_quads(
+    variant: CpuVariant, dtype: torch.dtype, group_size: int, rounding: InputRounding | None
 ) -> None:
-    case = WeightCase(element=Element.INT8, group_size=134, in_features=402, out_features=64, dtype=dtype)
+    sizes = {"group_size": group_size, "in_features": 3 * group_size, "out_features": 64}
+    case = WeightCase(element=Element.INT8, rounding=rounding, dtype=dtype, **sizes)
     weight, bias = make_weight(case, torch.Generator().manual_seed(0))
     x = rows_of(3, case, dtype)
-    expected, magnitude = expected_product(weight, bias, x)
+    expected, magnitude = expected_of(variant, weight, bias, x)
     error = (QuantizedProduct(load(variant), weight, bias, dtype)(x).double() - expected).abs()
     assert (error <= TOLERANCE[dtype] * expected.abs() + 2**-20 * magnitude).all()
 

@@ -1,5 +1,5 @@
 // Operands of an inner product: one float, or two neighbours of bfloat16, which AVX512-BF16 multiplies and adds in
-// one instruction.
+// one instruction, or four codes, which AMX does.
 #pragma once
 
 #include <cstring>
@@ -10,6 +10,10 @@ namespace baton {
 
 struct Pair {
   Bfloat16 first, second;
+};
+
+struct Quad {
+  int8_t codes[4];
 };
 
 // The element of a row of operands, and the elements per operand.
@@ -23,6 +27,12 @@ template <>
 struct Packing<Pair> {
   using Element = Bfloat16;
   static constexpr int kDepth = 2;
+};
+
+template <>
+struct Packing<Quad> {
+  using Element = int8_t;
+  static constexpr int kDepth = 4;
 };
 
 inline Floats splat_number(const float* from) { return splat(*from); }

@@ -275,6 +275,9 @@ int baton_round_inputs(const RoundInputsArgs* args) {
 int baton_quantized_linear(const QuantizedLinearArgs* args) {
   return run([&] {
     float* input_sums = reserve(args->zeros ? args->num_rows * num_chunks(*args) : 0);
+#if BATON_TILES
+    if (args->is_x_codes) return quantized_linear<Quad>(*args, input_sums);
+#endif
 #if BATON_BFLOAT16_DOT
     if (args->is_bfloat16) return quantized_linear<Pair>(*args, input_sums);
 #endif

@@ -1,11 +1,12 @@
 // Linear layers of quantized weights. The codes of a panel are decoded, a chunk of inputs at a time, into the layout of
-// packed_linear.h, in the first cache; the products of a chunk are summed in float32 and then scaled. So codes are read
-// once for many rows, no value is rounded but the result, and a row's numbers depend on the row alone.
+// packed_linear.h, in the first cache; the products of a chunk are summed in float32, or as integers where the inputs are
+// codes too, and then scaled. So codes are read once for many rows, no value is rounded but the result, and a row's
+// numbers depend on the row alone.
 #pragma once
 
 #include <algorithm>
 
-#include "float8.h"
+#include "decode_codes.h"
 #include "norms_activations.h"
 #include "packed_linear.h"
 #if BATON_TILES
@@ -17,100 +18,9 @@
 namespace baton {
 
 constexpr int64_t kChunkInputs = 128;      // most inputs of a chunk: its decoded panel fits the first cache
-constexpr int64_t kStepPairs = 16;         // rows of a decoded panel that few rows of x take at a time: a tile of AMX
-constexpr int64_t kQuantizedRows = 96;     // rows that share a pass over a panel: their sums stay near the first cache
-constexpr int64_t kCodesAhead = 1 << 10;   // distance of the prefetch of codes, in bytes
-constexpr int kNibbleBlock = kPackedPanelWidth < 64 ? kPackedPanelWidth : 64;   // codes of 4 bits that lie together
-
-// Decodes 4-bit codes: the first half of a block of them lies in the lower bits of its bytes, the second in the upper.
-// Those of pairs lie in words instead, each of four codes that are 32 apart.
-template <class Element>
-class Nibbles;
-
-template <>
-class Nibbles<float> {
- public:
-  explicit Nibbles(const float* table) : table_(table) {}
-
-  void decode(const uint8_t* codes, int64_t n, float* to) const {
-    constexpr int kHalf = kNibbleBlock / 2;
-#if BATON_LANES == 16
-    const Floats values = load(table_);
-    for (int64_t i = 0; i < n; i += kNibbleBlock, codes += kHalf)
-      for (int part = 0; part < kHalf; part += kLanes) {
-        Codes bytes;
-        std::memcpy(&bytes, codes + part, sizeof bytes);
-        const Ints indices = __builtin_convertvector(bytes, Ints);
-        store(to + i + part, __builtin_shuffle(values, indices));
-        store(to + i + kHalf + part, __builtin_shuffle(values, indices >> 4));
-      }
-#else
-    for (int64_t i = 0; i < n; i += kNibbleBlock, codes += kHalf)
-      for (int part = 0; part < kHalf; ++part) {
-        to[i + part] = table_[codes[part] & 15];
-        to[i + kHalf + part] = table_[codes[part] >> 4];
-      }
-#endif
-  }
-
- private:
-  const float* table_;
-};
-
-#if BATON_BFLOAT16_DOT
-template <>
-class Nibbles<Bfloat16> {
- public:
-  explicit Nibbles(const float* table) {
-    for (int i = 0; i < 32; ++i) values_[i] = to_bfloat16(table[i % 16]);   // an index counts by its lower bits alone
-  }
-
-  void decode(const uint8_t* codes, int64_t n, Bfloat16* to) const {
-    const __m512i values = _mm512_load_si512(values_);
-    for (int64_t i = 0; i < n; i += 128, codes += 64) {
-      const Halves32 words = (Halves32)_mm512_loadu_si512(codes);
-      for (int part = 0; part < 4; ++part)
-        _mm512_storeu_si512(to + i + 32 * part, _mm512_permutexvar_epi16((__m512i)(words >> 4 * part), values));
-    }
-  }
-
- private:
-  using Halves32 = uint16_t __attribute__((vector_size(64)));
-  alignas(64) Bfloat16 values_[32];
-};
-
-inline void decode_bytes(const int8_t* codes, int64_t n, Bfloat16* to) {
-  const auto widen_codes = [&](int64_t at) {   // __builtin_convertvector takes them one by one
-    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + at))));
-  };
-  for (int64_t i = 0; i < n; i += 32) {
-    const __m512bh both = _mm512_cvtne2ps_pbh(widen_codes(i + 16), widen_codes(i));
-    std::memcpy(to + i, &both, sizeof both);
-  }
-}
-#endif
-
-template <class Element>
-void decode_bytes(const int8_t* codes, int64_t n, Element* to) {
-  alignas(64) float values[64];
-  for (int64_t i = 0; i < n; i += 64) {
-    const int64_t count = std::min<int64_t>(64, n - i);
-    for (int64_t j = 0; j < count; ++j) values[j] = float(codes[i + j]);
-    copy_row(values, to + i, count);
-  }
-}
-
-// Decode `n` codes from number `at` of the weight on, and prefetch those that come later.
-template <class Element>
-void decode(const QuantizedLinearArgs& args, const Nibbles<Element>& nibbles, int64_t at, int64_t n, Element* to) {
-  const auto* codes = static_cast<const uint8_t*>(args.codes);
-  const int64_t size = args.element == kNibbles ? n / 2 : n;
-  const uint8_t* next = codes + (args.element == kNibbles ? at / 2 : at) + kCodesAhead;
-  for (int64_t i = 0; i < size; i += 64) __builtin_prefetch(next + i);
-  if (args.element == kNibbles) nibbles.decode(codes + at / 2, n, to);
-  else if (args.element == kFloat8) copy_row(reinterpret_cast<const E4m3*>(codes) + at, to, n);
-  else decode_bytes(reinterpret_cast<const int8_t*>(codes) + at, n, to);
-}
+constexpr int64_t kStepOperands = 16;      // rows of a decoded panel that few rows of x take at a time: a tile of AMX
+constexpr int64_t kQuantizedRows = 192;    // most rows that share a pass over a panel
+constexpr int64_t kQuantizedBytes = 512 << 10;   // more bytes of x are passes of half as many rows: they share the second cache
 
 // Sums of products of up to kRows rows with a chunk of a decoded panel, which is added a step at a time.
 template <class Number>
@@ -135,20 +45,21 @@ class ChunkProduct {
 
 #if BATON_TILES
 // The same with AMX: tiles 0 to 3 are the sums, 4 and 6 hold rows of x, 5 and 7 weights; 6 and 7 are those of the last
-// pairs of inputs, fewer than 16.
-template <>
-class ChunkProduct<Pair> {
+// operands, fewer than 16. Sums of codes are integers of 32 bits.
+template <class Number>
+class TileChunkProduct {
  public:
   static constexpr int64_t kRows = 16;
 
   void begin(int64_t num_rows, int64_t size, float*) {
-    configure(num_rows, size % kStepPairs);
+    configure(num_rows, size % kStepOperands);
     zero_tile<0>(), zero_tile<1>(), zero_tile<2>(), zero_tile<3>();
   }
 
-  void add(const PackedBlock<Pair>& block, float*) const {
-    if (block.size == kStepPairs) multiply<4, 5>(block);
-    else multiply<6, 7>(block);
+  void add(const PackedBlock<Number>& block, float*) const {
+    if (rest_ == 0) multiply<4, 5, 7>(block);
+    else if (block.size == kStepOperands) multiply<4, 5, 5>(block);
+    else multiply<6, 7, 7>(block);
   }
 
   void end(float* to) const {
@@ -157,16 +68,21 @@ class ChunkProduct<Pair> {
   }
 
  private:
-  static constexpr int64_t kStride = kPackedPanelWidth * sizeof(Pair);
-  static_assert(kPackedPanelWidth == 64 && sizeof(Pair) == sizeof(float));
+  static constexpr int64_t kStride = kPackedPanelWidth * sizeof(Number);
+  static_assert(kPackedPanelWidth == 64 && sizeof(Number) == sizeof(float));
 
-  template <int kX, int kWeights>
-  static void multiply(const PackedBlock<Pair>& block) {
-    load_tile<kX>(block.x, block.x_stride * sizeof(Bfloat16));
-    load_tile<kWeights>(block.weights, kStride), multiply_tiles<0, kX, kWeights>();
-    load_tile<kWeights>(block.weights + 16, kStride), multiply_tiles<1, kX, kWeights>();
-    load_tile<kWeights>(block.weights + 32, kStride), multiply_tiles<2, kX, kWeights>();
-    load_tile<kWeights>(block.weights + 48, kStride), multiply_tiles<3, kX, kWeights>();
+  template <int kX, int kEven, int kOdd>
+  static void multiply(const PackedBlock<Number>& block) {
+    load_tile<kX>(block.x, block.x_stride * sizeof *block.x);
+    multiply_panel<0, kX, kEven>(block.weights), multiply_panel<1, kX, kOdd>(block.weights);
+    multiply_panel<2, kX, kEven>(block.weights), multiply_panel<3, kX, kOdd>(block.weights);
+  }
+
+  template <int kSums, int kX, int kWeights>
+  static void multiply_panel(const Number* weights) {
+    load_tile<kWeights>(weights + 16 * kSums, kStride);
+    if constexpr (std::is_same_v<Number, Quad>) multiply_code_tiles<kSums, kX, kWeights>();
+    else multiply_tiles<kSums, kX, kWeights>();
   }
 
   void configure(int64_t num_rows, int64_t rest) {
@@ -175,15 +91,21 @@ class ChunkProduct<Pair> {
     TileConfiguration all{};
     all.palette = 1;
     for (int tile = 0; tile < 8; ++tile) all.row_bytes[tile] = 64, all.num_rows[tile] = num_rows;
-    all.num_rows[5] = kStepPairs;
-    all.num_rows[7] = std::max<int64_t>(rest, 1);
-    all.row_bytes[6] = 4 * std::max<int64_t>(rest, 1);
+    all.num_rows[5] = kStepOperands;
+    all.num_rows[7] = rest ? rest : kStepOperands;
+    all.row_bytes[6] = 4 * all.num_rows[7];
     configure_tiles(all);
   }
 
   const TileSession session_;
   int64_t num_rows_ = 0, rest_ = 0;
 };
+
+template <>
+class ChunkProduct<Pair> : public TileChunkProduct<Pair> {};
+
+template <>
+class ChunkProduct<Quad> : public TileChunkProduct<Quad> {};
 #endif
 
 // A vector of numbers that are kept as bfloat16 or as float32.
@@ -193,20 +115,28 @@ inline Floats load_either(const void* from, int64_t at, bool is_bfloat16) {
 
 inline int64_t num_chunks(const QuantizedLinearArgs& args) { return (args.in_features + args.chunk - 1) / args.chunk; }
 
+template <class Element>
+float sum_of(const Element* x, int64_t n) {
+  Floats total{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) total += load(x + i);
+  float rest = 0;
+  for (; i < n; ++i) rest += widen(x[i]);
+  return rest + sum_lanes(total);
+}
+
+inline float sum_of(const int8_t* codes, int64_t n) {
+  int32_t total = 0;
+  for (int64_t i = 0; i < n; ++i) total += codes[i];
+  return float(total);
+}
+
 // Sums of each chunk of each row, which zero points are multiplied with: [num_rows, num_chunks].
 template <class Element>
 void sum_inputs(const QuantizedLinearArgs& args, int64_t row, float* sums) {
   const auto* x = static_cast<const Element*>(args.x) + row * args.x_stride;
-  for (int64_t chunk = 0, k = 0; k < args.in_features; ++chunk, k += args.chunk) {
-    const int64_t n = std::min(args.chunk, args.in_features - k);
-    Floats total{};
-    int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) total += load(x + k + i);
-    float rest = 0;
-    for (; i < n; ++i) rest += widen(x[k + i]);
-    for (int lane = 0; lane < kLanes; ++lane) rest += total[lane];
-    sums[row * num_chunks(args) + chunk] = rest;
-  }
+  for (int64_t chunk = 0, k = 0; k < args.in_features; ++chunk, k += args.chunk)
+    sums[row * num_chunks(args) + chunk] = sum_of(x + k, std::min(args.chunk, args.in_features - k));
 }
 
 // One panel's outputs of `num_rows` rows from `first` on, in float32.
@@ -245,8 +175,8 @@ class QuantizedPanel {
     const int64_t size = (n + kDepth - 1) / kDepth, at = panel_ * round_up(args_.in_features, kDepth) + k;
     const auto* x = static_cast<const Element*>(args_.x) + (first_ + row) * args_.x_stride + k;
     product_.begin(rows, size, sums_);
-    for (int64_t j = 0; j < size; j += kStepPairs) {
-      const int64_t count = std::min(kStepPairs, size - j);
+    for (int64_t j = 0; j < size; j += kStepOperands) {
+      const int64_t count = std::min(kStepOperands, size - j);
       Number* weights = weights_ + j * kWidth;
       auto* elements = reinterpret_cast<Element*>(weights);
       if (row == 0) decode(args_, nibbles_, (at + j * kDepth) * kWidth, count * kDepth * kWidth, elements);
@@ -256,11 +186,16 @@ class QuantizedPanel {
   }
 
   void add_scaled(int64_t chunk, int64_t row, int64_t rows) {
-    if (args_.zeros) add_scaled_rows<true>(chunk, row, rows);
-    else add_scaled_rows<false>(chunk, row, rows);
+    if (!has_group_factors() && args_.zeros) add_scaled_rows<true, false>(chunk, row, rows);
+    else if (!has_group_factors()) add_scaled_rows<false, false>(chunk, row, rows);
+    else if (args_.zeros) add_scaled_rows<true, true>(chunk, row, rows);
+    else add_scaled_rows<false, true>(chunk, row, rows);
   }
 
-  template <bool kHasZeros>
+  // Factors of whole rows are left to `finish`.
+  bool has_group_factors() const { return args_.num_x_groups > 1; }
+
+  template <bool kHasZeros, bool kHasFactors>
   void add_scaled_rows(int64_t chunk, int64_t row, int64_t rows) {
     const QuantizedLinearArgs args = args_;   // a copy, which no store of numbers can change
     const int64_t k = chunk * args.chunk, num_groups = (args.in_features + args.group_size - 1) / args.group_size;
@@ -276,13 +211,20 @@ class QuantizedPanel {
     const float* sums = sums_;
     float* totals = totals_ + row * kWidth;
     for (int64_t r = 0; r < rows; ++r, sums += kWidth, totals += kWidth) {
-      const Floats factor = splat(x_scales ? x_scales[r * args.num_x_groups] : 1.0f);
       for (int i = 0; i < kPackedVectors; ++i) {
-        Floats sum = load(sums + i * kLanes);
+        Floats sum = load_sum(sums + i * kLanes);
         if constexpr (kHasZeros) sum -= zeros[i] * splat(input_sums[r * num_chunks(args)]);
-        store(totals + i * kLanes, load(totals + i * kLanes) + sum * factor * scales[i]);
+        if constexpr (kHasFactors) sum *= splat(x_scales[r * args.num_x_groups]);
+        store(totals + i * kLanes, load(totals + i * kLanes) + sum * scales[i]);
       }
     }
+  }
+
+  static Floats load_sum(const float* from) {
+    if constexpr (!std::is_same_v<Number, Quad>) return load(from);
+    Ints sum;
+    std::memcpy(&sum, from, sizeof sum);
+    return __builtin_convertvector(sum, Floats);
   }
 
   void finish() {
@@ -291,7 +233,8 @@ class QuantizedPanel {
       const Floats bias = args_.bias ? load(args_.bias + panel_ * kWidth + i) : Floats{};
       for (int64_t row = 0; row < num_rows_; ++row) {
         float* total = totals_ + row * kWidth + i;
-        store(total, load(total) * scale + bias);
+        const float factor = args_.x_scales && !has_group_factors() ? args_.x_scales[first_ + row] : 1.0f;
+        store(total, load(total) * splat(factor) * scale + bias);
       }
     }
   }
@@ -306,10 +249,11 @@ class QuantizedPanel {
   alignas(64) float sums_[Product::kRows * kWidth];
 };
 
-// The outputs of one panel, or of two that are gated with each other, for the rows of a pass from `first` on.
+// The outputs of one panel, or of two that are gated with each other, for `num_rows` rows from `first` on.
 template <class Number>
-void quantized_piece(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t panel) {
-  const int64_t num_rows = std::min(kQuantizedRows, args.num_rows - first), width = output_width(args);
+void quantized_piece(const QuantizedLinearArgs& args, const float* input_sums, int64_t first, int64_t num_rows,
+                     int64_t panel) {
+  const int64_t width = output_width(args);
   alignas(64) float totals[kQuantizedRows * kPackedPanelWidth], factors[kQuantizedRows * kPackedPanelWidth];
   QuantizedPanel<Number>(args, input_sums, first, num_rows, panel, totals).run();
   if (args.function != kNotGated) {
@@ -330,9 +274,12 @@ void quantized_linear(const QuantizedLinearArgs& args, float* input_sums) {
     parallel_for(args.num_threads, args.num_rows, 1,
                  [&](int64_t row, int64_t) noexcept { sum_inputs<Element>(args, row, input_sums); });
   const int64_t num_panels = (output_width(args) + kPackedPanelWidth - 1) / kPackedPanelWidth;
-  const int64_t num_pieces = (args.num_rows + kQuantizedRows - 1) / kQuantizedRows;
+  const bool is_deep = args.in_features * int64_t{sizeof(Element)} * kQuantizedRows > kQuantizedBytes;
+  const int64_t pass_rows = is_deep ? kQuantizedRows / 2 : kQuantizedRows;
+  const int64_t num_pieces = (args.num_rows + pass_rows - 1) / pass_rows;
   parallel_for(args.num_threads, num_pieces * num_panels, 1, [&](int64_t index, int64_t) noexcept {
-    quantized_piece<Number>(args, input_sums, index / num_panels * kQuantizedRows, index % num_panels);
+    const int64_t first = index / num_panels * pass_rows;
+    quantized_piece<Number>(args, input_sums, first, std::min(pass_rows, args.num_rows - first), index % num_panels);
   });
 }
 
