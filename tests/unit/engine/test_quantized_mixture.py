@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_core.errors import InvalidModelError
+from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization as Kind
 from baton_engine.checkpoint.quantization.online import quantize
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
@@ -24,11 +26,13 @@ from baton_engine.models.experts import GroupedExperts, SeparateExperts, load_ex
 from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.mixture_config import MixtureConfig
 from baton_engine.models.shares import ExpertShare
+from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_kernels.interface.kernels import LayerKernels
 from baton_kernels.reference.quantized_product import dequantize, round_inputs
 from baton_kernels.selection import select_invariant_kernels, select_kernels
 from tests.models import reference_model
 from tests.quantized_reference import FIXTURES, quantized_weights
+from tests.unit.engine.rank_threads import on_each_rank
 from tests.unit.engine.test_mixture import MIXTURES, draw, read_mixture
 
 ModelFolder = Callable[[str], Path]
@@ -149,14 +153,22 @@ def test_experts_are_separate_where_one_of_their_layers_is_quantized(
 def test_experts_fused_as_in_modules_of_transformers_compute_the_same(
     variant: str, plan: OnlinePlan | None, model_folder: ModelFolder, tmp_path: Path
 ) -> None:
-    folder, hidden, found = model_folder(variant), draw(NUM_TOKENS, 64), []
+    folder, hidden = model_folder(variant), draw(NUM_TOKENS, 64)
     reference_model(folder).save_pretrained(tmp_path, save_original_format=False)
     config, layer = read_mixture(folder, variant), layer_of(variant)
-    for source in (folder, tmp_path):
+
+    def compute(source: Path, ranks: Ranks) -> Tensor:
         weights = WeightReader(source, torch.float32, online=plan)
         assert (f"{layer}.mlp.experts.gate_up_proj" in weights) is (source is tmp_path)
-        found.append(MixtureFeedForward(config, weights, LayerKernels(), layer).forward(hidden))
-    assert torch.equal(*found)
+        return MixtureFeedForward(config, weights, LayerKernels(), layer, ranks).forward(hidden)
+
+    alone = compute(folder, ALONE)
+    assert torch.equal(compute(tmp_path, ALONE), alone)
+    for experts in (ExpertPlacement.CUT, ExpertPlacement.ROUND_ROBIN):
+        sizes = ParallelSizes(tensor=2, experts=experts)
+        found = [on_each_rank(sizes, partial(compute, source)) for source in (folder, tmp_path)]
+        assert torch.equal(*found)
+        torch.testing.assert_close(found[0], alone, rtol=1e-4, atol=1e-5)
 
 
 def test_a_router_of_codes_chooses_as_their_values_do(tmp_path: Path) -> None:
