@@ -116,7 +116,11 @@ def test_machines_with_the_same_key_have_the_same_secret() -> None:
         ("--headless", "--headless is True with node_rank 0; allowed: node_rank over 0"),
         (
             "-tp 2 --nnodes 2 --prefill-workers 0 --decode-workers 0 --mixed 2",
-            "--mixed is 2, with ranks that share no KV pool; allowed: 1",
+            "--mixed is 2 and makes 2 workers, with ranks that share no KV pool; allowed: 1",
+        ),
+        (
+            "-tp 2 --distributed-executor-backend ray -dp 2 --prefill-workers 0 --decode-workers 0 --mixed 1",
+            "--mixed is 1 and makes 2 workers, with ranks that share no KV pool; allowed: 1",
         ),
     ],
 )
