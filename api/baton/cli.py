@@ -103,7 +103,7 @@ def _serve(args: argparse.Namespace) -> int:
     check_worker_settings(engine)
     check_machine(engine, args)
     if args.node_rank:
-        return _follow(engine)
+        return _follow(engine, keys_of(args))
     arguments.settle(args)
     ranks = engine.local_data_parallel_ranks
     num_workers = (args.prefill_workers + args.decode_workers + args.mixed) * len(ranks)
@@ -125,9 +125,10 @@ def _serve(args: argparse.Namespace) -> int:
     return asyncio.run(run_until_signal(serve(cluster), ends_with_stdin=args.exit_with_stdin)) or 0
 
 
-def _follow(engine: EngineArgs) -> int:
+def _follow(engine: EngineArgs, api_keys: Sequence[str]) -> int:
     from baton.processes.rank_node import RankNode, serve_ranks
     from baton_core.ranks.rank_layout import ParallelSizes
+    from baton_worker.ranks.executor_settings import secret_of_ranks
 
     node = RankNode(
         sizes=ParallelSizes(tensor=engine.tensor_parallel_size, pipeline=engine.pipeline_parallel_size),
@@ -135,6 +136,7 @@ def _follow(engine: EngineArgs) -> int:
         node_rank=engine.node_rank,
         master_addr=engine.master_addr,
         master_port=engine.master_port,
+        secret=secret_of_ranks(api_keys),
     )
     return asyncio.run(run_until_signal(serve_ranks(node))) or 0
 

@@ -225,7 +225,8 @@ def follow(
 
 def main(args: list[str] | None = None) -> int:
     """Run a rank; returns its exit code: 1 where its group has ended, 2 where it has found none to join."""
-    parser = argparse.ArgumentParser(description="One rank of a group, which follows the group's leader.")
+    description = "One rank, which follows its leader. It reads their secret from standard input."
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--control-fd", type=int, help="socket to the leader that started it")
     parser.add_argument("--parent-pid", type=int, help="process that started it, if that is not the leader")
     parser.add_argument("--leader-host", help="address at which the leader listens")
@@ -239,7 +240,7 @@ def main(args: list[str] | None = None) -> int:
         if parsed.control_fd is None:
             die_with_parent(parsed.parent_pid)
             leader = (parsed.leader_host, parsed.leader_port)
-            follow(leader, parsed.rank, parsed.started_with, "", parsed.within)
+            follow(leader, parsed.rank, parsed.started_with, sys.stdin.read(), parsed.within)
         else:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_IGN)  # the leader decides when it ends

@@ -56,6 +56,7 @@ def check_machine(engine: EngineArgs, args: argparse.Namespace) -> None:
         raise InvalidConfigError(
             f"{text}; allowed: node_rank over 0 (machine 0 has the router and the worker)"
         )
-    if args.mixed != 1 and not args.node_rank and has_own_pools(engine):
-        text = f"mixed is {args.mixed}, with ranks that share no KV pool"
+    num_workers = args.mixed * len(engine.local_data_parallel_ranks)
+    if num_workers != 1 and not args.node_rank and has_own_pools(engine):
+        text = f"mixed is {args.mixed} and makes {num_workers} workers, with ranks that share no KV pool"
         raise InvalidConfigError(f"{text}; allowed: 1 (several workers could not exchange KV blocks)")

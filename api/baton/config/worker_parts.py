@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from baton.config.engine_args import EngineArgs
@@ -21,7 +22,7 @@ from baton_engine.sizing import KVCacheSettings
 from baton_kv.transport import Transport
 from baton_service.tracing import read_tracing
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
-from baton_worker.ranks.executor_settings import ExecutorSettings, RaySettings
+from baton_worker.ranks.executor_settings import ExecutorSettings, RaySettings, secret_of_ranks
 from baton_worker.ranks.executors import default_backend
 from baton_worker.worker_process import WorkerSettings
 
@@ -65,7 +66,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
     settings: dict[str, Any] = {"role": Role.MIXED, "routers": ("in-process",), **others}
     return WorkerSettings(
         engine=engine,
-        executor=executor_settings(args),
+        executor=executor_settings(args, others.get("api_keys", ())),
         kv_transport=Transport(args.kv_transport),
         scheduler=scheduler_config(args),
         tokenizer=args.tokenizer,
@@ -81,8 +82,8 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
     )
 
 
-def executor_settings(args: EngineArgs) -> ExecutorSettings:
-    """Return how the ranks of a worker are started.
+def executor_settings(args: EngineArgs, api_keys: Sequence[str] = ()) -> ExecutorSettings:
+    """Return how the ranks of a worker are started; those of other machines have the first of these keys.
 
     Raises:
         InvalidConfigError: this machine is not the leader's.
@@ -103,6 +104,7 @@ def executor_settings(args: EngineArgs) -> ExecutorSettings:
         nnodes=args.nnodes,
         master_addr=args.master_addr,
         master_port=args.master_port,
+        secret=secret_of_ranks(api_keys),
         ray=ray,
     )
 

@@ -7,7 +7,7 @@ import json
 import logging
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from baton.processes.restarts import Restarts
@@ -31,6 +31,8 @@ class RankNode:
     node_rank: int
     master_addr: str
     master_port: int
+    secret: str = field(default="", repr=False)
+    """Secret of the leader's ranks, as `secret_of_ranks` returns it."""
 
 
 async def serve_ranks(node: RankNode) -> int:
@@ -71,9 +73,10 @@ async def _run(node: RankNode, rank: int) -> int:
             *("-m", "baton_worker.rank_process", "--parent-pid", str(os.getpid())),
             *("--leader-host", node.master_addr, "--leader-port", str(node.master_port)),
             *("--rank", str(rank), "--started-with", expected, "--within", str(JOIN_WITHIN_S)),
-            stdin=asyncio.subprocess.DEVNULL,
+            stdin=asyncio.subprocess.PIPE,  # unlike its arguments, nobody else reads it
         )
     try:
+        await process.communicate(node.secret.encode())
         return await process.wait()
     finally:
         if process.returncode is None:

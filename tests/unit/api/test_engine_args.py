@@ -31,6 +31,10 @@ GIVEN: dict[str, Any] = {
     "tensor_parallel_size": 2,
     "pipeline_parallel_size": 3,
     "pipeline_layer_partition": "3,5,4",
+    "data_parallel_size": 4,
+    "data_parallel_start_rank": 1,
+    "data_parallel_size_local": 1,
+    "data_parallel_hybrid_lb": True,
     "prefill_tensor_parallel_size": 4,
     "decode_tensor_parallel_size": 1,
     "enable_expert_parallel": True,
@@ -94,22 +98,27 @@ GIVEN: dict[str, Any] = {
     "decode_workers": 1,
     "enable_log_requests": True,
 }
-"""A value other than the default for every field that does something."""
+"""A value other than the default for every field that does something, but for those of `EXCLUSIVE`."""
+EXCLUSIVE: dict[str, Any] = {"data_parallel_rank": 2, "data_parallel_external_lb": True}
+"""Fields that contradict some of the others."""
 
 
 def as_arguments(values: dict[str, Any]) -> list[str]:
     known = {flag.field: flag for flag in flags_of(AsyncEngineArgs)}
     arguments = [f"--model={values['model']}"]
-    return arguments + [text for name, flag in known.items() for text in flag.given(values[name])]
+    return arguments + [
+        text for name, flag in known.items() if name in values for text in flag.given(values[name])
+    ]
 
 
 def test_every_field_that_does_something_takes_another_value_than_its_default() -> None:
     declared = {one.name: one.default for one in fields(AsyncEngineArgs) if one.metadata}
-    assert declared.keys() == GIVEN.keys()
-    args = AsyncEngineArgs(**GIVEN)
-    for name, value in GIVEN.items():
-        assert value != declared[name]
-        assert getattr(args, name) == value
+    assert declared.keys() == GIVEN.keys() | EXCLUSIVE.keys()
+    for given in (GIVEN, EXCLUSIVE | {"data_parallel_size": 3}):
+        args = AsyncEngineArgs(**given)
+        for name, value in given.items():
+            assert value != declared[name]
+            assert getattr(args, name) == value
 
 
 def test_flags_say_what_fields_say() -> None:
@@ -153,8 +162,8 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
     ("given", "said"),
     [
         (
-            {"data_parallel_size": 2},
-            "data_parallel_size is 2; allowed: 1 (a worker's ranks are",
+            {"decode_context_parallel_size": 2},
+            "decode_context_parallel_size is 2; allowed: 1 (a worker's ranks are",
         ),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; allowed: "),
         ({"enable_lora": True}, "enable_lora is True; allowed: False (adapters are not supported yet)"),
@@ -277,8 +286,8 @@ def test_flags_of_what_there_is_not_are_refused_by_name(capsys: pytest.CaptureFi
     parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
     args = EngineArgs.from_cli_args(parser.parse_args(["--tensor-parallel-size", "1"]))
     assert args.tensor_parallel_size == 1
-    with pytest.raises(InvalidConfigError, match="data_parallel_size is 2; allowed: 1"):
-        EngineArgs.from_cli_args(parser.parse_args(["--data-parallel-size", "2"]))
+    with pytest.raises(InvalidConfigError, match="decode_context_parallel_size is 2; allowed: 1"):
+        EngineArgs.from_cli_args(parser.parse_args(["--decode-context-parallel-size", "2"]))
     with pytest.raises(InvalidConfigError, match="enable_lora is True; allowed: False"):
         EngineArgs.from_cli_args(parser.parse_args(["--enable-lora"]))
     assert "lora" not in parser.format_help()
@@ -326,13 +335,13 @@ def test_a_list_without_effect_is_taken_whole() -> None:
 
 def test_serve_refuses_such_flags_by_name_too() -> None:
     line = (
-        "serve --data-parallel-size 1 --runner=generate --enable-sleep-mode --optimization-level 3 "
+        "serve --decode-context-parallel-size 1 --runner=generate --enable-sleep-mode --optimization-level 3 "
         "--disable-custom-all-reduce --trust-remote-code model"
     )
     args = parse(line.split())
     assert args.model == "model"
     for flag, said in (
-        ("--data-parallel-size=2", "--data-parallel-size is 2; allowed: 1 (a worker's"),
+        ("--enable-eplb", "--enable-eplb is True; allowed: False (a worker's"),
         ("--enable-lora", "--enable-lora is True; allowed: False (adapters"),
         ("--quantization=humming", "--quantization is 'humming'; allowed: int8"),
     ):

@@ -101,13 +101,26 @@ def test_workers_whose_pools_nobody_can_read_are_mixed_ones() -> None:
         worker_settings(EngineArgs(tensor_parallel_size=2, nnodes=2, node_rank=1))
 
 
+def test_machines_with_the_same_key_have_the_same_secret() -> None:
+    args = EngineArgs(tensor_parallel_size=2, nnodes=2)
+    given = (("first", "second"), ("first",), ("second",), ())
+    secrets = [worker_settings(args, api_keys=keys).executor.secret for keys in given]
+    assert secrets[0] == secrets[1] != secrets[2]
+    assert "first" not in secrets[0]
+    assert secrets[3] == ""
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         ("--headless", "--headless is True with node_rank 0; allowed: node_rank over 0"),
         (
             "-tp 2 --nnodes 2 --prefill-workers 0 --decode-workers 0 --mixed 2",
-            "--mixed is 2, with ranks that share no KV pool; allowed: 1",
+            "--mixed is 2 and makes 2 workers, with ranks that share no KV pool; allowed: 1",
+        ),
+        (
+            "-tp 2 --distributed-executor-backend ray -dp 2 --prefill-workers 0 --decode-workers 0 --mixed 1",
+            "--mixed is 1 and makes 2 workers, with ranks that share no KV pool; allowed: 1",
         ),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final
 
 from baton_core.ranks.rank_layout import ParallelSizes
@@ -40,6 +42,8 @@ class ExecutorSettings:
     master_addr: str = LOOPBACK
     """Address of the leader's machine at which the others reach it."""
     master_port: int = DEFAULT_MASTER_PORT
+    secret: str = field(default="", repr=False)
+    """Secret that the ranks of other machines must have, by `secret_of_ranks`; empty: none."""
     ray: RaySettings = field(default_factory=RaySettings)
 
     @property
@@ -50,6 +54,11 @@ class ExecutorSettings:
 
 LOCAL: Final = ExecutorSettings()
 """Processes of this machine."""
+
+
+def secret_of_ranks(api_keys: Sequence[str]) -> str:
+    """Return a secret that is known where the first of these keys is, and does not tell it; empty without."""
+    return blake2b(b"ranks", key=blake2b(api_keys[0].encode()).digest()).hexdigest() if api_keys else ""
 
 
 def started_with(sizes: ParallelSizes, nnodes: int) -> dict[str, str]:

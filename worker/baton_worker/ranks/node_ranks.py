@@ -37,10 +37,14 @@ class NodeRanks(RankStarter):
         here = sizes.of_node(executor.nnodes, 0)
         self.num_on_host = len(here)
         expected = started_with(sizes, executor.nnodes)
-        names = ("master_addr", "master_port")
-        with closing(
-            RankListener(executor.master_addr, executor.master_port, expected, names=names)
-        ) as listener:
+        listener = RankListener(
+            executor.master_addr,
+            executor.master_port,
+            expected,
+            token=executor.secret,
+            names=("master_addr", "master_port"),
+        )
+        with closing(listener):
             self.host = listener.address[0]
             local = LocalRanks().start([rank for rank in ranks if rank in here])
             try:

@@ -70,8 +70,8 @@ class RankListener:
                 text = f"ranks {', '.join(map(str, missing))} have not connected within {timeout_s:g} s"
                 raise RequestError(ErrorCode.UNAVAILABLE, f"{text} to {self.address[0]}:{self.address[1]}")
             with suppress(TimeoutError):
-                connection, _ = self._socket.accept()
-                self._greet(RankChannel(tuned(connection)), connection, ranks, channels)
+                connection, (peer, *_) = self._socket.accept()
+                self._greet(connection, peer, ranks, channels)
         return channels
 
     def close(self) -> None:
@@ -79,12 +79,9 @@ class RankListener:
         self._socket.close()
 
     def _greet(
-        self,
-        channel: RankChannel,
-        connection: socket.socket,
-        ranks: set[int],
-        channels: dict[int, RankChannel],
+        self, connection: socket.socket, peer: str, ranks: set[int], channels: dict[int, RankChannel]
     ) -> None:
+        channel = RankChannel(tuned(connection))
         connection.settimeout(HELLO_WITHIN_S)
         try:
             hello = channel.receive_at_leader()
@@ -94,7 +91,8 @@ class RankListener:
         if not isinstance(hello, HelloFrame) or not compare_digest(
             hello.token.encode(), self._token.encode()
         ):
-            channel.close()  # no rank of ours
+            _log.warning("refused a connection from %s: no rank with the leader's secret", peer)
+            channel.close()
             return
         refusal = self._refusal(hello, ranks, channels)
         if refusal:
