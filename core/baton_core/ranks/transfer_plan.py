@@ -1,8 +1,8 @@
 """Which bytes a rank reads from which ranks of another group, where each rank has a KV pool of its own.
 
-A rank's pool holds the same blocks as those of the other ranks, and of each block its layers and KV heads. A
-block is `[num_layers, 2, num_kv_heads, head]`, and a head's K or V of a layer is the smallest piece: two groups
-may divide layers and heads in any way.
+A rank's pool holds the same blocks as those of the other ranks, and of each block its layers and KV heads.
+A block is `[num_layers, 2, num_kv_heads, head]`, and a head's K or V of a layer is the smallest piece: two
+groups may divide layers and heads in any way.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def plan_reads(
 ) -> dict[int, tuple[ByteRange, ...]]:
     """Plan what `rank` of the consumers reads of each block: byte ranges by producer's rank.
 
-    Each piece is read once, also where several producers have it: consumers are spread over these. Ranges that
-    follow each other at both ends are one.
+    Each piece is read once, also where several producers have it: consumers are spread over these. Ranges
+    that follow each other at both ends are one.
 
     Raises:
         InvalidConfigError: no producer has a piece.

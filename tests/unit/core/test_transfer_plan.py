@@ -106,13 +106,13 @@ def test_a_piece_that_no_producer_has_is_refused() -> None:
 
 def test_caches_that_cannot_be_divided_are_refused() -> None:
     groups = (KVGroup(layers=(0, 2)), KVGroup(layers=(1, 3), window=4))
-    spec = KVSpec(num_layers=2, num_kv_heads=2, head_dim=2, block_size=3, dtype="float32", groups=groups)
+    spec = KVSpec(num_layers=2, num_kv_heads=2, head_dim=2, block_size=3, dtype="bfloat16", groups=groups)
     require_separable(spec, ParallelSizes(tensor=2))
     check(spec, block_parts(spec, ParallelSizes()), block_parts(spec, ParallelSizes(tensor=2)))
-    with pytest.raises(InvalidConfigError, match="pipeline_parallel_size is 2.*allowed: 1"):
+    with pytest.raises(InvalidConfigError, match=r"pipeline_parallel_size is 2.*allowed: 1"):
         require_separable(spec, ParallelSizes(pipeline=2))
     tokens_first = KVSpec(
         num_layers=2, num_kv_heads=2, head_dim=2, block_size=3, dtype="float32", k_axes="THD"
     )
-    with pytest.raises(InvalidConfigError, match="k_axes is 'THD'.*allowed: HTD, HDT"):
+    with pytest.raises(InvalidConfigError, match=r"k_axes is 'THD'.*allowed: HTD, HDT"):
         require_separable(tokens_first, ParallelSizes(tensor=2))
