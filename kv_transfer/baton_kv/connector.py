@@ -20,6 +20,7 @@ from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 if TYPE_CHECKING:
     import torch
 
+    from baton_kv.part_reads import PartRead
     from baton_kv.pool_memory import Lend
 
 
@@ -84,8 +85,10 @@ class KVConnector(ABC):
         """Describe the local pool for a peer's `connect`; valid until `close`. Needs `allocate`."""
 
     @abstractmethod
-    def connect(self, peer_id: str, description: bytes) -> None:
+    def connect(self, peer_id: str, description: bytes, part: PartRead | None = None) -> None:
         """Open a peer's pool, replacing what was open under this id.
+
+        Of a `part` of each block nothing is verified: whoever asks for it knows how.
 
         Pulls in flight from the replaced pool fail. Blocks for at most the backend's deadline. A
         backend that would have to wait for the network returns at once: its pulls end with the error.

@@ -84,8 +84,8 @@ class InProcessConnector(MappedConnector):
     def _place(self, num_bytes: int, lend: Lend | None) -> torch.Tensor:
         return torch.zeros(num_bytes, dtype=torch.uint8)
 
-    def _open(self, address: str, num_blocks: int) -> _OfferedPool:
+    def _open(self, address: str, num_blocks: int, block_bytes: int) -> _OfferedPool:
         blocks = self._registry.find(address)
-        if blocks is None or len(blocks) != num_blocks:
+        if blocks is None or blocks.shape != (num_blocks, block_bytes):
             raise ProducerUnreachableError("address", address, "a pool on offer in this process")
         return _OfferedPool(self._registry, address, blocks)

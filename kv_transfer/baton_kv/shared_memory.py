@@ -74,7 +74,7 @@ class SharedMemoryConnector(MappedConnector):
         self._listener = PoolListener(self._address, file)
         return torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes)
 
-    def _open(self, address: str, num_blocks: int) -> _SharedPool:
+    def _open(self, address: str, num_blocks: int, block_bytes: int) -> _SharedPool:
         try:
             connection, file = request_pool(address, self._connect_timeout_s)
         except OSError as error:
@@ -82,7 +82,7 @@ class SharedMemoryConnector(MappedConnector):
                 f"a live producer on this host that answers within {self._connect_timeout_s} s ({error})"
             )
             raise ProducerUnreachableError("address", address, allowed) from error
-        num_bytes = num_blocks * self._spec.block_bytes
+        num_bytes = num_blocks * block_bytes
         try:
             memory = _map(file, num_bytes, nonce=address.encode())
         except (ValueError, OSError) as error:
