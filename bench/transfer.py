@@ -30,7 +30,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -67,7 +67,7 @@ PIECES: Final = {"blocks": BLOCK, "layers": LAYER}
 class UncheckedSharedMemory(SharedMemoryConnector):
     """Shared memory without checksums, to measure their cost."""
 
-    capabilities: ClassVar = replace(SharedMemoryConnector.capabilities, verifies_by=VerifiesBy.CONFIRMATION)
+    capabilities = replace(SharedMemoryConnector.capabilities, verifies_by=VerifiesBy.CONFIRMATION)
 
 
 MakeConnector = Callable[[KVSpec, int], KVConnector]

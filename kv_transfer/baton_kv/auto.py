@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from baton_core.errors import InvalidConfigError
 from baton_core.worker.worker_events import Pull, PullAborted, PullDone
@@ -32,7 +32,7 @@ class AutoConnector(KVConnector):
     Whether shared memory can be used is found out by using it: the nonce behind the peer's blocks is read.
     """
 
-    capabilities: ClassVar = Capabilities(
+    capabilities = Capabilities(
         name=f"{SharedMemoryConnector.capabilities.name}+{TcpConnector.capabilities.name}",
         verifies_by=VerifiesBy.CHECKSUM,
         has_safe_abort=True,

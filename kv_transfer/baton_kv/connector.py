@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from baton_core.errors import BatonError, ErrorCode
 from baton_core.worker.worker_events import Pull, PullAborted, PullDone
@@ -67,7 +67,7 @@ class InvalidBlocksError(_FieldError):
 class KVConnector(ABC):
     """Registers the local pool, describes it to peers, and pulls blocks out of theirs."""
 
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
 
     @abstractmethod
     def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from itertools import count
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -62,9 +62,7 @@ class _OfferedPool:
 class InProcessConnector(MappedConnector):
     """Copies between pools of one process. Nothing is checksummed: the producer confirms."""
 
-    capabilities: ClassVar = Capabilities(
-        name="in_process", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=True
-    )
+    capabilities = Capabilities(name="in_process", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=True)
 
     def __init__(
         self, spec: KVSpec, epoch: int, registry: InProcessRegistry, copy: CopyRows = copy_rows

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ class NixlConnector(PoolConnector[_Peer]):
     everybody and in plain text.
     """
 
-    capabilities: ClassVar = Capabilities(
+    capabilities = Capabilities(
         name="nixl", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=False, pins_pool=True
     )
 

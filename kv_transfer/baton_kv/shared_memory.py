@@ -11,7 +11,7 @@ import mmap
 import os
 import secrets
 import socket
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -50,9 +50,7 @@ class SharedMemoryConnector(MappedConnector):
     `connect` blocks for at most `connect_timeout_s`.
     """
 
-    capabilities: ClassVar = Capabilities(
-        name="shared_memory", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True
-    )
+    capabilities = Capabilities(name="shared_memory", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True)
 
     def __init__(
         self, spec: KVSpec, epoch: int, copy: CopyRows = copy_rows, *, connect_timeout_s: float = 1.0

@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar
 
 import torch
 import xxhash
@@ -72,7 +71,7 @@ class TcpConnector(PoolConnector[_Peer]):
     lost is made anew by the next pull.
     """
 
-    capabilities: ClassVar = Capabilities(name="tcp", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True)
+    capabilities = Capabilities(name="tcp", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True)
 
     def __init__(
         self, spec: KVSpec, epoch: int, where: Listen | None = None, timings: TcpTimings | None = None

@@ -23,7 +23,7 @@ class DelayingConnector(KVConnector):
         self._inner = inner
         self._gate = gate
         self._held: dict[int, Pull] = {}
-        self.capabilities = inner.capabilities  # type: ignore[misc]  # the wrapped backend's, per instance
+        self.capabilities = inner.capabilities
 
     def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
         return self._inner.allocate(num_blocks, lend)
