@@ -7,7 +7,7 @@ compares the sums of what they have with the producer's: a block is right if eve
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -44,16 +44,24 @@ ANSWER_WITHIN_S: Final = 8.0
 
 Tell = Callable[[int, TransferEffect], None]
 """Hands an effect to the `TransferThread` of another rank."""
+Answer = TransferEvent | bytes
+"""What that thread reports, or the description of the rank's pool."""
 
 
 class GroupConnector(KVConnector):
     """Moves whole blocks of `spec` with all ranks of a group; `own` is the leader's.
 
-    What other ranks answer comes by `introduce` and `deliver`, from any thread.
+    What other ranks answer, with the number of each, comes by `answers`; then `wake` is called.
     """
 
     def __init__(
-        self, spec: KVSpec, epoch: int, sizes: ParallelSizes, own: RankConnector, tell: Tell
+        self,
+        spec: KVSpec,
+        epoch: int,
+        sizes: ParallelSizes,
+        own: RankConnector,
+        tell: Tell,
+        answers: SimpleQueue[tuple[int, Answer]],
     ) -> None:
         self._spec = spec
         self._epoch = epoch
@@ -67,7 +75,7 @@ class GroupConnector(KVConnector):
             copy = copy_number(spec, RankPlace(sizes=sizes, rank=rank))
             self._copies.setdefault(copy, []).append(rank)
         self._descriptions: dict[int, bytes] = {}
-        self._events: SimpleQueue[tuple[int, TransferEvent | bytes]] = SimpleQueue()
+        self._events = answers
         self._pulls: dict[int, JoinedPull] = {}
         self._answers: dict[int, TransferEvent] = {}
         """Answers to the last request for checksums, by rank."""
@@ -76,18 +84,6 @@ class GroupConnector(KVConnector):
         name = f"{own.capabilities.name}, pools of ranks apart"
         is_safe = own.capabilities.has_safe_abort and not self._others
         self.capabilities = replace(own.capabilities, name=name, has_safe_abort=is_safe)
-
-    # --- from other ranks ---
-
-    def introduce(self, rank: int, description: bytes) -> None:
-        """Take the description of another rank's pool."""
-        self._events.put((rank, description))
-
-    def deliver(self, rank: int, events: Iterable[TransferEvent]) -> None:
-        """Take what the transfer thread of another rank reports."""
-        for event in events:
-            self._events.put((rank, event))
-        self.wake()
 
     # --- the group's pools ---
 
@@ -220,7 +216,7 @@ class GroupConnector(KVConnector):
         except Empty:
             return
 
-    def _take(self, rank: int, event: TransferEvent | bytes) -> None:
+    def _take(self, rank: int, event: Answer) -> None:
         match event:
             case bytes():
                 self._descriptions[rank] = event

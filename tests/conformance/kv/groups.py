@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -21,7 +21,7 @@ from baton_core.worker.worker_events import (
     Pull,
     PullDone,
 )
-from baton_kv.group_connector import GroupConnector
+from baton_kv.group_connector import Answer, GroupConnector
 from baton_kv.rank_connector import RankConnector
 from baton_kv.transfer_thread import TransferEffect, TransferEvent, TransferThread
 from tests.builders import make_source
@@ -37,22 +37,23 @@ class Group:
     def __init__(self, site: Site, spec: KVSpec, sizes: ParallelSizes, blocks: torch.Tensor) -> None:
         self.parts = block_parts(spec, sizes)
         self._spec = spec
+        self._answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
         self._events: queue.SimpleQueue[TransferEvent] = queue.SimpleQueue()
         places = [RankPlace(sizes=sizes, rank=rank) for rank in range(sizes.num_ranks)]
         make = partial(site.make, epoch=1)
         ranks = [RankConnector(spec, place, make) for place in places]
-        self.leader = GroupConnector(spec, 1, sizes, ranks[sizes.leader], self._tell)
+        self.leader = GroupConnector(spec, 1, sizes, ranks[sizes.leader], self._tell, self._answers)
         self.pools = [rank.allocate(NUM_BLOCKS) for rank in ranks]
         for part, pool in zip(self.parts, self.pools, strict=True):
             pool.copy_(own_part(blocks, part))
         self.threads = {
-            rank: TransferThread(connector, partial(self.leader.deliver, rank))
+            rank: TransferThread(connector, partial(self._answer, rank))
             for rank, connector in enumerate(ranks)
             if rank != sizes.leader
         }
         self.thread = TransferThread(self.leader, self._deliver)
         for rank in self.threads:
-            self.leader.introduce(rank, ranks[rank].describe())
+            self._answer(rank, [ranks[rank].describe()])
         self.description = self.leader.describe()
         for thread in [*self.threads.values(), self.thread]:
             thread.start()
@@ -100,6 +101,11 @@ class Group:
 
     def _tell(self, rank: int, effect: TransferEffect) -> None:
         assert self.threads[rank].execute(effect)
+
+    def _answer(self, rank: int, answers: Iterable[Answer]) -> None:
+        for answer in answers:
+            self._answers.put((rank, answer))
+        self.leader.wake()
 
     def _deliver(self, events: list[TransferEvent]) -> None:
         for event in events:
