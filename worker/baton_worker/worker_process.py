@@ -242,11 +242,18 @@ def _load(
 def _placement(
     settings: WorkerSettings, device: torch.device, transport: Transport, epoch: int, listen: Listen
 ) -> tuple[PoolPlacement, GroupTransfers | None]:
-    """Return where the KV pool lies, and what moves blocks where each rank has a pool."""
+    """Return where the KV pool lies, and what moves blocks where each rank has a pool.
+
+    Raises:
+        InvalidConfigError: ranks have no pools of their own on this device.
+    """
     copy = choose_copy(device, settings.engine.cpu_kernels) or copy_rows
     if not settings.has_own_pools:
         make_connector = BACKENDS[transport]
         return PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device), None
+    if device.type != "cpu":
+        text = f"device is {device.type!r}, with pools of ranks apart"
+        raise InvalidConfigError(f"{text}; allowed: cpu, or rank_pools 'shared'")
     endpoint = KVEndpoint(
         transport=transport,
         epoch=epoch,

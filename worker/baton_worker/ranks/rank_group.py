@@ -23,6 +23,7 @@ import torch
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidModelError, RequestError
 from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import RankPlace
+from baton_core.ranks.transfer_plan import require_separable
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
@@ -111,6 +112,8 @@ class RankGroup:
         folder = resolve_model(settings.model)
         config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
         require_divisible(config, sizes)
+        if transfers is not None:
+            require_separable(config.kv_spec(settings.block_size, "float32"), sizes)
         _require_cpu(settings)
         self._place = RankPlace(sizes=sizes, rank=sizes.leader)
         self._starter = starter
