@@ -73,10 +73,10 @@ class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     machines: tuple[str, ...] = ()
     """`own_machine` of each rank, where they meet at a store."""
     pools: Pools
-    endpoint: KVEndpoint | None
-    """How other workers read the rank's own pool; None: they do not."""
     description: ModelDescription
     """The model as the leader's folder has it."""
+    endpoint: KVEndpoint | None = None
+    """How other workers read the rank's own pool; None: they do not."""
 
 
 class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
