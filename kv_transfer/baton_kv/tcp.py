@@ -102,6 +102,7 @@ class TcpConnector(PoolConnector[_Peer]):
         connections = self._listen_for_consumers(blocks)
         served = ServedPool(
             blocks=blocks,
+            head_bytes=self._spec.head_bytes,
             epoch=self._epoch,
             token=secrets.token_hex(16),
         )

@@ -65,6 +65,8 @@ class ServedPool:
     """A pool, and what a consumer must name to read of it."""
 
     blocks: PoolBytes
+    head_bytes: int
+    """Size of the pieces that parts of blocks are made of."""
     epoch: int
     token: str
 
@@ -156,9 +158,8 @@ class BlockServer:
             return "token is not that of this pool; allowed: the one in its description"
         if not 1 <= len(fetch.block_ids) <= len(self._served.blocks):
             return f"number of blocks is {len(fetch.block_ids)}; allowed: 1 to {len(self._served.blocks)}"
-        edges = [0, *chain.from_iterable(fetch.ranges), self._served.blocks.block_bytes]
-        if len(fetch.ranges) > MAX_RANGES or edges != sorted(edges) or any(a == b for a, b in fetch.ranges):
-            return f"ranges are {fetch.ranges[:8]}; allowed: {MAX_RANGES}, ascending, up to byte {edges[-1]}"
+        if (fault := self._fault_of_ranges(fetch.ranges)) is not None:
+            return fault
         try:
             require_in_range("block_id", fetch.block_ids, len(self._served.blocks))
         except InvalidBlocksError as error:
@@ -171,6 +172,15 @@ class BlockServer:
         if sum(len(consumer.fetches) for consumer in self._consumers.values()) >= MAX_FETCHES:
             return f"{MAX_FETCHES} fetches are open; allowed: {MAX_FETCHES}"
         return None
+
+    def _fault_of_ranges(self, ranges: tuple[tuple[int, int], ...]) -> str | None:
+        size, head_bytes = self._served.blocks.block_bytes, self._served.head_bytes
+        edges = [0, *chain.from_iterable(ranges), size]
+        is_sound = edges == sorted(edges) and all(start < end for start, end in ranges)
+        if is_sound and len(ranges) <= MAX_RANGES and not any(edge % head_bytes for edge in edges):
+            return None
+        allowed = f"up to {MAX_RANGES}, ascending, of heads of {head_bytes} bytes within {size}"
+        return f"ranges are {', '.join(map(str, ranges[:4]))}; allowed: {allowed}"
 
     def _grant(self, now: float, consumer_id: bytes, fetch_id: int, num_chunks: int) -> None:
         consumer = self._consumers.get(consumer_id, _Consumer())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
-from baton_core.kv_layout.kv_spec import ITEM_BYTES, KVGroup, KVSpec
+from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
 
 _HALVES: Final = 2
@@ -102,7 +102,7 @@ def plan_reads(
     Raises:
         InvalidConfigError: no producer has a piece.
     """
-    part, cell_bytes = consumers[rank], spec.block_size * spec.head_dim * ITEM_BYTES[spec.dtype]
+    part, cell_bytes = consumers[rank], spec.head_bytes
     offsets = [
         {cell: position * cell_bytes for position, cell in enumerate(one.cells(spec))} for one in producers
     ]

@@ -23,7 +23,6 @@ from tests.conformance.kv.pairs import LARGE, SMALL, Site, needs_nixl, open_site
 BLOCKS = {4: 1, 5: 2, 9: 0}
 ONE, TWO, FOUR = (ParallelSizes(tensor=size) for size in (1, 2, 4))
 STAGES = ParallelSizes(pipeline=2)
-HEAD_BYTES = SMALL.block_size * SMALL.head_dim * 2
 
 
 @pytest.fixture(params=["shared_memory", "tcp", "auto", "in_process", pytest.param("nixl", marks=needs_nixl)])
@@ -87,7 +86,7 @@ def test_every_copy_of_a_head_is_verified(checked: Site) -> None:
 
 def reading_a_neighbour(ranges: Sequence[ByteRange]) -> list[ByteRange]:
     """Take another head of the same layer."""
-    return [replace(one, source=one.source ^ HEAD_BYTES) for one in ranges]
+    return [replace(one, source=one.source ^ SMALL.head_bytes) for one in ranges]
 
 
 def swapping_heads(ranges: Sequence[ByteRange]) -> list[ByteRange]:
