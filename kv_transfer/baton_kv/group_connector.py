@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 ANSWER_WITHIN_S: Final = 8.0
 """Time for other ranks to describe their pools, and to add up blocks."""
 
-Tell = Callable[[int, TransferEffect], None]
+SendEffect = Callable[[int, TransferEffect], None]
 """Hands an effect to the `TransferThread` of another rank."""
 Answer = TransferEvent | bytes
-"""What that thread reports, or the description of the rank's pool."""
+"""A report of that thread, or the description of the rank's pool."""
 
 
 class GroupConnector(KVConnector):
@@ -60,14 +60,14 @@ class GroupConnector(KVConnector):
         epoch: int,
         sizes: ParallelSizes,
         own: RankConnector,
-        tell: Tell,
+        send: SendEffect,
         answers: SimpleQueue[tuple[int, Answer]],
     ) -> None:
         self._spec = spec
         self._epoch = epoch
         self._sizes = sizes
         self._own = own
-        self._tell = tell
+        self._send = send
         self._others = [rank for rank in range(sizes.num_ranks) if rank != sizes.leader]
         self._copies: dict[int, list[int]] = {}
         """Ranks that hold a block once together, by the number of their copy."""
@@ -121,7 +121,7 @@ class GroupConnector(KVConnector):
         self._answers.clear()
         name = str(self._num_requests)
         for rank in asked:
-            self._tell(rank, ComputeChecksums(request_id=name, indices=(), block_ids=tuple(block_ids)))
+            self._send(rank, ComputeChecksums(request_id=name, indices=(), block_ids=tuple(block_ids)))
         own = self._own.compute_checksums(block_ids)
         self._await(lambda: len(self._answers) == len(asked))
         shares = [[share for share in own if share is not None]]
@@ -143,7 +143,7 @@ class GroupConnector(KVConnector):
         self._pulls[pull.pull_id] = JoinedPull(pull, range(self._sizes.num_ranks))
         self._own.pull(pull)
         for rank in self._others:
-            self._tell(rank, pull)
+            self._send(rank, pull)
 
     def poll(self) -> list[PullDone]:
         for done in self._own.poll():
@@ -170,7 +170,7 @@ class GroupConnector(KVConnector):
             del self._pulls[pull_id]
             return PullAborted(pull_id=pull_id, is_fenced=True)
         for rank in pull.left - {self._sizes.leader}:
-            self._tell(rank, AbortPull(pull_id=pull_id))
+            self._send(rank, AbortPull(pull_id=pull_id))
         return PullAborted(pull_id=pull_id, is_fenced=False)
 
     def transport_of(self, peer_id: str) -> str:

@@ -57,7 +57,7 @@ class _Peer:
     is_converted: bool
     """True if that is not how they lie here."""
     part: PartRead | None
-    """What of each block is read; None is all of it, which is verified."""
+    """The part of each block that is read; None is all of it, which is verified."""
     pool: MappedPool
 
 

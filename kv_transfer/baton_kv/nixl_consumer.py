@@ -101,7 +101,7 @@ class NixlLink:
         self._local = local
         self._timings = timings
         self._cuts = None if part is None or part.is_whole(local.block_bytes) else part
-        """What is read of a block; None is all of it."""
+        """The part of a block that is read; None is all of it."""
         self._read_bytes = self._cuts.num_bytes if self._cuts else local.block_bytes
         self._finish = finish
         self._on_end = on_end

@@ -15,7 +15,7 @@ from baton_kv.pool_bytes import PoolBytes
 
 @dataclass(frozen=True, slots=True)
 class PartRead:
-    """What is read of each block of a peer's pool."""
+    """The parts of each block of a peer's pool that are read."""
 
     spec: KVSpec
     """Spec of the peer's pool, in the layout of the local one."""

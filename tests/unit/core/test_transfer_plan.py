@@ -37,7 +37,7 @@ def whole_block(spec: KVSpec) -> np.ndarray:
 
 
 def held(block: np.ndarray, part: BlockPart) -> np.ndarray:
-    """What a rank's pool has of it, as bytes."""
+    """Return the part of it that a rank's pool has, as bytes."""
     own = block[part.layers.start : part.layers.stop, :, part.heads.start : part.heads.stop]
     return np.ascontiguousarray(own).reshape(-1).view(np.uint8)
 

@@ -12,7 +12,7 @@ from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
 from baton_kv.backends import BACKENDS
 from baton_kv.connector import KVConnector
 from baton_kv.curve import CurveKeys
-from baton_kv.group_connector import Answer, GroupConnector, Tell
+from baton_kv.group_connector import Answer, GroupConnector, SendEffect
 from baton_kv.rank_connector import RankConnector
 from baton_kv.row_copies import CopyRows
 from baton_kv.transfer_thread import TransferEffect
@@ -47,27 +47,27 @@ def rank_connector(
 
 
 class GroupTransfers:
-    """Makes the leader's connector, and carries what it tells other ranks and what they answer."""
+    """Makes the leader's connector, and carries what it sends other ranks and what they answer."""
 
     def __init__(self, sizes: ParallelSizes, endpoint: KVEndpoint, listen: Listen, copy: CopyRows) -> None:
         self.endpoint = endpoint
         self._sizes = sizes
         self._listen = listen
         self._copy = copy
-        self._tell: Tell | None = None
+        self._send: SendEffect | None = None
         self._answers: SimpleQueue[tuple[int, Answer]] = SimpleQueue()
         self._connector: KVConnector | None = None
 
-    def attach(self, tell: Tell) -> None:
-        """Let `tell` reach the other ranks."""
-        self._tell = tell
+    def attach(self, send: SendEffect) -> None:
+        """Let `send` reach the other ranks."""
+        self._send = send
 
     def make_connector(self, spec: KVSpec) -> KVConnector:
         """Return the connector of the group for whole blocks of `spec`."""
         leader = RankPlace(sizes=self._sizes, rank=self._sizes.leader)
         own = rank_connector(spec, leader, self.endpoint, self._listen, self._copy)
         self._connector = GroupConnector(
-            spec, self.endpoint.epoch, self._sizes, own, self._tell_rank, self._answers
+            spec, self.endpoint.epoch, self._sizes, own, self._send_to, self._answers
         )
         return self._connector
 
@@ -78,6 +78,6 @@ class GroupTransfers:
         if self._connector is not None:
             self._connector.wake()
 
-    def _tell_rank(self, rank: int, effect: TransferEffect) -> None:
-        assert self._tell is not None, "a group of several ranks is attached"
-        self._tell(rank, effect)
+    def _send_to(self, rank: int, effect: TransferEffect) -> None:
+        assert self._send is not None, "a group of several ranks is attached"
+        self._send(rank, effect)

@@ -178,7 +178,7 @@ class AnswerFrame(msgspec.Struct, frozen=True, tag="answer"):
 
 
 class TransferredFrame(msgspec.Struct, frozen=True, kw_only=True, tag="transferred"):
-    """What became of transfers, in any order, or the description of the rank's pool."""
+    """Reports of transfers, in any order, or the description of the rank's pool."""
 
     description: bytes = b""
     done: tuple[PullDone, ...] = ()
