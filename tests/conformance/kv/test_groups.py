@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -12,11 +13,15 @@ import pytest
 import torch
 
 from baton_core.errors import IncompatibleWorkerError
+from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.ranks.transfer_plan import ByteRange, plan_reads
 from baton_core.worker.worker_events import AbortPull
 from baton_kv import rank_connector
+from baton_kv.curve import CurveKeys
 from baton_kv.description import decode_group
+from baton_kv.tcp import TcpConnector
+from baton_kv.transport import Listen
 from tests.conformance.kv.groups import NUM_BLOCKS, open_groups
 from tests.conformance.kv.pairs import LARGE, SMALL, Site, needs_nixl, open_site
 
@@ -61,8 +66,12 @@ def checked() -> Iterator[Site]:
         yield opened
 
 
-def test_large_blocks_are_read_in_several_steps() -> None:
-    with open_site("tcp") as site, open_groups(site, LARGE, TWO, FOUR) as (producer, consumer):
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_large_blocks_are_read_in_several_steps(is_encrypted: bool) -> None:
+    def make(spec: KVSpec, epoch: int) -> TcpConnector:
+        return TcpConnector(spec, epoch, Listen(curve=CurveKeys.make() if is_encrypted else None))
+
+    with ExitStack() as exits, open_groups(Site(make, exits), LARGE, TWO, FOUR) as (producer, consumer):
         assert consumer.pull(producer, {local: 15 - local for local in range(15)}).error == ""
         assert torch.equal(consumer.blocks()[:15], producer.blocks().flip(0)[:15])
 
