@@ -2,6 +2,7 @@
 
     python -m bench.transfer [--mib 1 16 256] [--repeats 7] [--transports shared_memory tcp nixl]
     python -m bench.transfer --profile --mib 1 --pieces blocks --transports tcp nixl
+    python -m bench.transfer --checksums
 
 The producer is a process of its own. The copy and its yardsticks take turns, and the best rate of each
 counts, which other work on the machine disturbs least. *Blocks* are whole blocks, 1 MiB each, that do not lie
@@ -14,7 +15,8 @@ layer by layer. Yardsticks:
   memory; a thread at each end, as the connector has it, and no checksums.
 
 Shared memory and TCP compare checksums; `shared_memory, unchecked` is the same without. With `--profile` the
-consumer's functions are printed instead, by their own time under cProfile.
+consumer's functions are printed instead, by their own time under cProfile; with `--checksums` the rates of
+checksums alone, of whole blocks and of heads, which ranks with pools of their own take.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import torch
+import xxhash
 
 from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.ranks.transfer_plan import BlockPart
 from baton_core.sessions.router_messages import KVSource
 from baton_core.worker.worker_events import BlockPull, Pull, PullDone
 from baton_kernels.cpu.selection import select_copy
@@ -43,12 +47,14 @@ from baton_kv.block_runs import merge_runs
 from baton_kv.connector import KVConnector, VerifiesBy
 from baton_kv.curve import CurveKeys
 from baton_kv.description import decode_description
+from baton_kv.head_sums import HeadSums
 from baton_kv.in_process import InProcessConnector, InProcessRegistry
 from baton_kv.nixl import NixlConnector
 from baton_kv.nixl_agent import NixlAgent
 from baton_kv.nixl_consumer import make_regions
 from baton_kv.nixl_library import find_build, load_nixl
 from baton_kv.nixl_messages import ReadingBegan, decode_address, encode_notice
+from baton_kv.pool_bytes import open_pool
 from baton_kv.row_copies import copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
@@ -67,7 +73,7 @@ PIECES: Final = {"blocks": BLOCK, "layers": LAYER}
 class UncheckedSharedMemory(SharedMemoryConnector):
     """Shared memory without checksums, to measure their cost."""
 
-    capabilities: ClassVar = replace(SharedMemoryConnector.capabilities, verifies_by=VerifiesBy.CONFIRMATION)
+    capabilities = replace(SharedMemoryConnector.capabilities, verifies_by=VerifiesBy.CONFIRMATION)
 
 
 MakeConnector = Callable[[KVSpec, int], KVConnector]
@@ -303,6 +309,17 @@ def profile(transport: str, pieces: str, mib: int, repeats: int) -> None:
     pstats.Stats(measured).sort_stats("tottime").print_stats(SHOWN)
 
 
+def compare_checksums(repeats: int) -> str:
+    """Return the rates of both kinds of checksum as a line of a table."""
+    pool = open_pool(torch.randint(256, (16, BLOCK.block_bytes), dtype=torch.uint8))
+    cells = BlockPart(range(BLOCK.num_layers), range(BLOCK.num_kv_heads)).cells(BLOCK)
+    rates, heads = Rates(16 * BLOCK.block_bytes), HeadSums(pool, cells)
+    for _ in range(repeats):
+        rates.measure("blocks", lambda: [xxhash.xxh3_64_intdigest(pool.block(one)) for one in range(16)])
+        rates.measure("heads", lambda: [heads.of(one) for one in range(16)])
+    return f"| {rates.best('blocks'):.2f} | {rates.best('heads'):.2f} |"
+
+
 def main() -> None:
     names = [IN_PROCESS, *TRANSPORTS]
     parser = make_parser(__doc__)
@@ -311,8 +328,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--transports", choices=names, nargs="+", default=names)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--checksums", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if args.checksums:
+        print("| whole blocks, GB/s | heads, GB/s |\n|---|---|")
+        print(compare_checksums(args.repeats))
+        return
     if args.profile:
         for transport, pieces, mib in itertools.product(args.transports, args.pieces, args.mib):
             profile(transport, pieces, mib, args.repeats)

@@ -133,9 +133,9 @@ def make_worker_info(worker_id: str = "w", role: Role = Role.MIXED, **changes: A
     return WorkerInfo(worker_id=worker_id, role=role, **{**fields, **changes})
 
 
-def make_source(worker_id: str = "p", *, epoch: int = 1) -> KVSource:
+def make_source(worker_id: str = "p", *, epoch: int = 1, description: bytes = b"") -> KVSource:
     return KVSource(
-        worker_id=worker_id, epoch=epoch, peer_address=f"inproc://{worker_id}", kv_description=b""
+        worker_id=worker_id, epoch=epoch, peer_address=f"inproc://{worker_id}", kv_description=description
     )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from baton_core.errors import InvalidConfigError
 from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 from baton_kv.connector import Capabilities, KVConnector, ProducerUnreachableError, VerifiesBy
 from baton_kv.description import decode_description, describe_pool
+from baton_kv.part_reads import PartRead
 from baton_kv.pool_memory import Lend
 from baton_kv.row_copies import CopyRows, copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
@@ -31,7 +32,7 @@ class AutoConnector(KVConnector):
     Whether shared memory can be used is found out by using it: the nonce behind the peer's blocks is read.
     """
 
-    capabilities: ClassVar = Capabilities(
+    capabilities = Capabilities(
         name=f"{SharedMemoryConnector.capabilities.name}+{TcpConnector.capabilities.name}",
         verifies_by=VerifiesBy.CHECKSUM,
         has_safe_abort=True,
@@ -66,21 +67,22 @@ class AutoConnector(KVConnector):
         offers = (self._shared_memory.offer, self._tcp.offer)
         return describe_pool(self._spec, self._epoch, num_blocks, *offers).encode()
 
-    def connect(self, peer_id: str, description: bytes) -> None:
+    def connect(self, peer_id: str, description: bytes, part: PartRead | None = None) -> None:
         self.disconnect(peer_id)
-        offers = {offer.transport for offer in decode_description(description, self._spec).offers}
+        spec = part.spec if part else self._spec
+        offers = {offer.transport for offer in decode_description(description, spec).offers}
         nonce = "the nonce in its shared memory"
         if SharedMemoryConnector.capabilities.name not in offers:
             reason = "it offers no shared memory"
         else:
             try:
-                self._open(self._shared_memory, peer_id, description, f"{nonce} can be read")
+                self._open(self._shared_memory, peer_id, description, part, f"{nonce} can be read")
                 return
             except ProducerUnreachableError as error:
                 if TcpConnector.capabilities.name not in offers:
                     raise
                 reason = f"{nonce} cannot be read: {error}"
-        self._open(self._tcp, peer_id, description, reason)
+        self._open(self._tcp, peer_id, description, part, reason)
 
     def compute_checksums(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
         return self._shared_memory.compute_checksums(block_ids)
@@ -113,7 +115,14 @@ class AutoConnector(KVConnector):
     def transport_of(self, peer_id: str) -> str:
         return self._chosen[peer_id].capabilities.name
 
-    def _open(self, connector: KVConnector, peer_id: str, description: bytes, reason: str) -> None:
-        connector.connect(peer_id, description)
+    def _open(
+        self,
+        connector: KVConnector,
+        peer_id: str,
+        description: bytes,
+        part: PartRead | None,
+        reason: str,
+    ) -> None:
+        connector.connect(peer_id, description, part)
         self._chosen[peer_id] = connector
         _log.info("KV blocks of worker %s come over %s: %s", peer_id, connector.capabilities.name, reason)

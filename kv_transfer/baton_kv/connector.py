@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from baton_core.errors import BatonError, ErrorCode
 from baton_core.worker.worker_events import Pull, PullAborted, PullDone
@@ -20,6 +20,7 @@ from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 if TYPE_CHECKING:
     import torch
 
+    from baton_kv.part_reads import PartRead
     from baton_kv.pool_memory import Lend
 
 
@@ -66,7 +67,7 @@ class InvalidBlocksError(_FieldError):
 class KVConnector(ABC):
     """Registers the local pool, describes it to peers, and pulls blocks out of theirs."""
 
-    capabilities: ClassVar[Capabilities]
+    capabilities: Capabilities
 
     @abstractmethod
     def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
@@ -84,8 +85,10 @@ class KVConnector(ABC):
         """Describe the local pool for a peer's `connect`; valid until `close`. Needs `allocate`."""
 
     @abstractmethod
-    def connect(self, peer_id: str, description: bytes) -> None:
+    def connect(self, peer_id: str, description: bytes, part: PartRead | None = None) -> None:
         """Open a peer's pool, replacing what was open under this id.
+
+        Of a `part` of each block nothing is verified: whoever asks for it knows how.
 
         Pulls in flight from the replaced pool fail. Blocks for at most the backend's deadline. A
         backend that would have to wait for the network returns at once: its pulls end with the error.

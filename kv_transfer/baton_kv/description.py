@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
 from baton_core.errors import IncompatibleWorkerError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.msgpack import decoder_of
+from baton_core.ranks.rank_layout import ParallelSizes
 
 VERSION: Final = 2
 
@@ -59,7 +60,23 @@ class PoolDescription(msgspec.Struct, frozen=True, kw_only=True):
         return replace(local, k_axes=self.k_axes, v_axes=self.v_axes)
 
 
+class GroupDescription(PoolDescription, frozen=True, kw_only=True):
+    """The pools of a group of ranks, each with its part of every block; `layout` is that of whole blocks."""
+
+    tensor: Annotated[int, msgspec.Meta(ge=1)]
+    pipeline: Annotated[int, msgspec.Meta(ge=1)]
+    """Sizes of the group."""
+    members: tuple[bytes, ...]
+    """Description of each rank's pool, by rank."""
+
+    @property
+    def sizes(self) -> ParallelSizes:
+        return ParallelSizes(tensor=self.tensor, pipeline=self.pipeline)
+
+
+DescriptionT = TypeVar("DescriptionT", bound=PoolDescription)
 _decode: Final[Callable[[bytes], PoolDescription]] = decoder_of(PoolDescription)
+_decode_group: Final[Callable[[bytes], GroupDescription]] = decoder_of(GroupDescription)
 
 
 def describe_pool(spec: KVSpec, epoch: int, num_blocks: int, *offers: Offer) -> PoolDescription:
@@ -79,8 +96,25 @@ def decode_description(data: bytes, spec: KVSpec) -> PoolDescription:
     Raises:
         IncompatibleWorkerError: unreadable, another version, or a cache with other content.
     """
+    return _checked(_decode, data, spec)
+
+
+def decode_group(data: bytes, spec: KVSpec) -> GroupDescription:
+    """Read the description of a group of ranks, whose whole blocks are of `spec`.
+
+    Raises:
+        IncompatibleWorkerError: as `decode_description`, or a number of ranks that is not that of its sizes.
+    """
+    group = _checked(_decode_group, data, spec)
+    if len(group.members) != group.sizes.num_ranks:
+        text = f"members of the peer's group are {len(group.members)}"
+        raise IncompatibleWorkerError(f"{text}; allowed: {group.sizes.num_ranks}, the product of its sizes")
+    return group
+
+
+def _checked(decode: Callable[[bytes], DescriptionT], data: bytes, spec: KVSpec) -> DescriptionT:
     try:
-        description = _decode(data)
+        description = decode(data)
     except msgspec.DecodeError as error:
         raise IncompatibleWorkerError(
             f"description is {data[:40]!r}; allowed: a pool description ({error})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from itertools import count
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -62,9 +62,7 @@ class _OfferedPool:
 class InProcessConnector(MappedConnector):
     """Copies between pools of one process. Nothing is checksummed: the producer confirms."""
 
-    capabilities: ClassVar = Capabilities(
-        name="in_process", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=True
-    )
+    capabilities = Capabilities(name="in_process", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=True)
 
     def __init__(
         self, spec: KVSpec, epoch: int, registry: InProcessRegistry, copy: CopyRows = copy_rows
@@ -84,8 +82,8 @@ class InProcessConnector(MappedConnector):
     def _place(self, num_bytes: int, lend: Lend | None) -> torch.Tensor:
         return torch.zeros(num_bytes, dtype=torch.uint8)
 
-    def _open(self, address: str, num_blocks: int) -> _OfferedPool:
+    def _open(self, address: str, num_blocks: int, block_bytes: int) -> _OfferedPool:
         blocks = self._registry.find(address)
-        if blocks is None or len(blocks) != num_blocks:
+        if blocks is None or blocks.shape != (num_blocks, block_bytes):
             raise ProducerUnreachableError("address", address, "a pool on offer in this process")
         return _OfferedPool(self._registry, address, blocks)

@@ -19,12 +19,12 @@ class Landing:
         self._spec = spec
         self._source_spec = source_spec
         self._is_in_place = pool.is_in_place and spec == source_spec
-        self._staged: Blocks = np.empty((0, spec.block_bytes), np.uint8)
+        self._staged: Blocks = np.empty((0, pool.block_bytes), np.uint8)
         self._converted: Blocks = np.empty_like(self._staged)
 
     @property
     def block_bytes(self) -> int:
-        return self._spec.block_bytes
+        return self._pool.block_bytes
 
     def place(self, block_ids: Sequence[int], columns: slice) -> Iterable[memoryview]:
         """Return the memory for the same bytes of some blocks; no other blocks may be under way."""
@@ -51,4 +51,4 @@ class Landing:
             converted = self._converted[: len(rows)]
             convert_blocks(rows, self._source_spec, converted, self._spec)
             rows = converted
-        self._pool.write(block_ids, rows)
+        self._pool.write(block_ids, slice(0, self.block_bytes), rows)

@@ -10,6 +10,7 @@ import threading
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import numpy as np
@@ -19,8 +20,9 @@ import xxhash
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 from baton_kv.connector import VerifiesBy
-from baton_kv.description import Offer, decode_description
+from baton_kv.description import Offer
 from baton_kv.layouts import Blocks, convert_blocks
+from baton_kv.part_reads import PartRead
 from baton_kv.pool_bytes import as_pool, require_blocks
 from baton_kv.pool_connector import PoolConnector
 from baton_kv.pool_memory import Lend
@@ -54,6 +56,8 @@ class _Peer:
     """Spec of the peer's pool: the layout of its blocks."""
     is_converted: bool
     """True if that is not how they lie here."""
+    part: PartRead | None
+    """The part of each block that is read; None is all of it, which is verified."""
     pool: MappedPool
 
 
@@ -86,7 +90,7 @@ class MappedConnector(PoolConnector[_Peer]):
         """Zeroed memory `[num_bytes] uint8` that peers can be given; `lend` is as in `allocate`."""
 
     @abstractmethod
-    def _open(self, address: str, num_blocks: int) -> MappedPool:
+    def _open(self, address: str, num_blocks: int, block_bytes: int) -> MappedPool:
         """Open a pool whose blocks are known to fit.
 
         Raises:
@@ -116,12 +120,13 @@ class MappedConnector(PoolConnector[_Peer]):
     def num_blocks(self) -> int:
         return len(self.blocks)
 
-    def connect(self, peer_id: str, description: bytes) -> None:
+    def connect(self, peer_id: str, description: bytes, part: PartRead | None = None) -> None:
         self.disconnect(peer_id)
-        described = decode_description(description, self._spec)
-        pool = self._open(described.address(self.capabilities.name), described.num_blocks)
+        described = self._decode(description, part)
+        num_blocks, block_bytes = described.num_blocks, (part.spec if part else self._spec).block_bytes
+        pool = self._open(described.address(self.capabilities.name), num_blocks, block_bytes)
         spec = described.spec(self._spec)
-        self._peers[peer_id] = _Peer(described.epoch, described.num_blocks, spec, spec != self._spec, pool)
+        self._peers[peer_id] = _Peer(described.epoch, num_blocks, spec, spec != self._spec, part, pool)
 
     def disconnect(self, peer_id: str) -> None:
         peer = self._peers.pop(peer_id, None)
@@ -184,13 +189,27 @@ class MappedConnector(PoolConnector[_Peer]):
             self._end(pull, f"producer {peer_id!r} is gone")
             return
         step_end = min(pull.num_copied + self._num_blocks(STEP_BYTES), len(pull.local))
+        copy = self._copy_blocks if peer.part is None else partial(self._copy_ranges, peer.part)
         at_once = self._num_blocks(CHECK_BYTES) if self._is_checked else step_end
         while pull.num_copied < step_end:
-            self._copy_part(pull, slice(pull.num_copied, min(pull.num_copied + at_once, step_end)), peer)
+            copy(pull, slice(pull.num_copied, min(pull.num_copied + at_once, step_end)), peer)
         if step_end == len(pull.local):
             self._end(pull)
 
-    def _copy_part(self, pull: _MappedPull, part: slice, peer: _Peer) -> None:
+    def _copy_ranges(self, read: PartRead, pull: _MappedPull, part: slice, peer: _Peer) -> None:
+        """Copy ranges of the blocks of a part of a pull."""
+        local, remote = pull.local[part], pull.remote[part]
+        if read.is_whole(self._spec.block_bytes):
+            self._copy(peer.pool.blocks, remote, self.blocks, local, past_caches=False)
+        else:
+            for one in read.ranges:
+                source = slice(one.source, one.source + one.num_bytes)
+                target = slice(one.target, one.target + one.num_bytes)
+                self.blocks[local, target] = peer.pool.blocks[remote, source]
+        pull.num_copied = part.stop
+        pull.num_bytes += len(local) * read.num_bytes
+
+    def _copy_blocks(self, pull: _MappedPull, part: slice, peer: _Peer) -> None:
         """Copy a part of a pull; the bytes that are checked are a copy that the producer cannot change."""
         local, num_blocks = pull.local[part], part.stop - part.start
         target, rows = self.blocks, local

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -25,13 +25,14 @@ from baton_kv.connector import (
     ProducerUnreachableError,
     VerifiesBy,
 )
-from baton_kv.description import Offer, decode_description
+from baton_kv.description import Offer
 from baton_kv.layouts import Blocks, convert_blocks
 from baton_kv.nixl_agent import NixlAgent
 from baton_kv.nixl_consumer import LocalPool, NixlLink, NixlTimings
 from baton_kv.nixl_library import load_nixl
 from baton_kv.nixl_messages import PoolAddress, decode_address
 from baton_kv.nixl_producer import PoolServer
+from baton_kv.part_reads import PartRead
 from baton_kv.pool_bytes import PoolBytes, allocate_pool, open_pool
 from baton_kv.pool_connector import PoolConnector
 from baton_kv.pool_memory import Lend
@@ -70,7 +71,7 @@ class NixlConnector(PoolConnector[_Peer]):
     everybody and in plain text.
     """
 
-    capabilities: ClassVar = Capabilities(
+    capabilities = Capabilities(
         name="nixl", verifies_by=VerifiesBy.CONFIRMATION, has_safe_abort=False, pins_pool=True
     )
 
@@ -141,15 +142,16 @@ class NixlConnector(PoolConnector[_Peer]):
 
     # --- pools of others ---
 
-    def connect(self, peer_id: str, description: bytes) -> None:
+    def connect(self, peer_id: str, description: bytes, part: PartRead | None = None) -> None:
         self.disconnect(peer_id)
-        described = decode_description(description, self._spec)
+        described = self._decode(description, part)
         address = described.address(self.capabilities.name)
         link = NixlLink(
             f"producer {peer_id!r}",
             decode_address(address),
             self._pool.pool,
             self._timings,
+            part,
             finish=partial(self._convert, described.spec(self._spec)),
             on_end=self._on_end,
         )
@@ -231,4 +233,4 @@ class NixlConnector(PoolConnector[_Peer]):
         converted: Blocks = np.empty(shape, np.uint8)
         self._pool.blocks.read(block_ids, slice(0, shape[1]), rows)
         convert_blocks(rows, spec, converted, self._spec)
-        self._pool.blocks.write(block_ids, converted)
+        self._pool.blocks.write(block_ids, slice(0, shape[1]), converted)

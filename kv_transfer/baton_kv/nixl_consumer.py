@@ -19,6 +19,7 @@ from baton_kv.block_runs import merge_runs
 from baton_kv.nixl_agent import NixlAgent, NixlRead, Regions
 from baton_kv.nixl_library import NixlLibrary
 from baton_kv.nixl_messages import Notice, PoolAddress, ReadingBegan, ReadingEnded, encode_notice
+from baton_kv.part_reads import PartRead
 from baton_kv.row_copies import Numbers
 from baton_kv.running_pull import RunningPull
 
@@ -80,7 +81,8 @@ class _Reading:
 class NixlLink:
     """Reads blocks of the producer at `address`, named `producer` in errors.
 
-    `finish` is called with blocks that have arrived, in the producer's layout; `on_end` takes the outcomes.
+    Of each block `part` is read, or all of it. `finish` is called with blocks that have arrived, in the
+    producer's layout; `on_end` takes the outcomes.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class NixlLink:
         address: PoolAddress,
         local: LocalPool,
         timings: NixlTimings,
+        part: PartRead | None = None,
         *,
         finish: Callable[[Sequence[int]], None],
         on_end: Callable[[PullDone], None],
@@ -97,6 +100,9 @@ class NixlLink:
         self._address = address
         self._local = local
         self._timings = timings
+        self._cuts = None if part is None or part.is_whole(local.block_bytes) else part
+        """The part of a block that is read; None is all of it."""
+        self._read_bytes = self._cuts.num_bytes if self._cuts else local.block_bytes
         self._finish = finish
         self._on_end = on_end
         self._agent: NixlAgent | None = None
@@ -175,7 +181,7 @@ class NixlLink:
             reading.read.release()
             pull = reading.pull
             pull.num_reads -= 1
-            pull.num_bytes += len(reading.blocks) * self._local.block_bytes
+            pull.num_bytes += len(reading.blocks) * self._read_bytes
             if pull.aborted_at is None:
                 self._finish([block.local_block_id for block in reading.blocks])
             if pull.is_over:
@@ -202,14 +208,15 @@ class NixlLink:
         return has_posted
 
     def _read(self, blocks: Sequence[BlockPull]) -> NixlRead:
-        runs = merge_runs(blocks, len(blocks))
-        local, remote = self._local, self._address
-        return self.open().read(
-            make_regions(runs.local, runs.num_blocks, local.base, local.block_bytes, local.device),
-            self._remote_name,
-            make_regions(runs.remote, runs.num_blocks, remote.base, local.block_bytes, remote.device),
-            remote.memory,
-        )
+        local, remote, cuts = self._local, self._address, self._cuts
+        block_bytes = cuts.spec.block_bytes if cuts else local.block_bytes
+        runs = merge_runs(blocks, 1 if cuts else len(blocks))
+        here = make_regions(runs.local, runs.num_blocks, local.base, local.block_bytes, local.device)
+        there = make_regions(runs.remote, runs.num_blocks, remote.base, block_bytes, remote.device)
+        if cuts:
+            here = cut_regions(here, [(one.target, one.num_bytes) for one in cuts.ranges])
+            there = cut_regions(there, [(one.source, one.num_bytes) for one in cuts.ranges])
+        return self.open().read(here, self._remote_name, there, remote.memory)
 
     def _tell(self, notice: Notice) -> None:
         self.open().notify(self._remote_name, encode_notice(notice))
@@ -246,7 +253,7 @@ class NixlLink:
 
     def _awaited_of(self, pull: _NixlPull) -> str:
         num_blocks = len(pull.request.blocks)
-        return f"{num_blocks - pull.num_bytes // self._local.block_bytes} of {num_blocks} blocks"
+        return f"{num_blocks - pull.num_bytes // self._read_bytes} of {num_blocks} blocks"
 
     def _close(self, error_of: Callable[[_NixlPull], str]) -> None:
         errors = {pull.request.pull_id: error_of(pull) for pull in self._pulls.values()}
@@ -267,4 +274,13 @@ def make_regions(first: Numbers, num_blocks: Numbers, base: int, block_bytes: in
     regions[:, 0] = np.uint64(base) + first.astype(np.uint64) * np.uint64(block_bytes)
     regions[:, 1] = num_blocks * block_bytes
     regions[:, 2] = device
+    return regions
+
+
+def cut_regions(blocks: Regions, ranges: Sequence[tuple[int, int]]) -> Regions:
+    """The regions of ranges, each an offset and a size, of every block, itself a region."""
+    regions = np.repeat(blocks, len(ranges), axis=0)
+    offsets, sizes = np.array(ranges, np.uint64).T
+    regions[:, 0] += np.tile(offsets, len(blocks))
+    regions[:, 1] = np.tile(sizes, len(blocks))
     return regions

@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 import torch
-import xxhash
 from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
@@ -61,8 +59,9 @@ def open_pool(pool: Tensor) -> PoolBytes:
 class PoolBytes(ABC):
     """Reads and writes whole blocks, or the same `columns` (a range of bytes) of each."""
 
-    is_in_place: ClassVar[bool]
+    is_in_place: bool
     """True if `view` shows the pool itself, to be read and written."""
+    block_bytes: int
 
     @abstractmethod
     def __len__(self) -> int:
@@ -77,16 +76,16 @@ class PoolBytes(ABC):
         """The bytes of blocks, one after the other: in place, or a copy."""
 
     @abstractmethod
-    def write(self, block_ids: Sequence[int], rows: Blocks) -> None:
-        """Scatter rows over whole blocks; returns when `rows` may be reused."""
-
-    @abstractmethod
-    def checksum(self, block_id: int) -> int:
-        """xxh3_64 over a block."""
+    def write(self, block_ids: Sequence[int], columns: slice, rows: Blocks) -> None:
+        """Scatter rows over blocks; returns when `rows` may be reused."""
 
     @abstractmethod
     def make_buffer(self, num_bytes: int) -> Blocks:
         """Host memory `[num_bytes]` that `read` fills fastest."""
+
+    def block(self, block_id: int) -> memoryview:
+        """Return the bytes of a block: in place, or a copy."""
+        return self.view([block_id], slice(0, self.block_bytes))[0]
 
 
 class HostPool(PoolBytes):
@@ -96,6 +95,7 @@ class HostPool(PoolBytes):
 
     def __init__(self, rows: Tensor) -> None:
         self._blocks: Blocks = rows.numpy()
+        self.block_bytes = rows.shape[1]
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -107,12 +107,9 @@ class HostPool(PoolBytes):
     def view(self, block_ids: Sequence[int], columns: slice) -> list[memoryview]:
         return [self._blocks[block_id, columns].data for block_id in block_ids]
 
-    def write(self, block_ids: Sequence[int], rows: Blocks) -> None:
+    def write(self, block_ids: Sequence[int], columns: slice, rows: Blocks) -> None:
         for row, block_id in zip(rows, block_ids, strict=True):
-            self._blocks[block_id] = row
-
-    def checksum(self, block_id: int) -> int:
-        return xxhash.xxh3_64_intdigest(self._blocks[block_id])
+            self._blocks[block_id, columns] = row
 
     def make_buffer(self, num_bytes: int) -> Blocks:
         return np.empty(num_bytes, np.uint8)
@@ -128,18 +125,16 @@ class DevicePool(PoolBytes):
     is_in_place = False
 
     def __init__(self, rows: Tensor) -> None:
-        self._block_bytes = rows.shape[1]
-        self._item_bytes = 8 if self._block_bytes % 8 == 0 else 1
-        self._rows = rows.view(torch.int64) if self._item_bytes == 8 else rows
-        self._staging = torch.empty((0, self._block_bytes), dtype=torch.uint8)
+        self.block_bytes = rows.shape[1]
+        self._rows = rows
+        self._staging = torch.empty(0, dtype=torch.uint8)
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def read(self, block_ids: Sequence[int], columns: slice, out: Blocks) -> None:
-        words = slice(columns.start // self._item_bytes, columns.stop // self._item_bytes)
-        gathered = self._rows[:, words].index_select(0, self._index(block_ids))
-        torch.from_numpy(out).view(self._rows.dtype).copy_(gathered)
+        gathered = self._words(columns).index_select(0, self._index(block_ids))
+        torch.from_numpy(out).copy_(gathered.view(torch.uint8))
 
     def view(self, block_ids: Sequence[int], columns: slice) -> list[memoryview]:
         num_bytes = columns.stop - columns.start
@@ -147,21 +142,23 @@ class DevicePool(PoolBytes):
         self.read(block_ids, columns, copy)
         return [copy.reshape(-1).data]
 
-    def write(self, block_ids: Sequence[int], rows: Blocks) -> None:
-        if len(self._staging) < len(rows):
-            self._staging = torch.from_numpy(self.make_buffer(rows.size)).view(rows.shape)
-        staged = self._staging[: len(rows)]
+    def write(self, block_ids: Sequence[int], columns: slice, rows: Blocks) -> None:
+        if len(self._staging) < rows.size:
+            self._staging = torch.from_numpy(self.make_buffer(rows.size))
+        staged = self._staging[: rows.size].view(rows.shape)
         staged.numpy()[:] = rows
-        self._rows.index_copy_(0, self._index(block_ids), staged.to(self._rows.device).view(self._rows.dtype))
-
-    def checksum(self, block_id: int) -> int:
-        block = self.make_buffer(self._block_bytes)
-        self.read([block_id], slice(0, self._block_bytes), block[np.newaxis])
-        return xxhash.xxh3_64_intdigest(block.data)
+        words = self._words(columns)
+        words.index_copy_(0, self._index(block_ids), staged.to(words.device).view(words.dtype))
 
     def make_buffer(self, num_bytes: int) -> Blocks:
         is_pinned = self._rows.device.type == "cuda"
         return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=is_pinned).numpy()
+
+    def _words(self, columns: slice) -> Tensor:
+        """Return columns of all blocks, in the largest items that they are made of."""
+        if self.block_bytes % 8 or columns.start % 8 or columns.stop % 8:
+            return self._rows[:, columns]
+        return self._rows.view(torch.int64)[:, columns.start // 8 : columns.stop // 8]
 
     def _index(self, block_ids: Sequence[int]) -> Tensor:
         return torch.tensor(block_ids, dtype=torch.int64, device=self._rows.device)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
+from baton_core.errors import IncompatibleWorkerError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.worker_events import Pull, PullDone
 from baton_kv.connector import InvalidBlocksError, KVConnector, ProducerUnreachableError
-from baton_kv.description import Offer, describe_pool
+from baton_kv.description import Offer, PoolDescription, decode_description, describe_pool
+from baton_kv.part_reads import PartRead
 from baton_kv.running_pull import RunningPull, require_sound
 
 
@@ -53,6 +55,21 @@ class PoolConnector(KVConnector, Generic[PeerT]):
         Raises:
             ProducerUnreachableError: the peer cannot be reached.
         """
+
+    def _decode(self, description: bytes, part: PartRead | None) -> PoolDescription:
+        """Read a peer's description, as `connect` takes it.
+
+        Raises:
+            IncompatibleWorkerError: its blocks, or the part of them that is read, cannot come here.
+        """
+        if part is None:
+            return decode_description(description, self._spec)
+        described = decode_description(description, part.spec)
+        for name in ("k_axes", "v_axes"):
+            if (axes := getattr(described, name)) != (own := getattr(self._spec, name)):
+                text = f"{name} of the peer's pool is {axes!r}, of which a part is read"
+                raise IncompatibleWorkerError(f"{text}; allowed: {own!r}, as here")
+        return described
 
     def describe(self) -> bytes:
         return describe_pool(self._spec, self._epoch, self.num_blocks, self.offer).encode()

@@ -11,7 +11,7 @@ import mmap
 import os
 import secrets
 import socket
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -50,9 +50,7 @@ class SharedMemoryConnector(MappedConnector):
     `connect` blocks for at most `connect_timeout_s`.
     """
 
-    capabilities: ClassVar = Capabilities(
-        name="shared_memory", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True
-    )
+    capabilities = Capabilities(name="shared_memory", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True)
 
     def __init__(
         self, spec: KVSpec, epoch: int, copy: CopyRows = copy_rows, *, connect_timeout_s: float = 1.0
@@ -74,7 +72,7 @@ class SharedMemoryConnector(MappedConnector):
         self._listener = PoolListener(self._address, file)
         return torch.frombuffer(memory, dtype=torch.uint8, count=num_bytes)
 
-    def _open(self, address: str, num_blocks: int) -> _SharedPool:
+    def _open(self, address: str, num_blocks: int, block_bytes: int) -> _SharedPool:
         try:
             connection, file = request_pool(address, self._connect_timeout_s)
         except OSError as error:
@@ -82,7 +80,7 @@ class SharedMemoryConnector(MappedConnector):
                 f"a live producer on this host that answers within {self._connect_timeout_s} s ({error})"
             )
             raise ProducerUnreachableError("address", address, allowed) from error
-        num_bytes = num_blocks * self._spec.block_bytes
+        num_bytes = num_blocks * block_bytes
         try:
             memory = _map(file, num_bytes, nonce=address.encode())
         except (ValueError, OSError) as error:

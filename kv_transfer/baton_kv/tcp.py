@@ -12,9 +12,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import ClassVar
 
 import torch
+import xxhash
 import zmq
 
 from baton_core.kv_layout.kv_spec import KVSpec
@@ -25,8 +25,9 @@ from baton_kv.connector import (
     VerifiesBy,
 )
 from baton_kv.curve import has_key
-from baton_kv.description import Offer, decode_description
+from baton_kv.description import Offer
 from baton_kv.landing import Landing
+from baton_kv.part_reads import PartRead, PoolPart
 from baton_kv.pool_bytes import PoolBytes, allocate_pool, open_pool
 from baton_kv.pool_connector import PoolConnector
 from baton_kv.pool_memory import Lend
@@ -57,7 +58,8 @@ class _Peer:
     epoch: int
     num_blocks: int
     spec: KVSpec
-    """Spec of the peer's pool: the layout of its blocks."""
+    """Spec of a pool with the layout of the peer's blocks."""
+    part: PartRead | None
     address: str
     link: ProducerLink
 
@@ -69,7 +71,7 @@ class TcpConnector(PoolConnector[_Peer]):
     lost is made anew by the next pull.
     """
 
-    capabilities: ClassVar = Capabilities(name="tcp", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True)
+    capabilities = Capabilities(name="tcp", verifies_by=VerifiesBy.CHECKSUM, has_safe_abort=True)
 
     def __init__(
         self, spec: KVSpec, epoch: int, where: Listen | None = None, timings: TcpTimings | None = None
@@ -100,7 +102,7 @@ class TcpConnector(PoolConnector[_Peer]):
         connections = self._listen_for_consumers(blocks)
         served = ServedPool(
             blocks=blocks,
-            block_bytes=self._spec.block_bytes,
+            head_bytes=self._spec.head_bytes,
             epoch=self._epoch,
             token=secrets.token_hex(16),
         )
@@ -124,20 +126,21 @@ class TcpConnector(PoolConnector[_Peer]):
     def compute_checksums(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
         pool = self._pool.blocks
         require_in_range("block_id", block_ids, len(pool))
-        return tuple(pool.checksum(block_id) for block_id in block_ids)
+        return tuple(xxhash.xxh3_64_intdigest(pool.block(block_id)) for block_id in block_ids)
 
     # --- pools of others ---
 
-    def connect(self, peer_id: str, description: bytes) -> None:
+    def connect(self, peer_id: str, description: bytes, part: PartRead | None = None) -> None:
         self.disconnect(peer_id)
-        described = decode_description(description, self._spec)
+        described = self._decode(description, part)
         spec, address = described.spec(self._spec), described.address(self.capabilities.name)
         self._peers[peer_id] = _Peer(
             epoch=described.epoch,
             num_blocks=described.num_blocks,
             spec=spec,
+            part=part,
             address=address,
-            link=self._make_link(peer_id, spec, address),
+            link=self._make_link(peer_id, spec, part, address),
         )
 
     def disconnect(self, peer_id: str) -> None:
@@ -147,7 +150,7 @@ class TcpConnector(PoolConnector[_Peer]):
 
     def _begin(self, peer: _Peer, pull: Pull) -> None:
         if not peer.link.is_open:
-            peer.link = self._make_link(pull.source.worker_id, peer.spec, peer.address)
+            peer.link = self._make_link(pull.source.worker_id, peer.spec, peer.part, peer.address)
         peer.link.add(time.monotonic(), pull)
 
     def abort(self, pull_id: int) -> PullAborted:
@@ -213,7 +216,7 @@ class TcpConnector(PoolConnector[_Peer]):
     def _open_links(self) -> list[ProducerLink]:
         return [peer.link for peer in self._peers.values() if peer.link.is_open]
 
-    def _make_link(self, peer_id: str, spec: KVSpec, address: str) -> ProducerLink:
+    def _make_link(self, peer_id: str, spec: KVSpec, part: PartRead | None, address: str) -> ProducerLink:
         """Begin to connect.
 
         Raises:
@@ -230,10 +233,12 @@ class TcpConnector(PoolConnector[_Peer]):
             )
         except (zmq.ZMQError, OSError, ValueError) as error:
             raise ProducerUnreachableError("address", address, f"tcp://host:port/token ({error})") from None
+        blocks = PoolPart(self._pool.blocks, part.targets) if part else self._pool.blocks
         return ProducerLink(
             connection,
             ProducerAddress(name=f"producer {peer_id!r}", endpoint=endpoint.partition("#")[0], token=token),
-            Landing(self._pool.blocks, self._spec, spec),
+            Landing(blocks, self._spec, spec),
+            part,
             silence_s=self._timings.silence_s,
             on_end=self._on_end,
         )
@@ -242,7 +247,7 @@ class TcpConnector(PoolConnector[_Peer]):
         self, blocks: PoolBytes
     ) -> PlainConsumerConnections | EncryptedConsumerConnections:
         if self._listen.curve is None:
-            return PlainConsumerConnections(self._listen, self._timings, blocks)
+            return PlainConsumerConnections(self._listen, self._timings, len(blocks))
         return EncryptedConsumerConnections(
             self._context, self._listen, self._timings, blocks, self._wakeup.set
         )

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import zmq
 
+from baton_kv.pool_bytes import PoolBytes
 from baton_kv.tcp_messages import ChunkSent, ToConsumer, ToProducer
 from baton_kv.tcp_stream import Place
 
@@ -60,8 +61,13 @@ class ConsumerConnections(Protocol):
         """Send without waiting; False where the consumer is gone."""
 
     def send_chunk(
-        self, consumer_id: bytes, message: ChunkSent, block_ids: Sequence[int], columns: slice
+        self,
+        consumer_id: bytes,
+        message: ChunkSent,
+        blocks: PoolBytes,
+        block_ids: Sequence[int],
+        columns: slice,
     ) -> bool:
-        """Send the same bytes of some blocks; as `send`. Needs `can_take`."""
+        """Send the same bytes of some of `blocks`; as `send`. Needs `can_take`."""
 
     def close(self) -> None: ...

@@ -16,6 +16,7 @@ import msgspec
 from baton_core.worker.worker_events import Pull, PullDone
 from baton_kv.chunks import Chunk, ChunkPlan
 from baton_kv.landing import Landing
+from baton_kv.part_reads import PartRead
 from baton_kv.running_pull import RunningPull
 from baton_kv.tcp_connections import MAX_MESSAGES, File, ProducerConnection
 from baton_kv.tcp_messages import (
@@ -57,8 +58,9 @@ class ProducerAddress:
 class ProducerLink:
     """Fetches blocks over `connection`.
 
-    `landing` puts verified and unverified blocks alike where they belong; `on_end` takes the outcomes. A
-    producer from which nothing comes for `silence_s`, while chunks are awaited, is given up.
+    `landing` puts verified and unverified blocks alike where they belong; `on_end` takes the outcomes. Where
+    a `part` of each block is read, nothing is verified. A producer from which nothing comes for `silence_s`,
+    while chunks are awaited, is given up.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class ProducerLink:
         connection: ProducerConnection,
         producer: ProducerAddress,
         landing: Landing,
+        part: PartRead | None = None,
         *,
         silence_s: float,
         on_end: Callable[[PullDone], None],
@@ -74,6 +77,7 @@ class ProducerLink:
         self._connection = connection
         self._producer = producer
         self._landing = landing
+        self._part = part
         self._block_bytes = landing.block_bytes
         self._silence_s = silence_s
         self._on_end = on_end
@@ -148,9 +152,8 @@ class ProducerLink:
                 self._connection.send(Grant(fetch_id, more))
             else:
                 block_ids = tuple(block.remote_block_id for block in fetch.request.blocks)
-                self._connection.send(
-                    Fetch(fetch_id, self._producer.token, fetch.request.source.epoch, block_ids, more)
-                )
+                epoch, ranges = fetch.request.source.epoch, self._part.sources if self._part else ()
+                self._connection.send(Fetch(fetch_id, self._producer.token, epoch, block_ids, more, ranges))
                 fetch.start()
             fetch.num_granted += more
             num_awaited += more
@@ -207,8 +210,10 @@ class ProducerLink:
         if not fetch.is_dropped:
             fetch.num_bytes += chunk.num_bytes
             if chunk.columns.stop == self._block_bytes:
-                fetch.verify(fetch.request.blocks[chunk.blocks], self._landing.rows(fetch.local_ids(chunk)))
-                self._landing.land(fetch.local_ids(chunk))
+                local_ids = fetch.local_ids(chunk)
+                if self._part is None:
+                    fetch.verify(fetch.request.blocks[chunk.blocks], self._landing.rows(local_ids))
+                self._landing.land(local_ids)
         if fetch.num_received == len(fetch.plan):
             del self._fetches[message.fetch_id]
             self._end(fetch)

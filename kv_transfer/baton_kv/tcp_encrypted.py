@@ -103,12 +103,11 @@ class EncryptedConsumerConnections:
         context: zmq.Context[zmq.Socket[bytes]],
         where: Listen,
         timings: TcpTimings,
-        blocks: PoolBytes,
+        pool: PoolBytes,
         on_return: Callable[[], None],
     ) -> None:
-        self._socket, self.address = listen(context, where, timings, len(blocks))
-        self._blocks = blocks
-        self.staging = Staging(blocks.make_buffer, on_return)
+        self._socket, self.address = listen(context, where, timings, len(pool))
+        self.staging = Staging(pool.make_buffer, on_return)
 
     @property
     def files(self) -> Sequence[tuple[File, int]]:
@@ -135,11 +134,16 @@ class EncryptedConsumerConnections:
         return self._send(consumer_id, encode(message))
 
     def send_chunk(
-        self, consumer_id: bytes, message: ChunkSent, block_ids: Sequence[int], columns: slice
+        self,
+        consumer_id: bytes,
+        message: ChunkSent,
+        blocks: PoolBytes,
+        block_ids: Sequence[int],
+        columns: slice,
     ) -> bool:
         shape = len(block_ids), columns.stop - columns.start
         payload = self.staging.lend(consumer_id, shape[0] * shape[1])
-        self._blocks.read(block_ids, columns, np.frombuffer(payload, np.uint8).reshape(shape))
+        blocks.read(block_ids, columns, np.frombuffer(payload, np.uint8).reshape(shape))
         return self._send(consumer_id, encode(message), payload)
 
     def close(self) -> None:

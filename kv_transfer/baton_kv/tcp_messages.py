@@ -17,6 +17,8 @@ from baton_core.msgpack import decoder_of
 MAX_GRANTED: Final = 4
 """Chunks that a producer may have been granted by one consumer and not have sent."""
 
+MAX_RANGES: Final = 2048
+"""Parts of a block that a fetch may name."""
 _Number = Annotated[int, msgspec.Meta(ge=0)]
 _Grant = Annotated[int, msgspec.Meta(ge=1, le=MAX_GRANTED)]
 
@@ -32,6 +34,8 @@ class Fetch(msgspec.Struct, frozen=True, array_like=True, tag=True):
     block_ids: tuple[int, ...]
     num_chunks: _Grant
     """The first grant."""
+    ranges: tuple[tuple[_Number, _Number], ...] = ()
+    """First byte and end of what is wanted of each block, ascending; none stands for all of it."""
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -70,5 +74,5 @@ decode_to_consumer: Callable[[bytes | memoryview], ToConsumer] = decoder_of(ToCo
 
 
 def max_frame_bytes(num_blocks: int) -> int:
-    """Limit of a frame to a producer of `num_blocks`: room to fetch all of them, at 5 bytes to an id."""
-    return 1024 + 5 * num_blocks
+    """Limit of a frame to a producer of `num_blocks`: room to fetch all of them, at 5 bytes to a number."""
+    return 1024 + 5 * num_blocks + 11 * MAX_RANGES

@@ -92,18 +92,18 @@ class PlainProducerConnection:
 
 
 class PlainConsumerConnections:
-    """Listens at `where`; `address` is what consumers connect to.
+    """Listens at `where` for those who fetch of `num_blocks`; `address` is what they connect to.
 
     Raises:
         InvalidConfigError: the address is not this machine's, or taken.
     """
 
-    def __init__(self, where: Listen, timings: TcpTimings, blocks: PoolBytes) -> None:
+    def __init__(self, where: Listen, timings: TcpTimings, num_blocks: int) -> None:
         self._listener = _listen(where)
         port = self._listener.getsockname()[1]
         self.address = f"tcp://{where.advertised_host or where.host}:{port}"
         self._timings = timings
-        self._blocks = blocks
+        self._num_blocks = num_blocks
         self._epoll = select.epoll()
         self._epoll.register(self._listener, select.EPOLLIN)
         self._streams: dict[bytes, FrameStream[ToProducer]] = {}
@@ -129,9 +129,14 @@ class PlainConsumerConnections:
         return self._send(consumer_id, message)
 
     def send_chunk(
-        self, consumer_id: bytes, message: ChunkSent, block_ids: Sequence[int], columns: slice
+        self,
+        consumer_id: bytes,
+        message: ChunkSent,
+        blocks: PoolBytes,
+        block_ids: Sequence[int],
+        columns: slice,
     ) -> bool:
-        return self._send(consumer_id, message, self._blocks.view(block_ids, columns))
+        return self._send(consumer_id, message, blocks.view(block_ids, columns))
 
     def close(self) -> None:
         for consumer_id in list(self._streams):
@@ -150,7 +155,7 @@ class PlainConsumerConnections:
         _configure(connection, self._timings)
         name = b"%d" % next(self._numbers)
         self._streams[name] = FrameStream(
-            connection, decode_to_producer, max_message_bytes=max_frame_bytes(len(self._blocks))
+            connection, decode_to_producer, max_message_bytes=max_frame_bytes(self._num_blocks)
         )
         self._names[connection.fileno()] = name
         self._epoll.register(connection, select.EPOLLIN)
@@ -185,7 +190,7 @@ class PlainConsumerConnections:
         except OSError:
             self._hang_up(consumer_id)
             return False
-        if stream.num_unsent > _MAX_UNSENT + len(self._blocks):
+        if stream.num_unsent > _MAX_UNSENT + stream.num_pieces:
             self._hang_up(consumer_id)
             return False
         self._watch(stream)

@@ -9,15 +9,18 @@ from __future__ import annotations
 import hmac
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, assert_never
 
 from baton_kv.chunks import ChunkPlan
 from baton_kv.connector import InvalidBlocksError
+from baton_kv.part_reads import PoolPart
 from baton_kv.pool_bytes import PoolBytes
 from baton_kv.running_pull import require_in_range
 from baton_kv.tcp_connections import ConsumerConnections
 from baton_kv.tcp_messages import (
     MAX_GRANTED,
+    MAX_RANGES,
     ChunkSent,
     Drop,
     Fetch,
@@ -35,6 +38,8 @@ class _Serving:
     """A fetch with chunks left to send."""
 
     block_ids: tuple[int, ...]
+    blocks: PoolBytes
+    """The pool, or the part of it that is fetched."""
     plan: ChunkPlan
     num_granted: int
     """Chunks that may be sent now."""
@@ -60,7 +65,8 @@ class ServedPool:
     """A pool, and what a consumer must name to read of it."""
 
     blocks: PoolBytes
-    block_bytes: int
+    head_bytes: int
+    """Size of the pieces that parts of blocks are made of."""
     epoch: int
     token: str
 
@@ -114,7 +120,7 @@ class BlockServer:
         if serving.next_chunk == len(serving.plan):
             self._forget(consumer_id, fetch_id)
         if not self.connections.send_chunk(
-            consumer_id, message, serving.block_ids[chunk.blocks], chunk.columns
+            consumer_id, message, serving.blocks, serving.block_ids[chunk.blocks], chunk.columns
         ):
             self._consumers.pop(consumer_id, None)
 
@@ -131,8 +137,11 @@ class BlockServer:
                 if (why := self._fault_of(consumer_id, message)) is not None:
                     self._send(consumer_id, FetchEnded(fetch_id, why))
                     return
-                plan = ChunkPlan(len(message.block_ids), self._served.block_bytes)
-                serving = _Serving(message.block_ids, plan, message.num_chunks, now + self._idle_s)
+                blocks = self._served.blocks
+                if message.ranges:
+                    blocks = PoolPart(blocks, [slice(*one) for one in message.ranges])
+                plan = ChunkPlan(len(message.block_ids), blocks.block_bytes)
+                serving = _Serving(message.block_ids, blocks, plan, message.num_chunks, now + self._idle_s)
                 self._consumers.setdefault(consumer_id, _Consumer()).fetches[fetch_id] = serving
             case Grant(fetch_id=fetch_id, num_chunks=num_chunks):
                 self._grant(now, consumer_id, fetch_id, num_chunks)
@@ -149,6 +158,8 @@ class BlockServer:
             return "token is not that of this pool; allowed: the one in its description"
         if not 1 <= len(fetch.block_ids) <= len(self._served.blocks):
             return f"number of blocks is {len(fetch.block_ids)}; allowed: 1 to {len(self._served.blocks)}"
+        if (fault := self._fault_of_ranges(fetch.ranges)) is not None:
+            return fault
         try:
             require_in_range("block_id", fetch.block_ids, len(self._served.blocks))
         except InvalidBlocksError as error:
@@ -161,6 +172,15 @@ class BlockServer:
         if sum(len(consumer.fetches) for consumer in self._consumers.values()) >= MAX_FETCHES:
             return f"{MAX_FETCHES} fetches are open; allowed: {MAX_FETCHES}"
         return None
+
+    def _fault_of_ranges(self, ranges: tuple[tuple[int, int], ...]) -> str | None:
+        size, head_bytes = self._served.blocks.block_bytes, self._served.head_bytes
+        edges = [0, *chain.from_iterable(ranges), size]
+        is_sound = edges == sorted(edges) and all(start < end for start, end in ranges)
+        if is_sound and len(ranges) <= MAX_RANGES and not any(edge % head_bytes for edge in edges):
+            return None
+        allowed = f"up to {MAX_RANGES}, ascending, of heads of {head_bytes} bytes within {size}"
+        return f"ranges are {', '.join(map(str, ranges[:4]))}; allowed: {allowed}"
 
     def _grant(self, now: float, consumer_id: bytes, fetch_id: int, num_chunks: int) -> None:
         consumer = self._consumers.get(consumer_id, _Consumer())

@@ -38,6 +38,8 @@ class FrameStream(Generic[T]):
         self._decode = decode
         self._max_message_bytes = max_message_bytes
         self._unsent: deque[memoryview] = deque()
+        self.num_pieces = 0
+        """Pieces of the last payload that was sent."""
         self._head = bytearray()
         self._message: T | None = None
         """The one whose payload is arriving."""
@@ -55,6 +57,7 @@ class FrameStream(Generic[T]):
     def send(self, message: bytes, payload: Iterable[memoryview] = ()) -> None:
         """Send as much as there is room for; the rest, in place until then, by `flush`."""
         pieces = list(payload)
+        self.num_pieces = len(pieces) or self.num_pieces
         self._unsent.append(memoryview(_SIZES.pack(len(message), sum(map(len, pieces))) + message))
         self._unsent.extend(pieces)
         self.flush()

@@ -9,6 +9,8 @@ import torch
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.ranks.rank_layout import RankPlace
+from baton_core.ranks.transfer_plan import block_part
 from baton_engine.device import resolve_device
 from baton_kv.connector import KVConnector
 from baton_kv.nixl import NixlConnector
@@ -41,7 +43,8 @@ def choose_transport(transport: Transport, device: torch.device) -> Transport:
 class PoolPlacement:
     """Lets a connector place the pool once the model's shape is known, or serve one on a GPU.
 
-    Without a connector the pool is in host memory, for the ranks of one machine.
+    Without a connector the pool is in host memory, for the ranks of one machine, or for what the rank at
+    `place` has of each block.
 
     The pool stays where it is to the end; while a worker sleeps it has no memory behind it, unless the
     connector pins it.
@@ -49,12 +52,15 @@ class PoolPlacement:
 
     make_connector: Callable[[KVSpec], KVConnector] | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    place: RankPlace | None = None
     connector: KVConnector | None = field(default=None, init=False)
     _pool: torch.Tensor | None = field(default=None, init=False)
     _num_bytes: int = field(default=0, init=False)
 
     def allocate(self, spec: KVSpec, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
         """Make the connector and its pool `[num_blocks, *spec.block_shape]`, or take its memory back.
+
+        A rank's own pool has that rank's layers and heads alone.
 
         `lend` hands new memory to the processes that compute with this one.
 
@@ -89,7 +95,8 @@ class PoolPlacement:
 
     def _place(self, spec: KVSpec, num_blocks: int, lend: Lend | None) -> torch.Tensor:
         if self.make_connector is None:
-            return allocate_pool(num_blocks, spec, lend)
+            own = block_part(spec, self.place).spec(spec) if self.place else spec
+            return allocate_pool(num_blocks, own, lend)
         connector = self.connector = self.make_connector(spec)
         if self.device.type == "cpu":
             return connector.allocate(num_blocks, lend)

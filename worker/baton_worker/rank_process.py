@@ -33,18 +33,23 @@ from baton_core.errors import (
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.sessions.control_messages import ControlAction
+from baton_core.worker.worker_events import ChecksumsFailed, ComputeChecksums, Pull, PullDone
 from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.kernel_choice import choose_copy
 from baton_engine.loading import describe_folder
 from baton_engine.models.registry import read_model_config
 from baton_kernels.cpu.selection import load_build
 from baton_kernels.interface.collectives import RankLostError
 from baton_kv.pool_bytes import as_pool
 from baton_kv.pool_memory import Lend
+from baton_kv.row_copies import copy_rows
+from baton_kv.transfer_thread import TransferEffect, TransferEvent, TransferThread
 from baton_service.process import die_with_parent, exit_code, name_process
 from baton_worker.controls.control_wire import decode_control, encode_result
 from baton_worker.controls.engine_controls import EngineControls
 from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.pool_placement import PoolPlacement
+from baton_worker.ranks.group_transfers import rank_connector
 from baton_worker.ranks.links import Links, SharedLinks, StoreLinks
 from baton_worker.ranks.rank_channel import (
     AliveFrame,
@@ -60,10 +65,13 @@ from baton_worker.ranks.rank_channel import (
     StopFrame,
     ToLeader,
     ToRank,
+    TransferFrame,
+    TransferredFrame,
 )
 from baton_worker.ranks.rank_listener import connect
 
 ALIVE_EVERY_S: Final = 0.1
+_CLOSE_WITHIN_S: Final = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -76,6 +84,7 @@ class Rank:
         self._has_ended = threading.Event()
         self._frames: SimpleQueue[ToRank] = SimpleQueue()
         self._pool: Tensor | None = None
+        self._transfers: TransferThread | None = None
 
     def run(self) -> None:
         """Follow the leader until it says so, or is gone.
@@ -101,16 +110,45 @@ class Rank:
         torch.set_num_threads(start.num_threads)
         name_process(f"rank {start.rank}")
         require_same_model(start)
-        placement = PoolPlacement()
+        place = RankPlace(sizes=settings.parallel, rank=start.rank)
+        placement = self._placement(start, place)
         is_shared = start.pools is Pools.SHARED
         # What changes logits is the leader's.
-        return ResidentEngine(
+        engine = ResidentEngine(
             replace(settings, logits_processors=()),
             None,
             allocate_pool=self._map_pool if is_shared else placement.allocate,
             give_back_pool=(lambda: None) if is_shared else placement.give_back,
-            ranks=self._links(start).open(RankPlace(sizes=settings.parallel, rank=start.rank)),
+            ranks=self._links(start).open(place),
         )
+        if placement.connector is not None:
+            self._transfers = TransferThread(placement.connector, self._report)
+            self._transfers.start()
+            self._send(TransferredFrame(description=placement.connector.describe()))
+        return engine
+
+    def _placement(self, start: StartFrame, place: RankPlace) -> PoolPlacement:
+        """Return where the rank's own pool lies, with its connector if other workers read it."""
+        if (endpoint := start.endpoint) is None:
+            return PoolPlacement(place=place)
+        device = torch.device(start.settings.device)
+        copy = choose_copy(device, start.settings.cpu_kernels) or copy_rows
+        listen = endpoint.listen(self._channel.own_host)
+        return PoolPlacement(lambda spec: rank_connector(spec, place, endpoint, listen, copy))
+
+    def _report(self, events: list[TransferEvent]) -> None:
+        self._send(TransferredFrame.of(events))
+
+    def _transfer(self, effect: TransferEffect) -> None:
+        assert self._transfers is not None, "the leader has the description of its pool"
+        if self._transfers.execute(effect):
+            return
+        error = "too many transfers wait"
+        match effect:
+            case Pull(pull_id=pull_id):
+                self._report([PullDone(pull_id=pull_id, error=error)])
+            case ComputeChecksums():
+                self._report([ChecksumsFailed(request=effect, error=error)])
 
     def _links(self, start: StartFrame) -> Links:
         sizes, library = start.settings.parallel, load_build(start.settings.cpu_kernels)
@@ -148,6 +186,9 @@ class Rank:
     def _receive(self) -> None:
         """Take the leader's frames; end the process once it is gone, whatever it computes."""
         while (frame := self._channel.receive_at_rank()) is not None:
+            if isinstance(frame, TransferFrame):
+                self._transfer(frame.effect)
+                continue
             self._frames.put(frame)
             if isinstance(frame, StopFrame | RefusedFrame):
                 return
@@ -159,6 +200,8 @@ class Rank:
 
     def _end(self) -> None:
         """Close the channel: the process may live on."""
+        if self._transfers is not None:
+            self._transfers.close(_CLOSE_WITHIN_S)
         with self._sending:
             self._has_ended.set()
             self._channel.close()

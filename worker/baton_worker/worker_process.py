@@ -52,6 +52,7 @@ from baton_worker.kv_events.publisher import KVEventPublisher
 from baton_worker.metrics_server import MetricsServer, NoMetricsServer, serving_metrics
 from baton_worker.pool_placement import PoolPlacement, choose_device, choose_transport
 from baton_worker.ranks.executor_settings import LOCAL, ExecutorSettings
+from baton_worker.ranks.group_transfers import GroupTransfers, KVEndpoint
 from baton_worker.redis.worker_sharing import open_worker_share
 from baton_worker.worker_shell import Worker, WorkerParts
 
@@ -114,9 +115,6 @@ class WorkerSettings:
     def __post_init__(self) -> None:
         if not self.routers and not self.redis.is_given:
             raise InvalidConfigError("--router is not given; allowed: one or more host:port, or --redis")
-        if self.has_own_pools and self.role is not Role.MIXED:
-            text = f"role is {str(self.role)!r}, with ranks that share no KV pool"
-            raise InvalidConfigError(f"{text}; allowed: {str(Role.MIXED)!r}")
         if self.num_threads < 0:
             raise InvalidConfigError(f"num_threads is {self.num_threads}; allowed: an integer of at least 0")
         if self.kv_transport not in (allowed := tuple(Transport)):
@@ -124,8 +122,9 @@ class WorkerSettings:
 
     @property
     def has_own_pools(self) -> bool:
-        """True if each rank has a KV pool, which no other worker can read."""
-        return self.engine.parallel.num_ranks > 1 and not self.executor.shares_memory
+        """True if each rank has a KV pool with its part of every block."""
+        is_group = self.engine.parallel.num_ranks > 1 or self.executor.has_pools_apart
+        return is_group and not self.executor.shares_pool
 
 
 def run_worker(settings: WorkerSettings) -> None:
@@ -154,12 +153,11 @@ async def _serve(settings: WorkerSettings) -> None:
         metrics = stack.enter_context(_serving_metrics(settings, bound_host(producer.address)))
         listen = Listen(host=bound_host(producer.address), advertised_host=host, curve=curve)
         device = choose_device(settings.engine.device, settings.kv_transport)
-        make_connector = BACKENDS[choose_transport(settings.kv_transport, device)]
-        copy = choose_copy(device, settings.engine.cpu_kernels) or copy_rows
-        placement = PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device)
+        transport = choose_transport(settings.kv_transport, device)
+        placement, transfers = _placement(settings, device, transport, epoch, listen)
         placed = replace(settings.engine, device=device.type)
         grammars = await asyncio.to_thread(grammar_compiler, settings)
-        engine = await _unless_stopped(_load, settings.executor, placed, grammars, placement)
+        engine = await _unless_stopped(_load, settings.executor, placed, grammars, placement, transfers)
         assert placement.connector is not None, "loading places the pool"
         worker_id = settings.worker_id or f"{settings.role}-{secrets.token_hex(4)}"
         config = worker_config(settings, engine.loaded, placement.connector.capabilities, worker_id, epoch)
@@ -229,6 +227,7 @@ def _load(
     settings: EngineSettings,
     grammars: GrammarCompiler,
     placement: PoolPlacement,
+    transfers: GroupTransfers | None,
 ) -> ResidentEngine:
     return ResidentEngine(
         settings,
@@ -236,7 +235,34 @@ def _load(
         allocate_pool=placement.allocate,
         give_back_pool=placement.give_back,
         executor=executor,
+        transfers=transfers,
     )
+
+
+def _placement(
+    settings: WorkerSettings, device: torch.device, transport: Transport, epoch: int, listen: Listen
+) -> tuple[PoolPlacement, GroupTransfers | None]:
+    """Return where the KV pool lies, and what moves blocks where each rank has a pool.
+
+    Raises:
+        InvalidConfigError: ranks have no pools of their own on this device.
+    """
+    copy = choose_copy(device, settings.engine.cpu_kernels) or copy_rows
+    if not settings.has_own_pools:
+        make_connector = BACKENDS[transport]
+        return PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device), None
+    if device.type != "cpu":
+        text = f"device is {device.type!r}, with pools of ranks apart"
+        raise InvalidConfigError(f"{text}; allowed: cpu, or rank_pools 'shared'")
+    endpoint = KVEndpoint(
+        transport=transport,
+        epoch=epoch,
+        host=listen.host,
+        advertised_host=listen.advertised_host,
+        is_encrypted=listen.curve is not None,
+    )
+    transfers = GroupTransfers(settings.engine.parallel, endpoint, listen, copy)
+    return PoolPlacement(transfers.make_connector, device), transfers
 
 
 def cache_followers(settings: WorkerSettings, epoch: int) -> tuple[KVEventPublisher, ...]:
@@ -289,8 +315,7 @@ def worker_config(
         engine,
         tokenizer=_tokenizer_folder(settings),
         structured_outputs_backend=settings.structured_outputs_backend,
-        # Nobody else can read its blocks: no other worker may have the same.
-        transport=f"{capabilities.name} of {worker_id}" if settings.has_own_pools else capabilities.name,
+        transport=capabilities.name,
     )
     return WorkerConfig(
         worker_id=worker_id,

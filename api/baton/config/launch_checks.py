@@ -59,4 +59,4 @@ def check_machine(engine: EngineArgs, args: argparse.Namespace) -> None:
     num_workers = args.mixed * len(engine.local_data_parallel_ranks)
     if num_workers != 1 and not args.node_rank and has_own_pools(engine):
         text = f"mixed is {args.mixed} and makes {num_workers} workers, with ranks that share no KV pool"
-        raise InvalidConfigError(f"{text}; allowed: 1 (several workers could not exchange KV blocks)")
+        raise InvalidConfigError(f"{text}; allowed: 1 (more workers are started each by itself)")

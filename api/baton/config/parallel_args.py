@@ -13,7 +13,7 @@ from baton_core.errors import InvalidConfigError
 
 RAY_ENVIRONMENT: Final = ("HF_*", "HUGGING_FACE_*", "GLOO_*", "NCCL_*", "UCX_*", "PYTHONHASHSEED")
 """Environment variables that ranks on Ray get in any case, by name or by the beginning of it."""
-_WITHOUT_MEMORY: Final = "ranks that share no KV pool, which another worker could read"
+_WITHOUT_POOL: Final = "ranks that share no KV pool"
 BACKENDS: Final = ("mp", "ray", "uni")
 STRATEGIES: Final = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
 
@@ -76,6 +76,13 @@ class ParallelArgs:
         "as package.module.Class; default: ray inside a placement group of Ray's, else mp or uni",
         takes_function=True,
         pattern=NAME,
+    )
+    rank_pools: str = arg(
+        str,
+        "shared",
+        "KV pools of ranks on one machine: shared, one that all map; apart, each has its own part, as on "
+        "several machines. Workers pair only with their like",
+        choices=("shared", "apart"),
     )
     nnodes: int = arg(int, 1, "machines over which the ranks of a worker are divided", low=1, high=1024)
     node_rank: int = arg(
@@ -152,11 +159,11 @@ def check_parallel(args: Any) -> None:
     if args.is_disaggregated and not args.node_rank and has_own_pools(args):
         text = f"prefill_workers is {args.prefill_workers} and decode_workers is {args.decode_workers}"
         allowed = "0 (one worker does both: baton serve has --mixed 1 for it)"
-        raise InvalidConfigError(f"{text}, with {_WITHOUT_MEMORY}; allowed: {allowed}")
+        raise InvalidConfigError(f"{text}, with {_WITHOUT_POOL}; allowed: {allowed}")
 
 
 def has_own_pools(args: ParallelArgs) -> bool:
-    """True if each rank has a KV pool: they are not just processes of one machine."""
+    """True if each rank needs a KV pool: they are not just processes of one machine."""
     is_local = args.distributed_executor_backend in (None, "mp", "uni") and args.nnodes == 1
     return args.world_size > 1 and not is_local
 

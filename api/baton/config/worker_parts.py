@@ -106,6 +106,7 @@ def executor_settings(args: EngineArgs, api_keys: Sequence[str] = ()) -> Executo
         master_port=args.master_port,
         secret=secret_of_ranks(api_keys),
         ray=ray,
+        has_pools_apart=args.rank_pools == "apart",
     )
 
 

@@ -70,6 +70,11 @@ class KVSpec:
         return elements * ITEM_BYTES[self.dtype]
 
     @property
+    def head_bytes(self) -> int:
+        """Size of the K, or the V, of one head of a layer in a block."""
+        return self.block_size * self.head_dim * ITEM_BYTES[self.dtype]
+
+    @property
     def paging(self) -> Paging:
         """Paging of tokens into blocks, for each group."""
         return Paging(block_size=self.block_size, windows=tuple(group.window for group in self.groups))

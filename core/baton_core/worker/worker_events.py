@@ -110,6 +110,8 @@ class PullDone:
     """Bytes that were written into the local pool."""
     seconds: float = 0.0
     """From the start of the first copy to the end of the last check."""
+    sums: tuple[int, ...] = ()
+    """Checksums of what one rank of several has now of each block, in the order of the pull."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.ranks.transfer_plan import block_part
 from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
@@ -37,7 +38,8 @@ class ModelRunner:
     """A model with its kernels and its KV pool, or one rank's part of them.
 
     `kv_pool` is `[num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]` on the model's device, as
-    `spec` describes it. The ranks of a group share it: each writes and reads its own layers and KV heads.
+    `spec` describes it. The ranks of a group share it: each writes and reads its own layers and KV heads. A
+    rank's own pool has these alone.
     """
 
     def __init__(
@@ -54,8 +56,12 @@ class ModelRunner:
         self._ranks = ranks
         self.model = model
         self.kv_pool = kv_pool
-        heads = ranks.place.kv_heads(spec.num_kv_heads)
-        self._own_pool = kv_pool if ranks.is_alone else kv_pool[:, :, :, heads.start : heads.stop]
+        part = block_part(spec, ranks.place)
+        self._own_pool = kv_pool
+        if kv_pool.shape[1:] == (own := part.spec(spec)).block_shape:
+            spec = own
+        else:
+            self._own_pool = kv_pool[:, :, :, part.heads.start : part.heads.stop]
         self._kernels = kernels
         self._sampler = sampler or Sampler()
         self.spec = spec

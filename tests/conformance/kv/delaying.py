@@ -10,6 +10,7 @@ import torch
 
 from baton_core.worker.worker_events import Pull, PullAborted, PullDone
 from baton_kv.connector import KVConnector
+from baton_kv.part_reads import PartRead
 from baton_kv.pool_memory import Lend
 
 _WAIT_S: Final = 0.001
@@ -22,7 +23,7 @@ class DelayingConnector(KVConnector):
         self._inner = inner
         self._gate = gate
         self._held: dict[int, Pull] = {}
-        self.capabilities = inner.capabilities  # type: ignore[misc]  # the wrapped backend's, per instance
+        self.capabilities = inner.capabilities
 
     def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
         return self._inner.allocate(num_blocks, lend)
@@ -30,8 +31,8 @@ class DelayingConnector(KVConnector):
     def describe(self) -> bytes:
         return self._inner.describe()
 
-    def connect(self, peer_id: str, description: bytes) -> None:
-        self._inner.connect(peer_id, description)
+    def connect(self, peer_id: str, description: bytes, part: PartRead | None = None) -> None:
+        self._inner.connect(peer_id, description, part)
 
     def compute_checksums(self, block_ids: Sequence[int]) -> tuple[int | None, ...]:
         return self._inner.compute_checksums(block_ids)

@@ -231,6 +231,14 @@ BLOCKS = tuple(range(4))
         (Fetch(1, TOKEN, EPOCH, (2**63,), 1), "block_id is 9223372036854775808; allowed: 0 to 15"),
         (Fetch(1, TOKEN, EPOCH, (), 1), "number of blocks is 0; allowed: 1 to 16"),
         (Fetch(1, TOKEN, EPOCH, (0,) * 17, 1), "number of blocks is 17; allowed: 1 to 16"),
+        *(
+            (
+                Fetch(1, TOKEN, EPOCH, BLOCKS, 1, ranges),
+                f"ranges are {', '.join(map(str, ranges))}; "
+                "allowed: up to 2048, ascending, of heads of 32 bytes within 256",
+            )
+            for ranges in (((0, 288),), ((32, 64), (0, 32)), ((32, 32),), ((0, 1),), ((64, 32),))
+        ),
         (
             Fetch(1, "guess", EPOCH, BLOCKS, 1),
             "token is not that of this pool; allowed: the one in its description",

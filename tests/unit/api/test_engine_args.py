@@ -55,6 +55,7 @@ GIVEN: dict[str, Any] = {
     "master_port": 29600,
     "ray_address": "10.0.0.1:6379",
     "ray_placement_group": "ranks",
+    "rank_pools": "apart",
     "ray_placement_strategy": "STRICT_PACK",
     "ray_placement_timeout": 60.0,
     "ray_environment": ("MY_*",),

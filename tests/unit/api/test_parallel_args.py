@@ -91,12 +91,13 @@ def test_an_executor_is_a_class_or_its_name() -> None:
             rank_starter(settings.executor, settings.engine)
 
 
-def test_workers_whose_pools_nobody_can_read_are_mixed_ones() -> None:
+def test_ranks_have_pools_of_their_own_where_they_share_no_memory_or_are_asked_to() -> None:
     args = EngineArgs(tensor_parallel_size=2, nnodes=2)
     assert worker_settings(args, role=Role.MIXED).has_own_pools
-    with pytest.raises(InvalidConfigError, match="role is 'decode', with ranks that share no KV pool"):
-        worker_settings(args, role=Role.DECODE)
     assert not worker_settings(EngineArgs(nnodes=1, tensor_parallel_size=2)).has_own_pools
+    for size in (1, 2):
+        apart = EngineArgs(tensor_parallel_size=size, rank_pools="apart")
+        assert worker_settings(apart, role=Role.DECODE).has_own_pools
     with pytest.raises(InvalidConfigError, match="node_rank is 1; allowed: 0, where requests come in"):
         worker_settings(EngineArgs(tensor_parallel_size=2, nnodes=2, node_rank=1))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 import torch
@@ -64,7 +63,7 @@ def test_on_the_cpu_the_connector_places_the_pool() -> None:
 
 
 class PinnedConnector(InProcessConnector):
-    capabilities: ClassVar = replace(InProcessConnector.capabilities, pins_pool=True)
+    capabilities = replace(InProcessConnector.capabilities, pins_pool=True)
 
 
 def test_a_pool_that_devices_know_by_its_address_keeps_its_memory() -> None:

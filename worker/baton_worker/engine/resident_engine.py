@@ -35,6 +35,7 @@ from baton_kv.pool_memory import Lend
 from baton_worker.pool_placement import PoolPlacement
 from baton_worker.ranks.executor_settings import LOCAL, ExecutorSettings
 from baton_worker.ranks.executors import rank_starter
+from baton_worker.ranks.group_transfers import GroupTransfers
 from baton_worker.ranks.rank_group import RankGroup
 
 AllocateSharedPool = Callable[[KVSpec, int, Lend | None], Tensor]
@@ -56,6 +57,7 @@ class ResidentEngine:
         ranks: this process's place in a group that another one leads; None: it leads its own, if the settings
             ask for several ranks, or is alone.
         executor: how the ranks of its own group are started.
+        transfers: moves blocks where each of them has a pool.
 
     Raises:
         InvalidModelError: the model cannot be loaded.
@@ -72,14 +74,18 @@ class ResidentEngine:
         give_back_pool: Callable[[], None] = lambda: None,
         ranks: Ranks | None = None,
         executor: ExecutorSettings = LOCAL,
+        transfers: GroupTransfers | None = None,
     ) -> None:
         is_leading = ranks is None and settings.parallel.num_ranks > 1
-        self.group = RankGroup(settings, rank_starter(executor, settings)) if is_leading else None
+        self.group: RankGroup | None = None
         """The other ranks, where this process leads some."""
+        if is_leading:
+            starter, shares_pool = rank_starter(executor, settings), executor.shares_pool
+            self.group = RankGroup(settings, starter, shares_pool=shares_pool, transfers=transfers)
         self._settings = settings
         self._grammars = grammars
         if self.group is not None and allocate_pool is None:
-            placement = PoolPlacement()
+            placement = PoolPlacement(place=self.group.own_pool_place)
             allocate_pool, give_back_pool = placement.allocate, placement.give_back
         self._allocate_pool = allocate_pool
         self._give_back_pool = give_back_pool

@@ -45,11 +45,13 @@ class ExecutorSettings:
     secret: str = field(default="", repr=False)
     """Secret that the ranks of other machines must have, by `secret_of_ranks`; empty: none."""
     ray: RaySettings = field(default_factory=RaySettings)
+    has_pools_apart: bool = False
+    """True if each rank has a KV pool of its own, also where all could map one."""
 
     @property
-    def shares_memory(self) -> bool:
-        """True if all ranks certainly map the leader's memory."""
-        return self.backend == "mp" and self.nnodes == 1
+    def shares_pool(self) -> bool:
+        """True if all ranks certainly map the leader's KV pool."""
+        return self.backend == "mp" and self.nnodes == 1 and not self.has_pools_apart
 
 
 LOCAL: Final = ExecutorSettings()

@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +21,19 @@ import msgspec
 from baton_core.model.model_description import ModelDescription
 from baton_core.msgpack import decoder_of
 from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.worker.worker_events import (
+    AbortPull,
+    ChecksumsComputed,
+    ChecksumsFailed,
+    ComputeChecksums,
+    Pull,
+    PullAborted,
+    PullDone,
+)
 from baton_engine.loading import EngineSettings
+from baton_kv.group_connector import Answer
+from baton_kv.transfer_thread import TransferEffect, TransferEvent
+from baton_worker.ranks.group_transfers import KVEndpoint
 
 _LENGTH: Final = struct.Struct("<I")
 _NOBODY: Final = SeqId("", 0)
@@ -63,6 +75,8 @@ class StartFrame(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     pools: Pools
     description: ModelDescription
     """The model as the leader's folder has it."""
+    endpoint: KVEndpoint | None = None
+    """How other workers read the rank's own pool; None: they do not."""
 
 
 class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
@@ -122,6 +136,30 @@ class CallFrame(msgspec.Struct, frozen=True, tag="call"):
     argument_json: str
 
 
+class TransferFrame(msgspec.Struct, frozen=True, kw_only=True, tag="transfer"):
+    """Execute one of these with the rank's own pool, and answer with a `TransferredFrame`."""
+
+    pull: Pull | None = None
+    abort: AbortPull | None = None
+    checksums: ComputeChecksums | None = None
+
+    @classmethod
+    def of(cls, effect: TransferEffect) -> TransferFrame:
+        match effect:
+            case Pull():
+                return cls(pull=effect)
+            case AbortPull():
+                return cls(abort=effect)
+            case ComputeChecksums():
+                return cls(checksums=effect)
+
+    @property
+    def effect(self) -> TransferEffect:
+        found = self.pull or self.abort or self.checksums
+        assert found is not None, "it has one"
+        return found
+
+
 class StopFrame(msgspec.Struct, frozen=True, tag="stop"):
     """End."""
 
@@ -139,6 +177,30 @@ class AnswerFrame(msgspec.Struct, frozen=True, tag="answer"):
     message: str = ""
 
 
+class TransferredFrame(msgspec.Struct, frozen=True, kw_only=True, tag="transferred"):
+    """Reports of transfers, in any order, or the description of the rank's pool."""
+
+    description: bytes = b""
+    done: tuple[PullDone, ...] = ()
+    aborted: tuple[PullAborted, ...] = ()
+    computed: tuple[ChecksumsComputed, ...] = ()
+    failed: tuple[ChecksumsFailed, ...] = ()
+
+    @classmethod
+    def of(cls, events: Sequence[TransferEvent]) -> TransferredFrame:
+        return cls(
+            done=tuple(event for event in events if isinstance(event, PullDone)),
+            aborted=tuple(event for event in events if isinstance(event, PullAborted)),
+            computed=tuple(event for event in events if isinstance(event, ChecksumsComputed)),
+            failed=tuple(event for event in events if isinstance(event, ChecksumsFailed)),
+        )
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        description = (self.description,) if self.description else ()
+        return (*description, *self.done, *self.aborted, *self.computed, *self.failed)
+
+
 class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
     """The rank ends because of an error."""
 
@@ -147,8 +209,8 @@ class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-ToRank: TypeAlias = StartFrame | RefusedFrame | PoolFrame | StepFrame | CallFrame | StopFrame
-ToLeader: TypeAlias = HelloFrame | AliveFrame | AnswerFrame | FailedFrame
+ToRank: TypeAlias = StartFrame | RefusedFrame | PoolFrame | StepFrame | CallFrame | TransferFrame | StopFrame
+ToLeader: TypeAlias = HelloFrame | AliveFrame | AnswerFrame | TransferredFrame | FailedFrame
 _encoder: Final = msgspec.msgpack.Encoder()
 _decode_to_rank: Final[Callable[[bytes], ToRank]] = decoder_of(ToRank)
 _decode_to_leader: Final[Callable[[bytes], ToLeader]] = decoder_of(ToLeader)
@@ -179,12 +241,13 @@ def own_machine() -> str:
 
 
 class RankChannel:
-    """One end of a channel. One thread sends at a time, and one receives."""
+    """One end of a channel. Any thread sends, and one receives."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.machine = own_machine()
         """Machine of the other end: this one, until it says otherwise."""
+        self._sending = threading.Lock()
         self._received = bytearray()
         self._descriptors: list[int] = []
         self.has_ended = threading.Event()
@@ -196,13 +259,15 @@ class RankChannel:
 
     def send_encoded(self, content: bytes) -> None:
         """Send what `encode_frame` returned, as `send` does."""
-        self._connection.sendall(content)
+        with self._sending:
+            self._connection.sendall(content)
 
     def send_with(self, descriptor: int, frame: ToRank) -> None:
         """Send a frame with a descriptor, which stays open here."""
         content = encode_frame(frame)
-        num_sent = socket.send_fds(self._connection, [content], [descriptor])
-        self._connection.sendall(content[num_sent:])
+        with self._sending:
+            num_sent = socket.send_fds(self._connection, [content], [descriptor])
+            self._connection.sendall(content[num_sent:])
 
     def take_descriptor(self) -> int:
         """Return the oldest descriptor that has come; the caller closes it."""

@@ -11,7 +11,7 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ import torch
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidModelError, RequestError
 from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import RankPlace
+from baton_core.ranks.transfer_plan import require_separable
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
@@ -31,6 +32,8 @@ from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import read_model_config
 from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.collectives import RankLostError
+from baton_kv.transfer_thread import TransferEffect
+from baton_worker.ranks.group_transfers import GroupTransfers
 from baton_worker.ranks.links import SharedLinks, StoreLinks, lead_links
 from baton_worker.ranks.rank_channel import (
     AliveFrame,
@@ -43,6 +46,8 @@ from baton_worker.ranks.rank_channel import (
     StartFrame,
     StepFrame,
     StopFrame,
+    TransferFrame,
+    TransferredFrame,
     encode_frame,
     own_machine,
 )
@@ -85,21 +90,37 @@ class RankGroup:
 
     They load the model while the leader loads its part.
 
+    Args:
+        shares_pool: True if all ranks map one KV pool where they can.
+        transfers: moves blocks between the ranks' own pools and those of other workers, if any do.
+
     Raises:
         InvalidModelError: the model cannot be found or read.
         InvalidConfigError: it cannot be divided so, or the ranks cannot be started so.
         RequestError: UNAVAILABLE, the ranks have not started in time.
     """
 
-    def __init__(self, settings: EngineSettings, starter: RankStarter) -> None:
+    def __init__(
+        self,
+        settings: EngineSettings,
+        starter: RankStarter,
+        *,
+        shares_pool: bool = True,
+        transfers: GroupTransfers | None = None,
+    ) -> None:
         sizes = settings.parallel
         folder = resolve_model(settings.model)
         config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
         require_divisible(config, sizes)
+        if transfers is not None:
+            require_separable(config.kv_spec(settings.block_size, "float32"), sizes)
         _require_cpu(settings)
         self._place = RankPlace(sizes=sizes, rank=sizes.leader)
         self._starter = starter
-        self._pools = Pools.SHARED if starter.shares_memory else Pools.OWN
+        self.pools = Pools.SHARED if starter.shares_memory and shares_pool else Pools.OWN
+        self._transfers = transfers
+        if transfers is not None:
+            transfers.attach(self._tell_transfer)
         self.lost: Future[None] = Future()
         """Fails with a BatonError when a rank is lost; whatever is computed meanwhile fails too."""
         self._is_closing = False
@@ -132,6 +153,11 @@ class RankGroup:
             self._answers()  # Who waits at the store does not learn that another one will never come.
         return self._links.open(self._place, self._announce)
 
+    @property
+    def own_pool_place(self) -> RankPlace | None:
+        """The leader's place, if its KV pool has its part of each block alone."""
+        return self._place if self.pools is Pools.OWN else None
+
     def on_loaded(self) -> None:
         """Expect every rank to answer soon from now on: the model is loaded."""
         now = time.monotonic()
@@ -144,7 +170,7 @@ class RankGroup:
 
         Does nothing where each rank has a pool of its own.
         """
-        if self._pools is Pools.OWN:
+        if self.pools is Pools.OWN:
             return
         for one in self._followers:
             one.channel.send_with(descriptor, PoolFrame())
@@ -231,7 +257,8 @@ class RankGroup:
                 num_threads=self._num_threads,
                 store=links.address if isinstance(links, StoreLinks) else None,
                 machines=links.machines if isinstance(links, StoreLinks) else (),
-                pools=self._pools,
+                pools=self.pools,
+                endpoint=self._transfers.endpoint if self._transfers else None,
                 description=description,
             )
             try:
@@ -246,12 +273,16 @@ class RankGroup:
             links.close_descriptor()
 
     def _announce(self, plan: StepPlan) -> None:
-        self._tell(encode_frame(StepFrame.of(plan, self._pools)))
+        self._tell(encode_frame(StepFrame.of(plan, self.pools)))
 
-    def _tell(self, content: bytes) -> None:
+    def _tell_transfer(self, rank: int, effect: TransferEffect) -> None:
+        told = [one for one in self._followers if one.started.rank == rank]
+        self._tell(encode_frame(TransferFrame.of(effect)), told)
+
+    def _tell(self, content: bytes, told: Sequence[_Follower] | None = None) -> None:
         if self.lost.done():
             self.lost.result()
-        for one in self._followers:
+        for one in self._followers if told is None else told:
             try:
                 one.channel.send_encoded(content)
             except OSError:
@@ -304,6 +335,9 @@ class RankGroup:
                 return True
             case AnswerFrame():
                 one.answers.put(frame)
+                return True
+            case TransferredFrame(answers=answers) if self._transfers is not None:
+                self._transfers.take(one.started.rank, answers)
                 return True
             case FailedFrame(code=code, message=message):
                 if code in _OF_SETTINGS:
