@@ -234,16 +234,13 @@ def load_model(
 ) -> LoadedModel:
     """Load the weights, or a rank's part of them, and size the KV pool, unless its `plan` is given.
 
-    Weights come from the model's own folder, or from `weight_folder`. All ranks of a group load at a time:
-    their leader sizes the pool that they share.
+    Weights come from the model's own folder, or from `weight_folder`. A group's leader sizes the pool.
 
     Raises:
         InvalidModelError: the model cannot be found or loaded.
         InvalidConfigError: a setting cannot hold for this model and this machine.
     """
-    device = resolve_device(settings.device)
-    if settings.parallel.num_ranks == 1:
-        ranks = Ranks(place=RankPlace(sizes=settings.parallel))
+    device, ranks = resolve_device(settings.device), _placed(ranks, settings)
     processors = LogitsProcessors.load(settings.logits_processors)
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
@@ -266,7 +263,6 @@ def load_model(
         model = build_model(config, weights, kernels.layers, ranks)
     description = describe_folder(folder, config, settings.config_overrides)
     digest = weights.digest() if ranks.place.is_leader else ""
-    read = ReadModel(weights=digest, description=description, shapes=weights.shapes)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
     weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
@@ -283,10 +279,15 @@ def load_model(
         ranks=ranks,
         processors=processors,
         batch_processors=processors.batch_processors(_vllm_config(settings, model, config, plan), device),
-        read=read,
+        read=ReadModel(weights=digest, description=description, shapes=weights.shapes),
         quantization=quantization,
         weight_bytes=weights.loaded_bytes,
     )
+
+
+def _placed(ranks: Ranks, settings: EngineSettings) -> Ranks:
+    """Return the ranks, of which one that is alone has the sizes of the settings too."""
+    return Ranks(place=RankPlace(sizes=settings.parallel)) if settings.parallel.num_ranks == 1 else ranks
 
 
 def _plan(

@@ -24,7 +24,6 @@ DOCUMENTED: Final = (
 """Modules that vLLM's documents list."""
 REFUSALS: Final = {
     "from vllm import PoolingParams": "vllm.PoolingParams is not in Baton: models that pool are",
-    "from vllm import initialize_ray_cluster": "vllm.initialize_ray_cluster is not in Baton: workers on",
     "from vllm.config import CompilationMode": "vllm.config.CompilationMode is not in Baton: LLM takes",
     "from vllm.engine.arg_utils import get_kwargs": "vllm.engine.arg_utils.get_kwargs is not in Baton: it is",
     "from vllm.multimodal import MultiModalKwargs": "MultiModalKwargs is not in Baton: it belongs",

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,8 @@ from tests.models import make_model, reference_model
 from tests.reference import Reference
 
 PATHS: Final = (*(variant.name for variant in VARIANTS), TORCH)
-PAIRS: Final = tuple(zip(PATHS, (*PATHS[1:], PATHS[0]), strict=True))
+PAIRS: Final = tuple(zip(PATHS, (*PATHS[1:], PATHS[0]), cycle(("float32", "bfloat16"))))
+"""Each path before another one, in one of both dtypes."""
 NUM_TOKENS: Final = 12
 LENGTHS: Final = (5, 33, 150, 20)
 BUDGET: Final = 64
@@ -150,8 +152,7 @@ def test_kernels_that_this_cpu_lacks_are_refused(llama: Model) -> None:
         tiny_args(llama.folder, cpu_kernels="sse")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("prefill", "decode"), PAIRS)
+@pytest.mark.parametrize(("prefill", "decode", "dtype"), PAIRS)
 def test_workers_on_two_kinds_of_cpu_hand_requests_over(
     said: Said, llama: Model, prefill: str, decode: str, dtype: str
 ) -> None:

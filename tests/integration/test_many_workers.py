@@ -34,15 +34,14 @@ async def ask_for(cluster: Cluster, number: int) -> list[CompletionOutput]:
     return answer([event async for event in call])[0]
 
 
-@pytest.mark.parametrize("split", ["always", "auto"])
 def test_64_concurrent_requests_over_five_workers_get_the_tokens_of_one(
-    split: str, said: Said, expected: list[list[CompletionOutput]]
+    said: Said, expected: list[list[CompletionOutput]]
 ) -> None:
     names = {"p1": Role.PREFILL, "p2": Role.PREFILL, "d1": Role.DECODE, "d2": Role.DECODE, "m1": Role.MIXED}
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
-            cluster = await stack.enter_async_context(routing(said, split=split))
+            cluster = await stack.enter_async_context(routing(said, split="always"))
             for name, role in names.items():
                 await stack.enter_async_context(working(role, cluster.port, name=name))
             await cluster.wait_for_idle(*names)
@@ -51,8 +50,7 @@ def test_64_concurrent_requests_over_five_workers_get_the_tokens_of_one(
             await cluster.wait_for_idle(*names)
 
     run(scenario())
-    if split == "always":
-        assert said.workers_that_said(FirstToken) >= {"p1", "p2"}, "one prefill worker did everything"
+    assert said.workers_that_said(FirstToken) >= {"p1", "p2"}, "one prefill worker did everything"
     assert said.workers_that_said(TokenBatch) >= {"d1", "d2"}, "one decode worker did everything"
 
 

@@ -69,20 +69,21 @@ def run(plugins: Path, program: str, *arguments: str, **environment: str) -> sub
     )
 
 
-@pytest.mark.parametrize("options", ["{}", "{'prefill_workers': 1, 'decode_workers': 1}"])
-def test_a_model_of_a_plugin_runs_here_and_in_workers(
-    folder: Path, llama_token: int, tmp_path: Path, options: str
-) -> None:
+def test_a_model_of_a_plugin_runs_here_and_in_workers(folder: Path, llama_token: int, tmp_path: Path) -> None:
+    options = "{'prefill_workers': 1, 'decode_workers': 1}"
     installed(tmp_path, "baton.plugins", "tests.registered_model:register")
     done = run(tmp_path, GENERATES, str(folder), options)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) == llama_token + 1
 
 
-@pytest.mark.parametrize("group", ["baton.plugins", "vllm.general_plugins"])
 @pytest.mark.parametrize(
-    ("chosen", "is_called"),
-    [({}, True), ({"VLLM_PLUGINS": "a,shifted"}, True), ({"VLLM_PLUGINS": ""}, False)],
+    ("group", "chosen", "is_called"),
+    [
+        ("baton.plugins", {}, True),
+        ("vllm.general_plugins", {"VLLM_PLUGINS": "a,shifted"}, True),
+        ("baton.plugins", {"VLLM_PLUGINS": ""}, False),
+    ],
 )
 def test_plugins_of_both_groups_are_called_unless_others_are_chosen(
     tmp_path: Path, group: str, chosen: dict[str, str], is_called: bool

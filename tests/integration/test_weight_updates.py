@@ -97,8 +97,8 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", FLEETS)
-def test_every_answer_under_load_is_of_one_version(name: str, new: Path) -> None:
+def test_every_answer_under_load_is_of_one_version(new: Path) -> None:
+    name = "prefill, decode and mixed"
     old_answers, new_answers = answers_of(), answers_of(new)
     assert all(old != other for old, other in zip(old_answers, new_answers, strict=True))
     versions: list[str] = []

@@ -14,6 +14,7 @@ from baton import AsyncEngineArgs, EngineArgs, SamplingParams
 from baton.commands import cli_arguments
 from baton.config.engine_folders import with_local_folders
 from baton.config.worker_parts import worker_settings
+from baton.processes.launcher import LocalCluster
 from baton_core.errors import InvalidModelError
 from baton_engine.sizing import MemoryState
 from tools.vllm_audit.checkpoints import checkpoint, computed_dtype, loaded, with_processor
@@ -200,6 +201,32 @@ def _long_prefills() -> None:
     expect(one != two, "the workers do not get it")
 
 
+def _deals_ranks() -> None:
+    args = EngineArgs(data_parallel_size=4, data_parallel_start_rank=1, data_parallel_size_local=2)
+    cluster = LocalCluster(
+        router_args=(),
+        worker_args=(),
+        num_prefill_workers=1,
+        num_decode_workers=1,
+        num_mixed_workers=0,
+        data_parallel_ranks=args.local_data_parallel_ranks,
+    )
+    ranks = [cluster.data_parallel_rank(number) for number in range(len(cluster.roles))]
+    expect(ranks == [1, 2, 1, 2], f"the launcher starts workers of ranks {ranks}")
+
+
+def _holds_whole_experts() -> None:
+    whole, dealt, cut = (
+        worker_settings(EngineArgs(model=MODEL, tensor_parallel_size=2, **given)).engine.parallel
+        for given in (
+            {"enable_expert_parallel": True},
+            {"enable_expert_parallel": True, "expert_placement_strategy": "round_robin"},
+            {},
+        )
+    )
+    expect(len({whole, dealt, cut}) == 3, "the workers do not get it")
+
+
 def _holds_anyway(why: str) -> Effect:
     """A setting asks for what holds in any case."""
     return lambda: why
@@ -234,6 +261,12 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "disable_cascade_attn": _holds_anyway("no kernel does cascade attention"),
     "use_tqdm_on_load": _holds_anyway("loading shows no bar"),
     "tokenizer_mode": _holds_anyway("the tokenizer's file gives the same ids in each mode"),
+    **dict.fromkeys(
+        ("data_parallel_size", "data_parallel_size_local", "data_parallel_start_rank"), _deals_ranks
+    ),
+    "data_parallel_hybrid_lb": _holds_anyway("a router balances among the workers that it has"),
+    "data_parallel_external_lb": _holds_anyway("a server with one rank leaves the others to a balancer"),
+    **dict.fromkeys(("enable_expert_parallel", "expert_placement_strategy"), _holds_whole_experts),
     "nnodes": two_machines,
     "node_rank": two_machines,
     "hf_token": _token_of_hub,

@@ -199,6 +199,8 @@ _BY_EFFECT: Final = (
     *("dtype", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "block_size"),
     *("gpu_memory_utilization", "enable_sleep_mode", "enable_chunked_prefill", "disable_cascade_attn"),
     *("use_tqdm_on_load", "disable_log_stats", "enable_log_requests", "nnodes", "node_rank"),
+    *("data_parallel_size", "data_parallel_size_local", "data_parallel_start_rank"),
+    *("data_parallel_hybrid_lb", "data_parallel_external_lb"),
 )
 """Flags that neither router nor workers get as they are, or whose defaults count."""
 

@@ -129,6 +129,11 @@ def field(text: str, value: Any, effects: Mapping[str, Effect]) -> Probe:
 NEEDED: Final[Mapping[str, Mapping[str, int]]] = {
     "nnodes": {"tensor_parallel_size": 2},
     "node_rank": {"tensor_parallel_size": 2, "nnodes": 2},
+    "enable_expert_parallel": {"tensor_parallel_size": 2},
+    "expert_placement_strategy": {"tensor_parallel_size": 2},
+    "data_parallel_external_lb": {"data_parallel_size": 2, "data_parallel_rank": 1},
+    "data_parallel_start_rank": {"data_parallel_size": 2},
+    "data_parallel_size_local": {"data_parallel_size": 2},
 }
 """Other arguments without which one cannot hold."""
 

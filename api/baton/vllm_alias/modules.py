@@ -21,7 +21,7 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm": {
         "baton": (
             "AsyncEngineArgs AsyncLLMEngine CompletionOutput EngineArgs LLM LLMEngine ModelRegistry "
-            "PromptType RequestOutput SamplingParams TextPrompt TokensPrompt"
+            "PromptType RequestOutput SamplingParams TextPrompt TokensPrompt initialize_ray_cluster"
         ),
         _STAND_INS: "__version__ __version_tuple__",
     },

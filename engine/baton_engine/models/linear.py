@@ -227,38 +227,20 @@ def load_projection(
     Raises:
         InvalidModelError: a tensor is missing or has another shape, or a share cuts what belongs together.
     """
-    layers, dtype = [f"{prefix}.{name}" for name in names], weights.linear_dtype
+    layers = [f"{prefix}.{name}" for name in names]
     if len({_kind_of(weights, layer) for layer in layers}) > 1:
         each = zip(names, out_sizes, share.by_output(len(names)), strict=True)
-        return SideBySide(
-            [
-                load_projection(
-                    *(weights, prefix, [name], kernels),
-                    in_size=in_size,
-                    out_sizes=[size],
-                    has_bias=has_bias,
-                    share=part,
-                )
-                for name, size, part in each
-            ],
-            kernels,
-        )
+        load = partial(load_projection, weights, prefix, kernels=kernels, in_size=in_size, has_bias=has_bias)
+        return SideBySide([load([name], out_sizes=[size], share=part) for name, size, part in each], kernels)
     pieces = find_pieces(layers, out_sizes, share)
-    bias = None
-    if has_bias:
-        bias = weights.load_stacked(
-            [f"{piece.layer}.bias" for piece in pieces],
-            [(piece.out_size,) for piece in pieces],
-            dtype,
-            [piece.rows for piece in pieces],
-        )
+    bias = _load_bias(weights, pieces) if has_bias else None
     if not any(map(weights.is_quantized, layers)):
         read = share_to_read(weights, layers[0], share)
         wanted = find_pieces(layers, out_sizes, read)
         weight = weights.load_stacked(
             [f"{piece.layer}.weight" for piece in wanted],
             [(piece.out_size, in_size) for piece in wanted],
-            dtype,
+            weights.linear_dtype,
             [piece.rows or read.columns for piece in wanted],
         )
         return make_linear(weights, layers[0], weight, bias, kernels, out_sizes=out_sizes, share=share)
@@ -269,6 +251,15 @@ def load_projection(
     biases = [None] * len(pieces) if bias is None else torch.split(bias, [piece.num_rows for piece in pieces])
     named = zip([piece.layer for piece in pieces], loaded, biases, strict=True)
     return SideBySide([make_linear(weights, *one, kernels) for one in named], kernels)
+
+
+def _load_bias(weights: WeightReader, pieces: Sequence[Piece]) -> Tensor:
+    return weights.load_stacked(
+        [f"{piece.layer}.bias" for piece in pieces],
+        [(piece.out_size,) for piece in pieces],
+        weights.linear_dtype,
+        [piece.rows for piece in pieces],
+    )
 
 
 class Piece(NamedTuple):

@@ -26,7 +26,7 @@ class Share:
     inputs: range | None = None
     """None is all."""
     ranks: Collectives = _ALONE
-    """Those who have the other inputs."""
+    """The ranks with the other inputs."""
 
     @property
     def is_whole(self) -> bool:
@@ -64,9 +64,9 @@ class ExpertShare:
     inner: range | None = None
     """Its part of each expert's inner outputs; None is all."""
     has_bias: bool = True
-    """Whether it adds the biases of the outputs."""
+    """True if it adds the biases of the outputs."""
     ranks: Collectives = _ALONE
-    """Those who have the other parts."""
+    """The ranks with the other parts."""
 
     @property
     def rows(self) -> Share:
