@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from baton.commands.batch_arguments import BATCH_FLAGS
 from baton.commands.client_arguments import (
     CHAT_FLAGS,
     CLIENT_FLAGS,
@@ -244,6 +245,18 @@ COMMANDS: Final = (
         "chat",
         "talk with the model at a running router",
         (FlagGroup("chat", "the conversation", CHAT_FLAGS), *_CLIENT),
+    ),
+    Command(
+        "run-batch",
+        "answer a file of requests",
+        (
+            FlagGroup(
+                "batch",
+                "the files, and the server; without --url one is started, with all flags of baton serve",
+                BATCH_FLAGS,
+            ),
+            _LOG,
+        ),
     ),
     Command("admin", "see workers and change what they do, at a running router"),
     Command(
