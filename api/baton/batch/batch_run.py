@@ -74,7 +74,7 @@ class BatchRun:
                 status, answer = await self._ask(request.url, content, request_id)
             except (OSError, ValueError) as error:
                 if pause_s is None:
-                    text = f"the server is lost ({error!r}); the same command goes on where this one ends"
+                    text = f"the server is lost ({error}); the same command goes on where this one ends"
                     raise RequestError(ErrorCode.UNAVAILABLE, text) from None
             else:
                 if status not in _COME_AGAIN or pause_s is None:

@@ -107,7 +107,7 @@ def count_lines(path: Path) -> int:
             )
         seen.add(line.key)
     if not seen:
-        raise InvalidConfigError(f"--input-file is {str(path)!r}, which is empty; allowed: a file of requests")
+        raise InvalidConfigError(f"--input-file is {str(path)!r}; allowed: a file with requests")
     return len(seen)
 
 

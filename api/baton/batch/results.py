@@ -65,8 +65,9 @@ def answered(result_id: str, custom_id: str, response: BatchResponse) -> BatchRe
 class PartialResults:
     """The results so far, one a line in a file that one run at a time appends to.
 
-    Results of earlier runs are read at the start; what follows the last whole line is dropped. Every result is
-    handed to the system at once and reaches the disk within a second of the next one.
+    Results of earlier runs are read at the start; what follows the last whole line is dropped. Every result
+    is handed to the system at once; the disk has those that are older than a second when another one comes.
+    A file without any result is removed at the end.
 
     Attributes:
         done: keys of the lines that have a result.
@@ -101,6 +102,8 @@ class PartialResults:
 
     def __exit__(self, *exc_info: object) -> None:
         self._sync()
+        if not self.done:
+            self.path.unlink(missing_ok=True)
         self._file.close()
 
     def add(self, result: BatchResult) -> None:

@@ -24,7 +24,7 @@ from baton.processes.child import Child, running
 from baton_bench.http_client import HttpClient, Origin
 from baton_bench.progress import Progress
 from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
-from baton_service.process import run_until_signal
+from baton_service.process import EXIT_BAD_CONFIG, run_until_signal
 
 _POLL_S: Final = 0.2
 _STOPPED: Final = 130
@@ -61,7 +61,7 @@ def _serve_args(args: argparse.Namespace) -> argparse.Namespace:
     served = arguments.parse(["serve", *words], defaults)
     for name, value in (("--uds", served.uds), ("--ssl-certfile", served.ssl_certfile)):
         if value:
-            raise InvalidConfigError(f"{name} is {value!r}; allowed: with --url, none where a server is started")
+            raise InvalidConfigError(f"{name} is {value!r}; allowed: none where a server is started")
     if args.api_key:
         served.api_key = (args.api_key,)
     return served
@@ -139,6 +139,7 @@ async def _server(
 
 
 async def _wait_until_ready(child: Child, client: HttpClient) -> None:
+    """Wait for the model; raises InvalidConfigError or RequestError where the process ends instead."""
     while child.process.returncode is None:
         try:
             if await client.request("GET", "/health", b"", lambda *_: None) == HTTPStatus.OK:
@@ -146,7 +147,10 @@ async def _wait_until_ready(child: Child, client: HttpClient) -> None:
         except (OSError, ValueError):
             pass
         await asyncio.sleep(_POLL_S)
-    raise RequestError(ErrorCode.UNAVAILABLE, f"baton serve ended with exit code {child.process.returncode}")
+    text = f"baton serve ended with exit code {child.process.returncode}"
+    if child.process.returncode == EXIT_BAD_CONFIG:
+        raise InvalidConfigError(text)
+    raise RequestError(ErrorCode.UNAVAILABLE, text)
 
 
 async def _is_batons(client: HttpClient) -> bool:
@@ -162,5 +166,5 @@ async def _is_batons(client: HttpClient) -> bool:
             return any(model.get("owned_by") == "baton" for model in msgspec.json.decode(body)["data"])
         reason = f"HTTP {status}"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = repr(error)
+        reason = str(error) or type(error).__name__
     raise RequestError(ErrorCode.UNAVAILABLE, f"the server does not list its models: {reason}")
