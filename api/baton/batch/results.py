@@ -84,18 +84,20 @@ class PartialResults:
         self._synced_s = time.monotonic()
         try:
             self._file = path.open("a+b")
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._read()
-        except BlockingIOError:
-            raise InvalidConfigError(
-                f"--output-file has its results in {str(path)!r}, which another run writes; "
-                "allowed: one run at a time"
-            ) from None
         except OSError as error:
             raise InvalidConfigError(
                 f"--output-file has its results in {str(path)!r}; allowed: in a folder to write to "
                 f"({error.strerror})"
             ) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise InvalidConfigError(
+                f"--output-file has its results in {str(path)!r}, which another run writes; "
+                "allowed: one run at a time"
+            ) from None
+        self._read()
 
     def __enter__(self) -> Self:
         return self
