@@ -38,9 +38,10 @@ def test_every_line_of_a_killed_batch_is_answered_once(cluster: Cluster, tmp_pat
     whole, newline, _ = _partial(tmp_path).rpartition(b"\n")
     assert NUM_LINES // 4 <= len(whole.splitlines()) < NUM_LINES
     assert not (tmp_path / "out.jsonl").exists()
+    module = ("as-vllm", "python", "-m", "vllm.entrypoints.openai.run_batch")
+    flags = ("--model", BUNDLED_MODEL, "--kv_cache_memory_bytes", "64M", "--dtype", "float32")
     done = subprocess.run(
-        [*BATON, "as-vllm", "python", "-m", "vllm.entrypoints.openai.run_batch", *files]
-        + ["--model", BUNDLED_MODEL, "--kv_cache_memory_bytes", "64M", "--dtype", "float32"],
+        [*BATON, *module, *files, *flags],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -190,7 +190,7 @@ def test_a_lost_server_ends_the_run_and_its_requests_have_no_result(tmp_path: Pa
     with serving() as server:
         port = server.server_port
     with PartialResults(tmp_path / "out") as results:
-        with pytest.raises(RequestError, match="the server is lost .*; the same command goes on"):
+        with pytest.raises(RequestError, match=r"the server is lost .*; the same command goes on"):
             run(port, lines, results, (0.0,))
         assert not results.done
 
