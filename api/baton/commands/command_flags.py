@@ -6,7 +6,7 @@ One table per concern, so that `serve` can hand them on to its children, and hel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from baton.commands.batch_arguments import BATCH_FLAGS
@@ -255,7 +255,7 @@ COMMANDS: Final = (
                 "the files, and the server; without --url one is started, with all flags of baton serve",
                 BATCH_FLAGS,
             ),
-            _LOG,
+            FlagGroup(_LOG.name, _LOG.help, (*LOG_FLAGS[:-1], replace(LOG_FLAGS[-1], default="warning"))),
         ),
     ),
     Command("admin", "see workers and change what they do, at a running router"),

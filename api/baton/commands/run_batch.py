@@ -28,8 +28,7 @@ from baton_service.process import EXIT_BAD_CONFIG, run_until_signal
 
 _POLL_S: Final = 0.2
 _STOPPED: Final = 130
-_QUIET: Final[dict[str, Any]] = {"port": 0, "grpc_port": 0, "enable_log_requests": False}
-"""Any port, and no line for each request."""
+_PORTS: Final[dict[str, Any]] = {"port": 0, "grpc_port": 0}
 _ONE_ENGINE: Final[dict[str, Any]] = {"mixed": 1, "prefill_workers": 0, "decode_workers": 0}
 
 
@@ -52,10 +51,10 @@ def run_batch(args: argparse.Namespace) -> int:
 
 
 def _serve_args(args: argparse.Namespace) -> argparse.Namespace:
-    """What `serve` makes of the words that are its own; without further ones it has one engine."""
+    """Read the words that are of `serve`; it has one engine unless they say otherwise."""
     words: Sequence[str] = args.serve_words
     given = {word.partition("=")[0].removeprefix("--").replace("-", "_") for word in words}
-    defaults = {**_QUIET, "log_format": args.log_format, "log_level": args.log_level}
+    defaults = {**_PORTS, "log_format": args.log_format, "log_level": args.log_level}
     if not given & _ONE_ENGINE.keys():
         defaults |= _ONE_ENGINE
     served = arguments.parse(["serve", *words], defaults)
