@@ -47,7 +47,7 @@ class BatchRun:
 
         Raises:
             RequestError: UNAVAILABLE, the server is lost.
-            OSError: a result cannot be written.
+            InvalidConfigError: a result cannot be written.
         """
         waiting = (line for line in lines if line.key not in self.results.done)
         try:

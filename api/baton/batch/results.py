@@ -83,7 +83,7 @@ class PartialResults:
         self.num_errors = 0
         self._synced_s = time.monotonic()
         try:
-            self._file = path.open("a+b")
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise InvalidConfigError(
                 f"--output-file has its results in {str(path)!r}; allowed: in a folder to write to "
@@ -112,10 +112,18 @@ class PartialResults:
         """Append a result.
 
         Raises:
-            OSError: it cannot be written, such as to a full disk.
+            InvalidConfigError: it cannot be written as a whole, such as to a full disk; none may follow.
         """
-        self._file.write(msgspec.json.encode(result) + b"\n")
-        self._file.flush()
+        line, reason = msgspec.json.encode(result) + b"\n", "no space is left"
+        try:
+            is_whole = self._file.write(line) == len(line)
+        except OSError as error:
+            is_whole, reason = False, str(error.strerror)
+        if not is_whole:
+            raise InvalidConfigError(
+                f"--output-file has its results in {str(self.path)!r}; allowed: where there is room "
+                f"({reason}); the same command goes on"
+            )
         self._count(result)
         if time.monotonic() - self._synced_s > _SYNC_EVERY_S:
             self._sync()
@@ -130,17 +138,17 @@ class PartialResults:
         self.path.replace(output)
 
     def _read(self) -> None:
-        self._file.seek(0)
         end = 0
-        for line in self._file:
-            try:
-                result = msgspec.json.decode(line, type=BatchResult)
-            except (msgspec.DecodeError, UnicodeDecodeError):
-                break
-            if not line.endswith(b"\n"):
-                break
-            self._count(result)
-            end += len(line)
+        with self.path.open("rb") as file:
+            for line in file:
+                try:
+                    result = msgspec.json.decode(line, type=BatchResult)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    break
+                if not line.endswith(b"\n"):
+                    break
+                self._count(result)
+                end += len(line)
         self._file.truncate(end)
 
     def _count(self, result: BatchResult) -> None:

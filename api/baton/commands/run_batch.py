@@ -58,8 +58,9 @@ def _serve_args(args: argparse.Namespace) -> argparse.Namespace:
     if not given & _ONE_ENGINE.keys():
         defaults |= _ONE_ENGINE
     served = arguments.parse(["serve", *words], defaults)
-    for name, value in (("--uds", served.uds), ("--ssl-certfile", served.ssl_certfile)):
-        if value:
+    for name in ("uds", "ssl_certfile", "ssl_ca_certs"):
+        if value := getattr(served, name) or getattr(args, name, None):
+            name = f"--{name.replace('_', '-')}"
             raise InvalidConfigError(f"{name} is {value!r}; allowed: none where a server is started")
     if args.api_key:
         served.api_key = (args.api_key,)

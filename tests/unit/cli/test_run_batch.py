@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -92,6 +93,25 @@ def test_results_are_there_again_without_what_was_torn(tmp_path: Path, torn: byt
     assert not path.exists()
     assert (tmp_path / "out").read_bytes().startswith(whole)
     assert [one["custom_id"] for one in written(tmp_path / "out")] == ["a", None, "c"]
+
+
+def test_a_full_disk_ends_the_run_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    path, limits = tmp_path / "partial", resource.getrlimit(resource.RLIMIT_FSIZE)
+    with PartialResults(path) as results:
+        results.add(result("a"))
+        whole = path.read_bytes()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + 9, limits[1]))
+        try:
+            with pytest.raises(InvalidConfigError, match="allowed: where there is room"):
+                results.add(result("b"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() != whole
+    with PartialResults(path) as results:
+        assert results.done == {"a"}
+        results.add(result("b"))
+    assert path.read_bytes().startswith(whole)
+    assert [one["custom_id"] for one in written(path)] == ["a", "b"]
 
 
 def test_a_run_without_a_result_leaves_no_file(tmp_path: Path) -> None:
@@ -229,6 +249,7 @@ def test_files_behind_urls_and_requests_of_low_priority(
         (["-i", "none", "-o", "out"], "--input-file is 'none'; allowed: a file of requests"),
         (["-i", "in", "-o", "out", "--url", "http://h", "-tp", "2"], "--tensor-parallel-size is given with"),
         (["-i", "in", "-o", "out", "--uds", "/tmp/a"], "--uds is '/tmp/a'; allowed: none where"),
+        (["-i", "in", "-o", "out", "--ssl-ca-certs", "a"], "--ssl-ca-certs is 'a'; allowed: none where"),
     ],
 )
 def test_wrong_flags_are_refused_before_work(
