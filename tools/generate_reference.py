@@ -38,6 +38,7 @@ This page lists every flag of every command. `baton COMMAND --help=all` prints t
 - A value that is not allowed is refused when the process starts. The error names the flag, the value and
   what is allowed.
 """
+WITH_FLAGS: Final = tuple(command.name for command in COMMANDS if command.flags)
 TITLES: Final = {
     frozenset({"serve", "router", *WORKERS}): "Router and workers",
     frozenset({"serve", "router"}): "Router",
@@ -48,7 +49,8 @@ TITLES: Final = {
     frozenset({"serve", "complete", "chat", "explain", *WORKERS}): "Clients and workers",
     frozenset({"complete", "chat", "explain"}): "Clients: `baton complete`, `baton chat`, `baton explain`",
     frozenset(WORKERS): "Workers started alone",
-    frozenset(command.name for command in COMMANDS if command.flags): "Every command with flags",
+    frozenset(WITH_FLAGS): "Every command with flags",
+    frozenset(WITH_FLAGS) - {"run-batch"}: "Every command with flags but `baton run-batch`",
 }
 FLAG_HEAD: Final = ("flag", "meaning", "default", "allowed")
 FIXED_HEAD: Final = ("flag", "accepted", "reason")

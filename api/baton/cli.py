@@ -322,6 +322,7 @@ _COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "mixed-worker": _worker,
     "complete": partial(_run_module, "complete"),
     "chat": partial(_run_module, "chat"),
+    "run-batch": partial(_run_module, "run_batch"),
     "admin": partial(_run_module, "admin"),
     "explain": partial(_run_module, "explain"),
     "kv-events": partial(_run_module, "kv_events"),

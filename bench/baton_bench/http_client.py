@@ -30,10 +30,10 @@ class Origin:
     path: str = ""
 
     @classmethod
-    def parse(cls, url: str, ca_certs: str = "") -> Origin:
+    def parse(cls, url: str, ca_certs: str = "", flag: str = "--base-url") -> Origin:
         """Read `http://host:port/path` or https; a `/v1` at its end is the first part of a route.
 
-        Certificates are checked, against `ca_certs` if given.
+        Certificates are checked, against `ca_certs` if given. `flag` is what an error calls the URL.
 
         Raises:
             InvalidConfigError: it is no such URL, or there are no such certificates.
@@ -43,9 +43,9 @@ class Origin:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise InvalidConfigError(f"--base-url is {url!r}; allowed: {allowed} ({error})") from None
+            raise InvalidConfigError(f"{flag} is {url!r}; allowed: {allowed} ({error})") from None
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise InvalidConfigError(f"--base-url is {url!r}; allowed: {allowed}")
+            raise InvalidConfigError(f"{flag} is {url!r}; allowed: {allowed}")
         tls = None
         if parts.scheme == "https":
             try:

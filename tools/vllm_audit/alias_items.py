@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from tools.vllm_audit import processes
 from tools.vllm_audit.checkpoints import checkpoint, loaded
 from tools.vllm_audit.effects import EFFECTS
 from tools.vllm_audit.processes import MODEL_ID, as_vllm, outcomes, run, server, started
-from tools.vllm_audit.subjects import MODEL, expect
+from tools.vllm_audit.subjects import MODEL, expect, folder
 from tools.vllm_audit.verdict import DifferentError, Group, Probe
 
 _HELPERS: Final = (
@@ -167,6 +168,16 @@ def _bench_serve() -> None:
     run(as_vllm("vllm", "bench", "serve", "--backend", "vllm", *at, *sizes))
 
 
+def _run_batch() -> None:
+    source, output = folder() / "requests.jsonl", folder() / "answers.jsonl"
+    body = {"model": MODEL_ID, "prompt": "Hello", "max_tokens": 4}
+    line = {"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": body}
+    source.write_text(json.dumps(line))
+    run(as_vllm("vllm", "run-batch", "-i", str(source), "-o", str(output), "--model", MODEL_ID))
+    answer = json.loads(output.read_text())
+    expect(answer["custom_id"] == "a" and answer["error"] is None, f"it answers {answer}")
+
+
 def _several_clients() -> None:
     from concurrent.futures import ThreadPoolExecutor
 
@@ -241,7 +252,7 @@ COMMANDS: Final = Group(
         "the command vllm": _shown(("vllm", "--version")),
         "python -m vllm.entrypoints.openai.api_server --model": _module("vllm.entrypoints.openai.api_server"),
         "python -m vllm.entrypoints.api_server": _module("vllm.entrypoints.api_server"),
-        "vllm run-batch": lambda: _refusal("vllm", "run-batch", "-i", "x", "-o", "y", "--model", MODEL_ID),
+        "vllm run-batch": _run_batch,
         "vllm bench sweep plot": lambda: _refusal("vllm", "bench", "sweep", "plot", "x"),
         "vllm bench sweep plot_pareto": lambda: _refusal("vllm", "bench", "sweep", "plot_pareto", "x"),
         "vllm bench sweep serve_sla": lambda: _refusal("vllm", "bench", "sweep", "serve_sla"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from baton.commands.batch_arguments import BATCH_SHORT_FLAGS
 from baton.commands.bench_arguments import BENCH_ACTIONS, add_benchmarks, bench_flags
 from baton.commands.client_arguments import add_actions
 from baton.commands.command_flags import (
@@ -44,6 +45,8 @@ _ROUTER: Final = flags_in(ROUTER_GROUPS)
 _COMPUTING: Final = ("serve", "prefill-worker", "decode-worker", "mixed-worker")
 SERVING: Final = ("router", *_COMPUTING)
 """Commands of routers and workers."""
+BATCH: Final = "run-batch"
+"""The command that takes the flags of `serve` beside its own."""
 _FIELDS_OF_OTHERS: Final = {"memory_share": "gpu_memory_utilization"}
 """Fields that the engine names otherwise than the command line."""
 
@@ -67,7 +70,8 @@ def parse(
     root, parsers = _parsers(argv)
     is_serving = command.name in SERVING
     if command.groups or command.name == "bench":
-        given = written_out(argv[1:], _short_flags(command, neutral), has_model=is_serving)
+        has_model = is_serving or command.name == BATCH
+        given = written_out(argv[1:], _short_flags(command, neutral), has_model=has_model)
         argv = [*argv[:1], *neutral.take(given)]
     if command.name:
         parsers[command.name].set_defaults(**defaults)
@@ -75,20 +79,20 @@ def parse(
         parsers[command.name].set_defaults(**environment_defaults(command.flags))
     args, unknown = root.parse_known_args(argv)
     parser = parsers[args.command]
-    if unknown:
+    if unknown and command.name != BATCH:
         known = (*parser._option_string_actions, *neutral.known)
         meant = did_you_mean(unknown[0].partition("=")[0], known)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
     if args.config is not None:
         flags = bench_flags(args.benchmark) if command.name == "bench" else command.flags
         parser.set_defaults(**read_config(args.config, flags, neutral))
-        args = root.parse_args(argv)
+        args, unknown = root.parse_known_args(argv)
     if "model" in args and args.model is None:
         _refuse_model_among_names(getattr(args, "served_model_name", ()))
         args.model = BUNDLED_MODEL
         if "served_model_name" in args:
             args.served_model_name = args.served_model_name or default_names(BUNDLED_MODEL)
-    args.neutral_flags = tuple(neutral.given)
+    args.neutral_flags, args.serve_words = tuple(neutral.given), unknown
     return args
 
 
@@ -109,6 +113,8 @@ def _neutral_flags(argv: Sequence[str]) -> NeutralFlags:
 def _short_flags(command: Command, neutral: NeutralFlags) -> Mapping[str, str]:
     if command.name in ("chat", "complete"):
         return CLIENT_SHORT_FLAGS
+    if command.name == BATCH:
+        return SHORT_FLAGS | BATCH_SHORT_FLAGS
     return SHORT_FLAGS if neutral.known else {}
 
 
@@ -169,6 +175,12 @@ def shutdown_timeout_s(args: argparse.Namespace) -> float:
     """Return the time that a process has for its shutdown."""
     given: float | None = args.shutdown_timeout
     return DEFAULT_SHUTDOWN_TIMEOUT_S if given is None else given
+
+
+def serve_flags(args: argparse.Namespace) -> tuple[str, ...]:
+    """Arguments of the `serve` that `run-batch` starts."""
+    (command,) = (one for one in COMMANDS if one.name == "serve")
+    return (args.model, *_given(args, [flag for flag in command.flags if flag not in MODEL_FLAGS]))
 
 
 def router_flags(args: argparse.Namespace) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ _ROUTER: Final = (
     Flag("--address", str, "127.0.0.1:8100", "the router", pattern=ADDRESS, metavar="HOST:PORT"),
     *CLIENT_SECURITY_FLAGS,
 )
-_URL: Final = Pattern(r"https?://[^\s/?#]+(/[^\s?#]*)?", "http://host:port/v1 or https://host:port/v1")
+SERVER_URL: Final = Pattern(r"https?://[^\s/?#]+(/[^\s?#]*)?", "http://host:port/v1 or https://host:port/v1")
 _FORCE: Final = Flag("--force", bool, False, "even if no worker is left that prefills, or none that decodes")
 _WAIT: Final = Flag(
     "--wait",
@@ -86,7 +86,7 @@ CLIENT_FLAGS: Final = (
         str,
         None,
         "ask any server of OpenAI's HTTP interface instead, such as http://127.0.0.1:8000/v1",
-        pattern=_URL,
+        pattern=SERVER_URL,
         metavar="URL",
     ),
     Flag("--model-name", str, "", "one of the served names; default: the first"),

@@ -6,9 +6,10 @@ One table per concern, so that `serve` can hand them on to its children, and hel
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from baton.commands.batch_arguments import BATCH_FLAGS
 from baton.commands.client_arguments import (
     CHAT_FLAGS,
     CLIENT_FLAGS,
@@ -244,6 +245,18 @@ COMMANDS: Final = (
         "chat",
         "talk with the model at a running router",
         (FlagGroup("chat", "the conversation", CHAT_FLAGS), *_CLIENT),
+    ),
+    Command(
+        "run-batch",
+        "answer a file of requests",
+        (
+            FlagGroup(
+                "batch",
+                "the files, and the server; without --url one is started, with all flags of baton serve",
+                BATCH_FLAGS,
+            ),
+            FlagGroup(_LOG.name, _LOG.help, (*LOG_FLAGS[:-1], replace(LOG_FLAGS[-1], default="warning"))),
+        ),
     ),
     Command("admin", "see workers and change what they do, at a running router"),
     Command(

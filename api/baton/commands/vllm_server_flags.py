@@ -75,7 +75,6 @@ OTHER_NAMES: Final[dict[str, str]] = {
 CLIENT_SHORT_FLAGS: Final[dict[str, str]] = {"-q": "--quick"}
 """Short forms of `vllm chat` and `vllm complete`."""
 REFUSED_COMMANDS: Final[Mapping[str, str]] = {
-    "run-batch": "files of requests are not supported yet; send each line's body to baton serve",
     "launch": "parts are started by baton router, prefill-worker, decode-worker and mixed-worker",
     "bench startup": "time baton serve until its line `serving`",
     "bench mm-processor": "models of text alone are supported",

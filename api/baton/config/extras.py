@@ -76,6 +76,7 @@ _OF_COMMAND: Final = {
     "decode-worker": ("worker",),
     "mixed-worker": ("worker",),
     "kv-events": ("kv-events",),
+    "run-batch": ("bench",),
     "bench serve": ("bench",),
     "bench sweep": ("bench",),
     "bench latency": ("bench", "worker"),
