@@ -20,7 +20,7 @@ class Dialect:
     error_body: Callable[[Failure, str], msgspec.Struct]
     """Returns the body of an error, given the name of its call."""
     names_events: bool
-    """True if each event of a stream has a line with its type, which is the tag of its struct."""
+    """True if each event of a stream has a line with its type: the tag of its struct, error without one."""
     last_event: bytes
     """Follows the last event of a stream."""
 
@@ -28,7 +28,7 @@ class Dialect:
         """Return what comes before the data of an event."""
         if not self.names_events:
             return b""
-        return b"event: %b\n" % str(type(event).__struct_config__.tag).encode()
+        return b"event: %b\n" % str(type(event).__struct_config__.tag or "error").encode()
 
 
 OPENAI: Final = Dialect(

@@ -28,6 +28,7 @@ _TAGS: Final = {
     Tag.CHAT: "Conversations.",
     Tag.COMPLETIONS: "Texts that are continued.",
     Tag.MESSAGES: "Conversations, in the format of Anthropic's API.",
+    Tag.RESPONSES: "Conversations, in the format of OpenAI's Responses API; responses are kept a while.",
     Tag.TOKENS: "Token ids: in and out, from text and to text.",
     Tag.MODELS: "The model that is served, by its names.",
     Tag.SERVER: "The state of the router.",

@@ -22,6 +22,7 @@ class Tag(StrEnum):
     CHAT = "Chat"
     COMPLETIONS = "Completions"
     MESSAGES = "Messages"
+    RESPONSES = "Responses"
     TOKENS = "Tokens"
     MODELS = "Models"
     SERVER = "Server"

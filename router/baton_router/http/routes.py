@@ -19,6 +19,7 @@ from baton_router.http.messages.replies import ANTHROPIC, Message, MessageEvent,
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.page import show_chat, show_dashboard, show_docs, show_part
 from baton_router.http.render import render_chat, render_completion
+from baton_router.http.responses.table import RESPONSE_ROUTES
 from baton_router.http.route import Route, Tag
 
 METRICS: Final = "/metrics"
@@ -121,6 +122,7 @@ ROUTES: Final = (
         errors=_CONVERTS,
         dialect=ANTHROPIC,
     ),
+    *RESPONSE_ROUTES,
     Route(
         method="POST",
         path="/invocations",

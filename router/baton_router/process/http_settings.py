@@ -40,6 +40,27 @@ class ConnectionLimits:
             _check(flag, seconds, math.isfinite(seconds) and seconds > 0, "seconds, over 0")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseStoreLimits:
+    """Bounds of the responses that one router keeps for `previous_response_id` and for those who fetch them.
+
+    Raises:
+        InvalidConfigError: a value is out of range; the message names flag, value and what is allowed.
+    """
+
+    num_responses: int = 1024
+    """0 keeps none."""
+    num_bytes: int = 64 * 2**20
+    """Bytes of all together, each with the conversation before it."""
+    age_s: float = 3600.0
+
+    def __post_init__(self) -> None:
+        _check("--max-stored-responses", self.num_responses, self.num_responses >= 0, "0 or more")
+        _check("--max-stored-response-bytes", self.num_bytes, self.num_bytes >= 1, "1 or more")
+        is_age = math.isfinite(self.age_s) and self.age_s > 0
+        _check("--max-stored-response-age", self.age_s, is_age, "seconds, over 0")
+
+
 _TOKEN_CHARACTERS: Final = frozenset(map(chr, range(0x21, 0x7F)))
 
 
@@ -61,6 +82,7 @@ class HttpSettings:
     strict_fields: bool = False
     """Refuses bodies with unknown fields instead of ignoring these."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    stored_responses: ResponseStoreLimits = field(default_factory=ResponseStoreLimits)
     root_path: str = ""
     """Prefix that a proxy in front strips from paths."""
     enable_operator_routes: bool = False

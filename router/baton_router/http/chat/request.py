@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,7 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.http.answer_defaults import fill_in
 from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool
 from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
+from baton_router.http.field_names import renamed
 from baton_router.http.sampling_fields import check_request, read_sampling
 from baton_router.process.http_settings import HttpSettings
 from baton_router.text.chat_template import Conversation
@@ -155,8 +156,7 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
     return ChatPlan(conversation=conversation, sampling=sampling, tool_use=tool_use)
 
 
-@contextmanager
-def chat_names(body: ChatRequest) -> Iterator[None]:
+def chat_names(body: ChatRequest) -> AbstractContextManager[None]:
     """Name fields in errors as chat requests do, where the sampling parameters have other names.
 
     Raises:
@@ -170,13 +170,7 @@ def chat_names(body: ChatRequest) -> Iterator[None]:
     elif body.response_format is not None and body.structured_outputs is None:
         names["structured_outputs.json"] = "response_format.json_schema.schema"
         names["structured_outputs.structural_tag"] = "response_format"
-    try:
-        yield
-    except InvalidRequestError as error:
-        if (name := names.get(error.field)) is not None:
-            error.args = (str(error).replace(error.field, name, 1),)
-            error.field = name
-        raise
+    return renamed(names)
 
 
 def _read_sampling(body: ChatRequest, tool_use: ToolUse) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from baton_router.http.operator_routes import Query, read_query
 from baton_router.metrics.outliers import outliers_of
 
 MAX_LISTED: Final = 256
-_ID_PREFIXES: Final = ("chatcmpl-", "cmpl-")
+_ID_PREFIXES: Final = ("chatcmpl-", "cmpl-", "msg_", "resp_")
 """Prefixes that ids in replies put before the request's name."""
 
 

@@ -14,6 +14,7 @@ from baton_router.http.chat.request import (
     release_conversation,
 )
 from baton_router.http.chat.schemas import ChatRequest
+from baton_router.http.field_names import renamed
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.messages.parts import PartWriter, collect_parts
 from baton_router.http.messages.replies import (
@@ -26,7 +27,7 @@ from baton_router.http.messages.replies import (
     MessageUsage,
     TokenCount,
 )
-from baton_router.http.messages.request import as_chat, message_names
+from baton_router.http.messages.request import MESSAGE_NAMES, as_chat
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.sampling_fields import generation_requests
 from baton_router.requests.generation import Delta, Finished
@@ -42,7 +43,7 @@ async def create_message(call: Call[MessagesRequest]) -> None:
     state = call.state
     has_reasoning = bool(state.settings.reasoning_parser)
     is_streamed = bool(call.body.stream)
-    with message_names():
+    with renamed(MESSAGE_NAMES):
         body = await call.read(as_chat, call.body, has_reasoning=has_reasoning)
         call.body.messages = []
         with chat_names(body):
@@ -65,7 +66,7 @@ async def count_tokens(call: Call[CountRequest]) -> None:
         InvalidRequestError: a field is wrong; the message names it.
         RequestError: as `GenerationService.tokenize`.
     """
-    with message_names():
+    with renamed(MESSAGE_NAMES):
         body = await call.read(as_chat, call.body, has_reasoning=False)
         conversation = await call.read(read_conversation, body)
         token_ids = await call.state.service.tokenize(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from baton_core.errors import InvalidRequestError
@@ -44,7 +43,7 @@ _REFUSED: Final = {
     "context_management": "nothing: the conversation is taken as it is",
     "kv_transfer_params": "nothing: the router places requests and moves their blocks itself",
 }
-_NAMES: Final = {
+MESSAGE_NAMES: Final = {
     "stop": "stop_sequences",
     "max_completion_tokens": "max_tokens",
     "tool_choice.function.name": "tool_choice.name",
@@ -83,22 +82,6 @@ def as_chat(body: CountRequest, *, has_reasoning: bool) -> ChatRequest:
     if isinstance(body, MessagesRequest):
         _set_sampling(chat, body)
     return chat
-
-
-@contextmanager
-def message_names() -> Iterator[None]:
-    """Name fields in errors as requests for messages do.
-
-    Raises:
-        InvalidRequestError: one that the block raises.
-    """
-    try:
-        yield
-    except InvalidRequestError as error:
-        if (name := _NAMES.get(error.field)) is not None:
-            error.args = (str(error).replace(error.field, name, 1),)
-            error.field = name
-        raise
 
 
 def _set_sampling(chat: ChatRequest, body: MessagesRequest) -> None:

@@ -1,0 +1,79 @@
+"""Conversations of responses: the items of a request, and those of the response that it continues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+import msgspec
+
+from baton_core.errors import InvalidRequestError
+from baton_router.http.chat.schemas import ChatRequest
+from baton_router.http.errors import HttpError
+from baton_router.http.responses.request import as_chat, own_items
+from baton_router.http.responses.schemas import InputItem, ResponsesRequest
+from baton_router.http.responses.store import StoredResponse
+
+_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+
+
+class _Output(msgspec.Struct):
+    output: list[msgspec.Raw]
+
+
+def not_found(field: str, name: str) -> HttpError:
+    """Return the refusal of a response that is not kept; 404."""
+    text = (
+        f"{field} is {name!r}; allowed: the id of a response that this router keeps, made with the same key"
+    )
+    return HttpError(404, "not_found", text, param=field)
+
+
+def earlier_items(name: str, earlier: StoredResponse) -> list[bytes]:
+    """Return the JSON of the items of a conversation so far, the response included.
+
+    Raises:
+        InvalidRequestError: the response of this name is not over, or failed.
+    """
+    if earlier.status not in ("completed", "incomplete"):
+        allowed = f"the id of a response that is over, and this one is {earlier.status}"
+        raise InvalidRequestError("previous_response_id", name, allowed)
+    output = msgspec.json.decode(earlier.body, type=_Output).output
+    return [*earlier.items, *map(bytes, output)]
+
+
+def read_request(
+    body: ResponsesRequest, earlier: Sequence[bytes], *, is_stored: bool
+) -> tuple[ChatRequest, list[bytes]]:
+    """Return the chat that a request asks for, and the JSON of its items, if they are stored.
+
+    `earlier` are the items before those of the request.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+    """
+    own = own_items(body)
+    decoded = [msgspec.json.decode(item, type=InputItem) for item in earlier]
+    chat = as_chat(body, [*decoded, *own])
+    return chat, [*earlier, *map(_as_listed, own)] if is_stored else []
+
+
+def _as_listed(item: InputItem) -> bytes:
+    """Return an item as it is listed: with an id, and its text as a part."""
+    fields = _without_none(msgspec.to_builtins(item))
+    fields.setdefault("id", f"{_PREFIXES[item.type]}_{uuid4().hex}")
+    if item.type == "message" and isinstance(item.content, str):
+        kind = "output_text" if item.role == "assistant" else "input_text"
+        fields["content"] = [{"type": kind, "text": item.content}]
+    return msgspec.json.encode(fields)
+
+
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: [_without_none(each) for each in value]
+        if name in ("content", "output", "summary") and isinstance(value, list)
+        else value
+        for name, value in fields.items()
+        if value is not None
+    }

@@ -1,0 +1,221 @@
+"""Reads requests of OpenAI's Responses API as the chat that they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from baton_core.errors import InvalidRequestError
+from baton_router.http.chat.schemas import (
+    CalledFunction,
+    ChatMessage,
+    ChatRequest,
+    ChatTool,
+    FunctionDefinition,
+    NamedFunction,
+    NamedTool,
+    ToolCallOfMessage,
+)
+from baton_router.http.response_format import JsonSchema, JsonSchemaFormat
+from baton_router.http.responses.schemas import (
+    LOGPROBS,
+    ContentPart,
+    InputItem,
+    ResponseTool,
+    ResponsesRequest,
+    SchemaFormat,
+    ToolChoice,
+)
+from baton_router.http.sampling_fields import asks_for_something
+
+_REFUSED: Final[Mapping[str, str]] = {
+    "prompt": "nothing: no prompts are stored here",
+    "conversation": "nothing: previous_response_id continues a conversation",
+    "max_tool_calls": "nothing: no tool is run here",
+    "context_management": "nothing: the conversation is taken as it is",
+    "kv_transfer_params": "nothing: the router places requests and moves their blocks itself",
+}
+RESPONSE_NAMES: Final[Mapping[str, str]] = {
+    "messages": "input",
+    "max_completion_tokens": "max_output_tokens",
+    "tool_choice.function.name": "tool_choice.name",
+    "response_format.json_schema.schema": "text.format.schema",
+    "reasoning_effort": "reasoning.effort",
+}
+"""Fields of chats, and their names in a request for responses."""
+_SAME: Final = (
+    *("model", "stream", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids"),
+    *("ignore_eos", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias"),
+    *("structured_outputs", "chat_template_kwargs", "vllm_xargs", "parallel_tool_calls", "priority"),
+    *("request_id", "cache_salt", "session_id", "prompt_cache_key"),
+)
+"""Fields that mean what those of chats mean."""
+_TEXTS: Final = ("input_text", "output_text", "text")
+_REASONING: Final = ("reasoning_text", "summary_text")
+
+
+def as_chat(body: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
+    """Return the chat that a request asks for; `items` are those of its whole conversation.
+
+    Raises:
+        InvalidRequestError: a field is wrong or cannot be had here; the message names it.
+    """
+    for name, allowed in _REFUSED.items():
+        if asks_for_something(value := getattr(body, name)):
+            raise InvalidRequestError(name, value, allowed)
+    if not items:
+        raise InvalidRequestError("input", [], "a text, or one item or more")
+    messages = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
+    chat = ChatRequest(
+        messages=messages + _messages(items, num_earlier=len(items) - _num_own(body)),
+        tools=[_chat_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ())] or None,
+        max_completion_tokens=body.max_output_tokens,
+        reasoning_effort=body.reasoning.effort if body.reasoning else None,
+        truncate_prompt_tokens=-1 if body.truncation == "auto" else None,
+        **{name: getattr(body, name) for name in _SAME},
+    )
+    _choose_tools(chat, body.tool_choice)
+    _set_logprobs(chat, body)
+    if body.text is not None:
+        chosen = body.text.format
+        if isinstance(chosen, SchemaFormat):
+            schema = JsonSchema(name=chosen.name, json_schema=chosen.schema)
+            chat.response_format = JsonSchemaFormat(json_schema=schema)
+        else:
+            chat.response_format = chosen
+    return chat
+
+
+def own_items(body: ResponsesRequest) -> list[InputItem]:
+    """Return the items of a request's own input."""
+    if isinstance(body.input, str):
+        return [InputItem(role="user", content=[ContentPart(type="input_text", text=body.input)])]
+    return body.input
+
+
+def _num_own(body: ResponsesRequest) -> int:
+    return 1 if isinstance(body.input, str) else len(body.input)
+
+
+def _set_logprobs(chat: ChatRequest, body: ResponsesRequest) -> None:
+    if LOGPROBS in (body.include or ()):
+        chat.logprobs = True
+        chat.top_logprobs = body.top_logprobs
+    elif body.top_logprobs:
+        raise InvalidRequestError(
+            "top_logprobs", body.top_logprobs, f"nothing, unless include has {LOGPROBS}"
+        )
+
+
+def _choose_tools(chat: ChatRequest, choice: str | ToolChoice | None) -> None:
+    match choice:
+        case ToolChoice(type="function", name=name) if name:
+            chat.tool_choice = NamedTool(function=NamedFunction(name=name))
+        case ToolChoice(type="function"):
+            raise InvalidRequestError("tool_choice.name", choice.name, "the name of a tool")
+        case ToolChoice():
+            raise InvalidRequestError("tool_choice.type", choice.type, "function: no tool is run here")
+        case "none" | "required":
+            chat.tool_choice = choice
+        case "auto":
+            chat.tool_choice = "auto" if chat.tools else None
+
+
+def _chat_tool(name: str, tool: ResponseTool) -> ChatTool:
+    if tool.type != "function":
+        raise InvalidRequestError(f"{name}.type", tool.type, "function: no tool is run here")
+    if not tool.name:
+        raise InvalidRequestError(f"{name}.name", tool.name, "the name of a function")
+    function = FunctionDefinition(
+        name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+    )
+    return ChatTool(function=function)
+
+
+def _messages(items: Sequence[InputItem], num_earlier: int) -> list[ChatMessage]:
+    """Return items as chats have them: reasoning, text and calls that follow each other are one message."""
+    messages: list[ChatMessage] = []
+    is_open = False
+    for index, item in enumerate(items):
+        name = f"input[{index - num_earlier}]"
+        is_reply = item.type in ("reasoning", "function_call") or item.role == "assistant"
+        if not is_reply:
+            messages.append(_message(name, item))
+        elif is_open and _can_go_on(messages[-1], item):
+            _extend(name, messages[-1], item)
+        else:
+            messages.append(ChatMessage(role="assistant"))
+            _extend(name, messages[-1], item)
+        is_open = is_reply
+    return messages
+
+
+def _can_go_on(message: ChatMessage, item: InputItem) -> bool:
+    """Return whether a reply may have an item after what it has: reasoning, then text, then calls."""
+    return item.type == "function_call" or (message.content is None and not message.tool_calls)
+
+
+def _extend(name: str, message: ChatMessage, item: InputItem) -> None:
+    """Add an item to an earlier reply."""
+    match item.type:
+        case "function_call":
+            function = CalledFunction(
+                name=_given(name, "name", item.name), arguments=_given(name, "arguments", item.arguments)
+            )
+            call = ToolCallOfMessage(function=function, id=_given(name, "call_id", item.call_id))
+            message.tool_calls = [*(message.tool_calls or ()), call]
+        case "reasoning":
+            text = _text_of(f"{name}.content", item.content or item.summary or "", _REASONING)
+            message.reasoning_content = "\n".join(filter(None, (message.reasoning_content, text))) or None
+        case "message":
+            message.content = _content_of(name, item)
+        case _:
+            raise _unknown(name, item)
+
+
+def _message(name: str, item: InputItem) -> ChatMessage:
+    match item.type:
+        case "message":
+            role = _given(name, "role", item.role)
+            return ChatMessage(role=role, content=_content_of(name, item))
+        case "function_call_output":
+            if item.output is None:
+                raise InvalidRequestError(f"{name}.output", None, "text, or parts of it")
+            output = _text_of(f"{name}.output", item.output, _TEXTS)
+            return ChatMessage(
+                role="tool", tool_call_id=_given(name, "call_id", item.call_id), content=output
+            )
+        case _:
+            raise _unknown(name, item)
+
+
+def _unknown(name: str, item: InputItem) -> InvalidRequestError:
+    allowed = "message, function_call, function_call_output, reasoning"
+    return InvalidRequestError(f"{name}.type", item.type, allowed)
+
+
+def _given(name: str, field: str, value: str | None) -> str:
+    if value is None:
+        raise InvalidRequestError(f"{name}.{field}", None, "a text: the item's type needs it")
+    return value
+
+
+def _content_of(name: str, item: InputItem) -> str:
+    if item.content is None:
+        raise InvalidRequestError(f"{name}.content", None, "text, or parts of it")
+    return _text_of(f"{name}.content", item.content, (*_TEXTS, "refusal"))
+
+
+def _text_of(name: str, content: str | Sequence[ContentPart], kinds: Sequence[str]) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(_text_of_part(f"{name}[{index}]", part, kinds) for index, part in enumerate(content))
+
+
+def _text_of_part(name: str, part: ContentPart, kinds: Sequence[str]) -> str:
+    if part.type not in kinds:
+        raise InvalidRequestError(f"{name}.type", part.type, ", ".join(kinds))
+    text = part.refusal if part.type == "refusal" else part.text
+    if text is None:
+        raise InvalidRequestError(f"{name}.text", None, "a text")
+    return text

@@ -1,0 +1,282 @@
+"""/v1/responses, as OpenAI's own client asks and reads, through a real router."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import openai
+import pydantic
+import pytest
+
+from baton_router.process.http_settings import HttpSettings, ResponseStoreLimits
+from tests.integration.chat_client import Chat, chatting
+from tests.integration.http_router import http_cluster
+from tests.integration.router_cluster import ANSWER, TOKENIZER, run
+from tests.integration.scripted_worker import ScriptedWorker, until
+
+WEATHER = {
+    "type": "function",
+    "name": "weather",
+    "description": "Say the weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    "strict": True,
+}
+CALL = 'I look. <tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
+PARSERS: dict[str, Any] = {
+    "enable_auto_tool_choice": True,
+    "tool_call_parser": "hermes",
+    "reasoning_parser": "qwen3",
+}
+LOGPROBS: Any = ["message.output_text.logprobs"]
+
+
+class City(pydantic.BaseModel):
+    """A city."""
+
+    name: str
+
+
+@asynccontextmanager
+async def responding(text: str, **http: Any) -> AsyncIterator[tuple[openai.AsyncOpenAI, Chat]]:
+    """A router whose worker answers with `text`, and OpenAI's client of it."""
+    async with chatting(text, **http) as chat:
+        url = f"{str(chat.client.base_url).rstrip('/')}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            yield client, chat
+
+
+def test_a_response_is_made_stored_and_continued() -> None:
+    async def scenario() -> None:
+        async with responding("Good day.") as (client, chat):
+            settings: dict[str, Any] = {"temperature": 0.5, "max_output_tokens": 50, "metadata": {"a": "b"}}
+            made = await client.responses.create(
+                model="tiny", input="Hello!", instructions="Be brief.", user="u", **settings
+            )
+            assert (made.object, made.status, made.output_text) == ("response", "completed", "Good day.")
+            assert (made.temperature, made.max_output_tokens, made.metadata) == (0.5, 50, {"a": "b"})
+            params = chat.worker.spec.params
+            assert (params.temperature, params.max_tokens) == (0.5, 50)
+            assert made.usage is not None
+            assert made.usage.input_tokens == len(chat.worker.spec.prompt_token_ids)
+            num_tokens = len(TOKENIZER.encode("Good day.", add_special_tokens=False)) + 1
+            assert made.usage.output_tokens == num_tokens
+            assert made.usage.total_tokens == made.usage.input_tokens + num_tokens
+            assert "Be brief." in await chat.prompt()
+            assert await client.responses.retrieve(made.id) == made
+
+            follow: Any = [{"role": "user", "content": [{"type": "input_text", "text": "And now?"}]}]
+            again = await client.responses.create(input=follow, previous_response_id=made.id)
+            prompt = await chat.prompt()
+            places = [prompt.index(text) for text in ("Hello!", "Good day.", "And now?")]
+            assert places == sorted(places)
+            assert "Be brief." not in prompt, "instructions are of one response"
+            await client.responses.delete(made.id)
+            with pytest.raises(openai.NotFoundError, match="previous_response_id is"):
+                await client.responses.create(input="x", previous_response_id=made.id)
+            items = [item async for item in client.responses.input_items.list(again.id, order="asc", limit=2)]
+            assert [item.type for item in items] == ["message"] * 3
+            assert len({item.id for item in items}) == 3
+            contents: list[Any] = [item.content[0] for item in items if item.type == "message"]
+            assert [content.text for content in contents] == ["Hello!", "Good day.", "And now?"]
+
+            unstored = await client.responses.create(input="x", store=False)
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.retrieve(unstored.id)
+            short = await client.responses.create(input="x", max_output_tokens=2)
+            assert short.status == "incomplete"
+            assert short.incomplete_details is not None
+            assert short.incomplete_details.reason == "max_output_tokens"
+
+    run(scenario())
+
+
+def test_reasoning_text_and_calls_are_items_whole_and_streamed() -> None:
+    async def scenario() -> None:
+        async with responding("<think>Hm.</think>" + CALL, tokens_at_once=2, **PARSERS) as (client, chat):
+            asked: dict[str, Any] = {"model": "tiny", "input": "Weather?", "tools": [WEATHER]}
+            whole = await client.responses.create(**asked)
+            async with client.responses.stream(**asked) as stream:
+                streamed = await stream.get_final_response()
+            for made in (whole, streamed):
+                reasoning, message, call = made.output
+                assert reasoning.type == "reasoning"
+                assert reasoning.content is not None
+                assert reasoning.content[0].text == "Hm."
+                assert message.type == "message"
+                assert made.output_text.strip() == "I look."
+                assert call.type == "function_call"
+                assert (call.name, json.loads(call.arguments)) == ("weather", {"city": "Rome"})
+                assert made.usage is not None
+                assert made.usage == whole.usage
+
+            result = {
+                "type": "function_call_output",
+                "call_id": whole.output[2].call_id,
+                "output": "31 degrees",
+            }
+            own: list[Any] = [{"role": "user", "content": "Weather?"}, *whole.output, result]
+            stateless = await client.responses.create(input=own, tools=asked["tools"], store=False)
+            prompt = await chat.prompt()
+            assert stateless.usage is not None
+            await client.responses.create(input=[result], tools=asked["tools"], previous_response_id=whole.id)
+            assert await chat.prompt() == prompt
+            places = [prompt.index(text) for text in ("Weather?", "I look.", "31 degrees")]
+            assert places == sorted(places)
+
+    run(scenario())
+
+
+def test_the_events_of_a_stream_come_in_their_order() -> None:
+    async def scenario() -> None:
+        async with responding("<think>Hm.</think>" + CALL, **PARSERS) as (_, chat):
+            body = {"input": "Hello!", "stream": True, "tools": [WEATHER]}
+            response = await chat.client.post("/v1/responses", json=body)
+            *events, rest = response.text.split("\n\n")
+            assert rest == "", "no line of [DONE]"
+            read = []
+            for number, event in enumerate(events):
+                name, line = event.split("\n")
+                data = json.loads(line.removeprefix("data: "))
+                assert name == f"event: {data['type']}"
+                assert data["sequence_number"] == number
+                read.append((data["type"].removeprefix("response."), data.get("output_index")))
+            golden = [
+                *[("created", None), ("in_progress", None)],
+                *[("output_item.added", 0), ("content_part.added", 0), ("reasoning_text.delta", 0)],
+                *[("reasoning_text.done", 0), ("content_part.done", 0), ("output_item.done", 0)],
+                *[("output_item.added", 1), ("content_part.added", 1), ("output_text.delta", 1)],
+                *[("output_text.done", 1), ("content_part.done", 1), ("output_item.done", 1)],
+                *[("output_item.added", 2), ("function_call_arguments.delta", 2)],
+                *[("function_call_arguments.done", 2), ("output_item.done", 2)],
+                ("completed", None),
+            ]
+            assert list(dict.fromkeys(read)) == golden
+
+    run(scenario())
+
+
+def test_formats_logprobs_and_tools_become_those_of_chats() -> None:
+    async def scenario() -> None:
+        async with responding('{"name": "Rome"}') as (client, chat):
+            parsed = await client.responses.parse(model="tiny", input="A city.", text_format=City)
+            assert parsed.output_parsed == City(name="Rome")
+            form = chat.worker.spec.params.structured_outputs
+            assert form is not None
+            assert json.loads(form.json or "")["properties"].keys() == {"name"}
+            named: Any = {"type": "function", "name": "weather"}
+            tools: Any = [WEATHER]
+            called = await client.responses.create(input="x", tools=tools, tool_choice=named)
+            (call,) = called.output
+            assert call.type == "function_call"
+            assert json.loads(call.arguments) == {"name": "Rome"}
+            asked: dict[str, Any] = {"model": "tiny", "input": "x", "include": LOGPROBS, "top_logprobs": 2}
+            whole = await client.responses.create(**asked)
+            async with client.responses.stream(**asked) as stream:
+                pieces = [
+                    event.logprobs async for event in stream if event.type == "response.output_text.delta"
+                ]
+                streamed = await stream.get_final_response()
+            for made in (whole, streamed):
+                message = made.output[0]
+                assert message.type == "message"
+                part = message.content[0]
+                assert part.type == "output_text"
+                assert part.logprobs is not None
+                assert "".join(each.token for each in part.logprobs[:-1]) == '{"name": "Rome"}'
+                assert all(len(each.top_logprobs) == 2 for each in part.logprobs)
+            assert sum(map(len, pieces)) == len(TOKENIZER.encode(part.text, add_special_tokens=False))
+
+    run(scenario())
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"input": []}, "input is []"),
+    ({"max_output_tokens": 0}, "max_output_tokens is 0"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type is 'web_search'; allowed: function"),
+    ({"tools": [WEATHER], "tool_choice": {"type": "function", "name": "b"}}, "tool_choice.name is 'b'"),
+    ({"prompt": {"id": "p"}}, "prompt is"),
+    ({"conversation": "c"}, "conversation is 'c'"),
+    ({"max_tool_calls": 2}, "max_tool_calls is 2"),
+    ({"top_logprobs": 2}, "top_logprobs is 2; allowed: nothing, unless include has"),
+    ({"background": True, "stream": True}, "background is True; allowed: false beside stream"),
+    ({"background": True, "store": False}, "background is True"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type is 'item_reference'"),
+    (
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
+        "input[0].content[0].type is 'input_image'; allowed: input_text",
+    ),
+    ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id is None"),
+]
+
+
+def test_what_cannot_be_had_is_refused_by_its_own_name() -> None:
+    async def scenario() -> None:
+        async with responding("No.") as (_, chat):
+            for fields, said in REFUSED:
+                response = await chat.client.post("/v1/responses", json={"input": "x", **fields})
+                assert response.status_code == 400, fields
+                assert said in response.json()["error"]["message"]
+            assert not chat.worker.commands
+
+    run(scenario())
+
+
+def test_a_response_in_the_background_is_fetched_by_its_id() -> None:
+    async def scenario() -> None:
+        async with responding("Good day.") as (client, _):
+            made = await client.responses.create(input="x", background=True)
+            assert (made.status, made.output) == ("in_progress", [])
+            async with asyncio.timeout(20):
+                while (done := await client.responses.retrieve(made.id)).status == "in_progress":
+                    await asyncio.sleep(0.01)
+            assert (done.status, done.output_text) == ("completed", "Good day.")
+            assert (await client.responses.cancel(made.id)).status == "completed"
+            plain = await client.responses.create(input="x")
+            with pytest.raises(openai.BadRequestError, match="background: true"):
+                await client.responses.cancel(plain.id)
+
+    run(scenario())
+
+
+def test_a_response_belongs_to_its_tenant_and_is_kept_within_bounds() -> None:
+    async def scenario() -> None:
+        settings = HttpSettings(
+            api_keys=("first", "second"), stored_responses=ResponseStoreLimits(num_responses=2)
+        )
+        worker = ScriptedWorker("w1", answers=[ANSWER])
+        async with http_cluster(worker, http=settings) as client:
+            first, second = ({"authorization": f"Bearer {key}"} for key in settings.api_keys)
+
+            async def create(**body: Any) -> str:
+                fields = {"input": "x", "max_output_tokens": 3, **body}
+                reply = await client.post("/v1/responses", json=fields, headers=first)
+                return str(reply.json()["id"])
+
+            path = f"/v1/responses/{await create()}"
+            assert (await client.get(path, headers=first)).status_code == 200
+            for method, of in (("GET", path), ("DELETE", path), ("POST", f"{path}/cancel")):
+                refused = await client.request(method, of, headers=second)
+                assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
+            assert (await client.get(f"{path}?stream=true", headers=first)).status_code == 400
+            assert (await client.get(f"{path}/input_items?limit=0", headers=first)).status_code == 400
+            await create(store=False)
+            assert (await client.get(path, headers=first)).status_code == 200
+            await create()
+            await create()
+            assert (await client.get(path, headers=first)).status_code == 404
+
+            path = f"/v1/responses/{await create(background=True, max_output_tokens=None)}"  # it never ends
+            assert (await client.get(path, headers=first)).json()["status"] == "in_progress"
+            cancelled = await client.post(f"{path}/cancel", headers=first)
+            assert cancelled.json()["status"] == "cancelled"
+            await until(lambda: worker.num_cancels(path.partition("resp_")[2]) == 1)
+            assert (await client.get(path, headers=first)).json()["status"] == "cancelled"
+            path = f"/v1/responses/{await create(background=True, max_output_tokens=None)}"
+            assert (await client.delete(path, headers=first)).json()["deleted"]
+            await until(lambda: worker.num_cancels(path.partition("resp_")[2]) == 1)
+
+    run(scenario())
