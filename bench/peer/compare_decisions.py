@@ -31,7 +31,6 @@ DECISIONS: Final[Mapping[str, str]] = {
     "content_str_parts: status 400, here 200": "a list of texts is read as parts of text",
     "json_schema_unsup: status 500, here 200": "vLLM fails; the other grammar library supports the keyword",
     # requests that are refused here
-    "responses: status 200, here 404": "no Responses API yet; the error names chat completions",
     "chat_batch: status 200, here 404": "one call for each conversation; the router batches them",
     "wrong_ct: status 400, here 415": "415 is HTTP's status for it",
     "chat_functions: status 200, here 400": "tools that are ignored change the answer",

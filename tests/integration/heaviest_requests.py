@@ -123,6 +123,16 @@ HEAVIEST: Final[dict[str, tuple[str, int, dict[str, Any]]]] = {
             "messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}] * 1024}] * 85,
         },
     ),
+    "1024 tools and 4096 items of a response": (
+        "/v1/responses",
+        200,
+        {
+            "max_output_tokens": 2,
+            "input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}] * 4096,
+            "tools": [{"type": "function", **each["function"]} for each in TOOLS],
+            "tool_choice": "none",
+        },
+    ),
     "1024 tools": (
         "/v1/chat/completions",
         200,

@@ -20,6 +20,11 @@ OPERATION_IDS = {
     "POST /v1/completions": "createCompletion",
     "POST /v1/messages": "createMessage",
     "POST /v1/messages/count_tokens": "countMessageTokens",
+    "POST /v1/responses": "createResponse",
+    "GET /v1/responses/{response_id}": "getResponse",
+    "DELETE /v1/responses/{response_id}": "deleteResponse",
+    "POST /v1/responses/{response_id}/cancel": "cancelResponse",
+    "GET /v1/responses/{response_id}/input_items": "listInputItems",
     "POST /inference/v1/generate": "generateTokens",
     "POST /tokenize": "tokenize",
     "POST /detokenize": "detokenize",
@@ -112,7 +117,7 @@ def test_schemas_are_json_schemas_and_examples_follow_them(document: dict[str, A
             schema = {**media["schema"], "components": document["components"]}
             jsonschema.Draft202012Validator(schema).validate(media["example"])
             examples += 1
-    assert examples == 16
+    assert examples == 17
 
 
 def test_every_field_of_a_request_is_described(document: dict[str, Any]) -> None:

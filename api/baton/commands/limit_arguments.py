@@ -9,7 +9,7 @@ from baton.config.flags import BYTES, Flag, Pattern
 
 if TYPE_CHECKING:
     from baton_router.process.admission_settings import AdmissionSettings
-    from baton_router.process.http_settings import ConnectionLimits
+    from baton_router.process.http_settings import ConnectionLimits, ResponseStoreLimits
 
 _MAX_INT: Final = 2**31 - 1
 _COUNT: Final = r"0*[1-9][0-9]{0,11}"
@@ -110,4 +110,37 @@ def connection_limits(args: argparse.Namespace) -> ConnectionLimits:
         header_timeout_s=args.header_timeout,
         idle_timeout_s=args.idle_timeout,
         stall_timeout_s=args.stall_timeout,
+    )
+
+
+STORE_FLAGS: Final = (
+    Flag(
+        "--max-stored-responses",
+        int,
+        1024,
+        "responses of /v1/responses that a router keeps; 0 keeps none",
+        low=0,
+        high=_MAX_INT,
+    ),
+    Flag(
+        "--max-stored-response-bytes",
+        int,
+        64 * 2**20,
+        "memory that they may take together, with their conversations",
+        low=1,
+        high=2**53,
+        suffixes=BYTES,
+    ),
+    _seconds("--max-stored-response-age", 3600.0, "for which each of them is kept"),
+)
+
+
+def response_store_limits(args: argparse.Namespace) -> ResponseStoreLimits:
+    """Read the bounds of stored responses from these flags."""
+    from baton_router.process.http_settings import ResponseStoreLimits
+
+    return ResponseStoreLimits(
+        num_responses=args.max_stored_responses,
+        num_bytes=args.max_stored_response_bytes,
+        age_s=args.max_stored_response_age,
     )

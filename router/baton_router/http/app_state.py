@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 
 from baton_router.http.ignored_fields import IgnoredFields
-from baton_router.http.responses.store import ResponseStore
+from baton_router.http.response_store import ResponseStore
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_router.process.generation_service import GenerationService
 from baton_router.process.http_settings import HttpSettings

@@ -11,9 +11,9 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.errors import HttpError
+from baton_router.http.response_store import StoredResponse
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import InputItem, ResponsesRequest
-from baton_router.http.responses.store import StoredResponse
 
 _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 

@@ -41,7 +41,10 @@ def new_response(
         else choice or "auto",
         tools=[
             ReplyTool(
-                name=tool.name, description=tool.description, parameters=tool.parameters, strict=tool.strict
+                name=tool.name,
+                description=tool.description,
+                parameters=msgspec.Raw(msgspec.json.encode(tool.parameters)),
+                strict=tool.strict,
             )
             for tool in body.tools or ()
         ],

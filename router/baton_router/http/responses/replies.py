@@ -99,7 +99,8 @@ class ReplyTool(msgspec.Struct, tag_field="type", tag="function", kw_only=True):
 
     name: str
     description: str | None
-    parameters: dict[str, Any] | None
+    parameters: msgspec.Raw
+    """JSON schema of its arguments, or null."""
     strict: bool | None
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from baton_core.errors import InvalidRequestError
 from baton_router.http.chat.schemas import (
+    MAX_MESSAGES,
     CalledFunction,
     ChatMessage,
     ChatRequest,
@@ -21,8 +22,8 @@ from baton_router.http.responses.schemas import (
     LOGPROBS,
     ContentPart,
     InputItem,
-    ResponseTool,
     ResponsesRequest,
+    ResponseTool,
     SchemaFormat,
     ToolChoice,
 )
@@ -63,8 +64,9 @@ def as_chat(body: ResponsesRequest, items: Sequence[InputItem]) -> ChatRequest:
     for name, allowed in _REFUSED.items():
         if asks_for_something(value := getattr(body, name)):
             raise InvalidRequestError(name, value, allowed)
-    if not items:
-        raise InvalidRequestError("input", [], "a text, or one item or more")
+    if not 1 <= len(items) <= MAX_MESSAGES:
+        allowed = f"1 to {MAX_MESSAGES}, those of earlier responses included"
+        raise InvalidRequestError("input", f"{len(items)} items", allowed)
     messages = [ChatMessage(role="system", content=body.instructions)] if body.instructions else []
     chat = ChatRequest(
         messages=messages + _messages(items, num_earlier=len(items) - _num_own(body)),
@@ -163,7 +165,8 @@ def _extend(name: str, message: ChatMessage, item: InputItem) -> None:
                 name=_given(name, "name", item.name), arguments=_given(name, "arguments", item.arguments)
             )
             call = ToolCallOfMessage(function=function, id=_given(name, "call_id", item.call_id))
-            message.tool_calls = [*(message.tool_calls or ()), call]
+            message.tool_calls = message.tool_calls or []
+            message.tool_calls.append(call)
         case "reasoning":
             text = _text_of(f"{name}.content", item.content or item.summary or "", _REASONING)
             message.reasoning_content = "\n".join(filter(None, (message.reasoning_content, text))) or None

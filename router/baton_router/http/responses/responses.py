@@ -21,6 +21,7 @@ from baton_router.http.errors import failure_of
 from baton_router.http.field_names import renamed
 from baton_router.http.generation import Generation, generating
 from baton_router.http.json_pieces import elements_of
+from baton_router.http.response_store import StoredResponse
 from baton_router.http.responses.conversations import earlier_items, not_found, read_request
 from baton_router.http.responses.echo import new_response
 from baton_router.http.responses.items import ItemWriter
@@ -39,7 +40,6 @@ from baton_router.http.responses.replies import (
 )
 from baton_router.http.responses.request import RESPONSE_NAMES
 from baton_router.http.responses.schemas import ResponsesRequest
-from baton_router.http.responses.store import StoredResponse
 from baton_router.http.sampling_fields import generation_requests
 from baton_router.requests.generation import Delta, Finished
 
@@ -57,7 +57,7 @@ async def create_response(call: Call[ResponsesRequest]) -> None:
     state, body = call.state, call.body
     is_stored = state.responses.is_enabled and body.store is not False
     _check_background(body, is_stored=is_stored)
-    earlier = _earlier(call)
+    earlier = await _earlier(call)
     with renamed(RESPONSE_NAMES):
         chat, items = await call.read(read_request, body, earlier, is_stored=is_stored)
         body.input = []
@@ -88,14 +88,18 @@ def _check_background(body: ResponsesRequest, *, is_stored: bool) -> None:
         raise InvalidRequestError("background", True, "false beside stream: events are not kept")
 
 
-def _earlier(call: Call[ResponsesRequest]) -> list[bytes]:
+async def _earlier(call: Call[ResponsesRequest]) -> list[bytes]:
+    """Return the JSON of the items before those of the request, which count as a part of its body."""
     name = call.body.previous_response_id
     if name is None:
         return []
     earlier = call.state.responses.get(call.tenant, name, call.arrived_s)
     if earlier is None:
         raise not_found("previous_response_id", name)
-    return earlier_items(name, earlier)
+    items = earlier_items(name, earlier)
+    call.room.add(sum(map(len, items)))
+    await call.room.wait_to_decode()
+    return items
 
 
 async def _answer(call: Call[ResponsesRequest], reply: ResponseReply) -> None:

@@ -11,9 +11,9 @@ from starlette.responses import Response as HttpResponse
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.operator_routes import Query, read_query
+from baton_router.http.response_store import StoredResponse
 from baton_router.http.responses.conversations import not_found
 from baton_router.http.responses.replies import DeletedResponse, ItemList, Response
-from baton_router.http.responses.store import StoredResponse
 
 MAX_LISTED: Final = 100
 
