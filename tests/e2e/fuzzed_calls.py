@@ -14,7 +14,7 @@ from tests.e2e.hostile_values import JUNK, PLAUSIBLE
 Schema = Mapping[str, Any]
 MAX_OPTIONAL: Final = 6
 """Fields of an object beside those it must have: with many, hardly any call would be good."""
-SHORTENING: Final = ("max_tokens", "max_completion_tokens")
+SHORTENING: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Fields that keep answers short; nearly always there."""
 LARGE_BYTES: Final = 5 * 2**20
 HEADERS: Final = (

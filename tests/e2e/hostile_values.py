@@ -247,6 +247,22 @@ PLAUSIBLE: Final[Mapping[str, tuple[str, ...]]] = {
     "token_ids": _IDS,
     "tokens": _IDS,
     "messages": _texts(*_CONVERSATIONS[:5], *_CONVERSATIONS),
+    "input": _texts(
+        *(
+            "os",
+            "The os module",
+            [{"role": "user", "content": "os"}],
+            [],
+            [{"type": "item_reference"}] * 5000,
+        ),
+        [
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+            {"type": "function_call", "call_id": "c", "name": "f0", "arguments": "{"},
+            {"type": "function_call_output", "call_id": "c", "output": "\0"},
+        ],
+        [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}] * 4096,
+    ),
+    "include": _texts(["message.output_text.logprobs"], [], ["a"] * 5000),
     "tools": _texts(*_TOOLS[:2] * 5, *_TOOLS),
     "tool_choice": _texts(
         *("auto", "none", "required"),
@@ -260,6 +276,7 @@ PLAUSIBLE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "documents": _texts([], [{}], [{"title": "os", "text": "a module"}], [{"a": 1}] * 5000),
     "max_tokens": _texts(1, 2, 5, 8, 1, 3, 4, 0, 2**31),
+    "max_output_tokens": _texts(1, 2, 5, 8, 1, 3, 4, 0, 2**31),
     "max_completion_tokens": _texts(1, 2, 5, 8, 1, 3, 4, 0, 2**31),
     "n": _texts(1, 2, 3, 4, 1, 2, 64, 65, 0),
     "best_of": _texts(1, 2, 64, 10**9),

@@ -152,7 +152,7 @@ class ResponseReply:
         )
         self.response = new_response(
             call.body,
-            name=f"resp_{call.request_id}",
+            name=f"resp_{call.request_id.replace('/', '_')}",  # a part of paths
             model=chat.model or call.state.service.model_names[0],
             params=spec.params,
             is_stored=is_stored,

@@ -16,7 +16,7 @@ from baton_router.http.responses.responses import create_response
 from baton_router.http.responses.schemas import ResponsesRequest
 from baton_router.http.route import Route, Tag
 
-_PATH: Final = "/v1/responses/{response_id:path}"
+_PATH: Final = "/v1/responses/{response_id}"
 RESPONSE_ROUTES: Final = (
     Route(
         method="POST",
