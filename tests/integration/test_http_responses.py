@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,6 +11,8 @@ import openai
 import pydantic
 import pytest
 
+from baton_core.errors import ErrorCode
+from baton_core.sessions.router_messages import Failed, RequestSpec
 from baton_router.process.http_settings import HttpSettings, ResponseStoreLimits
 from tests.integration.chat_client import Chat, chatting
 from tests.integration.http_router import http_cluster
@@ -230,10 +231,8 @@ def test_a_response_in_the_background_is_fetched_by_its_id() -> None:
         async with responding("Good day.") as (client, _):
             made = await client.responses.create(input="x", background=True)
             assert (made.status, made.output) == ("in_progress", [])
-            for _ in range(1000):
-                if (done := await client.responses.retrieve(made.id)).status != "in_progress":
-                    break
-                await asyncio.sleep(0.01)
+            while (done := await client.responses.retrieve(made.id)).status == "in_progress":
+                pass
             assert (done.status, done.output_text) == ("completed", "Good day.")
             assert (await client.responses.cancel(made.id)).status == "completed"
             plain = await client.responses.create(input="x")
@@ -279,5 +278,42 @@ def test_a_response_belongs_to_its_tenant_and_is_kept_within_bounds() -> None:
             path = f"/v1/responses/{await create(background=True, max_output_tokens=None)}"
             assert (await client.delete(path, headers=first)).json()["deleted"]
             await until(lambda: worker.num_cancels(path.partition("resp_")[2]) == 1)
+
+    run(scenario())
+
+
+class FailingWorker(ScriptedWorker):
+    """Fails each request after its first token."""
+
+    def _decode(self, spec: RequestSpec, *args: Any, **kwargs: Any) -> None:
+        failed = Failed(request_id=spec.request_id, code=ErrorCode.UNAVAILABLE, message="no more blocks")
+        self.client.send(self.router_id, failed)
+
+
+def test_a_failure_is_an_event_a_status_or_a_state() -> None:
+    async def scenario() -> None:
+        async with http_cluster(FailingWorker("w1", answers=[ANSWER])) as client:
+            streamed = await client.post("/v1/responses", json={"input": "x", "stream": True})
+            *_, last, rest = streamed.text.split("\n\n")
+            name, line = last.split("\n")
+            failed = json.loads(line.removeprefix("data: "))["response"]
+            assert (name, rest) == ("event: response.failed", "")
+            assert failed["status"] == "failed"
+            assert failed["error"]["code"] == "unavailable"
+            assert "no more blocks" in failed["error"]["message"]
+            kept = await client.get(f"/v1/responses/{failed['id']}")
+            assert kept.json() == failed
+            follow = {"input": "x", "previous_response_id": failed["id"]}
+            refused = await client.post("/v1/responses", json=follow)
+            assert refused.json()["error"]["param"] == "previous_response_id"
+
+            whole = await client.post("/v1/responses", json={"input": "x", "request_id": "r"})
+            assert (whole.status_code, whole.json()["error"]["code"]) == (503, "unavailable")
+            assert (await client.get("/v1/responses/resp_r")).status_code == 404
+            begun = await client.post("/v1/responses", json={"input": "x", "background": True})
+            path = f"/v1/responses/{begun.json()['id']}"
+            while (state := (await client.get(path)).json())["status"] == "in_progress":
+                pass
+            assert (state["status"], state["error"]) == ("failed", failed["error"])
 
     run(scenario())

@@ -39,6 +39,7 @@ SERVED: tuple[tuple[str, dict[str, Any]], ...] = (
     (COMPLETIONS, {"prompt": "x", "bad_words": [SECRET], "cache_salt": SECRET, **SHORT}),
     (CHAT, {"messages": [{"role": SECRET, "content": [SECRET]}], **SHORT}),
     (CHAT, {"messages": MESSAGES, "user": SECRET, "metadata": {"a": SECRET}, **SHORT}),
+    ("/v1/responses", {"input": SECRET, "user": SECRET, "max_output_tokens": 2}),
     ("/tokenize", {"prompt": SECRET}),
 )
 REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
