@@ -1,0 +1,51 @@
+"""Items of the Responses API as the messages of chats that they become."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from baton_router.http.responses.request import as_chat, own_items
+from baton_router.http.responses.schemas import ResponsesRequest
+
+
+def messages_of(*items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    body = msgspec.convert({"input": items, **fields}, ResponsesRequest)
+    chat = as_chat(body, own_items(body))
+    return [msgspec.to_builtins(message) for message in chat.messages]
+
+
+def text(content: str, kind: str) -> list[dict[str, Any]]:
+    return [{"type": kind, "text": content}]
+
+
+def test_reasoning_text_and_calls_that_follow_each_other_are_one_message() -> None:
+    first, second = (
+        {"type": "function_call", "call_id": name, "name": "f", "arguments": "{}"} for name in ("a", "b")
+    )
+    calls = [{"function": {"name": "f", "arguments": "{}"}, "id": name} for name in ("a", "b")]
+    read = messages_of(
+        {"role": "user", "content": text("Well?", "input_text")},
+        {"type": "reasoning", "summary": [], "content": text("Hm.", "reasoning_text")},
+        {"type": "message", "role": "assistant", "content": text("I look.", "output_text")},
+        first,
+        second,
+        {"type": "function_call_output", "call_id": "a", "output": "1"},
+        {"type": "function_call_output", "call_id": "b", "output": text("2", "input_text")},
+        {"type": "reasoning", "summary": text("So.", "summary_text")},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "developer", "content": "Go on."},
+        instructions="Be brief.",
+    )
+    assert read == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Well?"},
+        {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.", "tool_calls": calls},
+        {"role": "tool", "content": "1", "tool_call_id": "a"},
+        {"role": "tool", "content": "2", "tool_call_id": "b"},
+        {"role": "assistant", "content": "No.", "reasoning_content": "So."},
+        {"role": "assistant", "content": "Yes."},
+        {"role": "developer", "content": "Go on."},
+    ]
