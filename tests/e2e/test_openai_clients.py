@@ -281,6 +281,25 @@ class TestLangChain:
         assert message.usage_metadata["output_tokens"] <= 12
         assert "".join(str(chunk.content) for chunk in model.stream(QUESTION)) == answer
 
+    def test_responses_are_what_chats_are(self, url: str, answer: str) -> None:
+        model = ChatOpenAI(
+            model="tiny",
+            base_url=url,
+            api_key=KEY,
+            temperature=0,
+            max_tokens=12,
+            use_responses_api=True,
+            use_previous_response_id=True,
+        )
+        message = model.invoke(QUESTION)
+        assert message.text == answer
+        assert "".join(chunk.text for chunk in model.stream(QUESTION)) == answer
+        follow = model.invoke([HumanMessage(QUESTION), message, HumanMessage(QUESTION)])
+        usages = [each.usage_metadata for each in (message, follow)]
+        assert usages[0] is not None
+        assert usages[1] is not None
+        assert usages[1]["input_tokens"] > usages[0]["input_tokens"] * 2
+
     @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
     def test_structured_output_is_an_object(self, model: ChatOpenAI, method: Any) -> None:
         verdict = model.with_structured_output(Verdict, method=method).invoke(QUESTION)
