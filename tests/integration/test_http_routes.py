@@ -153,8 +153,9 @@ def test_the_description_names_every_route_and_type() -> None:
                     .replace("{name}", "chat.js")
                 )
                 for method in operations:
-                    status = (await client.request(method, known)).status_code
-                    assert status not in (404, 405), path
+                    reply = await client.request(method, known)
+                    is_served = reply.status_code not in (404, 405)
+                    assert is_served or reply.json()["error"]["code"] == "not_found", path
             assert schemas["CompletionRequest"]["additionalProperties"] is False
 
     run(scenario())
