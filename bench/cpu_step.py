@@ -5,8 +5,9 @@
 
 Builds a random model, fills the KV cache, and runs one step over and over on two paths in turns: the
 engine's own, and `functional.linear` with gathered K and V, which have to sample the same tokens; with
-`--quantization`, the engine's own with and without it, which need not. The limit is the time in which this
-machine reads the step's weights, K and V once, at the bandwidth that the same threads reach in the same run.
+`--quantization` or `--kv-cache-dtype`, the engine's own with and without it, which need not. The limit is the
+time in which this machine reads the step's weights, K and V once, at the bandwidth that the same threads
+reach in the same run.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from baton_kernels.selection import select_kernels
 from bench.command_line import make_parser
 
 BLOCK_SIZE = 32
+CACHES = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 BANDWIDTH_BYTES = 512 << 20
 MIN_GAP = {"float32": 0.01, "bfloat16": 0.3}  # in standard deviations of the logits
 MAX_SEARCHES = 40
@@ -132,6 +134,11 @@ def parse_arguments() -> argparse.Namespace:
         choices=[kind.value for kind in OnlineQuantization],
         help="compare with the step without it",
     )
+    parser.add_argument(
+        "--kv-cache-dtype",
+        choices=CACHES,
+        help="compare with a cache of the dtype of the model",
+    )
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--context", type=int, default=512, help="tokens of each sequence")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -148,6 +155,7 @@ def make_runner(
     layers: LayerKernels,
     *,
     online: OnlinePlan | None = None,
+    kv_cache_dtype: str | None = None,
     ranks: Ranks = ALONE,
 ) -> tuple[ModelRunner, int]:
     """Return a runner with a full cache for the largest batch, and the bytes of weights that a step reads."""
@@ -164,10 +172,11 @@ def make_runner(
     if model._head._layer.packed_bytes:  # type: ignore[attr-defined]
         # Tied: the head's packed copy is read whole, the table only for the rows of the tokens.
         num_bytes -= model._embedding.rows.nbytes  # type: ignore[attr-defined]
-    spec = config.kv_spec(BLOCK_SIZE, arguments.dtype)
+    cache_dtype = CACHES[kv_cache_dtype] if kv_cache_dtype else dtype
+    spec = config.kv_spec(BLOCK_SIZE, str(cache_dtype).removeprefix("torch."))
     spec = replace(spec, k_axes=kernels.k_axes, v_axes=kernels.v_axes)
     num_blocks = max(arguments.batch) * blocks_of_sequence(arguments.context)
-    kv_pool = torch.zeros((num_blocks, *spec.block_shape), dtype=dtype)
+    kv_pool = torch.zeros((num_blocks, *spec.block_shape), dtype=cache_dtype)
     fill_cache(kernels, kv_pool, arguments)
     runner = ModelRunner(model, kernels, kv_pool, spec)
     if kernels.is_capturable(kv_pool) and model.is_capturable:
@@ -199,7 +208,9 @@ def fill_cache(kernels: AttentionKernels, kv_pool: Tensor, arguments: argparse.N
             block_tables=[table_of_sequence(seq, arguments)],
             block_size=BLOCK_SIZE,
         )
-        k, v = torch.randn(2, arguments.context, num_heads, head_dim, generator=generator).to(kv_pool.dtype)
+        k, v = torch.randn(2, arguments.context, num_heads, head_dim, generator=generator).to(
+            DTYPES[arguments.dtype]
+        )
         for layer in range(num_layers):
             kernels.write(k, v, kv_pool, layer, batch)
 
@@ -291,7 +302,7 @@ def never(*_: object) -> None:
 
 def make_other_runner(arguments: argparse.Namespace, kernels: Kernels) -> ModelRunner:
     """Make the runner that the engine's step is compared with."""
-    if arguments.quantization:
+    if arguments.quantization or arguments.kv_cache_dtype:
         return make_runner(arguments, kernels.attention, kernels.layers)[0]
     with patch.object(linear, "onednn_product", never):
         return make_runner(arguments, TorchAttention(), LayerKernels())[0]
@@ -306,9 +317,11 @@ def main() -> None:
         kernels.attention,
         kernels.layers,
         online=arguments.quantization and OnlinePlan.of(OnlineQuantization(arguments.quantization)),
+        kv_cache_dtype=arguments.kv_cache_dtype,
     )
     other_runner = make_other_runner(arguments, kernels)
-    is_exact = arguments.quantization is None
+    changed = " and ".join(filter(None, (arguments.quantization, arguments.kv_cache_dtype)))
+    is_exact = not changed
     tokens = find_decided_tokens(runner, arguments) if is_exact else first_tokens(arguments)
     bandwidth, rows = measure_bandwidth(), []
     for num_seqs in arguments.batch:
@@ -322,8 +335,8 @@ def main() -> None:
         kv_bytes = num_seqs * arguments.context * runner.spec.block_bytes / BLOCK_SIZE
         rows.append(Row(num_seqs=num_seqs, num_bytes=weight_bytes + kv_bytes, engine=engine, other=other))
         bandwidth = max(bandwidth, measure_bandwidth())
-    name = arguments.quantization or arguments.dtype
-    other_name = "plain torch, same tokens" if is_exact else f"without {arguments.quantization}"
+    name = changed or arguments.dtype
+    other_name = "plain torch, same tokens" if is_exact else f"without {changed}"
     print(
         f"{name}, context {arguments.context}, {arguments.threads} threads, {bandwidth / 1e9:.1f} GB/s, "
         f"{weight_bytes / 1e6:.0f} MB of weights; other: {other_name}"
