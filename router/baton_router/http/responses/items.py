@@ -60,9 +60,9 @@ class ItemWriter:
         """Number of the call that is open."""
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprob] = []
-        """Those of the open message."""
+        """Log-probabilities of the open message."""
         self._waiting: list[TokenLogprob] = []
-        """Those of tokens whose text is not written yet."""
+        """Log-probabilities of tokens whose text is not written yet."""
 
     def piece(self, delta: Delta) -> Iterator[ItemEvent]:
         """Yield the events of the next text; with the last text, those that end the last item."""
