@@ -98,6 +98,10 @@ def test_answers_are_those_of_one_process(
         assert len({pid for _, pid in ranks}) == tensor * pipeline
         with pytest.raises(InvalidRequestError, match=r"method is .* a name such as package"):
             llm.collective_rpc(lambda runner: runner.rank)
+        is_recorded = [
+            number > 0 for number in llm.collective_rpc("tests.integration.asked_functions:num_recorded")
+        ]
+        assert is_recorded == [settings.get("cpu_kernels") != "torch"] * (tensor * pipeline)
         if pipeline == 3:
             llm.sleep(2)
             assert llm.llm_engine.is_sleeping()

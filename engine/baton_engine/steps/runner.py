@@ -79,8 +79,10 @@ class ModelRunner:
         is_cpu = self.model.device.type == "cpu"
         max_num_seqs = min(max_num_seqs, MAX_GRAPH_SEQS if is_cpu else MAX_CAPTURED_SEQS)
         inputs = DecodeInputs(self.spec, max_num_seqs, max_model_len, self.model.device)
-        capture = DecodeReplay if is_cpu else DecodeGraphs
-        self._captured = capture(self.model, self._kernels, self.kv_pool, self.spec, inputs)
+        parts = self.model, self._kernels, self._own_pool, self.spec, inputs
+        self._captured = (
+            DecodeReplay(*parts, is_alone=self._ranks.is_alone) if is_cpu else DecodeGraphs(*parts)
+        )
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. Mutates `kv_pool` at the copied blocks and the slices' slots."""
