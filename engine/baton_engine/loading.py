@@ -102,9 +102,7 @@ class EngineSettings:
             raise InvalidConfigError("parallel_invariant is True; allowed without batch_invariant: False")
 
     def plans_ahead(self, device: torch.device) -> bool:
-        """True if steps on this device are planned while others run; those of several ranks are not."""
-        if self.parallel.num_ranks > 1:
-            return False
+        """True if steps on this device are planned while others run."""
         return device.type == "cuda" if self.async_scheduling is None else self.async_scheduling
 
 

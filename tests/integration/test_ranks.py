@@ -83,8 +83,9 @@ def followers() -> list[int]:
     [
         (1, 3, {"cpu_kernels": "torch"}),
         (2, 2, {"batch_invariant": True, "parallel_invariant": True, "pipeline_layer_partition": "1,2"}),
+        (2, 2, {"async_scheduling": True}),
     ],
-    ids=["pipeline, by gloo", "both, parallel invariant"],
+    ids=["pipeline, by gloo", "both, parallel invariant", "both, recorded and planned ahead"],
 )
 def test_answers_are_those_of_one_process(
     tensor: int, pipeline: int, settings: dict[str, Any], folder: Path, expected: list[RequestOutput]
@@ -98,10 +99,8 @@ def test_answers_are_those_of_one_process(
         assert len({pid for _, pid in ranks}) == tensor * pipeline
         with pytest.raises(InvalidRequestError, match=r"method is .* a name such as package"):
             llm.collective_rpc(lambda runner: runner.rank)
-        is_recorded = [
-            number > 0 for number in llm.collective_rpc("tests.integration.asked_functions:num_recorded")
-        ]
-        assert is_recorded == [settings.get("cpu_kernels") != "torch"] * (tensor * pipeline)
+        recorded = llm.collective_rpc("tests.integration.asked_functions:num_recorded")
+        assert [number > 0 for number in recorded] == ["async_scheduling" in settings] * (tensor * pipeline)
         if pipeline == 3:
             llm.sleep(2)
             assert llm.llm_engine.is_sleeping()

@@ -118,18 +118,24 @@ class ModelRunner:
     def _sampled_before(self, plan: StepPlan) -> Tensor | None:
         """Return `[num_slices] int64`, the tokens that the previous step sampled for the slices, or None.
 
+        The leader of a group has them, and gives them to the other ranks.
+
         Raises:
             RuntimeError: that step sampled none.
         """
         if plan.follows is None:
             return None
+        whole, leader = self._ranks.whole, self._ranks.place.sizes.leader
+        if not self._ranks.place.is_leader:
+            return whole.broadcast(torch.empty(len(plan.slices), dtype=torch.int64), leader)
         if self._last is None or self._last[0] != plan.follows.step_id:
             raise RuntimeError(f"step {plan.follows.step_id} failed, and step {plan.step_id} follows it")
         token_ids, rows = self._last[1], plan.follows.rows
         if len(rows) != len(token_ids):
             (index,) = upload((np.array(rows, np.int64),), self.model.device)
             token_ids = token_ids[index]
-        return token_ids.clamp_min(0)  # a Refusal ends its sequence, which this step still computes
+        # A Refusal ends its sequence, which this step still computes.
+        return whole.broadcast(token_ids.clamp_min(0), leader)
 
     def _forward(self, slices: tuple[SequenceSlice, ...], sampled: Tensor | None) -> Tensor:
         """Return the final hidden states of the `_wanted_rows`, or of all tokens, valid until the next step.
