@@ -20,6 +20,7 @@ from baton_core.errors import (
     RequestError,
 )
 from baton_engine.sampling.sampler import Sampler
+from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS
 from baton_worker.engine.resident_engine import ResidentEngine
 from tests.e2e.processes import children_of
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
@@ -142,9 +143,15 @@ def test_a_checkpoint_whose_layers_cannot_be_divided_is_refused(name: str, said:
     assert followers() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_rank_that_is_lost_ends_its_group(number: signal.Signals, folder: Path) -> None:
-    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2))
+@pytest.mark.parametrize(
+    ("number", "settings"),
+    [(signal.SIGKILL, {}), (signal.SIGSTOP, {"max_num_seqs": MAX_GRAPH_SEQS, "async_scheduling": True})],
+    ids=["killed", "stopped within replayed steps that are planned ahead"],
+)
+def test_a_rank_that_is_lost_ends_its_group(
+    number: signal.Signals, settings: dict[str, Any], folder: Path
+) -> None:
+    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2, **settings))
     (follower,) = followers()
     lost_s: list[float] = []
 
