@@ -94,6 +94,10 @@ class TimedEngine:
         """Steps are computed one after the other, each when it is waited for."""
         return partial(self.execute, plan)
 
+    @property
+    def is_lost(self) -> bool:
+        return False
+
     async def wait_lost(self) -> None:
         """Wait for ever: there is no other rank."""
         await asyncio.Event().wait()

@@ -77,7 +77,7 @@ class EngineSettings:
     max_num_seqs: int = 128
     """Sequences of the largest decode step that is captured."""
     enforce_eager: bool = False
-    """Capture no decode steps; only GPUs do."""
+    """Capture no decode steps."""
     logits_processors: tuple[str, ...] = ()
     """Functions that requests may name, as `package.module:function`, and classes that apply to all."""
     logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
@@ -102,9 +102,7 @@ class EngineSettings:
             raise InvalidConfigError("parallel_invariant is True; allowed without batch_invariant: False")
 
     def plans_ahead(self, device: torch.device) -> bool:
-        """True if steps on this device are planned while others run; those of several ranks are not."""
-        if self.parallel.num_ranks > 1:
-            return False
+        """True if steps on this device are planned while others run."""
         return device.type == "cuda" if self.async_scheduling is None else self.async_scheduling
 
 
@@ -179,6 +177,8 @@ class LoadedModel:
         runner = ModelRunner(self.model, attention, kv_pool, spec, sampler, self.ranks)
         if self.ranks.place.is_leader:
             self._warm_up(runner, has_grammars=grammars is not None)
+        else:
+            self._capture_decodes(runner)
         states.clear()
         return LoadedEngine(
             runner=runner,
@@ -205,10 +205,21 @@ class LoadedModel:
         warm_up = WarmUp(runner=runner, limits=limits)
         with _explaining_full_memory(settings):
             warm_up.run_prompts()
-            is_capturable = self.kernels.attention.is_capturable(runner.kv_pool)
-            if is_capturable and not settings.enforce_eager and self.ranks.is_alone:
-                _capture_decodes(runner, settings, plan)
+            self._capture_decodes(runner)
             warm_up.run_decodes()
+
+    def _capture_decodes(self, runner: ModelRunner) -> None:
+        """Capture decode steps where that can be; captured steps need memory besides the pool's."""
+        can_attend = self.kernels.attention.is_capturable(runner.kv_pool)
+        if self.settings.enforce_eager or not (can_attend and self.ranks.is_capturable):
+            return
+        if not self.model.is_capturable:
+            logger.info(
+                "decode steps run eagerly: on this device the model in %s may need the host within a step",
+                self.model.dtype,
+            )
+            return
+        runner.capture_decodes(self.settings.max_num_seqs, self.kv_cache.max_model_len)
 
 
 def load_runner(
@@ -363,17 +374,6 @@ def describe_folder(
     if separate is not None:
         fields = fields.updated({"quantization_config": separate.values()})
     return describe_model(fields.values(), config.eos_token_ids, config.vocab_size)
-
-
-def _capture_decodes(runner: ModelRunner, settings: EngineSettings, plan: KVCachePlan) -> None:
-    """Capture the decode steps of a model that allows it; captured steps need memory besides the pool's."""
-    if not runner.model.is_capturable:
-        logger.info(
-            "decode steps run eagerly: on this device the model in %s may need the host within a step",
-            runner.model.dtype,
-        )
-        return
-    runner.capture_decodes(settings.max_num_seqs, plan.max_model_len)
 
 
 @contextmanager

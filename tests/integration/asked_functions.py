@@ -6,6 +6,7 @@ import os
 
 from torch import Tensor, nn
 
+from baton_engine.steps.decode_replay import DecodeReplay
 from baton_engine.steps.runner import ModelRunner
 
 
@@ -35,3 +36,8 @@ def process_id(runner: ModelRunner) -> tuple[int, int]:
 
 def variable(runner: ModelRunner, name: str) -> str:
     return os.environ.get(name, "")
+
+
+def num_recorded(runner: ModelRunner) -> int:
+    """Return the number of decode steps that are replayed."""
+    return len(runner._captured._graphs) if isinstance(runner._captured, DecodeReplay) else 0

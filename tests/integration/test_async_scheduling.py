@@ -43,14 +43,16 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[StepPlan]:
     return plans
 
 
+@pytest.mark.parametrize("num_stages", [1, 2])
 def test_the_tokens_are_those_of_an_engine_that_plans_step_by_step(
-    folder: Path, ahead: list[StepPlan]
+    num_stages: int, folder: Path, ahead: list[StepPlan]
 ) -> None:
     prompts, params = [{"prompt_token_ids": prompt} for prompt, _ in ASKED], [params for _, params in ASKED]
     with LLM.from_engine_args(tiny_args(folder)) as llm:
         expected = [request.outputs for request in llm.generate(prompts, params, use_tqdm=False)]
     assert not ahead, "on a CPU only who asks for it plans ahead"
-    with LLM.from_engine_args(tiny_args(folder, async_scheduling=True)) as llm:
+    args = tiny_args(folder, async_scheduling=True, pipeline_parallel_size=num_stages)
+    with LLM.from_engine_args(args) as llm:
         told = [request.outputs for request in llm.generate(prompts, params, use_tqdm=False)]
         assert told == expected
         assert max(len(plan.slices) for plan in ahead) > 1

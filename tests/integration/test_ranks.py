@@ -20,6 +20,7 @@ from baton_core.errors import (
     RequestError,
 )
 from baton_engine.sampling.sampler import Sampler
+from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS
 from baton_worker.engine.resident_engine import ResidentEngine
 from tests.e2e.processes import children_of
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
@@ -83,8 +84,9 @@ def followers() -> list[int]:
     [
         (1, 3, {"cpu_kernels": "torch"}),
         (2, 2, {"batch_invariant": True, "parallel_invariant": True, "pipeline_layer_partition": "1,2"}),
+        (2, 2, {"async_scheduling": True}),
     ],
-    ids=["pipeline, by gloo", "both, parallel invariant"],
+    ids=["pipeline, by gloo", "both, parallel invariant", "both, recorded and planned ahead"],
 )
 def test_answers_are_those_of_one_process(
     tensor: int, pipeline: int, settings: dict[str, Any], folder: Path, expected: list[RequestOutput]
@@ -98,6 +100,8 @@ def test_answers_are_those_of_one_process(
         assert len({pid for _, pid in ranks}) == tensor * pipeline
         with pytest.raises(InvalidRequestError, match=r"method is .* a name such as package"):
             llm.collective_rpc(lambda runner: runner.rank)
+        recorded = llm.collective_rpc("tests.integration.asked_functions:num_recorded")
+        assert [number > 0 for number in recorded] == ["async_scheduling" in settings] * (tensor * pipeline)
         if pipeline == 3:
             llm.sleep(2)
             assert llm.llm_engine.is_sleeping()
@@ -139,9 +143,15 @@ def test_a_checkpoint_whose_layers_cannot_be_divided_is_refused(name: str, said:
     assert followers() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_a_rank_that_is_lost_ends_its_group(number: signal.Signals, folder: Path) -> None:
-    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2))
+@pytest.mark.parametrize(
+    ("number", "settings"),
+    [(signal.SIGKILL, {}), (signal.SIGSTOP, {"max_num_seqs": MAX_GRAPH_SEQS, "async_scheduling": True})],
+    ids=["killed", "stopped within replayed steps that are planned ahead"],
+)
+def test_a_rank_that_is_lost_ends_its_group(
+    number: signal.Signals, settings: dict[str, Any], folder: Path
+) -> None:
+    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2, **settings))
     (follower,) = followers()
     lost_s: list[float] = []
 

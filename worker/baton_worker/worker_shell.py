@@ -238,6 +238,8 @@ class Worker:
         self._loop.call_soon_threadsafe(self._on_step, result)
 
     def _on_step(self, result: StepResult | Exception) -> None:
+        if self._resident.is_lost:
+            return  # `run` ends, and requests move to other workers
         self._is_computing = False
         if isinstance(result, StepResult):
             self.on_event(StepDone(result=result))

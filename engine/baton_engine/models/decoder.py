@@ -49,7 +49,9 @@ class Decoder:
         own = ranks.place.layers(len(config.layers))
         self._layers = [_DecoderLayer(config, weights, kernels, norms, ranks, layer) for layer in own]
         self._rotary_of_layer = self._rotary_of_layer[own.start : own.stop]
-        self.is_capturable = ranks.has_plain_sums and all(layer.is_capturable for layer in self._layers)
+        self.is_capturable = not ranks.place.sizes.is_invariant and all(
+            layer.is_capturable for layer in self._layers
+        )
         if ranks.place.is_last_stage:
             self._norm = norms.load("model.norm", size)
             tied = self._embedding if is_tied else None

@@ -51,7 +51,7 @@ class LearnedPositionsDecoder:
         names, size, place = config.names, config.hidden_size, ranks.place
         self.dtype = weights.dtype
         self.device = weights.device
-        self.is_capturable = ranks.has_plain_sums
+        self.is_capturable = not ranks.place.sizes.is_invariant
         self._config = config
         self._stage = Stage(ranks)
         vocab_size, width, is_tied = config.vocab_size, config.embedding_size, config.tie_word_embeddings

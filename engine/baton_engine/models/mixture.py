@@ -59,7 +59,7 @@ class MixtureFeedForward:
         if self._num_own < config.num_experts:
             self._places = torch.full((config.num_experts,), self._num_own, device=weights.device)
             self._places[list(share.numbers)] = torch.arange(self._num_own, device=weights.device)
-        self.is_capturable = self._experts.is_capturable and ranks.is_alone
+        self.is_capturable = self._experts.is_capturable and self._places is None
         self._adds_up_rows = ranks.place.sizes.is_invariant
         self._shared: _SharedExpert | None = None
         if config.shared_intermediate_size is not None:

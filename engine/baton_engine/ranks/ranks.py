@@ -30,6 +30,11 @@ class Ranks:
     """Tells the others of each step, at the leader."""
 
     @property
+    def is_capturable(self) -> bool:
+        """True if a captured step may hold what its ranks exchange."""
+        return self.tensor.is_capturable and self.pipeline.is_capturable
+
+    @property
     def is_alone(self) -> bool:
         return self.place.sizes.num_ranks == 1
 

@@ -1,7 +1,8 @@
 """Decode graphs on a CPU: decode steps of few sequences, replayed without the Python between kernels.
 
 Inputs of a step lie in `DecodeInputs`, as with captured CUDA graphs; but steps are not padded, and a number
-of sequences is recorded when it first comes. Called from the engine thread only.
+of sequences is recorded when it first comes. Exchanges with other ranks are part of a recording. Each rank
+records its own, or none: what it exchanges is the same. Called from the engine thread only.
 """
 
 from __future__ import annotations
@@ -29,16 +30,27 @@ MAX_GRAPH_SEQS: Final = 8
 
 
 class DecodeReplay:
-    """The decode graphs of one model on one KV pool."""
+    """The decode graphs of one model, or of one rank's part of it, on one KV pool.
+
+    A step that fails is computed again if the process `is_alone`; else other ranks are within it.
+    """
 
     def __init__(
-        self, model: Model, kernels: AttentionKernels, kv_pool: Tensor, spec: KVSpec, inputs: DecodeInputs
+        self,
+        model: Model,
+        kernels: AttentionKernels,
+        kv_pool: Tensor,
+        spec: KVSpec,
+        inputs: DecodeInputs,
+        *,
+        is_alone: bool = True,
     ) -> None:
         self._model = model
         self._kernels = kernels
         self._kv_pool = kv_pool
         self._spec = spec
         self._inputs = inputs
+        self._is_alone = is_alone
         self._is_recordable = True
         self._graphs: dict[int, tuple[GraphReplay, Tensor, StepAttention]] = {}
         """By number of sequences: the graph, its output `[num_seqs, hidden_size]`, and its inputs."""
@@ -65,7 +77,7 @@ class DecodeReplay:
         try:
             graph.replay()
         except RuntimeError as error:
-            return self._give_up(num_seqs, error)
+            return self._compute_again(num_seqs, error)
         return hidden
 
     def _record(self, num_seqs: int) -> Tensor:
@@ -73,16 +85,25 @@ class DecodeReplay:
         attention = self._attention(num_seqs)
         try:
             graph, hidden = GraphReplay.record(partial(self._compute, num_seqs, attention))
-        except (NotRecordableError, RuntimeError) as error:
-            return self._give_up(num_seqs, error)
+        except NotRecordableError as error:
+            self._give_up(error)
+            return error.result
+        except RuntimeError as error:
+            return self._compute_again(num_seqs, error)
         self._graphs[num_seqs] = graph, hidden, attention
         return hidden
 
-    def _give_up(self, num_seqs: int, error: Exception) -> Tensor:
-        """Compute the step that is filled in, and all later ones, eagerly; it overwrites a failed replay."""
+    def _give_up(self, error: Exception) -> None:
+        """Compute all later steps eagerly."""
         logger.warning("decode steps run eagerly, which is slower: %s", error, exc_info=error)
         self._is_recordable = False
         self._graphs.clear()
+
+    def _compute_again(self, num_seqs: int, error: RuntimeError) -> Tensor:
+        """Compute the step that is filled in eagerly, over what a failed one has left, and later ones too."""
+        if not self._is_alone:
+            raise error
+        self._give_up(error)
         return self._compute(num_seqs, self._attention(num_seqs))
 
     def _attention(self, num_seqs: int) -> StepAttention:

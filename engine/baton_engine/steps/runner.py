@@ -79,8 +79,10 @@ class ModelRunner:
         is_cpu = self.model.device.type == "cpu"
         max_num_seqs = min(max_num_seqs, MAX_GRAPH_SEQS if is_cpu else MAX_CAPTURED_SEQS)
         inputs = DecodeInputs(self.spec, max_num_seqs, max_model_len, self.model.device)
-        capture = DecodeReplay if is_cpu else DecodeGraphs
-        self._captured = capture(self.model, self._kernels, self.kv_pool, self.spec, inputs)
+        parts = self.model, self._kernels, self._own_pool, self.spec, inputs
+        self._captured = (
+            DecodeReplay(*parts, is_alone=self._ranks.is_alone) if is_cpu else DecodeGraphs(*parts)
+        )
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step. Mutates `kv_pool` at the copied blocks and the slices' slots."""
@@ -116,18 +118,24 @@ class ModelRunner:
     def _sampled_before(self, plan: StepPlan) -> Tensor | None:
         """Return `[num_slices] int64`, the tokens that the previous step sampled for the slices, or None.
 
+        The leader of a group has them, and gives them to the other ranks.
+
         Raises:
             RuntimeError: that step sampled none.
         """
         if plan.follows is None:
             return None
+        whole, leader = self._ranks.whole, self._ranks.place.sizes.leader
+        if not self._ranks.place.is_leader:
+            return whole.broadcast(torch.empty(len(plan.slices), dtype=torch.int64), leader)
         if self._last is None or self._last[0] != plan.follows.step_id:
             raise RuntimeError(f"step {plan.follows.step_id} failed, and step {plan.step_id} follows it")
         token_ids, rows = self._last[1], plan.follows.rows
         if len(rows) != len(token_ids):
             (index,) = upload((np.array(rows, np.int64),), self.model.device)
             token_ids = token_ids[index]
-        return token_ids.clamp_min(0)  # a Refusal ends its sequence, which this step still computes
+        # A Refusal ends its sequence, which this step still computes.
+        return whole.broadcast(token_ids.clamp_min(0), leader)
 
     def _forward(self, slices: tuple[SequenceSlice, ...], sampled: Tensor | None) -> Tensor:
         """Return the final hidden states of the `_wanted_rows`, or of all tokens, valid until the next step.

@@ -21,14 +21,22 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from baton_kernels.cpu.structs import KernelCall
+from baton_kernels.cpu.structs import KernelCall, Status
+from baton_kernels.interface.collectives import RankLostError
 
 _UNWRITTEN: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
 """Operators that allocate a result without writing it."""
 
 
 class NotRecordableError(Exception):
-    """A pass reads numbers on the host, or an operator's memory cannot be followed."""
+    """A pass reads numbers on the host, or an operator's memory cannot be followed.
+
+    It was computed to its end nevertheless, as other ranks wait for this one in it.
+    """
+
+    def __init__(self, reason: str, result: Tensor) -> None:
+        super().__init__(reason)
+        self.result = result
 
 
 class NativeKernel:
@@ -54,9 +62,12 @@ class NativeKernel:
     def run_all(self, calls: ctypes.Array[KernelCall]) -> None:
         """Replay calls of kernels of the same build.
 
-        Raises: MemoryError.
+        Raises: MemoryError, or RankLostError.
         """
-        if self._run_all(calls, len(calls)):
+        status = self._run_all(calls, len(calls))
+        if status == Status.RANK_LOST:
+            raise RankLostError(-1, "it has not come in time, or its group has ended")
+        if status:
             raise MemoryError("no memory for a step")
 
 
@@ -67,6 +78,7 @@ class GraphReplay:
         self._replays: list[Callable[[], object]] = []
         self._pending: list[tuple[NativeKernel, ctypes.Structure]] = []
         self._kept: list[object] = []
+        self._refusal = ""
 
     @classmethod
     def record(cls, forward: Callable[[], Tensor]) -> tuple[GraphReplay, Tensor]:
@@ -78,6 +90,8 @@ class GraphReplay:
         graph = cls()
         with graph._recording_native(), _RecordingOperators(graph):
             result = forward()
+        if graph._refusal:
+            raise NotRecordableError(graph._refusal, result)
         graph._end_run()
         graph._kept.append(result)
         return graph, result
@@ -85,7 +99,7 @@ class GraphReplay:
     def replay(self) -> None:
         """Compute again.
 
-        Raises: MemoryError.
+        Raises: MemoryError, or RankLostError.
         """
         for replay in self._replays:
             replay()
@@ -98,8 +112,7 @@ class GraphReplay:
     ) -> None:
         """Record one of torch's operators and its result.
 
-        Raises:
-            NotRecordableError: the result is no tensor, or one whose memory only its library knows.
+        Refuses a result that is no tensor, or one whose memory only its library knows.
         """
         results = tree_leaves(result)
         self._kept += results
@@ -108,9 +121,11 @@ class GraphReplay:
             return
         for leaf in results:
             if not isinstance(leaf, Tensor):
-                raise NotRecordableError(f"{operator} returns {leaf!r}")
+                self._refusal = f"{operator} returns {leaf!r}"
+                return
             if leaf.layout != torch.strided:
-                raise NotRecordableError(f"{operator} returns a tensor of the layout {leaf.layout}")
+                self._refusal = f"{operator} returns a tensor of the layout {leaf.layout}"
+                return
         own = _storages((args, kwargs))
         written = [not _storages(leaf) & own for leaf in results]
         if any(written) and operator._schema.name.removeprefix("aten::") not in _UNWRITTEN:

@@ -45,6 +45,8 @@ class SharedCollectives(Collectives):
     of ranks two counters and two slots.
     """
 
+    is_capturable = True
+
     def __init__(
         self,
         library: CpuLibrary,

@@ -27,6 +27,8 @@ class Collectives(ABC):
 
     rank: int
     size: int
+    is_capturable = False
+    """True if its calls are part of a captured step, and made again by each replay."""
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -61,6 +63,7 @@ class Alone(Collectives):
 
     rank = 0
     size = 1
+    is_capturable = True
 
     def all_reduce(self, x: Tensor) -> Tensor:
         return x

@@ -76,7 +76,7 @@ def _captures(monkeypatch: pytest.MonkeyPatch) -> None:
     kernels = type(select_kernels("cpu").attention)
     monkeypatch.setattr(kernels, "is_capturable", lambda self, kv_pool: True)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(runner, "DecodeReplay", DecodeGraphs)
+    monkeypatch.setattr(runner, "DecodeReplay", lambda *parts, is_alone: DecodeGraphs(*parts))
 
 
 @pytest.mark.usefixtures("_captures")

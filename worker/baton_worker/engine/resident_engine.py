@@ -144,6 +144,11 @@ class ResidentEngine:
         with self.group.leading():
             return runner.launch(plan)
 
+    @property
+    def is_lost(self) -> bool:
+        """True once another rank is lost: `wait_lost` raises."""
+        return self.group is not None and self.group.lost.done()
+
     async def wait_lost(self) -> None:
         """Wait until another rank is lost; for ever, if this process leads none.
 

@@ -20,7 +20,14 @@ import msgspec
 
 from baton_core.model.model_description import ModelDescription
 from baton_core.msgpack import decoder_of
-from baton_core.worker.step_plan import LogprobsSpec, SampleSpec, SeqId, SequenceSlice, StepPlan
+from baton_core.worker.step_plan import (
+    Followed,
+    LogprobsSpec,
+    SampleSpec,
+    SeqId,
+    SequenceSlice,
+    StepPlan,
+)
 from baton_core.worker.worker_events import (
     AbortPull,
     ChecksumsComputed,
@@ -106,10 +113,11 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
     slices: tuple[SharedSlice, ...]
     block_copies: tuple[tuple[int, int], ...] = ()
     """Copies in the rank's own pool; in a shared one the leader copies blocks."""
+    follows: Followed | None = None
+    """As in `StepPlan`: the leader gives the tokens to the other ranks within the step."""
 
     @classmethod
     def of(cls, plan: StepPlan, pools: Pools) -> StepFrame:
-        assert plan.follows is None, "steps of a group are planned one at a time"
         slices = tuple(
             SharedSlice(
                 token_ids=piece.token_ids,
@@ -120,12 +128,15 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
             )
             for piece in plan.slices
         )
-        return cls(plan.step_id, slices, plan.block_copies if pools is Pools.OWN else ())
+        block_copies = plan.block_copies if pools is Pools.OWN else ()
+        return cls(plan.step_id, slices, block_copies, plan.follows)
 
     def plan(self) -> StepPlan:
         """Return the plan as a rank follows it."""
         slices = tuple(map(_followed, self.slices))
-        return StepPlan(step_id=self.step_id, slices=slices, block_copies=self.block_copies)
+        return StepPlan(
+            step_id=self.step_id, slices=slices, block_copies=self.block_copies, follows=self.follows
+        )
 
 
 class CallFrame(msgspec.Struct, frozen=True, tag="call"):
