@@ -56,7 +56,7 @@ running: $(INSTALLED)-dev programs
 	@echo "running the test suite (some minutes)"
 	@$(BIN)/python -m pytest -q -n 4 --dist worksteal --ignore tests/e2e $(COMPUTING:%=--ignore %)
 	@echo "running the end-to-end tests, which start real clusters"
-	@$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/e2e
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder tests/e2e
 
 check: source kernels
 
