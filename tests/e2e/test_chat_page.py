@@ -312,7 +312,8 @@ def test_the_keyboard_is_enough(page: Page, sent: list[dict[str, Any]]) -> None:
     page.keyboard.type("two")
     expect(page.locator("#text")).to_have_value("one\ntwo")
     page.route(CHAT, adding(ignore_eos=True, max_tokens=1900))
-    page.keyboard.press("Enter")
+    with page.expect_request(is_chat):
+        page.keyboard.press("Enter")
     expect(page.locator("#send")).to_have_text("Stop")
     expect(page.locator("#text")).to_be_focused()
     assert sent[0]["messages"] == [{"role": "user", "content": "one\ntwo"}]
