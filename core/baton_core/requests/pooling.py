@@ -1,0 +1,116 @@
+"""Requests that pool a model's hidden states: embeddings, classes and scores in the place of tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import msgspec
+
+from baton_core.errors import InvalidRequestError
+
+
+class PoolingTask(StrEnum):
+    EMBED = "embed"
+    """One vector for a prompt."""
+    CLASSIFY = "classify"
+    """One row of class scores for a prompt."""
+    TOKEN_EMBED = "token_embed"
+    """One vector for each token of a prompt."""
+    TOKEN_CLASSIFY = "token_classify"
+    """One row of class scores for each token of a prompt."""
+
+    @property
+    def is_embedding(self) -> bool:
+        return self in (PoolingTask.EMBED, PoolingTask.TOKEN_EMBED)
+
+    @property
+    def is_per_token(self) -> bool:
+        return self in (PoolingTask.TOKEN_EMBED, PoolingTask.TOKEN_CLASSIFY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingSpec:
+    """What one request pools."""
+
+    task: PoolingTask
+    dimensions: int | None = None
+    """The leading numbers to keep of an embedding; None is all."""
+    use_activation: bool | None = None
+    """Normalize embeddings, or turn class scores into probabilities; None is as the model's files say."""
+    type_one_from: int | None = None
+    """Position of the first prompt token of type 1, the second text of a pair; None: all are of type 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingModel:
+    """What a model can pool. Workers of one fleet have equal ones."""
+
+    tasks: tuple[PoolingTask, ...]
+    whole_tasks: tuple[PoolingTask, ...] = ()
+    """Tasks that need the hidden states of a whole prompt from one step: nothing of it comes from the prefix
+    cache, and it is not computed in chunks."""
+    embedding_size: int = 0
+    """Numbers of an embedding; 0 without a task that embeds."""
+    matryoshka_dimensions: tuple[int, ...] = ()
+    """The values that `dimensions` may have."""
+    is_matryoshka: bool = False
+    """True if `dimensions` may have any value up to `embedding_size`, where none are listed."""
+    labels: tuple[str, ...] = ()
+    """Names of the classes; empty without a task that classifies."""
+    has_token_types: bool = False
+    """True if tokens of the second text of a pair are of type 1."""
+    is_causal: bool = True
+    """False for an encoder, whose tokens see the whole prompt: it has no KV cache."""
+
+    @property
+    def scores_by(self) -> PoolingTask | None:
+        """The task that gives the score of a pair of texts: two embeddings, one class or two matrices."""
+        if PoolingTask.CLASSIFY in self.tasks and len(self.labels) == 1:
+            return PoolingTask.CLASSIFY
+        for task in (PoolingTask.EMBED, PoolingTask.TOKEN_EMBED):
+            if task in self.tasks:
+                return task
+        return None
+
+    def needs_whole_prompt(self, task: PoolingTask) -> bool:
+        return task in self.whole_tasks
+
+    def check(self, spec: PoolingSpec) -> None:
+        """Refuse what the model cannot pool.
+
+        Raises:
+            InvalidRequestError: names the field, its value and what is allowed.
+        """
+        if spec.task not in self.tasks:
+            raise InvalidRequestError("task", spec.task.value, ", ".join(self.tasks))
+        if spec.dimensions is not None:
+            self._check_dimensions(spec.task, spec.dimensions)
+        if spec.type_one_from is not None and not self.has_token_types:
+            raise InvalidRequestError("token_type_ids", "ones", "zeros: this model has no token types")
+
+    def _check_dimensions(self, task: PoolingTask, value: int) -> None:
+        if not task.is_embedding:
+            raise InvalidRequestError("dimensions", value, f"none with task {task.value}")
+        if self.matryoshka_dimensions:
+            if value not in self.matryoshka_dimensions:
+                allowed = ", ".join(map(str, self.matryoshka_dimensions))
+                raise InvalidRequestError("dimensions", value, allowed)
+        elif not self.is_matryoshka:
+            raise InvalidRequestError("dimensions", value, "none: this model has no Matryoshka embeddings")
+        elif not 1 <= value <= self.embedding_size:
+            raise InvalidRequestError("dimensions", value, f"1 to {self.embedding_size}")
+
+
+def encode_pooling_model(model: PoolingModel | None) -> str:
+    """Return a text that equal models have alike; empty for None."""
+    return "" if model is None else msgspec.json.encode(model).decode()
+
+
+def decode_pooling_model(text: str) -> PoolingModel | None:
+    """Return the model of a text that `encode_pooling_model` made.
+
+    Raises:
+        msgspec.DecodeError: the text is of another version.
+    """
+    return msgspec.json.decode(text, type=PoolingModel) if text else None
