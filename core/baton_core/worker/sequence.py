@@ -13,6 +13,7 @@ from baton_core.blocks.block_tables import BlockTables
 from baton_core.kv_events.cache_events import BlockContent
 from baton_core.kv_layout.paging import Paging
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.repetition import RepetitionWatch
 from baton_core.requests.sampling_params import SamplingParams, sequence_seed
 from baton_core.requests.sampling_rules import SamplingRules
@@ -73,6 +74,8 @@ class Sequence:
         publishes_contents: bool = False,
         cache_salt: str = "",
         output_token_ids: tuple[int, ...] = (),
+        pooling: PoolingSpec | None = None,
+        is_whole: bool = False,
     ) -> None:
         assert params.seed is not None, "whoever accepts a request gives it a seed"
         self.seq_id = seq_id
@@ -92,6 +95,10 @@ class Sequence:
         """Prompt tokens that were not computed for it; None until it is first admitted."""
         self.num_samples = 1 if output_token_ids else params.n
         """Tokens drawn when it reaches its end: one per sequence at the end of a shared prompt."""
+        self.pooling = pooling
+        """What is pooled when it reaches its end, in the place of draws."""
+        self.is_whole = is_whole
+        """Computed in one step, without anything from the prefix cache."""
         self.entered_s: dict[SequenceState, float] = {state: arrival_s}
         """The time when it first entered each state."""
         is_published = state is SequenceState.PULLING or bool(output_token_ids)
@@ -137,6 +144,11 @@ class Sequence:
         """Tokens that one step may compute of it: fewer while there is something to tell of its prompt."""
         has_told = self.prompt_logprobs is None or self._num_published_tokens >= self.num_prompt_tokens
         return sys.maxsize if has_told else self._max_published_chunk
+
+    @property
+    def reads_prefix_cache(self) -> bool:
+        """True if it may begin with blocks that others computed."""
+        return self.params.reads_prefix_cache and not self.is_whole
 
     @property
     def is_repeating(self) -> bool:
@@ -185,6 +197,8 @@ class Sequence:
 
     def sample_specs(self, num_ahead: int = 0) -> tuple[SampleSpec, ...]:
         """Specs for sampling behind its last token, or `num_ahead` tokens later, if no rule looks at them."""
+        if self.pooling is not None:
+            return ()
         first, position = self.seq_id.index, len(self.token_ids) + num_ahead
         return tuple([self._sample_spec(index, position) for index in range(first, first + self.num_samples)])
 

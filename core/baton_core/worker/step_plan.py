@@ -15,6 +15,7 @@ import msgspec
 
 from baton_core.errors import ErrorCode
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.sampling_rules import SamplingRules
 
 SAMPLED: Final = -1
@@ -82,6 +83,9 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt_targets: tuple[int, ...] = ()
     """Prompt tokens whose log-probabilities are wanted: `prompt_targets[i]` follows `token_ids[i]`."""
     prompt_logprobs: LogprobsSpec | None = None
+    pooling: PoolingSpec | None = None
+    """What is pooled at the end of this slice, which ends a prompt; None inside a prompt, and in one that
+    generates."""
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -111,6 +115,15 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PooledValues:
+    """What was pooled of one prompt."""
+
+    shape: tuple[int, ...]
+    values: bytes
+    """Little-endian float32, row by row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """The tokens drawn in a step, in the order of the plan's slices and each slice's samples."""
 
@@ -120,6 +133,8 @@ class StepResult:
     """By the number of a slice in the plan, for those that ask: one entry for each of its samples."""
     prompt_logprobs: Mapping[int, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
     """By the number of a slice in the plan, for those that ask: one entry for each of its prompt targets."""
+    pooled: Mapping[int, PooledValues] = field(default_factory=dict)
+    """By the number of a slice in the plan, for those that pool."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """By the number of a slice in the plan: the reason why it has no token. Nothing is sampled for it, and
     its request cannot go on; the other slices are as without it."""

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final, assert_never
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.pooling import PoolingTask
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_core.worker.step_plan import PooledValues
 from baton_proto.v1 import baton_pb2 as pb
 from baton_router.requests.generation import (
     Delta,
     Finished,
     GenerationEvent,
     GenerationRequest,
+    PoolingRequest,
     PromptDelta,
     ReceivedSequence,
     Resumption,
 )
 from baton_router.requests.resumption import read_resumption
 from baton_router.text.chat_template import Conversation
-from baton_router.text.prompts import Prompt
+from baton_router.text.prompts import Prompt, TextPair
 
 MAX_MESSAGES: Final = 4096
+MAX_PART_BYTES: Final = 1 << 20
+"""Size of the parts in which a large pooled result is sent."""
 ROLES: Final = ("system", "user", "assistant")
 _PLAIN_FIELDS: Final = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "max_tokens", "min_tokens"),
@@ -47,7 +53,7 @@ def read_request(request: pb.GenerateRequest) -> GenerationRequest:
     has_special = request.HasField("add_special_tokens")
     has_limit = request.HasField("truncate_prompt_tokens")
     return GenerationRequest(
-        prompt=_read_prompt(request),
+        prompt=_read_pooled_prompt(request),
         prompt_field="token_ids" if request.WhichOneof("prompt") == "token_ids" else "prompt",
         sampling=_read_sampling(request.sampling_params),
         model=request.model,
@@ -58,6 +64,7 @@ def read_request(request: pb.GenerateRequest) -> GenerationRequest:
         truncate_prompt_tokens=request.truncate_prompt_tokens if has_limit else None,
         is_streamed=True,
         resumption=_read_resumption(request),
+        pooling=_read_pooling(request.pooling) if request.HasField("pooling") else None,
     )
 
 
@@ -67,6 +74,28 @@ def _read_resumption(request: pb.GenerateRequest) -> Resumption | None:
         for one in request.received_token_ids
     )
     return read_resumption(request.resume_token, request.num_received_tokens, received)
+
+
+def _read_pooled_prompt(request: pb.GenerateRequest) -> Prompt | TextPair:
+    """Read the prompt, or the pair of texts whose first is the prompt."""
+    prompt = _read_prompt(request)
+    if not request.pooling.HasField("second_text"):
+        return prompt
+    if not isinstance(prompt, str):
+        raise InvalidRequestError("pooling.second_text", "a text", "none, unless the prompt is a text")
+    return TextPair(first=prompt, second=_read_text(request.pooling.second_text))
+
+
+def _read_pooling(message: pb.PoolingParams) -> PoolingRequest:
+    if message.task not in tuple(PoolingTask):
+        raise InvalidRequestError("pooling.task", message.task, ", ".join(PoolingTask))
+    return PoolingRequest(
+        task=PoolingTask(message.task),
+        dimensions=message.dimensions if message.HasField("dimensions") else None,
+        use_activation=message.use_activation if message.HasField("use_activation") else None,
+        type_one_from=message.type_one_from if message.HasField("type_one_from") else None,
+        truncation_side=message.truncation_side or "right",
+    )
 
 
 def _read_prompt(request: pb.GenerateRequest) -> Prompt:
@@ -160,9 +189,16 @@ def encode_event(event: GenerationEvent) -> pb.GenerateEvent:
         case PromptDelta(start=start, logprobs=logprobs):
             entries = [_encode_logprobs(entry) for entry in logprobs]
             return pb.GenerateEvent(prompt_logprobs=pb.PromptLogprobsEvent(start=start, entries=entries))
-        case Finished():
+        case Finished():  # what was pooled goes before it, in parts
             return pb.GenerateEvent(finished=_encode_finished(event))
     assert_never(event)
+
+
+def encode_pooled(pooled: PooledValues) -> Iterator[pb.GenerateEvent]:
+    """Write what was pooled, in parts that a message holds."""
+    for start in range(0, len(pooled.values), MAX_PART_BYTES):
+        part = pooled.values[start : start + MAX_PART_BYTES]
+        yield pb.GenerateEvent(pooled=pb.PooledEvent(shape=pooled.shape, values=part))
 
 
 def _encode_delta(delta: Delta) -> pb.TokensEvent:

@@ -16,7 +16,7 @@ from baton_core.requests.request_context import RequestContext, Slo
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
-from baton_router.grpc.client_messages import encode_event, read_request, read_tokenize_prompt
+from baton_router.grpc.client_messages import encode_event, encode_pooled, read_request, read_tokenize_prompt
 from baton_router.process.generation_service import GenerationService, PreparedRequest
 from baton_router.requests.generation import Finished
 from baton_router.requests.validation import (
@@ -149,6 +149,9 @@ async def _events_of(stream: ClientStream) -> AsyncIterator[pb.GenerateEvent]:
     while (event := await stream.next_event()) is not None:
         if not isinstance(event, Finished) and event.is_received:
             continue
+        if isinstance(event, Finished) and event.pooled is not None:
+            for part in encode_pooled(event.pooled):
+                yield part
         message = encode_event(event)
         message.resume_token, token = token, ""
         yield message

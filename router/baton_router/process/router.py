@@ -135,7 +135,9 @@ class Router:
     @property
     def why_not_ready(self) -> str:
         """The reason why no prompt can be served; empty while ready."""
-        return why_not_ready(self.fleet.workers(), self.absent, self.fleet.weights)
+        fleet = self.fleet
+        is_pooling = fleet.pooling is not None
+        return why_not_ready(fleet.workers(), self.absent, fleet.weights, is_pooling=is_pooling)
 
     @property
     def absent(self) -> list[AbsentWorker]:

@@ -10,11 +10,13 @@ from typing import Final
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.grammar_limits import check_grammar_limits
+from baton_core.requests.pooling import PoolingModel, check_runner
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_backends import with_backend
 from baton_core.requests.vocabulary import encode_bad_words
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.pooled_prompts import read_pooled_prompt
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
 from baton_router.requests.thinking import read_thinking
 from baton_router.requests.validation import (
@@ -28,12 +30,14 @@ from baton_router.requests.validation import (
 )
 from baton_router.structured_outputs.bounded_checks import BoundedGrammarChecks
 from baton_router.text.model_folder import ModelFolder
-from baton_router.text.prompts import TokenIds
+from baton_router.text.prompts import TextPair, TokenIds
 from baton_router.text.tokenization import Tokenizer
 
 MAX_REQUEST_ID_CHARACTERS: Final = 128
 MAX_CACHE_SALT_CHARACTERS: Final = 128
 _SEED_BITS: Final = 63
+_POOLING_PARAMS: Final = SamplingParams(max_tokens=1, seed=0)
+"""Sampling parameters of requests that pool, which sample nothing."""
 
 
 def truncate_prompt(token_ids: TokenIds, limit: int, max_tokens: int | None, max_model_len: int) -> TokenIds:
@@ -76,8 +80,12 @@ class PromptReader:
         """End the processes that check grammars."""
         self._grammar_checks.close()
 
-    def read(self, request: GenerationRequest, *, max_model_len: int) -> RequestSpec:
+    def read(
+        self, request: GenerationRequest, *, max_model_len: int, pooling: PoolingModel | None = None
+    ) -> RequestSpec:
         """Check a request, tokenize its prompt, and set a missing name and seed.
+
+        `pooling` is what the model pools, if that is known.
 
         Raises:
             InvalidRequestError: a field is out of range; the message names it.
@@ -88,10 +96,24 @@ class PromptReader:
         check_name("cache_salt", request.cache_salt, MAX_CACHE_SALT_CHARACTERS)
         check_template_trust(request.prompt, self._limits)
         priority = read_priority(request.priority)
+        if request.pooling is not None:
+            token_ids, spec = read_pooled_prompt(
+                request, request.pooling, self._tokenizer, pooling, max_model_len, self._model.vocab_size
+            )
+            return RequestSpec(
+                request_id=request.request_id or _new_name(),
+                prompt_token_ids=token_ids,
+                params=_POOLING_PARAMS,
+                cache_salt=request.cache_salt,
+                priority=priority,
+                pooling=spec,
+            )
+        if pooling is not None:
+            check_runner(pooling, None)
         params = self._read_params(request)
         token_ids = self._read_prompt(request, params, max_model_len)
         return RequestSpec(
-            request_id=request.request_id or f"req-{secrets.token_hex(8)}",
+            request_id=request.request_id or _new_name(),
             prompt_token_ids=token_ids,
             params=params,
             cache_salt=request.cache_salt,
@@ -115,6 +137,8 @@ class PromptReader:
     def _read_prompt(
         self, request: GenerationRequest, params: SamplingParams, max_model_len: int
     ) -> TokenIds:
+        if isinstance(request.prompt, TextPair):
+            raise InvalidRequestError(request.prompt_field, "a pair of texts", "one text, to generate from")
         token_ids = self._tokenizer.encode_prompt(
             request.prompt, add_special_tokens=request.add_special_tokens
         )
@@ -131,12 +155,18 @@ class PromptReader:
         return token_ids
 
 
+def _new_name() -> str:
+    return f"req-{secrets.token_hex(8)}"
+
+
 def bounded(spec: RequestSpec, max_model_len: int) -> RequestSpec:
     """Return the request with its `max_tokens` set: at most as many as fit beside the prompt.
 
     Its workers may hold more or less, so the limit is set here.
     """
     room = max_model_len - len(spec.prompt_token_ids)
+    if spec.pooling is not None:
+        return spec
     if spec.params.max_tokens is not None and spec.params.max_tokens <= room:
         return spec
     return replace(spec, params=replace(spec.params, max_tokens=room))

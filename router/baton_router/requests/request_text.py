@@ -61,6 +61,7 @@ class RequestText:
             num_cached_tokens=finished.num_cached_tokens,
             seed=self.spec.params.seed or 0,
             timings=finished.timings,
+            pooled=finished.pooled,
         )
 
     def _delta(self, output: SequenceOutput, text: DetokenizedDelta) -> Delta:

@@ -6,6 +6,7 @@ Safe to share between the tokenizing threads and the loop: beside caches nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_router.text.chat_rendering import ChatRendering
@@ -15,6 +16,31 @@ from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds
 from baton_router.text.token_decoding import TokenDecoder
 from baton_router.text.tokenizer_loading import load_backend
+
+MAX_POOLED_CHARACTERS: Final = 2**19
+"""Characters of a pair of texts, or of a text that is cut."""
+
+
+class PooledPrompt(NamedTuple):
+    """The tokens of a prompt of which something is pooled."""
+
+    token_ids: TokenIds
+    type_one_from: int | None = None
+    """Position of the first token that the tokenizer gives type 1."""
+
+
+def kept_lengths(lengths: Sequence[int], limit: int) -> list[int]:
+    """Return how many tokens are kept of one text or two, so that they are at most `limit` together."""
+    if sum(lengths) <= limit:
+        return list(lengths)
+    if len(lengths) == 1:
+        return [limit]
+    shorter, longer = sorted(lengths)
+    longer = max(shorter, limit - shorter)
+    if shorter + longer > limit:
+        shorter = limit // 2
+        longer = limit - shorter
+    return [longer, shorter] if lengths[0] > lengths[1] else [shorter, longer]
 
 
 class Tokenizer:
@@ -118,6 +144,44 @@ class Tokenizer:
                 return self.encode(self.render_chat(prompt), add_special_tokens=bool(add_special_tokens))
             case _:
                 return prompt
+
+    def encode_pooled(
+        self,
+        texts: tuple[str, ...],
+        *,
+        add_special_tokens: bool = True,
+        limit: int | None = None,
+        cuts_left: bool = False,
+    ) -> PooledPrompt:
+        """Return the ids of a text, or of a pair of texts, cut to `limit` tokens, special tokens included.
+
+        Special tokens are never cut; of a pair the longer text is cut first, as Transformers cuts it.
+
+        Raises:
+            InvalidRequestError: a text cannot be tokenized, is too large, or `limit` leaves none of it.
+            RequestError: as `encode`.
+        """
+        if len(texts) == 1 and limit is None:
+            return PooledPrompt(self.encode(texts[0], add_special_tokens=add_special_tokens))
+        if (num_characters := sum(map(len, texts))) > MAX_POOLED_CHARACTERS:
+            allowed = f"at most {MAX_POOLED_CHARACTERS} characters in a pair, or with truncate_prompt_tokens"
+            raise InvalidRequestError("prompt", f"{num_characters} characters", allowed)
+        try:
+            first, *others = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            raise InvalidRequestError("prompt", texts, "text that UTF-8 can hold") from None
+        pair = others[0] if others else None
+        if limit is not None:
+            added = self._backend.num_special_tokens_to_add(pair is not None) if add_special_tokens else 0
+            if limit - added < len(texts):
+                allowed = f"at least {added + len(texts)}, with the tokenizer's special tokens"
+                raise InvalidRequestError("truncate_prompt_tokens", limit, allowed)
+            lengths = kept_lengths([len(one.ids) for one in (first, *others)], limit - added)
+            for one, length in zip((first, *others), lengths, strict=True):
+                one.truncate(length, direction="left" if cuts_left else "right")
+        whole = self._backend.post_process(first, pair, add_special_tokens)
+        ids = self._without_second_bos(tuple(whole.ids), add_special_tokens)
+        return PooledPrompt(ids, whole.type_ids.index(1) if 1 in whole.type_ids else None)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of `token_ids`; ids without a token have none, broken UTF-8 is U+FFFD.

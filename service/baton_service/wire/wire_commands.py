@@ -32,6 +32,7 @@ from baton_service.wire.wire_checks import (
     within_limit,
 )
 from baton_service.wire.wire_controls import decode_control, encode_control
+from baton_service.wire.wire_pooling import decode_pooling, encode_pooling
 from baton_service.wire.wire_sampling import decode_sampling, encode_sampling
 
 
@@ -97,6 +98,7 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
         resumed=[pb.OutputSoFar(index=one.index, token_ids=one.token_ids) for one in spec.resumed],
         tenant=spec.tenant,
         weights=spec.weights,
+        pooling=encode_pooling(spec.pooling),
     )
 
 
@@ -117,6 +119,7 @@ def _decode_spec(message: pb.Generate | pb.Prefill | pb.Reserve) -> RequestSpec:
         resumed=_decode_resumed(spec.resumed, params.n),
         tenant=spec.tenant,
         weights=spec.weights,
+        pooling=decode_pooling(spec.pooling) if spec.HasField("pooling") else None,
     )
 
 

@@ -198,7 +198,7 @@ class Scheduler:
             self._schedule_one(now, seq, plan)
 
     def _schedule_one(self, now: float, seq: Sequence, plan: PlanBuilder) -> None:
-        num_tokens = min(plan.chunk(seq.num_uncomputed_tokens), seq.max_chunk_tokens)
+        num_tokens = plan.num_tokens_of(seq)
         while (copies := self._allocator.allocate(seq, num_tokens)) is None:
             victim = self._victim(seq, plan)
             self._preempt(now, victim)
@@ -245,7 +245,9 @@ class Scheduler:
                 return
             if self._prefixes_in_flight().is_computing_prefix_of(seq):
                 continue
-            if not plan.has_place_for(self._allocator.num_left(seq), plan.partial):
+            if plan.would_cut(seq):
+                return
+            if not seq.is_whole and not plan.has_place_for(self._allocator.num_left(seq), plan.partial):
                 continue
             if not self._start(now, seq, plan):
                 return
@@ -273,7 +275,7 @@ class Scheduler:
         has_blocks = bool(seq.tables)
         if not has_blocks:
             self._allocator.use_prefix(seq)
-        num_tokens = min(plan.chunk(seq.num_uncomputed_tokens), seq.max_chunk_tokens)
+        num_tokens = plan.num_tokens_of(seq)
         while (copies := self._allocator.allocate(seq, num_tokens)) is None:
             victim = self._victim(seq, plan)
             if self._running or victim is seq:
@@ -284,7 +286,7 @@ class Scheduler:
         self._waiting.remove(seq)
         if seq.num_cached_tokens is None:
             seq.num_cached_tokens = seq.num_computed_tokens
-            if seq.params.reads_prefix_cache:
+            if seq.reads_prefix_cache:
                 self._pool.cache.note_lookup(seq.num_initial_tokens, seq.num_computed_tokens)
         seq.apply(now, SequenceInput.ADMIT)
         insort(self._running, seq, key=_order)

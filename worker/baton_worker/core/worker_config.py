@@ -11,6 +11,7 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.kv_layout.paging import Paging
 from baton_core.model.model_identity import ModelIdentity, with_weights
 from baton_core.requests.logprobs import MAX_LOGPROBS
+from baton_core.requests.pooling import PoolingModel, check_runner
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.worker.learned_rates import LearnedRates
 from baton_decode.core.kv_pulls import KvPulls
@@ -51,6 +52,8 @@ class WorkerConfig:
     """Names that requests may ask for."""
     has_batch_processors: bool = False
     """True if the engine processes the logits of every request."""
+    pooling: PoolingModel | None = None
+    """What the model pools; None: it generates."""
 
     @property
     def paging(self) -> Paging:
@@ -83,12 +86,19 @@ class WorkerConfig:
         """Return a request's priority at this worker: all are alike under fcfs."""
         return 0 if self.scheduler.policy is SchedulingPolicy.FCFS else spec.priority
 
+    def is_whole(self, spec: RequestSpec) -> bool:
+        """Return whether a request's prompt is computed in one step, without the prefix cache."""
+        if spec.pooling is None or self.pooling is None:
+            return False
+        return self.pooling.needs_whole_prompt(spec.pooling.task)
+
     def check(self, spec: RequestSpec) -> None:
         """Refuse what does not fit this model or this worker.
 
         Raises:
             InvalidRequestError: names the field, its value and what is allowed.
         """
+        check_runner(self.pooling, spec.pooling)
         self._check_lengths(spec)
         for field_name, token_ids in _token_ids(spec):
             for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
@@ -103,6 +113,14 @@ class WorkerConfig:
 
     def _check_lengths(self, spec: RequestSpec) -> None:
         num_tokens, limit = len(spec.prompt_token_ids), self.max_model_len - 1
+        if spec.pooling is not None:
+            limit = self.max_model_len
+            if self.is_whole(spec):
+                limit = min(limit, self.scheduler.max_num_batched_tokens)
+            if not 1 <= num_tokens <= limit:
+                allowed = f"1 to {limit} tokens, which max_model_len and max_num_batched_tokens allow"
+                raise InvalidRequestError("prompt", f"{num_tokens} tokens", allowed)
+            return
         if not 1 <= num_tokens <= limit:
             allowed = f"1 to {limit} tokens, one less than max_model_len"
             raise InvalidRequestError("prompt", f"{num_tokens} tokens", allowed)

@@ -209,6 +209,8 @@ class WorkerCore:
     def _check(self, command: Generate | Prefill | Reserve) -> None:
         spec = command.spec
         self.config.check(spec)
+        if spec.pooling is not None and not isinstance(command, Generate):
+            raise InvalidRequestError("task", spec.pooling.task.value, "generate, where a request is split")
         self.controls.require_accepting(command)
         if spec.request_id in self._requests:
             raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
@@ -300,10 +302,15 @@ class WorkerCore:
             if request is None or failure is not None:
                 continue
             self._phases.end_slice(started_s, now, plan.slices[number], seq.num_initial_tokens)
+            if (pooled := result.pooled.get(number)) is not None:
+                messages = self.outputs.pooled(now, seq, pooled)
+                effects += [SendToRouter(router_id=request.router_id, message=one) for one in messages]
+                self._end(now, request, seq)
+                continue
             sampled, logprobs = result.sampled[number], result.logprobs.get(number, ())
             if (entries := result.prompt_logprobs.get(number)) is not None:
-                messages = self.outputs.prompt_logprobs(seq, entries)
-                effects += [SendToRouter(router_id=request.router_id, message=one) for one in messages]
+                told = self.outputs.prompt_logprobs(seq, entries)
+                effects += [SendToRouter(router_id=request.router_id, message=one) for one in told]
             if request.is_prefill:
                 blocks = seq.prompt_blocks(is_complete=bool(sampled))
                 effects += self.leases.add_blocks(seq.seq_id.request_id, blocks)

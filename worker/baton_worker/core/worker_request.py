@@ -71,6 +71,8 @@ def new_request(
             publishes_contents=config.publishes_cache,
             cache_salt=spec.cache_salt,
             output_token_ids=one.token_ids,
+            pooling=spec.pooling,
+            is_whole=config.is_whole(spec),
         )
         for one in spec.resumed or (OutputSoFar(index=0, token_ids=()),)
     ]

@@ -13,6 +13,7 @@ from baton_core.sessions.router_messages import (
     FirstToken,
     FirstTokenOf,
     Generate,
+    Pooled,
     Prefill,
     PromptLogprobs,
     Refused,
@@ -24,6 +25,7 @@ from baton_core.sessions.router_messages import (
     Start,
     Transferred,
 )
+from baton_core.worker.step_plan import PooledValues
 from baton_router.core.admission.admission_gate import AdmissionGate
 from baton_router.core.admission.admission_outcome import Refusal
 from baton_router.core.admission.assignment import Assignment
@@ -44,7 +46,7 @@ from baton_router.core.router_events import (
     SendToWorker,
 )
 
-FlowMessage = Reserved | Refused | PromptLogprobs | FirstToken | Transferred | Failed
+FlowMessage = Reserved | Refused | PromptLogprobs | FirstToken | Pooled | Transferred | Failed
 
 
 class RequestFlow:
@@ -82,6 +84,7 @@ class RequestFlow:
         self._stream = TokenStream(now, spec)
         self._first: FirstToken | None = None
         self._transferred: Transferred | None = None
+        self._pooled_parts: list[bytes] = []
         self._has_decoded = False
         """True if the decode worker of this attempt has sent tokens."""
         self._attempt = spec
@@ -138,6 +141,8 @@ class RequestFlow:
                 return self._on_prompt_logprobs(now, worker_id, message)
             case FirstToken():
                 return self._on_first_token(now, worker_id, message)
+            case Pooled():
+                return self._on_pooled(now, worker_id, message)
             case Transferred():
                 self._transferred = message
                 self._assignment.end_transfer()
@@ -243,7 +248,7 @@ class RequestFlow:
         if self._first is None:
             self._placed_s = now
         self._record.place(now)
-        self._transferred, self._has_decoded = None, False
+        self._transferred, self._has_decoded, self._pooled_parts = None, False, []
         self._stream.begin_attempt()
         record, name = self._record, self.spec.request_id
         self.attempt_id = attempt_name(name, self._limits.router_name, record.num_attempts)
@@ -341,7 +346,28 @@ class RequestFlow:
             return effects + self._finish(now)
         return [*effects, self._start()] if self._assignment.current.is_split else effects
 
-    def _finish(self, now: float) -> list[RouterEffect]:
+    def _on_pooled(self, now: float, worker_id: str, message: Pooled) -> list[RouterEffect]:
+        """Take a part of the result; the last one ends the request."""
+        if not self._is_prefilled_by(worker_id) or self.spec.pooling is None:
+            return []
+        self._pooled_parts.append(message.values)
+        num_missing = message.num_bytes - sum(map(len, self._pooled_parts))
+        if num_missing < 0:
+            return self.fail(now, ErrorCode.INTERNAL, f"worker {worker_id} gave more than {message.shape}")
+        if num_missing:
+            return []
+        self._apply(now, FlowInput.FIRST_TOKEN)
+        self._record.take_first_token(now, message.num_cached_tokens)
+        self._first = FirstToken(
+            request_id=message.request_id,
+            outputs=(),
+            num_cached_tokens=message.num_cached_tokens,
+            queue_s=message.queue_s,
+            prefill_s=message.prefill_s,
+        )
+        return self._finish(now, PooledValues(shape=message.shape, values=b"".join(self._pooled_parts)))
+
+    def _finish(self, now: float, pooled: PooledValues | None = None) -> list[RouterEffect]:
         self._apply(now, FlowInput.FINISH)
         self._record.finish(now, self._stream.num_tokens, self._stream.per_token_s)
         terminal = FinishRequest(
@@ -350,6 +376,7 @@ class RequestFlow:
             num_output_tokens=self._stream.num_tokens,
             num_cached_tokens=self._first.num_cached_tokens if self._first else 0,
             timings=self._timings(now),
+            pooled=pooled,
         )
         return [*self._cancel_at_workers(), terminal]
 
