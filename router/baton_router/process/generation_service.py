@@ -187,7 +187,12 @@ class GenerationService:
         """
         specs = [one.accepted.spec for one in prepared]
         is_streamed = all(one.is_streamed for one in prepared)
-        return self._answers.hold(specs, max_model_len=self.max_model_len, is_streamed=is_streamed)
+        return self._answers.hold(
+            specs,
+            max_model_len=self.max_model_len,
+            is_streamed=is_streamed,
+            pooling=self.router.fleet.pooling,
+        )
 
     @asynccontextmanager
     async def run(self, prepared: PreparedRequest) -> AsyncIterator[ClientStream]:

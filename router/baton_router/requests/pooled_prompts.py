@@ -61,7 +61,8 @@ def _encode(
     cuts_left = pooling.truncation_side == "left"
     match request.prompt:
         case TextPair(first=first, second=second):
-            texts, adds_special = (first, second), request.add_special_tokens is not False
+            texts: tuple[str, ...] = (first, second)
+            adds_special = request.add_special_tokens is not False
         case Conversation() as conversation:
             texts, adds_special = (tokenizer.render_chat(conversation),), bool(request.add_special_tokens)
         case str(text):
@@ -77,8 +78,6 @@ def _check_tokens(field: str, token_ids: TokenIds, max_model_len: int, vocab_siz
     if not token_ids:
         raise InvalidRequestError(field, "0 tokens", f"1 to {max_model_len} tokens")
     if len(token_ids) > max_model_len:
-        allowed = (
-            f"1 to {max_model_len} tokens: this model's maximum context length is {max_model_len} tokens"
-        )
+        allowed = f"1 to {max_model_len} tokens: this model's maximum context length is {max_model_len}"
         raise ContextLengthError(field, f"{len(token_ids)} tokens", allowed)
     check_token_ids(field, token_ids, vocab_size)

@@ -12,7 +12,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.vocabulary import check_token_ids, check_vocabulary
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.chat_template import Conversation
-from baton_router.text.prompts import Prompt
+from baton_router.text.prompts import Prompt, TextPair
 
 MAX_SESSION_ID_CHARACTERS: Final = 128
 TRACEPARENT: Final = "traceparent"
@@ -56,7 +56,7 @@ def read_priority(value: object) -> int:
     return value
 
 
-def check_template_trust(prompt: Prompt, limits: RequestLimits) -> None:
+def check_template_trust(prompt: Prompt | TextPair, limits: RequestLimits) -> None:
     """Refuse a conversation that brings its own template where the operator does not trust such.
 
     Raises:

@@ -15,12 +15,10 @@ def encode_pooling(spec: PoolingSpec | None) -> pb.Pooling | None:
     """Write what a request pools."""
     if spec is None:
         return None
-    return pb.Pooling(
-        task=spec.task,
-        dimensions=spec.dimensions,
-        use_activation=spec.use_activation,
-        type_one_from=spec.type_one_from,
-    )
+    message = pb.Pooling(task=spec.task, dimensions=spec.dimensions, type_one_from=spec.type_one_from)
+    if spec.use_activation is not None:
+        message.use_activation = spec.use_activation
+    return message
 
 
 def decode_pooling(message: pb.Pooling) -> PoolingSpec:
@@ -77,7 +75,6 @@ def checked_pooling_model(text: str) -> str:
     try:
         decode_pooling_model(text)
     except msgspec.MsgspecError as error:
-        raise InvalidRequestError(
-            "identity.pooling", f"{text:.100}", f"as of this version ({error})"
-        ) from None
+        allowed = f"that of this version ({error})"
+        raise InvalidRequestError("identity.pooling", f"{text:.100}", allowed) from None
     return text
