@@ -20,6 +20,8 @@ class TokensPrompt(TypedDict):
     prompt_token_ids: Sequence[int]
     prompt: NotRequired[str]
     """Its text, as outputs show it."""
+    token_type_ids: NotRequired[Sequence[int]]
+    """Zeros, then ones for the second text of a pair; for cross-encoders."""
     cache_salt: NotRequired[str]
 
 

@@ -18,6 +18,7 @@ from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription, describe_model
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
+from baton_core.requests.pooling import PoolingModel
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.model_fields import read_model_fields
@@ -32,6 +33,8 @@ from baton_engine.kernel_choice import choose_kernels
 from baton_engine.models.divisible import require_divisible, require_plain_sums
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.pooling.pooler import Pooler, load_pooler
+from baton_engine.pooling.settings import PoolingPlan, PoolingSettings, default_runner, read_pooling
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
 from baton_engine.ranks.agreement import numerics_of_ranks, share_plan, sum_over_ranks
 from baton_engine.ranks.ranks import ALONE, Ranks
@@ -91,6 +94,10 @@ class EngineSettings:
     """Values that come before those of config.json."""
     has_dummy_weights: bool = False
     """Random weights; none are read."""
+    runner: str = "auto"
+    """`generate` or `pooling`; auto is as the model's files say."""
+    pooling: PoolingSettings = field(default_factory=PoolingSettings)
+    """How hidden states are pooled."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs"):
@@ -135,6 +142,8 @@ class LoadedEngine:
     """Dtype that the model is computed in, by torch's name."""
     has_batch_processors: bool = False
     """True if classes process the logits of every request."""
+    pooling: PoolingModel | None = None
+    """What the model pools; None: it generates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +163,8 @@ class LoadedModel:
     quantization: ChosenQuantization
     weight_bytes: int
     """Size of the weights in memory."""
+    pooler: Pooler | None = None
+    """None where tokens are generated."""
 
     def start(
         self, allocate_pool: AllocatePool | None = None, grammars: Grammars | None = None
@@ -174,10 +185,10 @@ class LoadedModel:
         sampler = Sampler(
             self.kernels.sampling, LogitsRules(states, self.batch_processors), settings.logprobs_mode
         )
-        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler, self.ranks)
+        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler, self.ranks, self.pooler)
         if self.ranks.place.is_leader:
             self._warm_up(runner, has_grammars=grammars is not None)
-        else:
+        elif self.pooler is None:
             self._capture_decodes(runner)
         states.clear()
         return LoadedEngine(
@@ -190,6 +201,7 @@ class LoadedModel:
             quantization=self.quantization.name,
             dtype=str(self.model.dtype).removeprefix("torch."),
             has_batch_processors=self.processors.has_classes,
+            pooling=self.pooler.model if self.pooler else None,
         )
 
     def _warm_up(self, runner: ModelRunner, *, has_grammars: bool) -> None:
@@ -201,12 +213,14 @@ class LoadedModel:
             max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
             has_grammars=has_grammars,
+            pooling=self.pooler.model if self.pooler else None,
         )
         warm_up = WarmUp(runner=runner, limits=limits)
         with _explaining_full_memory(settings):
             warm_up.run_prompts()
-            self._capture_decodes(runner)
-            warm_up.run_decodes()
+            if self.pooler is None:
+                self._capture_decodes(runner)
+                warm_up.run_decodes()
 
     def _capture_decodes(self, runner: ModelRunner) -> None:
         """Capture decode steps where that can be; captured steps need memory besides the pool's."""
@@ -255,6 +269,9 @@ def load_model(
     processors = LogitsProcessors.load(settings.logits_processors)
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
+    pooling = _pooling_plan(settings, folder, config)
+    if pooling is not None:
+        config = pooling.config
     require_divisible(config, ranks.place.sizes)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
@@ -272,6 +289,7 @@ def load_model(
     )
     with returning_freed_memory():
         model = build_model(config, weights, kernels.layers, ranks)
+        pooler = None if pooling is None else load_pooler(pooling, weights)
     description = describe_folder(folder, config, settings.config_overrides)
     digest = weights.digest() if ranks.place.is_leader else ""
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
@@ -279,7 +297,7 @@ def load_model(
     weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
-    plan = plan or _plan(spec, config, settings, memory, ranks)
+    plan = plan or _plan(spec, config, _with_pool_of_steps(settings, config, pooling), memory, ranks)
     return LoadedModel(
         model=model,
         kernels=kernels,
@@ -293,7 +311,27 @@ def load_model(
         read=ReadModel(weights=digest, description=description, shapes=weights.shapes),
         quantization=quantization,
         weight_bytes=weights.loaded_bytes,
+        pooler=pooler,
     )
+
+
+def _pooling_plan(settings: EngineSettings, folder: Path, config: ModelConfig) -> PoolingPlan | None:
+    """Read how the model pools; None where it generates."""
+    fields = read_model_fields(folder, settings.config_overrides)
+    runner = default_runner(folder, fields) if settings.runner == "auto" else settings.runner
+    return read_pooling(folder, fields, config, settings.pooling) if runner == "pooling" else None
+
+
+def _with_pool_of_steps(
+    settings: EngineSettings, config: ModelConfig, pooling: PoolingPlan | None
+) -> EngineSettings:
+    """Return the settings with as many blocks as a step has tokens, for an encoder, which has no KV cache."""
+    if pooling is None or pooling.model.is_causal:
+        return settings
+    longest = settings.kv_cache.max_model_len or config.max_position_embeddings
+    num_tokens = max(settings.kv_cache.max_num_batched_tokens, longest)
+    num_blocks = -(-num_tokens // settings.block_size) + settings.max_num_seqs
+    return replace(settings, kv_cache=replace(settings.kv_cache, num_gpu_blocks_override=num_blocks))
 
 
 def _placed(ranks: Ranks, settings: EngineSettings) -> Ranks:

@@ -14,7 +14,7 @@ T = TypeVar("T")
 _ALLOWED: Final = "text, token ids, or a dictionary with `prompt` or `prompt_token_ids`"
 _KEYS: Final = ("prompt", "prompt_token_ids", "cache_salt")
 _REFUSED: Final = {
-    "token_type_ids": "nothing: models that pool, which read them, are not supported yet",
+    "token_type_ids": "nothing, unless the model pools",
     "multi_modal_data": "nothing: models of text alone are supported yet",
     "multi_modal_uuids": "nothing: models of text alone are supported yet",
     "mm_processor_kwargs": "nothing: models of text alone are supported yet",
@@ -32,6 +32,8 @@ class PromptParts:
     text: str | None
     token_ids: tuple[int, ...] | None
     cache_salt: str = ""
+    type_one_from: int | None = None
+    """Position of the first token of type 1; None: all are of type 0."""
 
 
 def as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
@@ -63,8 +65,8 @@ def one_each(field: str, given: T | Sequence[T] | None, default: T, num_prompts:
     return list(given)
 
 
-def read_prompt(prompt: PromptType) -> PromptParts:
-    """Take a prompt apart.
+def read_prompt(prompt: PromptType, *, takes_types: bool = False) -> PromptParts:
+    """Take a prompt apart; only models that pool take types of tokens.
 
     Raises:
         InvalidRequestError: it is no prompt, or has parts that nothing here uses.
@@ -74,6 +76,7 @@ def read_prompt(prompt: PromptType) -> PromptParts:
     if not isinstance(prompt, Mapping):
         return PromptParts(text=None, token_ids=_check_token_ids(prompt, prompt))
     given: dict[str, Any] = {key: value for key, value in prompt.items() if value is not None}
+    types = given.pop("token_type_ids", None) if takes_types else None
     for key in given:
         if key in _REFUSED:
             raise InvalidRequestError(key, given[key], _REFUSED[key])
@@ -86,7 +89,17 @@ def read_prompt(prompt: PromptType) -> PromptParts:
         text=None if text is None else _check_text(text),
         token_ids=None if token_ids is None else _check_token_ids(token_ids, prompt),
         cache_salt=given.get("cache_salt", ""),
+        type_one_from=None if types is None else _first_of_type_one(types),
     )
+
+
+def _first_of_type_one(types: Any) -> int | None:
+    """Return the position of the first 1 of zeros and then ones; None if there is no 1."""
+    values = list(types)
+    first = values.index(1) if 1 in values else len(values)
+    if any(values[:first]) or any(value != 1 for value in values[first:]):
+        raise InvalidRequestError("token_type_ids", values, "zeros, and then ones")
+    return None if first == len(values) else first
 
 
 def _check_text(text: object) -> str:

@@ -103,10 +103,8 @@ _GROUPS: Final = (
         off="enable_mm_embeds enable_prompt_embeds mm_encoder_only",
     ),
     _group(
-        "models that pool are not supported yet",
-        unset="task pooler_config override_pooler_config",
-        runner="auto",
-        convert="auto",
+        "runner, convert and pooler_config say how a model pools",
+        unset="task override_pooler_config",
     ),
     _group(
         "models with a state instead of a KV cache are not supported",

@@ -17,6 +17,7 @@ from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files, is_gguf, is_safetensors
 from baton_engine.device import resolve_device
 from baton_engine.loading import EngineSettings
+from baton_engine.pooling.settings import PoolingSettings
 from baton_engine.sampling.token_logprobs import LogprobsMode
 from baton_engine.sizing import KVCacheSettings
 from baton_kv.transport import Transport
@@ -61,6 +62,8 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         logprobs_mode=LogprobsMode(args.logprobs_mode),
         config_overrides=args.hf_overrides or {},
         has_dummy_weights=args.load_format == "dummy",
+        runner=args.runner,
+        pooling=PoolingSettings(convert=args.convert, pooler=dict(args.pooler_config or {})),
     )
     _check_load_format(args)
     settings: dict[str, Any] = {"role": Role.MIXED, "routers": ("in-process",), **others}

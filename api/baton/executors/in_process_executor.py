@@ -74,6 +74,7 @@ class InProcessExecutor:
         self._waiting: dict[str, RequestText] = {}
         self._running: dict[str, RequestText] = {}
         self.max_model_len, self.num_blocks = self._config.max_model_len, self._config.num_blocks
+        self.pooling = self._config.pooling
 
     @property
     def is_sleeping(self) -> bool:

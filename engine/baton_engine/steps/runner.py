@@ -19,11 +19,13 @@ from baton_core.ranks.transfer_plan import block_part
 from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
+from baton_engine.pooling.pooler import Pooler
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.sampler import Sampler, SamplerOutput, joined
 from baton_engine.steps.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
 from baton_engine.steps.decode_inputs import DecodeInputs
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
+from baton_engine.steps.pooled_results import pooled_result, pooled_rows, step_token_types
 from baton_engine.steps.prompt_logprobs import follow_prompt_logprobs, prompt_logprobs
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.steps.step_results import step_result
@@ -50,6 +52,7 @@ class ModelRunner:
         spec: KVSpec,
         sampler: Sampler | None = None,
         ranks: Ranks = ALONE,
+        pooler: Pooler | None = None,
     ) -> None:
         self.rank = self.local_rank = ranks.place.rank
         """Number among the processes that compute one model together."""
@@ -63,6 +66,7 @@ class ModelRunner:
         else:
             self._own_pool = kv_pool[:, :, :, part.heads.start : part.heads.stop]
         self._kernels = kernels
+        self._pooler = pooler
         self._sampler = sampler or Sampler()
         self.spec = spec
         self._captured: DecodeGraphs | DecodeReplay | None = None
@@ -100,6 +104,11 @@ class ModelRunner:
         if not plan.slices:
             return lambda: StepResult(step_id=plan.step_id, sampled=())
         hidden = self._forward(plan.slices, self._sampled_before(plan))
+        if self._pooler is not None:
+            result = StepResult(step_id=plan.step_id, sampled=((),) * len(plan.slices))
+            if self._ranks.place.is_leader:
+                result = pooled_result(self._pooler, hidden, plan)
+            return lambda: result
         if not self._ranks.place.is_leader:
             return self._follow(hidden, plan)
         sampled = self._sample(hidden, plan.slices)
@@ -144,11 +153,14 @@ class ModelRunner:
         """
         if self._captured is not None and self._captured.takes(slices):
             return self._captured.forward(slices, sampled)
-        attention = StepAttention(self._kernels, self._own_pool, self.spec, self._batches(slices))
+        token_types = step_token_types(slices, self.model.device) if self._pooler is not None else None
+        attention = StepAttention(
+            self._kernels, self._own_pool, self.spec, self._batches(slices), token_types
+        )
         if sampled is None:
             token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
             (sampled,) = upload((token_ids,), self.model.device)
-        wanted = _wanted_rows(slices)
+        wanted = _wanted_rows(slices) if self._pooler is None else pooled_rows(self._pooler.model, slices)
         if wanted is None:
             return self.model.forward(sampled, attention)
         (rows,) = upload((np.array(wanted, np.int64),), self.model.device)

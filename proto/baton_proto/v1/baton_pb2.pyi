@@ -341,7 +341,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("model", "max_model_len", "vocab_size", "is_ready", "workers", "model_names", "has_chat_template")
+    __slots__ = ("model", "max_model_len", "vocab_size", "is_ready", "workers", "model_names", "has_chat_template", "pooling")
     class Worker(_message.Message):
         __slots__ = ("worker_id", "role", "num_blocks", "num_available_blocks", "num_running", "num_waiting", "is_draining", "is_asleep", "is_role_fixed", "num_queued_tokens", "prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "is_paused")
         WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -380,6 +380,7 @@ class ModelInfo(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAMES_FIELD_NUMBER: _ClassVar[int]
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     model: str
     max_model_len: int
     vocab_size: int
@@ -387,7 +388,8 @@ class ModelInfo(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[ModelInfo.Worker]
     model_names: _containers.RepeatedScalarFieldContainer[str]
     has_chat_template: bool
-    def __init__(self, model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., is_ready: bool = ..., workers: _Optional[_Iterable[_Union[ModelInfo.Worker, _Mapping]]] = ..., model_names: _Optional[_Iterable[str]] = ..., has_chat_template: bool = ...) -> None: ...
+    pooling: str
+    def __init__(self, model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., is_ready: bool = ..., workers: _Optional[_Iterable[_Union[ModelInfo.Worker, _Mapping]]] = ..., model_names: _Optional[_Iterable[str]] = ..., has_chat_template: bool = ..., pooling: _Optional[str] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
     __slots__ = ("action", "argument_json", "timeout_s", "worker_ids")

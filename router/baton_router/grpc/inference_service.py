@@ -12,6 +12,7 @@ import grpc
 from google.protobuf.message import Message
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.pooling import encode_pooling_model
 from baton_core.requests.request_context import RequestContext, Slo
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import baton_pb2 as pb
@@ -139,6 +140,7 @@ class BatonService(baton_pb2_grpc.BatonServicer):
             vocab_size=service.model.vocab_size,
             has_chat_template=service.tokenizer.chat_template is not None,
             is_ready=service.router.is_ready,
+            pooling=encode_pooling_model(service.router.fleet.pooling),
             workers=[_describe(info, load) for info, load in service.router.fleet.workers()],
         )
 

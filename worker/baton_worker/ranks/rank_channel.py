@@ -20,6 +20,7 @@ import msgspec
 
 from baton_core.model.model_description import ModelDescription
 from baton_core.msgpack import decoder_of
+from baton_core.requests.pooling import PoolingSpec
 from baton_core.worker.step_plan import (
     Followed,
     LogprobsSpec,
@@ -94,6 +95,7 @@ class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
     block_tables: tuple[tuple[int, ...], ...]
     is_sampled: bool
     num_prompt_targets: int
+    pooling: PoolingSpec | None = None
 
 
 class RefusedFrame(msgspec.Struct, frozen=True, tag="refused"):
@@ -125,6 +127,7 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
                 block_tables=piece.block_tables,
                 is_sampled=bool(piece.samples),
                 num_prompt_targets=len(piece.prompt_targets) if piece.prompt_logprobs else 0,
+                pooling=piece.pooling,
             )
             for piece in plan.slices
         )
@@ -242,6 +245,7 @@ def _followed(piece: SharedSlice) -> SequenceSlice:
         samples=(_SAMPLE,) if piece.is_sampled else (),
         prompt_targets=(0,) * piece.num_prompt_targets,
         prompt_logprobs=LogprobsSpec() if piece.num_prompt_targets else None,
+        pooling=piece.pooling,
     )
 
 
