@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_POOLING: Final = "those in /openapi.json: no pooling models are served"
 _SPEECH: Final = "those in /openapi.json: no speech models are served"
 _OPERATOR: Final = "those in /openapi.json: this router runs without --enable-operator-routes"
 ABSENT_ROUTES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("/v1/embeddings", "/pooling", "/classify", "/score", "/v1/score"), _POOLING),
-    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), _POOLING),
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _SPEECH),
     "/v1/chat/completions/batch": "/v1/chat/completions: one call for each conversation, all at once",
     "/server_info": "/debug/cluster: it shows the workers and what they serve",

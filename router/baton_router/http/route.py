@@ -23,6 +23,7 @@ class Tag(StrEnum):
     COMPLETIONS = "Completions"
     MESSAGES = "Messages"
     RESPONSES = "Responses"
+    POOLING = "Pooling"
     TOKENS = "Tokens"
     MODELS = "Models"
     SERVER = "Server"

@@ -18,6 +18,7 @@ from baton_router.http.messages.messages import count_tokens, create_message
 from baton_router.http.messages.replies import ANTHROPIC, Message, MessageEvent, TokenCount
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.page import show_chat, show_dashboard, show_docs, show_part
+from baton_router.http.pooling.table import POOLING_ROUTES
 from baton_router.http.render import render_chat, render_completion
 from baton_router.http.responses.table import RESPONSE_ROUTES
 from baton_router.http.route import Route, Tag
@@ -123,6 +124,7 @@ ROUTES: Final = (
         dialect=ANTHROPIC,
     ),
     *RESPONSE_ROUTES,
+    *POOLING_ROUTES,
     Route(
         method="POST",
         path="/invocations",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import mul
+from types import MappingProxyType
+from typing import Any
 
 from baton_core.errors import InvalidRequestError
 from baton_core.worker.step_plan import PooledValues
@@ -30,15 +32,27 @@ def pair_counts(num_first: int, num_second: int) -> int:
     )
 
 
-def pair_prompt(first: str, second: str, template: str | None = None) -> TextPair | Conversation:
+def pair_prompt(
+    first: str,
+    second: str,
+    template: str | None = None,
+    arguments: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    is_own: bool = True,
+) -> TextPair | Conversation:
     """Return what a cross-encoder reads of a pair: two texts, or what a template makes of them.
 
-    The template gets a message with the role query, and one with the role document.
+    The template gets a message with the role query, one with the role document, and `arguments`. Unless it
+    is the request's own, it is the one that the tokenizer was given.
     """
     if template is None:
         return TextPair(first=first, second=second)
-    messages = ({"role": "query", "content": first}, {"role": "document", "content": second})
-    return Conversation(messages=messages, add_generation_prompt=False, template=template)
+    return Conversation(
+        messages=({"role": "query", "content": first}, {"role": "document", "content": second}),
+        add_generation_prompt=False,
+        template=template if is_own else None,
+        template_arguments=arguments,
+    )
 
 
 def floats_of(pooled: PooledValues) -> Sequence[float]:

@@ -65,6 +65,8 @@ class Tokenizer:
         eos_token = model.special_tokens.get("eos_token")
         self.eos_token_id: int | None = None if eos_token is None else self._backend.token_to_id(eos_token)
         """The tokenizer's own end token; a model may have others."""
+        self.chosen_template = chat_template
+        """The template that an operator gave instead of the model's own."""
         self._rendering = ChatRendering(model.special_tokens)
         self._defaults = defaults or ChatDefaults()
         self._template = chat_template or model.chat_template
