@@ -31,7 +31,7 @@ from baton_engine.dtype import resolve_cache_dtype, resolve_dtype
 from baton_engine.kernel_choice import choose_kernels
 from baton_engine.models.divisible import require_divisible, require_plain_sums
 from baton_engine.models.model import Model
-from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.models.registry import build_model, read_model_config, require_head
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
 from baton_engine.ranks.agreement import numerics_of_ranks, share_plan, sum_over_ranks
 from baton_engine.ranks.ranks import ALONE, Ranks
@@ -255,6 +255,7 @@ def load_model(
     processors = LogitsProcessors.load(settings.logits_processors)
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
+    require_head(config)
     require_divisible(config, ranks.place.sizes)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
