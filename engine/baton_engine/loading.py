@@ -32,7 +32,7 @@ from baton_engine.dtype import resolve_cache_dtype, resolve_dtype
 from baton_engine.kernel_choice import choose_kernels
 from baton_engine.models.divisible import require_divisible, require_plain_sums
 from baton_engine.models.model import Model
-from baton_engine.models.registry import build_model, read_model_config
+from baton_engine.models.registry import build_model, read_model_config, require_head
 from baton_engine.pooling.pooler import Pooler, load_pooler
 from baton_engine.pooling.settings import PoolingPlan, PoolingSettings, default_runner, read_pooling
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
@@ -270,7 +270,9 @@ def load_model(
     folder = resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
     pooling = _pooling_plan(settings, folder, config)
-    if pooling is not None:
+    if pooling is None:
+        require_head(config)
+    else:
         config = pooling.config
     require_divisible(config, ranks.place.sizes)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)

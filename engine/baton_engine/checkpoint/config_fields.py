@@ -25,14 +25,33 @@ def read_json_object(path: Path) -> dict[str, Any]:
     Raises:
         InvalidModelError: the file is missing, unreadable, not JSON or not an object.
     """
+    values = _read_json(path, "one JSON object")
+    if not isinstance(values, dict):
+        raise InvalidModelError(f"{path} holds {type(values).__name__}; allowed: one JSON object")
+    return values
+
+
+def read_json_objects(path: Path) -> list[dict[str, Any]]:
+    """Read a JSON list of objects.
+
+    Raises:
+        InvalidModelError: the file is missing, unreadable, not JSON or another list.
+    """
+    values = _read_json(path, "a JSON list of objects")
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise InvalidModelError(f"{path} holds {type(values).__name__}; allowed: a JSON list of objects")
+    return values
+
+
+def _read_json(path: Path, allowed: str) -> object:
     try:
         if path.exists() and not path.is_file():
-            raise InvalidModelError(f"{path} is no regular file; allowed: one JSON object")
+            raise InvalidModelError(f"{path} is no regular file; allowed: {allowed}")
         if path.exists() and path.stat().st_size > _MAX_JSON_BYTES:
             raise InvalidModelError(
                 f"{path} holds {path.stat().st_size} bytes; allowed: at most {_MAX_JSON_BYTES}"
             )
-        values = json.loads(path.read_bytes())
+        return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise InvalidModelError(f"{path} is missing; allowed: a model folder that holds it") from None
     except OSError as error:
@@ -40,10 +59,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
             f"{path} cannot be read ({error.strerror}); allowed: a readable file"
         ) from None
     except (ValueError, RecursionError) as error:
-        raise InvalidModelError(f"{path} is not JSON ({error}); allowed: one JSON object") from None
-    if not isinstance(values, dict):
-        raise InvalidModelError(f"{path} holds {type(values).__name__}; allowed: one JSON object")
-    return values
+        raise InvalidModelError(f"{path} is not JSON ({error}); allowed: {allowed}") from None
 
 
 class ConfigFields:

@@ -56,6 +56,7 @@ _TORCH_DTYPES: Final = {
 _INT4: Final = (Element.INT4, Element.UINT4)
 _READABLE: Final = (*FLOATS, *BLOCK_TYPES)
 """Dtypes of tensors that can be handed out as numbers."""
+_HEADS: Final = ("lm_head.", "score.")
 _STAGING_BYTES: Final = 16 << 20
 _DECODED_VALUES: Final = 1 << 20
 """Numbers of blocks that are decoded at once."""
@@ -103,7 +104,7 @@ class WeightReader:
         """Size of all tensors handed out so far, as those who got them keep them."""
         self.shapes: dict[str, tuple[int, ...]] = {}
         """Shapes of the tensors handed out so far, by name."""
-        self._folder = folder
+        self.folder = folder
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
         self._entries: dict[str, TensorEntry] = {}
         for path in self._files(folder):
@@ -113,6 +114,7 @@ class WeightReader:
                     f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
                 )
             self._entries.update(entries)
+        self._entries = _with_prefix(self._entries)
         self._quantized = None if quantization is None else QuantizedLayers(quantization, self._entries)
         self._digests: dict[str, bytes] = {}
         """Hashes of the bytes of tensors that were read."""
@@ -266,9 +268,7 @@ class WeightReader:
     def _find(self, name: str, shape: tuple[int, ...], dtypes: tuple[str, ...] = _READABLE) -> TensorEntry:
         entry = self._entries.get(name)
         if entry is None:
-            raise InvalidModelError(
-                f"{self._folder}: tensor {name} is missing; allowed: weights that hold it"
-            )
+            raise InvalidModelError(f"{self.folder}: tensor {name} is missing; allowed: weights that hold it")
         if entry.shape != shape:
             raise InvalidModelError(
                 f"{entry.path}: tensor {name} has shape {list(entry.shape)}; allowed: {list(shape)}"
@@ -351,6 +351,13 @@ class WeightReader:
                 num_left -= len(part)
         self._progress.add(entry.num_bytes)
         return content.digest()
+
+
+def _with_prefix(entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
+    """Return the tensors of a bare decoder under the names that they have beside an output head."""
+    if "embed_tokens.weight" not in entries:
+        return entries
+    return {name if name.startswith(_HEADS) else f"model.{name}": entry for name, entry in entries.items()}
 
 
 def _read_table(path: Path) -> dict[str, TensorEntry]:

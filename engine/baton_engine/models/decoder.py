@@ -55,7 +55,8 @@ class Decoder:
         if ranks.place.is_last_stage:
             self._norm = norms.load("model.norm", size)
             tied = self._embedding if is_tied else None
-            self._head = Head(weights, tied, vocab_size, size, kernels, ranks)
+            if config.has_head:
+                self._head = Head(weights, tied, vocab_size, size, kernels, ranks)
         self._kernels = kernels
 
     def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:

@@ -94,6 +94,8 @@ class DecoderConfig:
     eos_token_ids: tuple[int, ...]
     dtype: str
     """Dtype of the checkpoint, by torch's name."""
+    has_head: bool = True
+    """False for a model whose hidden states are wanted alone: it has no logits."""
 
     @property
     def kv_variant(self) -> str:

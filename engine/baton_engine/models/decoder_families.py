@@ -13,6 +13,11 @@ from typing import Any, Final
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.models.decoder_config import Activation
 
+_BARE_SUFFIXES: Final = (
+    *("ForProcessRewardModel", "ForRewardModel", "ForSequenceClassification", "ForTokenClassification"),
+    *("TextModel", "Model"),
+)
+"""Ends of names of architectures that have another head in the place of that of a language model, or none."""
 WindowPattern = Callable[[ConfigFields, int], bool]
 """Says if a layer has a window, where config.json does not list its layers' types."""
 
@@ -181,3 +186,13 @@ FAMILIES: Final[dict[str, DecoderFamily]] = {
     ),
     "GptOssForCausalLM": _GPT_OSS,
 }
+
+
+def family_name(architecture: str) -> str | None:
+    """Return under which of `FAMILIES` an architecture is, with its own head or with another; None: none."""
+    if architecture in FAMILIES:
+        return architecture
+    names = (
+        f"{architecture.removesuffix(end)}ForCausalLM" for end in _BARE_SUFFIXES if architecture.endswith(end)
+    )
+    return next((name for name in names if name in FAMILIES), None)

@@ -19,7 +19,7 @@ from baton_engine.models.decoder_config import (
     LayerConfig,
     NormConfig,
 )
-from baton_engine.models.decoder_families import FAMILIES, DecoderFamily
+from baton_engine.models.decoder_families import FAMILIES, DecoderFamily, family_name
 from baton_engine.models.mixture_config import read_mixture_config
 from baton_engine.models.rope_config import RopeConfig, RopeReader
 
@@ -37,7 +37,9 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
             what the engine does not implement.
     """
     architecture = read_architecture(fields)
-    family = FAMILIES[architecture]
+    name = family_name(architecture)
+    assert name is not None, "the registry found it"
+    family = FAMILIES[name]
     if family.default_rope is not None and all(fields.raw(key) is None for key in _ROPE_KEYS):
         fields = fields.updated({"rope_parameters": dict(family.default_rope)})
     hidden_size = fields.integer("hidden_size")
@@ -50,7 +52,7 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         is_partial_allowed=family.is_partial_rotary_allowed,
     )
     layers = _read_layers(fields, family, reader)
-    mixture = read_mixture_config(architecture, fields, len(layers))
+    mixture = read_mixture_config(name, fields, len(layers))
     return DecoderConfig(
         architecture=architecture,
         vocab_size=fields.integer("vocab_size"),
@@ -72,6 +74,7 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         max_position_embeddings=reader.longest_len,
         eos_token_ids=read_eos_token_ids(folder, fields),
         dtype=read_checkpoint_dtype(fields, family.default_dtype),
+        has_head=architecture == name,
     )
 
 

@@ -73,7 +73,8 @@ class LearnedPositionsDecoder:
             if width != size:
                 self._project_out = tensors.linear(["project_out"], [width], size, has_bias=False)
             tied = self._embedding if is_tied else None
-            self._head = Head(weights, tied, vocab_size, width, kernels, ranks)
+            if config.has_head:
+                self._head = Head(weights, tied, vocab_size, width, kernels, ranks)
 
     def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
         """Return the final hidden states `[num_rows, embedding_size]` of `token_ids` `[num_tokens] int64`.

@@ -98,6 +98,8 @@ class LearnedPositionsConfig:
     dtype: str
     """Dtype of the checkpoint, by torch's name."""
     kv_variant: str = ""
+    has_head: bool = True
+    """As `DecoderConfig.has_head`."""
 
     @property
     def head_dim(self) -> int:

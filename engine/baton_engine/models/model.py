@@ -37,5 +37,8 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`."""
+        """Return the logits `[num_rows, vocab_size]` of hidden states `[num_rows, hidden_size]`.
+
+        A model without an output head has none: its steps pool.
+        """
         ...

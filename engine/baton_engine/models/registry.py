@@ -15,9 +15,12 @@ from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.model_config import ModelConfig, read_architecture
 from baton_engine.checkpoint.model_fields import read_model_fields
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.models import decoder_reading, learned_positions_config
+from baton_engine.models import decoder_reading, encoder_reading, learned_positions_config
 from baton_engine.models.decoder import Decoder
 from baton_engine.models.decoder_config import DecoderConfig
+from baton_engine.models.decoder_families import family_name
+from baton_engine.models.encoder import Encoder
+from baton_engine.models.encoder_config import EncoderConfig
 from baton_engine.models.learned_positions import LearnedPositionsDecoder
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.model import Model
@@ -50,6 +53,11 @@ FAMILIES: Final = (
         architectures=learned_positions_config.ARCHITECTURES,
         read_config=learned_positions_config.read_learned_positions_config,
         build=LearnedPositionsDecoder,
+    ),
+    Family(
+        architectures=encoder_reading.ARCHITECTURES,
+        read_config=encoder_reading.read_encoder_config,
+        build=Encoder,
     ),
 )
 _NATIVE: Final = {name: family for family in FAMILIES for name in family.architectures}
@@ -100,7 +108,7 @@ class ModelRegistry:
         """
         found: Any = cls._registered.get(architecture)
         if found is None:
-            return _NATIVE.get(architecture)
+            return _NATIVE.get(family_name(architecture) or architecture)
         if isinstance(found, str):
             module, _, name = found.partition(":")
             try:
@@ -153,9 +161,20 @@ def why_not_native(config: ModelConfig) -> str:
     """Name a model that Baton's own code does not run, and what does; empty for others."""
     if ModelRegistry.is_registered(config.architecture):
         return f"{config.architecture}, a registered model"
-    if isinstance(config, DecoderConfig | LearnedPositionsConfig):
+    if isinstance(config, DecoderConfig | EncoderConfig | LearnedPositionsConfig):
         return ""
     return f"{config.architecture}, which runs through Transformers"
+
+
+def require_head(config: ModelConfig) -> None:
+    """Refuse to generate with a model that has no logits.
+
+    Raises:
+        InvalidConfigError: naming the architecture.
+    """
+    if isinstance(config, EncoderConfig) or not getattr(config, "has_head", True):
+        text = f"runner is 'generate'; allowed with {config.architecture}: 'pooling'"
+        raise InvalidConfigError(f"{text} (it has no logits)")
 
 
 def build_model(

@@ -15,7 +15,12 @@ class StepAttention:
     """Kernels, KV pool and the batches of one step, one batch per KV group of `spec`, in its order."""
 
     def __init__(
-        self, kernels: AttentionKernels, kv_pool: Tensor, spec: KVSpec, batches: Sequence[AttentionBatch]
+        self,
+        kernels: AttentionKernels,
+        kv_pool: Tensor,
+        spec: KVSpec,
+        batches: Sequence[AttentionBatch],
+        token_types: Tensor | None = None,
     ) -> None:
         self._kernels = kernels
         self._kv_pool = kv_pool
@@ -29,6 +34,8 @@ class StepAttention:
         """`[num_tokens] int64`, position of each token in its sequence."""
         self.query_lens = batches[0].query_lens
         """Number of tokens of each sequence in this step, back to back."""
+        self.token_types = token_types
+        """`[num_tokens] int64`, type of each token; None: all are of type 0."""
 
     def attention(
         self,
@@ -64,3 +71,7 @@ class StepAttention:
         scales = self._scales[layer] if self._scales else UNSCALED
         q, k = self._kernels.rotate_and_write(q, k, v, *rotation, self._kv_pool, index, batch, scales)
         return self._kernels.attention(q, k, v, self._kv_pool, index, batch, scale, softcap, scales, sinks)
+
+    def bidirectional(self, q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int | None) -> Tensor:
+        """Attend within each sequence without a cache; see `AttentionKernels.bidirectional`."""
+        return self._kernels.bidirectional(q, k, v, self.query_lens, scale, window)

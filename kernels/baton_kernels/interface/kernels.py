@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_kernels.interface.bidirectional import bidirectional_attention
 from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales, as_movable
 from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.interface.sampling import SamplingKernels
@@ -217,6 +218,23 @@ class AttentionKernels(ABC):
 
         Raises: ValueError when `sinks` have another shape, dtype or layout.
         """
+
+    def bidirectional(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        seq_lens: Sequence[int],
+        scale: float,
+        window: int | None = None,
+    ) -> Tensor:
+        """Attention of every token to all tokens of its own sequence, which no cache holds.
+
+        All are `[num_tokens, num_heads, head_dim]`, sequences of `seq_lens` tokens back to back. With a
+        window, position i attends to j with `abs(i - j) <= window`. Returns a new tensor shaped like `q`,
+        in which the numbers of a sequence do not depend on the others.
+        """
+        return bidirectional_attention(q, k, v, seq_lens, scale, window)
 
     def is_capturable(self, kv_pool: Tensor) -> bool:
         """Say whether one-token slices may be captured once and replayed at other lengths.

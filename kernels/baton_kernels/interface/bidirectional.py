@@ -1,0 +1,43 @@
+"""Attention of the tokens of a prompt to each other, without a cache, in torch on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+WINDOW_QUERIES: Final = 256
+"""Queries that are computed together where they see a window: the keys of all of them are scored."""
+
+
+def bidirectional_attention(
+    q: Tensor, k: Tensor, v: Tensor, seq_lens: Sequence[int], scale: float, window: int | None
+) -> Tensor:
+    """`AttentionKernels.bidirectional`, one sequence at a time: its numbers do not depend on the others."""
+    out, start = torch.empty_like(q), 0
+    for seq_len in seq_lens:
+        tokens = slice(start, start + seq_len)
+        own_q, own_k, own_v = (side[tokens].transpose(0, 1)[None] for side in (q, k, v))
+        if window is None or seq_len <= window + 1:
+            attended = scaled_dot_product_attention(own_q, own_k, own_v, scale=scale)
+        else:
+            attended = _attend_windows(own_q, own_k, own_v, scale, window)
+        out[tokens] = attended[0].transpose(0, 1)
+        start += seq_len
+    return out
+
+
+def _attend_windows(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
+    """Attention of one sequence, all `[1, num_heads, num_tokens, head_dim]`, over windows around tokens."""
+    num_tokens, pieces = q.shape[2], []
+    positions = torch.arange(num_tokens, device=q.device)
+    for start in range(0, num_tokens, WINDOW_QUERIES):
+        rows = slice(start, min(start + WINDOW_QUERIES, num_tokens))
+        seen = slice(max(0, rows.start - window), min(rows.stop + window, num_tokens))
+        mask = (positions[rows, None] - positions[None, seen]).abs() <= window
+        sides = q[:, :, rows], k[:, :, seen], v[:, :, seen]
+        pieces.append(scaled_dot_product_attention(*sides, attn_mask=mask, scale=scale))
+    return torch.cat(pieces, dim=2)
