@@ -119,6 +119,7 @@ def _serve(args: argparse.Namespace) -> int:
         kv_events=read_kv_events_config(args.kv_events_config),
         report_fd=args.report_fd,
         model_name=args.served_model_name[0] if args.served_model_name else args.model,
+        is_pooling=engine.runner == "pooling",
         is_encrypted=bool(args.ssl_certfile),
         shutdown_timeout_s=arguments.shutdown_timeout_s(args),
     )

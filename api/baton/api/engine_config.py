@@ -65,7 +65,7 @@ def engine_config(
         runner_type="generate" if pooling is None else "pooling",
         convert=args.convert if pooling is not None else "none",
         convert_type=args.convert if pooling is not None else "none",
-        pooling_tasks=() if pooling is None else tuple(pooling.tasks),
+        pooling_tasks=() if pooling is None else tuple(task.value for task in pooling.tasks),
         pooler_config=args.pooler_config,
     )
     return VllmConfig(

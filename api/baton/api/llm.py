@@ -26,6 +26,7 @@ from baton.outputs import RequestOutput
 from baton.pooling_outputs import PoolingRequestOutput
 from baton.sampling_params import BeamSearchParams, SamplingParams
 from baton_core.errors import BatonError, InvalidRequestError
+from baton_core.requests.pooling import check_runner
 from baton_router.text.model_folder import read_chat_template
 
 
@@ -181,6 +182,7 @@ class LLM(LLMOperations, PoolingMethods):
             RequestError: a request failed, or the engine sleeps.
         """
         refuse_unsupported(lora_request=lora_request)
+        check_runner(self.llm_engine.pooling, None)
         params.check()
         return search_prompts(
             self.llm_engine,
@@ -208,6 +210,7 @@ class LLM(LLMOperations, PoolingMethods):
             RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
         """
         refuse_unsupported(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        check_runner(self.llm_engine.pooling, None)
         given = as_list(prompts)
         return self._offline.enqueue(given, sampling_params, priority, tokenization_kwargs, use_tqdm)
 
@@ -234,6 +237,7 @@ class LLM(LLMOperations, PoolingMethods):
             RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
         """
         refuse_unsupported(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        check_runner(self.llm_engine.pooling, None)
         options = ChatOptions(
             chat_template=chat_template or self.chat_template,
             chat_template_content_format=chat_template_content_format,

@@ -45,6 +45,8 @@ class LocalCluster:
     """KV events of the first worker; the next worker's ports are the next ones."""
     model_name: str = ""
     """Its first name."""
+    is_pooling: bool = False
+    """The model pools: nothing is decoded."""
     is_encrypted: bool = False
     """HTTP clients use TLS."""
     report_fd: int | None = None
@@ -53,7 +55,7 @@ class LocalCluster:
     """Time that the children have to finish their requests."""
 
     def __post_init__(self) -> None:
-        if not (self.num_decode_workers or self.num_mixed_workers):
+        if not (self.num_decode_workers or self.num_mixed_workers or self.is_pooling):
             raise InvalidConfigError(
                 "--decode-workers and --mixed are 0; allowed: one decoding worker or more"
             )

@@ -12,7 +12,7 @@ from baton_core.requests.pooling import PoolingTask
 from baton_router.http.calls import Call
 from baton_router.http.pooling.requests import pool, pooled_model, task_request
 from baton_router.http.pooling.schemas import CohereEmbedRequest, EmbedInput, PoolingFields
-from baton_router.http.pooling.vectors import numbers_of, signs_of, text_of
+from baton_router.http.pooling.vectors import Numbers, numbers_of, signs_of, text_of
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_router.text.prompts import Prompt
 
@@ -23,7 +23,7 @@ _PROMPT_OF = {"search_query": ("query",), "search_document": ("document", "passa
 class EmbeddingsByType(msgspec.Struct, kw_only=True):
     """The embeddings in each way that was asked for."""
 
-    float: list[Any] | UnsetType = UNSET
+    float: list[Numbers] | UnsetType = UNSET
     base64: list[str] | UnsetType = UNSET
     binary: list[list[int]] | UnsetType = UNSET
     """Signs, eight in an integer from -128 to 127."""

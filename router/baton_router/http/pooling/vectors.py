@@ -13,7 +13,8 @@ from typing import Final
 from baton_core.worker.step_plan import PooledValues
 from baton_router.requests.scores import floats_of
 
-Numbers = list[float] | list[list[float]]
+Numbers = list[float | list[float]]
+"""A vector, or a row for each token."""
 _FP8: Final = {"fp8_e4m3": (4, 7, 0x7E), "fp8_e5m2": (5, 15, 0x7B)}
 """Bits of the exponent, its bias, and the code of the largest number."""
 
