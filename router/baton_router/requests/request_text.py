@@ -54,6 +54,8 @@ class RequestText:
 
     def finish(self, finished: FinishRequest) -> Finished:
         """Return the last event."""
+        if finished.pooled is not None:
+            self.finish_reasons.append(FinishReason.STOP)
         return Finished(
             request_id=self.spec.request_id,
             num_prompt_tokens=finished.num_prompt_tokens,

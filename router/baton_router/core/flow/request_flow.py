@@ -358,6 +358,7 @@ class RequestFlow:
             return []
         self._apply(now, FlowInput.FIRST_TOKEN)
         self._record.take_first_token(now, message.num_cached_tokens)
+        self._stream.end_pooled(now)
         self._first = FirstToken(
             request_id=message.request_id,
             outputs=(),

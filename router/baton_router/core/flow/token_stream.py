@@ -132,6 +132,11 @@ class TokenStream:
             self._end(index)
         return [EmitTokens(request_id=self._request_id, output=output)]
 
+    def end_pooled(self, now: float) -> None:
+        """End a request that pools, whose result is its first sign and its last."""
+        self._first_s, self._last_s = [now], [now]
+        self._alive.clear()
+
     def outgrows_worker(self, output: SequenceOutput) -> bool:
         """Return True if a sequence ends at its worker's limit before it has all its tokens."""
         is_over = output.finish_reason is not FinishReason.LENGTH or output.index not in self._alive
