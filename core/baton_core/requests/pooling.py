@@ -15,9 +15,9 @@ class PoolingTask(StrEnum):
     """One vector for a prompt."""
     CLASSIFY = "classify"
     """One row of class scores for a prompt."""
-    TOKEN_EMBED = "token_embed"
+    TOKEN_EMBED = "token_embed"  # noqa: S105
     """One vector for each token of a prompt."""
-    TOKEN_CLASSIFY = "token_classify"
+    TOKEN_CLASSIFY = "token_classify"  # noqa: S105
     """One row of class scores for each token of a prompt."""
 
     @property
