@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 from urllib.parse import quote
@@ -62,6 +62,10 @@ class HttpCall:
     reads_bytes: int | None = None
     """Hang up after so many bytes of the answer's body; 0 does not wait for its head."""
 
+    def with_header(self, name: str, value: str) -> HttpCall:
+        """Return the call with one more header."""
+        return replace(self, headers=(*self.headers, (name, value)))
+
 
 class Fuzz:
     """Draws calls of the server that `document` describes.
@@ -85,9 +89,11 @@ class Fuzz:
                     generates = "text/event-stream" in operation["responses"]["200"].get("content", ())
                     self._with_body += [entry] * (3 if generates else 1)
 
-    def draw(self, random: Random) -> HttpCall:
-        """Draw a call; nine of ten have a body."""
-        return self._draw_with_body(random) if random.random() < 0.9 else self._draw_without_body(random)
+    def draw(self, random: Random, *, only_with_body: bool = False) -> HttpCall:
+        """Draw a call; nine of ten have a body, or all."""
+        if only_with_body or random.random() < 0.9:
+            return self._draw_with_body(random)
+        return self._draw_without_body(random)
 
     def _draw_with_body(self, random: Random) -> HttpCall:
         method, path, operation = random.choice(self._with_body)
