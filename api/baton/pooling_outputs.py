@@ -10,7 +10,7 @@ OutputT = TypeVar("OutputT")
 
 @dataclass
 class PoolingOutput:
-    """What was pooled of one prompt."""
+    """The result of pooling one prompt."""
 
     data: Any
     """A torch tensor, float32: the numbers of the prompt, or `[num_tokens, size]` of its tokens."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,15 +15,15 @@ from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
-from baton_core.model.model_description import ModelDescription, describe_model
+from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
 from baton_core.requests.pooling import PoolingModel
 from baton_engine.checkpoint.dummy_weights import DummyWeights
+from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.model_fields import read_model_fields
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.quantization.kv_scales import read_kv_scales
-from baton_engine.checkpoint.quantization.separate_files import read_separate_file
 from baton_engine.checkpoint.weight_files import find_gguf
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
@@ -34,7 +33,7 @@ from baton_engine.models.divisible import require_divisible, require_plain_sums
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config, require_head
 from baton_engine.pooling.pooler import Pooler, load_pooler
-from baton_engine.pooling.settings import PoolingPlan, PoolingSettings, default_runner, read_pooling
+from baton_engine.pooling.settings import PoolingSettings, find_pooling
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
 from baton_engine.ranks.agreement import numerics_of_ranks, share_plan, sum_over_ranks
 from baton_engine.ranks.ranks import ALONE, Ranks
@@ -44,7 +43,14 @@ from baton_engine.sampling.processor_batch import BatchProcessors
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.sampling.sampling_state import Grammars, SamplingStates
 from baton_engine.sampling.token_logprobs import LogprobsMode
-from baton_engine.sizing import KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
+from baton_engine.sizing import (
+    KVCachePlan,
+    KVCacheSettings,
+    MemoryState,
+    explaining_full_memory,
+    memory_table,
+    plan_kv_cache,
+)
 from baton_engine.steps.runner import ModelRunner
 from baton_engine.warm_up import WarmUp, WarmUpLimits
 from baton_kernels.cpu.variants import AUTO
@@ -143,7 +149,7 @@ class LoadedEngine:
     has_batch_processors: bool = False
     """True if classes process the logits of every request."""
     pooling: PoolingModel | None = None
-    """What the model pools; None: it generates."""
+    """Description of what the model pools; None: it generates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +222,7 @@ class LoadedModel:
             pooling=self.pooler.model if self.pooler else None,
         )
         warm_up = WarmUp(runner=runner, limits=limits)
-        with _explaining_full_memory(settings):
+        with explaining_full_memory(settings.kv_cache):
             warm_up.run_prompts()
             if self.pooler is None:
                 self._capture_decodes(runner)
@@ -266,10 +272,10 @@ def load_model(
         InvalidConfigError: a setting cannot hold for this model and this machine.
     """
     device, ranks = resolve_device(settings.device), _placed(ranks, settings)
-    processors = LogitsProcessors.load(settings.logits_processors)
-    folder = resolve_model(settings.model)
+    processors, folder = LogitsProcessors.load(settings.logits_processors), resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
-    pooling = _pooling_plan(settings, folder, config)
+    fields = read_model_fields(folder, settings.config_overrides)
+    pooling = find_pooling(folder, fields, config, settings.runner, settings.pooling)
     if pooling is None:
         require_head(config)
     else:
@@ -299,7 +305,8 @@ def load_model(
     weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
-    plan = plan or _plan(spec, config, _with_pool_of_steps(settings, config, pooling), memory, ranks)
+    has_cache = pooling is None or pooling.model.is_causal
+    plan = plan or _plan(spec, config, settings, memory, ranks, has_cache=has_cache)
     return LoadedModel(
         model=model,
         kernels=kernels,
@@ -317,37 +324,26 @@ def load_model(
     )
 
 
-def _pooling_plan(settings: EngineSettings, folder: Path, config: ModelConfig) -> PoolingPlan | None:
-    """Read how the model pools; None where it generates."""
-    fields = read_model_fields(folder, settings.config_overrides)
-    runner = default_runner(folder, fields) if settings.runner == "auto" else settings.runner
-    return read_pooling(folder, fields, config, settings.pooling) if runner == "pooling" else None
-
-
-def _with_pool_of_steps(
-    settings: EngineSettings, config: ModelConfig, pooling: PoolingPlan | None
-) -> EngineSettings:
-    """Return the settings with as many blocks as a step has tokens, for an encoder, which has no KV cache."""
-    if pooling is None or pooling.model.is_causal:
-        return settings
-    longest = settings.kv_cache.max_model_len or config.max_position_embeddings
-    num_tokens = max(settings.kv_cache.max_num_batched_tokens, longest)
-    num_blocks = -(-num_tokens // settings.block_size) + settings.max_num_seqs
-    return replace(settings, kv_cache=replace(settings.kv_cache, num_gpu_blocks_override=num_blocks))
-
-
 def _placed(ranks: Ranks, settings: EngineSettings) -> Ranks:
     """Return the ranks, of which one that is alone has the sizes of the settings too."""
     return Ranks(place=RankPlace(sizes=settings.parallel)) if settings.parallel.num_ranks == 1 else ranks
 
 
 def _plan(
-    spec: KVSpec, config: ModelConfig, settings: EngineSettings, memory: MemoryState, ranks: Ranks
+    spec: KVSpec,
+    config: ModelConfig,
+    settings: EngineSettings,
+    memory: MemoryState,
+    ranks: Ranks,
+    *,
+    has_cache: bool,
 ) -> KVCachePlan:
-    """Size the KV pool, at the leader of a group for all of its ranks."""
-    plan = None
+    """Size the KV pool, at the leader of a group for all of its ranks; an encoder's has no cache."""
+    plan, sizes, longest = None, settings.kv_cache, config.max_position_embeddings
+    if not has_cache:
+        sizes = sizes.without_cache(longest, spec.block_size, settings.max_num_seqs)
     if ranks.place.is_leader:
-        plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
+        plan = plan_kv_cache(spec, longest, sizes, memory)
         logger.info("%s", memory_table(spec, plan, memory))
     return share_plan(plan, ranks)
 
@@ -387,7 +383,6 @@ def _vllm_config(
     settings: EngineSettings, model: Model, config: ModelConfig, plan: KVCachePlan
 ) -> SimpleNamespace:
     """Return the part of vLLM's `VllmConfig` that constructors of logits processor classes find here."""
-    num_batched_tokens = settings.kv_cache.max_num_batched_tokens
     return SimpleNamespace(
         model_config=SimpleNamespace(
             model=settings.model,
@@ -397,38 +392,9 @@ def _vllm_config(
         ),
         scheduler_config=SimpleNamespace(
             max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=num_batched_tokens,
+            max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
             max_model_len=plan.max_model_len,
         ),
         cache_config=SimpleNamespace(block_size=settings.block_size),
         device_config=SimpleNamespace(device=model.device, device_type=model.device.type),
     )
-
-
-def describe_folder(
-    folder: Path, config: ModelConfig, overrides: Mapping[str, Any] = MappingProxyType({})
-) -> ModelDescription:
-    """Return what a model's folder says beside its weights and its tokenizer, under `overrides`."""
-    fields = read_model_fields(folder, overrides)
-    separate = read_separate_file(fields, folder)
-    if separate is not None:
-        fields = fields.updated({"quantization_config": separate.values()})
-    return describe_model(fields.values(), config.eos_token_ids, config.vocab_size)
-
-
-@contextmanager
-def _explaining_full_memory(settings: EngineSettings) -> Iterator[None]:
-    """Turn a device's lack of memory beside the KV pool into an error that names what gives it some."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        kv_bytes = settings.kv_cache.kv_cache_memory_bytes
-        name, value = (
-            ("memory_share", settings.kv_cache.memory_share)
-            if kv_bytes is None
-            else ("kv_cache_memory_bytes", kv_bytes)
-        )
-        raise InvalidConfigError(
-            f"{name} is {value} and leaves too little memory for steps ({error}); allowed: less, a smaller "
-            "max_num_seqs or max_num_batched_tokens, or enforce_eager True"
-        ) from error

@@ -48,7 +48,7 @@ class WarmUpLimits:
     has_grammars: bool = False
     """Requests may ask for structured outputs."""
     pooling: PoolingModel | None = None
-    """What the model pools; None: it generates."""
+    """Description of what the model pools; None: it generates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

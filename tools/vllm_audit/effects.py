@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from baton import AsyncEngineArgs, EngineArgs, SamplingParams
+from baton import AsyncEngineArgs, EngineArgs, PoolingParams, SamplingParams
 from baton.commands import cli_arguments
 from baton.config.engine_folders import with_local_folders
 from baton.config.worker_parts import worker_settings
@@ -23,11 +23,13 @@ from tools.vllm_audit.processes import two_machines
 from tools.vllm_audit.subjects import (
     MAX_MODEL_LEN,
     MODEL,
+    PROMPT,
     configured,
     expect,
     folder,
     generated,
     llm,
+    pooling,
     said,
 )
 
@@ -239,7 +241,23 @@ def _sleeps() -> None:
     expect(generated().outputs[0].text == before, "another text after it")
 
 
+def _pools() -> None:
+    expect(pooling().supported_tasks == ("embed", "token_embed"), "it does not embed")
+
+
+def _pools_the_mean() -> None:
+    params = PoolingParams(use_activation=False)
+    one, tokens = (
+        pooling().encode(PROMPT, params, use_tqdm=False, pooling_task=task)[0].outputs.data
+        for task in ("embed", "token_embed")
+    )
+    expect(bool(((one - tokens.mean(dim=0)).abs() < 1e-4).all()), "it is not the mean")
+
+
 _EFFECTS: Final[Mapping[str, Effect]] = {
+    "runner": _pools,
+    "convert": _pools,
+    "pooler_config": _pools_the_mean,
     "model": _model_is_loaded,
     "tokenizer": _tokenizer,
     "revision": lambda: _downloaded(model="audited/model", revision="audited"),

@@ -54,6 +54,20 @@ def configured() -> Any:
 
 
 @cache
+def pooling() -> Any:
+    """An `LLM` that pools: the mean of a prompt's hidden states."""
+    return baton.LLM(
+        model=MODEL,
+        runner="pooling",
+        convert="embed",
+        pooler_config={"pooling_type": "MEAN"},
+        kv_cache_memory_bytes=KV_BYTES,
+        dtype="float32",
+        **SMALL,
+    )
+
+
+@cache
 def engine() -> Any:
     """An `LLMEngine`."""
     return baton.LLMEngine.from_engine_args(

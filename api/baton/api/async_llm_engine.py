@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
+from baton.api.async_weight_updates import AsyncWeightUpdates
 from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_executor import make_executor
 from baton.api.engine_options import EngineConfig
@@ -30,7 +31,6 @@ from baton_router.text.chat_template import Conversation
 from baton_worker.controls.engine_operations import (
     ApplyModel,
     CallWorker,
-    Control,
     Profile,
     ResetPrefixCache,
     Sleep,
@@ -42,7 +42,7 @@ MAX_OPEN: Final = 8192
 _log = logging.getLogger(__name__)
 
 
-class AsyncLLMEngine(ConfiguredEngine):
+class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates):
     """A model for callers on an event loop.
 
     With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own; without,
@@ -341,40 +341,6 @@ class AsyncLLMEngine(ConfiguredEngine):
     async def stop_profile(self) -> None:
         """End the trace and write it."""
         await self._executor.control(Profile(is_start=False))
-
-    # --- updates of the weights, as those of `LLM` ---
-
-    async def init_weight_transfer_engine(self, request: object) -> None:
-        """Agree on the way of new weights; it may be left out."""
-        self._weights.init(request)
-
-    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        """Begin an update: `update_weights` and `finish_weight_update` follow."""
-        await self._control_each(self._weights.start(is_checkpoint_format=is_checkpoint_format))
-
-    async def update_weights(self, request: object) -> None:
-        """Give new weights, which nothing computes with yet."""
-        await self._control_each(self._weights.update(request))
-
-    async def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Change to the new weights when the open requests have ended. Those that come meanwhile wait.
-
-        Raises:
-            InvalidModelError: a tensor is missing, has another shape or is not finite: the old ones stay.
-            RequestError: INVALID_REQUEST, there are no new weights; OVERLOADED, open requests are paused.
-        """
-        await self._control_each(self._weights.finish(weight_version))
-
-    async def get_weight_version(self) -> str:
-        return self._weights.version
-
-    async def update_weight_version(self, new_version: str) -> None:
-        self._weights.version = new_version
-
-    async def _control_each(self, commands: Iterator[Control]) -> None:
-        """Ask one thing after the other, each when the one before is done."""
-        while (command := await asyncio.to_thread(next, commands, None)) is not None:
-            await self._executor.control(command)
 
     def shutdown(self, timeout: float | None = None) -> None:
         """End the engine after the step in flight; open requests end with an error.

@@ -60,7 +60,7 @@ class ConfiguredEngine:
 
     @property
     def pooling(self) -> PoolingModel | None:
-        """What the model pools; None where it generates."""
+        """Description of what the model pools; None where it generates."""
         return self._executor.pooling
 
     @cached_property

@@ -36,7 +36,7 @@ class Executor(Protocol):
     num_blocks: int
     """KV blocks of all workers together."""
     pooling: PoolingModel | None
-    """What the model pools; None where it generates."""
+    """Description of what the model pools; None where it generates."""
 
     def submit(self, spec: RequestSpec) -> None:
         """Take a request; its events come with the steps.
@@ -74,7 +74,7 @@ class AsyncExecutor(Protocol):
     num_blocks: int
     """KV blocks of all workers together."""
     pooling: PoolingModel | None
-    """What the model pools; None where it generates."""
+    """Description of what the model pools; None where it generates."""
 
     @property
     def is_running(self) -> bool:

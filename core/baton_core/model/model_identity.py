@@ -51,7 +51,7 @@ class ModelIdentity:
     """Names of functions that requests may ask for, ascending."""
     logprobs_mode: str = ""
     pooling: str = ""
-    """What the model pools, by `encode_pooling_model`; empty for one that generates."""
+    """The tasks that the model pools, by `encode_pooling_model`; empty for one that generates."""
 
     @property
     def paging(self) -> Paging:

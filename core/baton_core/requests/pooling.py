@@ -32,7 +32,7 @@ class PoolingTask(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingSpec:
-    """What one request pools."""
+    """The task of one request that pools."""
 
     task: PoolingTask
     dimensions: int | None = None
@@ -45,7 +45,7 @@ class PoolingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingModel:
-    """What a model can pool. Workers of one fleet have equal ones."""
+    """The tasks that a model can pool. Workers of one fleet have equal ones."""
 
     tasks: tuple[PoolingTask, ...]
     whole_tasks: tuple[PoolingTask, ...] = ()

@@ -53,7 +53,7 @@ class RequestSpec:
     weights: str = ""
     """Hash of the weights that all of its tokens come from; empty where any will do."""
     pooling: PoolingSpec | None = None
-    """What is pooled of the prompt; None: tokens are generated."""
+    """The task to pool the prompt for; None: tokens are generated."""
 
     @property
     def given_token_ids(self) -> tuple[int, ...]:
@@ -194,7 +194,7 @@ class Pooled:
 
     request_id: str
     shape: tuple[int, ...]
-    """Of the whole result: the numbers of a prompt, or tokens and numbers of each."""
+    """Shape of the whole result: the numbers of a prompt, or tokens and numbers of each."""
     values: bytes
     """Little-endian float32, row by row."""
     num_cached_tokens: int
@@ -207,6 +207,17 @@ class Pooled:
     def num_bytes(self) -> int:
         """Size of the whole result."""
         return 4 * math.prod(self.shape)
+
+    @property
+    def as_first_token(self) -> FirstToken:
+        """Return the times of the prompt, as those of one that generates."""
+        return FirstToken(
+            request_id=self.request_id,
+            outputs=(),
+            num_cached_tokens=self.num_cached_tokens,
+            queue_s=self.queue_s,
+            prefill_s=self.prefill_s,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

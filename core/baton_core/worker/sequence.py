@@ -96,7 +96,7 @@ class Sequence:
         self.num_samples = 1 if output_token_ids else params.n
         """Tokens drawn when it reaches its end: one per sequence at the end of a shared prompt."""
         self.pooling = pooling
-        """What is pooled when it reaches its end, in the place of draws."""
+        """The task to pool for when it reaches its end, in the place of draws."""
         self.is_whole = is_whole
         """Computed in one step, without anything from the prefix cache."""
         self.entered_s: dict[SequenceState, float] = {state: arrival_s}

@@ -84,8 +84,7 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Prompt tokens whose log-probabilities are wanted: `prompt_targets[i]` follows `token_ids[i]`."""
     prompt_logprobs: LogprobsSpec | None = None
     pooling: PoolingSpec | None = None
-    """What is pooled at the end of this slice, which ends a prompt; None inside a prompt, and in one that
-    generates."""
+    """The task to pool for behind this slice, which ends a prompt; None in other slices."""
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -116,7 +115,7 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PooledValues:
-    """What was pooled of one prompt."""
+    """The result of pooling one prompt."""
 
     shape: tuple[int, ...]
     values: bytes

@@ -53,7 +53,7 @@ class WorkerConfig:
     has_batch_processors: bool = False
     """True if the engine processes the logits of every request."""
     pooling: PoolingModel | None = None
-    """What the model pools; None: it generates."""
+    """Description of what the model pools; None: it generates."""
 
     @property
     def paging(self) -> Paging:

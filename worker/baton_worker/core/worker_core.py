@@ -66,8 +66,7 @@ class WorkerCore:
     """Events in, effects out; `schedule` plans steps."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        max_chunk = config.scheduler.max_num_batched_tokens
-        needed = config.paging.max_blocks(config.max_model_len, max_chunk)
+        needed = config.paging.max_blocks(config.max_model_len, config.scheduler.max_num_batched_tokens)
         assert needed <= config.num_blocks, "max_model_len exceeds the pool"
         self.config = config
         self.pool = BlockPool(config.num_blocks, enable_prefix_caching=config.enable_prefix_caching)
@@ -209,8 +208,6 @@ class WorkerCore:
     def _check(self, command: Generate | Prefill | Reserve) -> None:
         spec = command.spec
         self.config.check(spec)
-        if spec.pooling is not None and not isinstance(command, Generate):
-            raise InvalidRequestError("task", spec.pooling.task.value, "generate, where a request is split")
         self.controls.require_accepting(command)
         if spec.request_id in self._requests:
             raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
@@ -303,14 +300,12 @@ class WorkerCore:
                 continue
             self._phases.end_slice(started_s, now, plan.slices[number], seq.num_initial_tokens)
             if (pooled := result.pooled.get(number)) is not None:
-                messages = self.outputs.pooled(now, seq, pooled)
-                effects += [SendToRouter(router_id=request.router_id, message=one) for one in messages]
+                effects += request.tell(*self.outputs.pooled(now, seq, pooled))
                 self._end(now, request, seq)
                 continue
             sampled, logprobs = result.sampled[number], result.logprobs.get(number, ())
             if (entries := result.prompt_logprobs.get(number)) is not None:
-                told = self.outputs.prompt_logprobs(seq, entries)
-                effects += [SendToRouter(router_id=request.router_id, message=one) for one in told]
+                effects += request.tell(*self.outputs.prompt_logprobs(seq, entries))
             if request.is_prefill:
                 blocks = seq.prompt_blocks(is_complete=bool(sampled))
                 effects += self.leases.add_blocks(seq.seq_id.request_id, blocks)
@@ -359,8 +354,9 @@ class WorkerCore:
             failed[seq.seq_id.request_id] = request
         if failed:
             self.health.fail_step(now, message)
-        code = ErrorCode.INTERNAL
-        return [effect for request in failed.values() for effect in self._fail(now, request, code, message)]
+        return [
+            effect for one in failed.values() for effect in self._fail(now, one, ErrorCode.INTERNAL, message)
+        ]
 
     def _return_requests(self, now: float) -> list[WorkerEffect]:
         """Return requests to their routers, which continue them elsewhere."""
@@ -369,7 +365,7 @@ class WorkerCore:
 
     def _fail(self, now: float, request: WorkerRequest, code: ErrorCode, text: str) -> list[WorkerEffect]:
         failed = Failed(request_id=request.spec.request_id, code=code, message=text)
-        return [*self._cancel(now, request), SendToRouter(router_id=request.router_id, message=failed)]
+        return [*self._cancel(now, request), *request.tell(failed)]
 
     def _cancel(
         self, now: float, request: WorkerRequest, indices: tuple[int, ...] = ()

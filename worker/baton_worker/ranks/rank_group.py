@@ -25,9 +25,10 @@ from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.ranks.transfer_plan import require_separable
 from baton_core.worker.step_plan import StepPlan
+from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
-from baton_engine.loading import EngineSettings, describe_folder
+from baton_engine.loading import EngineSettings
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import read_model_config
 from baton_engine.ranks.ranks import Ranks

@@ -70,7 +70,7 @@ class Fleet:
 
     @property
     def pooling(self) -> PoolingModel | None:
-        """What the members pool; None where they generate, or there is none."""
+        """Description of what the members pool; None where they generate, or there is none."""
         identity = self.identity
         return decode_pooling_model(identity.pooling) if identity else None
 

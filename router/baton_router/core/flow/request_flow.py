@@ -31,17 +31,22 @@ from baton_router.core.admission.admission_outcome import Refusal
 from baton_router.core.admission.assignment import Assignment
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.flow.flow_limits import FlowLimits
-from baton_router.core.flow.flow_state import PREFILLING, TERMINAL, TRANSITIONS, FlowInput, FlowState
+from baton_router.core.flow.flow_state import (
+    NEEDED_HALVES,
+    PREFILLING,
+    TERMINAL,
+    TRANSITIONS,
+    FlowInput,
+    FlowState,
+)
 from baton_router.core.flow.migration import Migrations
 from baton_router.core.flow.request_record import RequestRecord
-from baton_router.core.flow.request_timings import measure_request
+from baton_router.core.flow.request_timings import finish, measure_request
 from baton_router.core.flow.token_stream import TokenStream
 from baton_router.core.placement.eligibility import Unplaceable
 from baton_router.core.placement.placement import Placement
 from baton_router.core.router_events import (
     FailRequest,
-    FinishRequest,
-    RequestTimings,
     RouterEffect,
     SendToWorker,
 )
@@ -84,7 +89,6 @@ class RequestFlow:
         self._stream = TokenStream(now, spec)
         self._first: FirstToken | None = None
         self._transferred: Transferred | None = None
-        self._pooled_parts: list[bytes] = []
         self._has_decoded = False
         """True if the decode worker of this attempt has sent tokens."""
         self._attempt = spec
@@ -103,17 +107,13 @@ class RequestFlow:
     @property
     def deadline(self) -> float:
         """Time at which `on_deadline` is due."""
-        end = self._accepted_s + self._limits.timeout_s
-        match self._state:
-            case FlowState.WAITING:
-                queue_end = self._entered_s[FlowState.WAITING] + self._limits.queue_s
-                return min(end, queue_end, self._gate.give_up_s)
-            case FlowState.AWAITING_DECODE:
-                return min(end, self._entered_s[FlowState.AWAITING_DECODE] + self._limits.decode_wait_s)
-            case FlowState.MIGRATING:
-                return min(end, self.migrations.wait_until_s)
-            case _:
-                return end
+        return self._limits.deadline(
+            self._state,
+            self._entered_s[self._state],
+            accepted_s=self._accepted_s,
+            give_up_s=self._gate.give_up_s,
+            migrating_until_s=self.migrations.wait_until_s,
+        )
 
     # --- inputs ---
 
@@ -137,12 +137,8 @@ class RequestFlow:
                 return []
             case Refused():
                 return self._on_refused(now, worker_id, message)
-            case PromptLogprobs():
-                return self._on_prompt_logprobs(now, worker_id, message)
-            case FirstToken():
-                return self._on_first_token(now, worker_id, message)
-            case Pooled():
-                return self._on_pooled(now, worker_id, message)
+            case PromptLogprobs() | FirstToken() | Pooled():
+                return self._on_computed(now, worker_id, message)
             case Transferred():
                 self._transferred = message
                 self._assignment.end_transfer()
@@ -248,7 +244,7 @@ class RequestFlow:
         if self._first is None:
             self._placed_s = now
         self._record.place(now)
-        self._transferred, self._has_decoded, self._pooled_parts = None, False, []
+        self._transferred, self._has_decoded = None, False
         self._stream.begin_attempt()
         record, name = self._record, self.spec.request_id
         self.attempt_id = attempt_name(name, self._limits.router_name, record.num_attempts)
@@ -319,21 +315,26 @@ class RequestFlow:
 
     # --- tokens and ends ---
 
-    def _on_prompt_logprobs(self, now: float, worker_id: str, logprobs: PromptLogprobs) -> list[RouterEffect]:
+    def _on_computed(
+        self, now: float, worker_id: str, message: PromptLogprobs | FirstToken | Pooled
+    ) -> list[RouterEffect]:
+        """Take what the worker tells that computes the prompt."""
         if not self._is_prefilled_by(worker_id):
             return []
         try:
-            return self._stream.take_prompt(logprobs)
+            match message:
+                case PromptLogprobs():
+                    return self._stream.take_prompt(message)
+                case FirstToken():
+                    return self._on_first_token(now, message)
+                case Pooled():
+                    return self._on_pooled(now, message)
         except ValueError as error:
             return self.fail(now, ErrorCode.INTERNAL, f"worker {worker_id} gave {error}")
+        assert_never(message)
 
-    def _on_first_token(self, now: float, worker_id: str, message: FirstToken) -> list[RouterEffect]:
-        if not self._is_prefilled_by(worker_id):
-            return []
-        try:
-            first_outputs = self._stream.collect_first(message)
-        except ValueError as error:
-            return self.fail(now, ErrorCode.INTERNAL, f"worker {worker_id} gave {error}")
+    def _on_first_token(self, now: float, message: FirstToken) -> list[RouterEffect]:
+        first_outputs = self._stream.collect_first(message)
         if not first_outputs:
             return []
         self._apply(now, FlowInput.FIRST_TOKEN)
@@ -346,45 +347,20 @@ class RequestFlow:
             return effects + self._finish(now)
         return [*effects, self._start()] if self._assignment.current.is_split else effects
 
-    def _on_pooled(self, now: float, worker_id: str, message: Pooled) -> list[RouterEffect]:
-        """Take a part of the result; the last one ends the request."""
-        if not self._is_prefilled_by(worker_id) or self.spec.pooling is None:
-            return []
-        self._pooled_parts.append(message.values)
-        num_missing = message.num_bytes - sum(map(len, self._pooled_parts))
-        if num_missing < 0:
-            return self.fail(now, ErrorCode.INTERNAL, f"worker {worker_id} gave more than {message.shape}")
-        if num_missing:
+    def _on_pooled(self, now: float, message: Pooled) -> list[RouterEffect]:
+        if (pooled := self._stream.collect_pooled(now, message)) is None:
             return []
         self._apply(now, FlowInput.FIRST_TOKEN)
         self._record.take_first_token(now, message.num_cached_tokens)
-        self._stream.end_pooled(now)
-        self._first = FirstToken(
-            request_id=message.request_id,
-            outputs=(),
-            num_cached_tokens=message.num_cached_tokens,
-            queue_s=message.queue_s,
-            prefill_s=message.prefill_s,
-        )
-        return self._finish(now, PooledValues(shape=message.shape, values=b"".join(self._pooled_parts)))
+        self._first = message.as_first_token
+        return self._finish(now, pooled)
 
     def _finish(self, now: float, pooled: PooledValues | None = None) -> list[RouterEffect]:
         self._apply(now, FlowInput.FINISH)
         self._record.finish(now, self._stream.num_tokens, self._stream.per_token_s)
-        terminal = FinishRequest(
-            request_id=self.spec.request_id,
-            num_prompt_tokens=len(self.spec.prompt_token_ids),
-            num_output_tokens=self._stream.num_tokens,
-            num_cached_tokens=self._first.num_cached_tokens if self._first else 0,
-            timings=self._timings(now),
-            pooled=pooled,
-        )
-        return [*self._cancel_at_workers(), terminal]
-
-    def _timings(self, now: float) -> RequestTimings:
         placement = self._assignment.placement or self._last_placement
         assert placement is not None, "a finished request was placed"
-        return measure_request(
+        timings = measure_request(
             now,
             accepted_s=self._accepted_s,
             placed_s=self._placed_s,
@@ -393,6 +369,8 @@ class RequestFlow:
             first=self._first,
             transferred=self._transferred,
         )
+        first = self._first
+        return [*self._cancel_at_workers(), finish(self.spec, self._stream, first, timings, pooled)]
 
     # --- workers ---
 
@@ -405,13 +383,8 @@ class RequestFlow:
         placement = self._assignment.placement
         if placement is None or self._state in TERMINAL:
             return set()
-        match self._state:
-            case FlowState.DECODING:
-                return {placement.decode}
-            case FlowState.AWAITING_DECODE:
-                return {placement.prefill}
-            case _:
-                return {placement.prefill, placement.decode}
+        workers = {"prefill": placement.prefill, "decode": placement.decode}
+        return {workers[half] for half in NEEDED_HALVES.get(self._state, tuple(workers))}
 
     def _cancel_at_workers(self) -> list[RouterEffect]:
         """Cancel at both workers; a worker without the request ignores it."""

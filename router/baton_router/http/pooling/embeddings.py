@@ -57,7 +57,7 @@ class EmbeddingReply(msgspec.Struct, kw_only=True):
 
 
 class PooledItem(msgspec.Struct, kw_only=True):
-    """What was pooled of one prompt."""
+    """The result of pooling one prompt."""
 
     index: int
     object: Literal["pooling"] = "pooling"
@@ -65,7 +65,7 @@ class PooledItem(msgspec.Struct, kw_only=True):
 
 
 class PoolingReply(msgspec.Struct, kw_only=True):
-    """What was pooled of all prompts."""
+    """The results of pooling all prompts."""
 
     id: str
     object: Literal["list"] = "list"

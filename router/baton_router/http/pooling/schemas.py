@@ -90,7 +90,7 @@ class PoolingRequestBody(VectorFields, kw_only=True):
     """Prompts to pool in the way of a task."""
 
     task: Literal["embed", "classify", "token_embed", "token_classify", "score"] | None = None
-    """What is pooled. Default: the model's first task."""
+    """The task to pool for. Default: the model's first task."""
 
 
 class ClassifyRequest(PromptFields, kw_only=True):
