@@ -113,6 +113,7 @@ def _read_bert(
         is_gated=False,
         norm_eps=fields.number("layer_norm_eps", 1e-12),
         num_token_types=fields.integer("type_vocab_size", 2),
+        num_positions=num_positions,
         position_offset=offset,
         max_position_embeddings=num_positions - offset,
         dtype=read_checkpoint_dtype(fields),
