@@ -21,7 +21,9 @@ from baton_engine.models.encoder_config import (
 )
 from baton_engine.models.rope_config import RopeReader
 
-_ENDS: Final = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+HEADS: Final = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+"""Ends of names of architectures that have a head behind the encoder."""
+_ENDS: Final = ("Model", *HEADS)
 _BERT_NAMES: Final = EncoderNames(
     prefix="bert.",
     embedding="embeddings.word_embeddings",
