@@ -23,7 +23,9 @@ def bidirectional_attention(
     for seq_len, group in groupby(seq_lens):
         shape = sum(1 for _ in group), seq_len
         stop = start + math.prod(shape)
-        own_q, own_k, own_v = (side[start:stop].unflatten(0, shape).transpose(1, 2) for side in (q, k, v))
+        own_q, own_k, own_v = (
+            side[start:stop].view(*shape, *q.shape[1:]).transpose(1, 2) for side in (q, k, v)
+        )
         if window is None or seq_len <= window + 1:
             attended = scaled_dot_product_attention(own_q, own_k, own_v, scale=scale)
         else:
