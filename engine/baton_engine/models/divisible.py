@@ -8,6 +8,7 @@ from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import NUM_SUMS, ExpertPlacement, ParallelSizes
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.models.decoder_config import DecoderConfig
+from baton_engine.models.encoder_config import EncoderConfig
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.registry import ModelRegistry
 
@@ -30,7 +31,8 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
             name, value = "tensor_parallel_size", str(sizes.tensor)
         one = False if sizes.is_invariant else 1
         text = f"{name} is {value}; allowed with {config.architecture}: {one}"
-        raise InvalidConfigError(f"{text} (no native code)")
+        reason = "an encoder" if isinstance(config, EncoderConfig) else "no native code"
+        raise InvalidConfigError(f"{text} ({reason})")
     num_layers = sum(len(group.layers) for group in config.kv_spec(1, "float32").groups)
     if sizes.pipeline > num_layers:
         text = f"pipeline_parallel_size is {sizes.pipeline}"

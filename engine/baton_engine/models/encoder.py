@@ -46,8 +46,7 @@ class Encoder:
         self._embedding = tensors.load(f"{names.embedding}.weight", (config.vocab_size, size))
         self._positions: Tensor | None = None
         if names.positions is not None:
-            num_rows = config.max_position_embeddings + config.position_offset
-            self._positions = tensors.load(f"{names.positions}.weight", (num_rows, size))
+            self._positions = tensors.load(f"{names.positions}.weight", (config.num_positions, size))
         self._token_types: Tensor | None = None
         if names.type_table is not None:
             self._token_types = tensors.load(f"{names.type_table}.weight", (config.num_token_types, size))

@@ -63,6 +63,8 @@ class EncoderConfig:
     has_attention_bias: bool = True
     has_mlp_bias: bool = True
     num_token_types: int = 0
+    num_positions: int = 0
+    """Rows of the position table."""
     position_offset: int = 0
     """Row of the position table that belongs to position 0."""
     max_position_embeddings: int

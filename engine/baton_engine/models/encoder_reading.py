@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from baton_engine.checkpoint.config_fields import MAX_HEAD_DIM, MAX_LAYERS, ConfigFields
+from baton_engine.checkpoint.config_fields import MAX_HEAD_DIM, MAX_INTEGER, MAX_LAYERS, ConfigFields
 from baton_engine.checkpoint.model_config import read_architecture, read_checkpoint_dtype
 from baton_engine.models.encoder_config import (
     ACTIVATIONS,
@@ -21,7 +21,9 @@ from baton_engine.models.encoder_config import (
 )
 from baton_engine.models.rope_config import RopeReader
 
-_ENDS: Final = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+HEADS: Final = ("ForMaskedLM", "ForSequenceClassification", "ForTokenClassification")
+"""Ends of names of architectures that have a head behind the encoder."""
+_ENDS: Final = ("Model", *HEADS)
 _BERT_NAMES: Final = EncoderNames(
     prefix="bert.",
     embedding="embeddings.word_embeddings",
@@ -72,6 +74,10 @@ _NOMIC_KEYS: Final = {
     "rope_theta": "rotary_emb_base",
 }
 """The model's own names of what Transformers names otherwise."""
+_NOMIC_SWITCHES: Final = (
+    *("causal", "parallel_block", "prenorm", "use_rms_norm", "rotary_emb_interleaved"),
+    *("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"),
+)
 
 
 def read_encoder_config(folder: Path, fields: ConfigFields, max_model_len: int | None) -> EncoderConfig:
@@ -113,6 +119,7 @@ def _read_bert(
         is_gated=False,
         norm_eps=fields.number("layer_norm_eps", 1e-12),
         num_token_types=fields.integer("type_vocab_size", 2),
+        num_positions=num_positions,
         position_offset=offset,
         max_position_embeddings=num_positions - offset,
         dtype=read_checkpoint_dtype(fields),
@@ -178,11 +185,14 @@ def _read_nomic(
     own = {name: fields.raw(key) for name, key in _NOMIC_KEYS.items() if fields.raw(name) is None}
     fields = fields.updated({name: value for name, value in own.items() if value is not None})
     fields = fields.with_default("max_position_embeddings", 2048)
-    for key in ("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "prenorm", "rotary_emb_interleaved"):
+    for key in _NOMIC_SWITCHES:
         if fields.boolean(key, False):
             raise fields.refuse(key, True, "false")
-    if fields.raw("rotary_emb_fraction") not in (None, 1, 1.0):
-        raise fields.refuse("rotary_emb_fraction", fields.raw("rotary_emb_fraction"), "1.0")
+    for key, allowed in (("rotary_emb_fraction", 1.0), ("rotary_scaling_factor", 1.0)):
+        if fields.raw(key) not in (None, allowed):
+            raise fields.refuse(key, fields.raw(key), str(allowed))
+    # Longer prompts would change the rotation of all.
+    trained = fields.optional_integer("max_trained_positions") or MAX_INTEGER
     fields.choice("activation_function", ("swiglu",), "swiglu")
     hidden_size, num_heads = _read_sizes(fields)
     head_dim = hidden_size // num_heads
@@ -205,7 +215,7 @@ def _read_nomic(
         has_attention_bias=False,
         has_mlp_bias=False,
         num_token_types=fields.integer("type_vocab_size", 2),
-        max_position_embeddings=rope.trained_len,
+        max_position_embeddings=min(rope.trained_len, trained),
         dtype=read_checkpoint_dtype(fields),
     )
 

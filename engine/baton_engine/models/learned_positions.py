@@ -62,8 +62,7 @@ class LearnedPositionsDecoder:
         self._project_in: Linear | None = None
         self._project_out: Linear | None = None
         if place.is_first_stage:
-            num_positions = config.max_position_embeddings + config.position_offset
-            self._positions = tensors.load(f"{names.positions}.weight", (num_positions, size))
+            self._positions = tensors.load(f"{names.positions}.weight", (config.num_positions, size))
             if width != size:
                 self._project_in = tensors.linear(["project_in"], [size], width, has_bias=False)
         own = place.layers(config.num_layers)

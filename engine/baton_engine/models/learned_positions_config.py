@@ -90,6 +90,8 @@ class LearnedPositionsConfig:
     has_bias: bool
     attention_scales: tuple[float, ...]
     """Factor of the attention scores, for each layer."""
+    num_positions: int
+    """Rows of the position table."""
     position_offset: int
     """Row of the position table that belongs to position 0."""
     tie_word_embeddings: bool
@@ -156,6 +158,7 @@ def _read_gpt2(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
         has_norm_weights=True,
         has_bias=True,
         attention_scales=tuple(scale / (i + 1 if is_scaled_by_layer else 1) for i in range(num_layers)),
+        num_positions=fields.integer("n_positions", 1024),
         position_offset=0,
         tie_word_embeddings=fields.boolean("tie_word_embeddings", True),
         max_position_embeddings=fields.integer("n_positions", 1024),
@@ -185,6 +188,7 @@ def _read_opt(folder: Path, fields: ConfigFields) -> LearnedPositionsConfig:
         has_norm_weights=fields.boolean("layer_norm_elementwise_affine", True),
         has_bias=fields.boolean("enable_bias", True),
         attention_scales=((hidden_size // num_heads) ** -0.5,) * num_layers,
+        num_positions=fields.integer("max_position_embeddings", 2048) + 2,
         position_offset=2,
         tie_word_embeddings=fields.boolean("tie_word_embeddings", True),
         max_position_embeddings=fields.integer("max_position_embeddings", 2048),

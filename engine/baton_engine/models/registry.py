@@ -148,7 +148,8 @@ def read_model_config(
     architecture = read_architecture(fields)
     family = ModelRegistry.find(architecture)
     if family is None:
-        native = tuple(ModelRegistry.get_supported_archs())
+        names = ModelRegistry.get_supported_archs()
+        native = tuple(name for name in names if not name.endswith(encoder_reading.HEADS))
         return read_transformers_config(folder, fields, native=native, overrides=overrides)
     config = family.read_config(folder, fields, max_model_len)
     if config.architecture != architecture:

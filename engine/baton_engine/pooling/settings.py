@@ -1,4 +1,4 @@
-"""The tasks that a model pools, and how: read from the files of its folder, without its weights."""
+"""The plan by which a model pools: read from the files of its folder, without its weights."""
 
 from __future__ import annotations
 

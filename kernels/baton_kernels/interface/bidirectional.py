@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 import torch
@@ -16,22 +18,25 @@ WINDOW_QUERIES: Final = 256
 def bidirectional_attention(
     q: Tensor, k: Tensor, v: Tensor, seq_lens: Sequence[int], scale: float, window: int | None
 ) -> Tensor:
-    """`AttentionKernels.bidirectional`, one sequence at a time: its numbers do not depend on the others."""
-    out, start = torch.empty_like(q), 0
-    for seq_len in seq_lens:
-        tokens = slice(start, start + seq_len)
-        own_q, own_k, own_v = (side[tokens].transpose(0, 1)[None] for side in (q, k, v))
+    """`AttentionKernels.bidirectional`; neighbours of one length are computed by one call."""
+    pieces, start = [], 0
+    for seq_len, group in groupby(seq_lens):
+        shape = sum(1 for _ in group), seq_len
+        stop = start + math.prod(shape)
+        own_q, own_k, own_v = (
+            side[start:stop].view(*shape, *q.shape[1:]).transpose(1, 2) for side in (q, k, v)
+        )
         if window is None or seq_len <= window + 1:
             attended = scaled_dot_product_attention(own_q, own_k, own_v, scale=scale)
         else:
             attended = _attend_windows(own_q, own_k, own_v, scale, window)
-        out[tokens] = attended[0].transpose(0, 1)
-        start += seq_len
-    return out
+        pieces.append(attended.transpose(1, 2).flatten(0, 1))
+        start = stop
+    return torch.cat(pieces)
 
 
 def _attend_windows(q: Tensor, k: Tensor, v: Tensor, scale: float, window: int) -> Tensor:
-    """Attention of one sequence, all `[1, num_heads, num_tokens, head_dim]`, over windows around tokens."""
+    """Attention of sequences `[num_seqs, num_heads, num_tokens, head_dim]` over windows around tokens."""
     num_tokens, pieces = q.shape[2], []
     positions = torch.arange(num_tokens, device=q.device)
     for start in range(0, num_tokens, WINDOW_QUERIES):

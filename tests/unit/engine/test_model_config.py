@@ -172,7 +172,7 @@ def test_end_tokens_of_both_files_count_once(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"architectures": ["BertForMaskedLM"]}, "architectures is "),
+    ({"architectures": ["DebertaV2ForMaskedLM"]}, "architectures is "),
     ({"architectures": None}, "architectures is None"),
     ({"num_attention_heads": 0}, "num_attention_heads is 0; allowed: an integer of 1 to 2147483647"),
     ({"num_attention_heads": "4"}, "num_attention_heads is '4'"),

@@ -242,9 +242,10 @@ def test_a_batch_invariant_prompt_does_not_depend_on_its_neighbours(
     folder, _ = written(name)
     kernels = select_invariant_kernels("cpu", dtype, 16)
     engine = EnginePooler(folder, kernels=kernels, dtype=dtype)
-    together = engine.hidden(PROMPTS)
-    alone = [engine.hidden([prompt])[0] for prompt in PROMPTS]
-    backwards = engine.hidden(PROMPTS[::-1])[::-1]
+    prompts = [*PROMPTS, make_prompt(100, seed=1)]  # neighbours of one length
+    together = engine.hidden(prompts)
+    alone = [engine.hidden([prompt])[0] for prompt in prompts]
+    backwards = engine.hidden(prompts[::-1])[::-1]
     assert all(map(torch.equal, together, alone))
     assert all(map(torch.equal, backwards, alone))
 
