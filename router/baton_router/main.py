@@ -31,6 +31,7 @@ from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.http.connections.server import HttpServer
+from baton_router.http.response_stores.open_store import open_response_store
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_router.operations.fleet_status import FleetStatus
@@ -139,6 +140,7 @@ class RouterServer:
             on_update=lambda update: self._router.notify(update),
             reservations=lambda: self._router.fleet.reservations(),
         )
+        self._responses = open_response_store(settings.http.stored_responses, settings.redis)
         self._tracing = start_tracing(settings.tracing, service="baton-router", instance_id=router_id)
         self._spans = RequestSpans(self._tracing, settings.model_names[0])
         self._router = Router(
@@ -191,11 +193,13 @@ class RouterServer:
                 settings=settings.http,
                 metrics=self._metrics,
                 keys=self._keys,
+                responses=self._responses,
             )
             app = make_app(state)
         except BatonError:
             await self._http.stop(0)
             await self._server.stop(0)
+            await self._responses.close()
             raise
         await self._http.start(
             app,
@@ -228,6 +232,7 @@ class RouterServer:
         await self._share.stop()
         self._router.close("the router shuts down")
         await self._http.stop(_STOP_WITHIN_S)
+        await self._responses.close()
         await self._server.stop(_STOP_WITHIN_S)
         self._service.close()
         self._threads.close()

@@ -203,7 +203,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"conversation": "c"}, "conversation is 'c'"),
     ({"max_tool_calls": 2}, "max_tool_calls is 2"),
     ({"top_logprobs": 2}, "top_logprobs is 2; allowed: nothing, unless include has"),
-    ({"background": True, "stream": True}, "background is True; allowed: false beside stream"),
     ({"background": True, "store": False}, "background is True"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type is 'item_reference'"),
     (

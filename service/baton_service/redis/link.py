@@ -29,7 +29,7 @@ _MIN_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 0.4
 _OURS: Final[dict[str, Any]] = {"protocol": 2, "decode_responses": False}
 """Options that a URL must not set: replies are read in this form."""
-_FAULTS: Final = (RedisError, OSError, msgspec.MsgspecError)
+FAULTS: Final = (RedisError, OSError, msgspec.MsgspecError)
 """Redis is away, refuses, or holds what this version cannot read."""
 _log = logging.getLogger(__name__)
 
@@ -87,14 +87,14 @@ class RedisLink:
 
     async def close(self, farewell: Callable[[], Awaitable[Any]]) -> None:
         """Call `farewell`, if Redis can be reached, and close the connections."""
-        with suppress(*_FAULTS):
+        with suppress(*FAULTS):
             if self.state.is_up:
                 await farewell()
-        with suppress(*_FAULTS):
+        with suppress(*FAULTS):
             await self._client.aclose()
 
     def _note_failure(self, name: str, error: Exception) -> None:
-        if not isinstance(error, _FAULTS):
+        if not isinstance(error, FAULTS):
             _log.error("%s cannot go on with Redis", name, exc_info=error)
         elif not self._failing:
             _log.warning("Redis at %s fails, going on without it: %s", self._shown_url, error)
