@@ -165,6 +165,13 @@ def test_formats_logprobs_and_tools_become_those_of_chats() -> None:
         async with responding('{"name": "Rome"}') as (client, chat):
             parsed = await client.responses.parse(model="tiny", input="A city.", text_format=City)
             assert parsed.output_parsed == City(name="Rome")
+            async with client.responses.stream(model="tiny", input="A city.", text_format=City) as stream:
+                types = [event.type.removeprefix("response.") async for event in stream]
+                assert (await stream.get_final_response()).output_parsed == City(name="Rome")
+            assert list(dict.fromkeys(types)) == [
+                *("created", "in_progress", "output_item.added", "content_part.added", "output_text.delta"),
+                *("output_text.done", "content_part.done", "output_item.done", "completed"),
+            ]
             form = chat.worker.spec.params.structured_outputs
             assert form is not None
             assert json.loads(form.json or "")["properties"].keys() == {"name"}

@@ -1,6 +1,6 @@
 """A process's connection to Redis: every command has a deadline, every task continues when Redis comes back.
 
-No request waits for it. Tasks run on the process's loop and catch up when Redis is back.
+Only requests for stored responses wait for it. Tasks run on the process's loop, and catch up when it is back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every store of responses promises, in memory and in a real Redis that two routers share."""
+"""The promises of every store of responses: one in memory, and one in a real Redis that two routers share."""
 
 from __future__ import annotations
 
