@@ -15,10 +15,11 @@ from baton_router.http.response_stores.redis_responses import RedisResponses
 from baton_router.http.response_stores.response_store import StoredResponse, response_key
 from baton_router.main import RouterServer
 from baton_router.process.http_settings import HttpSettings, ResponseStoreLimits
+from baton_service.keys import bearer
 from tests.integration.chat_client import EOS
 from tests.integration.router_cluster import TOKENIZER, access_to, run, serving
 from tests.integration.scripted_worker import ScriptedWorker, until
-from tests.redis_server import needs_redis, redis_server
+from tests.redis_server import RedisServer, needs_redis, redis_server
 
 TEXT = "Good day to all of you."
 ANSWERS = [(*TOKENIZER.encode(TEXT, add_special_tokens=False), EOS)]
@@ -94,63 +95,80 @@ def test_a_client_that_hung_up_follows_a_response_from_where_it_was() -> None:
 @needs_redis
 def test_routers_share_responses_and_those_of_one_that_is_gone_have_failed(tmp_path: Path) -> None:
     async def scenario() -> None:
-        maker, other = (
-            ScriptedWorker(name, answers=ANSWERS, num_steps=steps)
-            for name, steps in (("w1", 3), ("w2", None))
-        )
+        maker = ScriptedWorker("w1", answers=ANSWERS, num_steps=3)
         async with AsyncExitStack() as stack:
             redis = await stack.enter_async_context(redis_server(tmp_path))
             shared: dict[str, Any] = {"redis": redis.settings(), "request_timeout_s": 20.0}
-            _, here = await stack.enter_async_context(router(maker, **shared))
-            server, there = await stack.enter_async_context(router(other, **shared))
-            stranger = await stack.enter_async_context(client_of(server, "second"))
+            other = router(ScriptedWorker("w2", answers=ANSWERS), **shared)
+            server, there = await stack.enter_async_context(other)
+            async with router(maker, **shared) as (_, here):
+                await _made_here_and_used_there(maker, here, there)
+                async with client_of(server, "second") as stranger:
+                    kept = await there.responses.create(model="tiny", input="x")
+                    with pytest.raises(openai.NotFoundError):
+                        await stranger.responses.retrieve(kept.id)
+                name = (await here.responses.create(model="tiny", input="x", background=True)).id
+            left = await there.responses.retrieve(name)
+            assert left.error is not None
+            assert (left.status, left.error.message) == ("failed", "the router shuts down")
 
-            first = await there.responses.create(input="Hello!")
-            assert (first.store, (await here.responses.retrieve(first.id)).output_text) == (True, TEXT)
-            with pytest.raises(openai.NotFoundError):
-                await stranger.responses.retrieve(first.id)
-
-            begun = await read(await here.responses.create(**STREAMED, previous_response_id=first.id), 3)
-            name = begun[0].response.id
-            assert (await there.responses.retrieve(name)).status == "in_progress"
-            assert len((await there.responses.input_items.list(name)).data) == 3
-            following = asyncio.create_task(
-                read(await there.responses.retrieve(name, stream=True, starting_after=2))
+            name = await _put_by_a_router_that_was_killed(
+                redis, server, (await there.responses.with_raw_response.retrieve(kept.id)).content
             )
-            maker.go_on(name.removeprefix("resp_"))
-            events = begun + await following
-            assert [event.sequence_number for event in events] == list(range(len(events)))
-            assert events[-1].response.output_text == TEXT
-            assert (await there.responses.create(input="y", previous_response_id=name)).output_text == TEXT
-            await there.responses.delete(name)
-            with pytest.raises(openai.NotFoundError):
-                await here.responses.retrieve(name)
-
-            maker._num_steps = 3
-            name = (await here.responses.create(input="x", background=True)).id
-            assert (await there.responses.cancel(name)).status == "cancelled"
-            await until(lambda: maker.num_cancels(name.removeprefix("resp_")) == 1)
-
-            name = "resp_gone"
-            body = (await there.responses.with_raw_response.retrieve(first.id)).content
-            body = body.replace(first.id.encode(), name.encode()).replace(b'"completed"', b'"in_progress"')
-            gone = RedisResponses(redis.settings(), ResponseStoreLimits(), lease_s=0.1)
-            key = response_key(server._keys.tenant(f"Bearer {KEY}") or "", name)
-            await gone.put(key, StoredResponse(body=body, has_events=True), lambda: None)
-            await gone.close()
             (last,) = await read(await there.responses.retrieve(name, stream=True))
             assert (last.type, last.response.status) == ("response.failed", "failed")
-            error = (await here.responses.retrieve(name)).error
-            assert (error.code, error.message) == ("unavailable", "the router that made the response is gone")
+            killed = await there.responses.retrieve(name)
+            assert killed.error is not None
+            assert killed.error.message == "the router that made the response is gone"
 
             redis.kill()
             unstored = await there.responses.create(input="x")
             assert (unstored.output_text, unstored.store) == (TEXT, False)
-            for wanting in ({"store": True}, {"background": True}, {"previous_response_id": first.id}):
-                with pytest.raises(
-                    openai.InternalServerError, match="kept in Redis, which fails now"
-                ) as caught:
-                    await there.responses.create(input="x", **wanting)
+            wanting: list[dict[str, Any]] = [
+                *({"store": True}, {"background": True}, {"previous_response_id": kept.id}),
+            ]
+            for fields in wanting:
+                with pytest.raises(openai.InternalServerError, match="kept in Redis, which fails") as caught:
+                    await there.responses.create(input="x", **fields)
                 assert caught.value.status_code == 503
 
     run(scenario())
+
+
+async def _made_here_and_used_there(
+    maker: ScriptedWorker, here: openai.AsyncOpenAI, there: openai.AsyncOpenAI
+) -> None:
+    first = await there.responses.create(input="Hello!")
+    assert first.store
+    assert (await here.responses.retrieve(first.id)).output_text == TEXT
+    begun = await read(await here.responses.create(**STREAMED, previous_response_id=first.id), 3)
+    name = begun[0].response.id
+    assert (await there.responses.retrieve(name)).status == "in_progress"
+    assert len((await there.responses.input_items.list(name)).data) == 3
+    following = asyncio.create_task(read(await there.responses.retrieve(name, stream=True, starting_after=2)))
+    maker.go_on(name.removeprefix("resp_"))
+    events = begun + await following
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert events[-1].response.output_text == TEXT
+    assert (await there.responses.create(input="y", previous_response_id=name)).output_text == TEXT
+    await there.responses.delete(name)
+    with pytest.raises(openai.NotFoundError):
+        await here.responses.retrieve(name)
+
+    maker.pause(3)
+    streamed = await here.responses.create(**STREAMED)
+    created = await anext(aiter(streamed))
+    name = created.response.id
+    assert (await there.responses.cancel(name)).status == "cancelled"
+    assert "completed" not in {event.type async for event in streamed}, "its stream ends"
+    await until(lambda: maker.num_cancels(name.removeprefix("resp_")) == 1)
+
+
+async def _put_by_a_router_that_was_killed(redis: RedisServer, server: RouterServer, body: bytes) -> str:
+    """Keep a response that is in progress, and let its lease end; returns its id."""
+    gone = RedisResponses(redis.settings(), ResponseStoreLimits(), lease_s=0.1)
+    key = response_key(server._keys.tenant(bearer(KEY)) or "", "resp_gone")
+    await gone.put(key, StoredResponse(body=body, has_events=True), lambda: None)
+    await gone.close()
+    await asyncio.sleep(0.2)
+    return "resp_gone"

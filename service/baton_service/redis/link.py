@@ -40,17 +40,20 @@ Script = Callable[[Sequence[str], Sequence[Argument]], Awaitable[Any]]
 class RedisLink:
     """Owns the client. Make it on the loop that uses it.
 
+    Args:
+        within_s: deadline of a connection and of a command.
+
     Raises:
         InvalidConfigError: the URL has a parameter that redis-py does not know.
     """
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: RedisSettings, within_s: float = COMMAND_WITHIN_S) -> None:
         self.keys = Keys(settings.namespace)
         self._shown_url = settings.shown_url
         self.state = SharedState()
         self._loop = asyncio.get_running_loop()
         self._failing: set[str] = set()
-        self._client = _client(settings.url)
+        self._client = _client(settings.url, within_s)
 
     def script(self, source: str) -> Script:
         """Return a function that runs a script, and sends its source where Redis lacks it."""
@@ -118,13 +121,13 @@ async def wait_for(event: asyncio.Event, within_s: float) -> None:
     event.clear()
 
 
-def _client(url: str) -> Redis:
+def _client(url: str, within_s: float) -> Redis:
     try:
         client = Redis.from_url(
             url,
             retry=Retry(NoBackoff(), 0),
-            socket_timeout=COMMAND_WITHIN_S,
-            socket_connect_timeout=COMMAND_WITHIN_S,
+            socket_timeout=within_s,
+            socket_connect_timeout=within_s,
             **_OURS,
         )
         options = client.connection_pool.connection_kwargs

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from baton_router.http.response_stores.local_responses import LocalResponses
 from baton_router.http.response_stores.redis_responses import RedisResponses
 from baton_router.http.response_stores.response_store import (
     PAGE_EVENTS,
+    EventPage,
     ResponseStore,
     RunningResponse,
     StoredResponse,
@@ -68,6 +70,32 @@ async def put(store: ResponseStore, key: str, num_bytes: int = 10, *, has_events
 
 async def kept(store: ResponseStore, names: str) -> str:
     return "".join([name for name in names if await store.get(name) is not None])
+
+
+async def found(store: ResponseStore, name: str) -> StoredResponse:
+    stored = await store.get(name)
+    assert stored is not None
+    return stored
+
+
+async def leased_until(redis: RedisServer, name: str) -> int:
+    """Return the time until which a response is leased, in ms."""
+    return int(await redis.ask("HGET", f"test:response:{name}", "leased_until"))
+
+
+async def next_events(store: ResponseStore, name: str, start: int) -> EventPage:
+    """Read a page that is not empty."""
+    while (page := await store.read_events(name, start)) is None or not page.events:
+        pass
+    return page
+
+
+async def status(store: ResponseStore, name: str) -> str:
+    """Return the status of a response, if it can be had."""
+    with suppress(RequestError):
+        stored = await store.get(name)
+        return stored.status if stored else ""
+    return ""
 
 
 @kinds
@@ -134,11 +162,10 @@ def test_events_are_read_from_any_number_on_as_they_come(kind: str, tmp_path: Pa
         async with stores(kind, tmp_path, num_bytes=8 * 2**14) as (own, other):
             running = (await put(own, "a", has_events=True)).running
             assert running is not None
-            reading = asyncio.create_task(other.read_events("a", 0))
+            reading = asyncio.create_task(next_events(other, "a", 0))
             await asyncio.sleep(0.05)
             running.append(b"0")
             page = await reading
-            assert page is not None
             assert (page.first, page.events, page.num_events, page.is_over) == (0, [b"0"], 1, False)
             for number in range(1, PAGE_EVENTS + 2):
                 running.append(b"%d" % number)
@@ -176,14 +203,16 @@ def test_a_response_whose_router_is_gone_is_abandoned_and_one_that_is_leased_is_
     async def scenario() -> None:
         async with redis_server(tmp_path) as redis:
             leased, gone = (
-                RedisResponses(redis.settings(), ResponseStoreLimits(), lease_s=0.5) for _ in range(2)
+                RedisResponses(redis.settings(), ResponseStoreLimits(), lease_s=lease_s)
+                for lease_s in (5.0, 0.1)
             )
             await put(leased, "a")
+            began = await leased_until(redis, "a")
             await put(gone, "b")
             await gone.close()
-            await asyncio.sleep(0.8)
-            stored = [await leased.get(name) for name in "ab"]
-            assert [each.is_abandoned for each in stored if each] == [False, True]
+            while await leased_until(redis, "a") == began or not (await found(leased, "b")).is_abandoned:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert not (await found(leased, "a")).is_abandoned
             assert await leased.finish("b", b"", "failed")
             await leased.close()
 
@@ -194,17 +223,17 @@ def test_a_response_whose_router_is_gone_is_abandoned_and_one_that_is_leased_is_
 def test_while_redis_is_away_calls_fail_in_time_and_an_end_waits_for_it(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with redis_server(tmp_path) as redis:
-            store = RedisResponses(redis.settings(), ResponseStoreLimits())
+            store = RedisResponses(redis.settings(), ResponseStoreLimits(), within_s=0.3)
             maker = await put(store, "a", has_events=True)
             assert maker.running is not None
-            await redis.ask("CLIENT", "PAUSE", 1500)
+            redis.signal(signal.SIGSTOP)
             maker.running.append(b"0")
             with pytest.raises(RequestError, match="responses are kept in Redis, which fails now"):
-                async with asyncio.timeout(2):
-                    await store.get("a")
-            await asyncio.gather(maker.running.finish(b"whole", "completed"))
+                await store.get("a")
+            redis.signal(signal.SIGCONT)
+            await maker.running.finish(b"whole", "completed")
             async with asyncio.timeout(10):
-                while (stored := await store.get("a")) is None or stored.status == "in_progress":  # noqa: ASYNC110
+                while await status(store, "a") != "completed":  # noqa: ASYNC110 (nothing tells)
                     await asyncio.sleep(0.05)
             page = await store.read_events("a", 0)
             assert page is not None

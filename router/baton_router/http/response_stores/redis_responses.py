@@ -28,7 +28,7 @@ from baton_service.redis.redis_settings import RedisSettings
 T = TypeVar("T")
 LEASE_S: Final = 10.0
 """Time without a sign of its router after which a response is abandoned."""
-_WITHIN_S: Final = 3.0
+WITHIN_S: Final = 3.0
 """Time that a call waits for Redis."""
 _MAX_CALLS: Final = 16
 """Calls that ask Redis at a time, each on a connection of its own."""
@@ -40,15 +40,22 @@ class RedisResponses:
 
     Args:
         lease_s: as `LEASE_S`.
+        within_s: as `WITHIN_S`.
 
     Raises:
         InvalidConfigError: the URL cannot be used.
     """
 
     def __init__(
-        self, settings: RedisSettings, limits: ResponseStoreLimits, *, lease_s: float = LEASE_S
+        self,
+        settings: RedisSettings,
+        limits: ResponseStoreLimits,
+        *,
+        lease_s: float = LEASE_S,
+        within_s: float = WITHIN_S,
     ) -> None:
-        self._link = RedisLink(settings)
+        self._within_s = within_s
+        self._link = RedisLink(settings, within_s)
         self._table = ResponseTable(self._link, limits, lease_s)
         self._running = RunningResponses(self._table, max_event_bytes=limits.num_event_bytes, lease_s=lease_s)
         self._news = NewEvents()
@@ -88,7 +95,7 @@ class RedisResponses:
 
     async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
         try:
-            async with asyncio.timeout(_WITHIN_S), self._turns:
+            async with asyncio.timeout(self._within_s), self._turns:
                 return await ask()
         except FAULTS:
             raise RequestError(ErrorCode.UNAVAILABLE, _AWAY) from None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Final
+from collections.abc import AsyncGenerator, Collection, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -93,7 +92,8 @@ class ResponseReply:
         self._must_be_kept = bool(call.body.background or call.body.store)
         self._has_events = bool(call.body.background and call.body.stream)
         self._running: RunningResponse | None = None
-        self._task = asyncio.current_task()
+        self._task: asyncio.Task[Any] | None = None
+        """The task that makes the response in the background, once it does."""
         self._is_stopped = False
 
     async def keep(self, items: Sequence[bytes]) -> None:
@@ -139,20 +139,17 @@ class ResponseReply:
 
     async def run_in_background(self) -> None:
         """Make the response whole for those who fetch it; also one that fails is kept, with the reason."""
+        self._task = task = asyncio.current_task()
+        assert task is not None, "a call is answered in a task"
         try:
-            await self.run()
+            if not self._is_stopped:
+                await self.run()
+        except asyncio.CancelledError:
+            if not self._is_stopped:
+                raise  # it is not the client who cancels
+            task.uncancel()
         except Exception as error:
             await self._fail(error)
-
-    @contextmanager
-    def until_stopped(self) -> Iterator[None]:
-        """Leave the block early where somebody ends or deletes the response that it makes."""
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not self._is_stopped or self._task is None:
-                raise
-            self._task.uncancel()
 
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
         """Yield the response as events; the first comes with the first token, the last says how it ended.
@@ -195,8 +192,8 @@ class ResponseReply:
 
     def _stop(self) -> None:
         """Stop making the response in the background: nobody can fetch it whole any more."""
-        if self.response.background and self._task is not None:
-            self._is_stopped = True
+        self._is_stopped = True
+        if self._task is not None:
             self._task.cancel()
 
     def _numbered(self, event: StreamEvent) -> StreamEvent:

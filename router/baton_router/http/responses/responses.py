@@ -72,8 +72,7 @@ async def _earlier(call: Call[ResponsesRequest]) -> list[bytes]:
 
 async def _answer(call: Call[ResponsesRequest], reply: ResponseReply) -> None:
     if call.body.background:
-        with reply.until_stopped():
-            await _answer_in_background(call, reply)
+        await _answer_in_background(call, reply)
     elif call.body.stream:
         await call.stream(reply.events())
     else:
