@@ -100,10 +100,10 @@ return redis.call('EXISTS', response)
 RENEW_RESPONSES: Final = (
     _BEGIN
     + """
--- ARGV (name maker)...; returns the makers whose responses are over or gone
+-- ARGV (name maker)...; returns the makers whose responses are over, gone or no longer such
 local over = {}
 for at = 8, #ARGV, 2 do
-  local known = redis.call('HMGET', ARGV[1] .. ARGV[at], 'status', 'maker')
+  local known = redis.pcall('HMGET', ARGV[1] .. ARGV[at], 'status', 'maker')
   if known[1] == 'in_progress' and known[2] == ARGV[at + 1] then
     redis.call('HSET', ARGV[1] .. ARGV[at], 'leased_until', now_ms + lease_ms)
   else

@@ -248,6 +248,29 @@ def test_while_redis_is_away_calls_fail_in_time_and_an_end_waits_for_it(tmp_path
     run(scenario())
 
 
+@needs_redis
+def test_junk_in_the_place_of_a_response_ends_that_one_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with redis_server(tmp_path) as redis:
+            store = RedisResponses(redis.settings(), ResponseStoreLimits())
+            spoiled, other, written = [await put(store, name) for name in "abc"]
+            began = await leased_until(redis, "b")
+            for name in "ac":
+                await redis.ask("SET", f"test:response:{name}", "junk")
+            assert written.running is not None
+            assert not await written.running.finish(b"whole", "completed")
+            await until(lambda: spoiled.is_stopped)
+            while await leased_until(redis, "b") == began:  # noqa: ASYNC110 (nothing tells)
+                await asyncio.sleep(0.01)
+            assert not other.is_stopped
+            await redis.ask("SET", "test:responses", "junk")
+            with pytest.raises(RequestError, match="Redis, which fails now"):
+                await put(store, "d")
+            await store.close()
+
+    run(scenario())
+
+
 async def _restart(redis: RedisServer) -> None:
     redis.kill()
     await redis.start()

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 PAGE_EVENTS: Final = 256
 """Maximum number of events of one page."""
-_WAIT_S: Final = 1.0
+_WAIT_S: Final = 5.0
 """Longest wait for the next event of a response."""
 
 
@@ -89,7 +89,7 @@ class ResponseStore(Protocol):
     async def read_events(self, key: str, start: int) -> EventPage | None:
         """Return events from number `start` on, after a wait if there are none yet; None if it is not kept.
 
-        The page is empty where none comes within a second.
+        The page is empty where none comes within some seconds.
         """
         ...
 
