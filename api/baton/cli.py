@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from baton import PASSIVE_OPENMP
 from baton.commands import cli_arguments as arguments
-from baton.commands.limit_arguments import admission_settings, connection_limits, response_store_limits
+from baton.commands.limit_arguments import (
+    admission_settings,
+    batch_limits,
+    connection_limits,
+    response_store_limits,
+)
 from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
 from baton.commands.security_arguments import client_tls, key_of_environment, keys_of, server_tls
 from baton.config.engine_args import EngineArgs, default_names
@@ -222,6 +227,7 @@ def _router(args: argparse.Namespace) -> int:
         limits=limits,
         admission=admission_settings(args),
         http=_http_settings(args),
+        batches=batch_limits(args),
         tls=server_tls(args),
         tracing=read_tracing(args.otlp_traces_endpoint, args.otlp_traces_protocol, args.trace_sample_ratio),
         log_format=args.log_format,

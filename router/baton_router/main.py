@@ -18,6 +18,7 @@ from baton_core.sessions.session import SessionTimings
 from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
+from baton_router.batches.batches import Batches
 from baton_router.core.fleet.role_balance import BalanceConfig
 from baton_router.core.fleet.role_pressure import Limits
 from baton_router.core.flow.flow_limits import FlowLimits
@@ -29,6 +30,7 @@ from baton_router.grpc.operator_service import OperatorService
 from baton_router.grpc.server import GrpcServer
 from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
+from baton_router.http.batches.line_calls import LineCalls
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.http.connections.server import HttpServer
 from baton_router.metrics.request_metrics import RequestMetrics
@@ -185,12 +187,14 @@ class RouterServer:
             )
             address = self._advertised_address()
             self._service = self._make_service()
+            batches = self._batches = Batches(settings.batches) if settings.batches.folder else None
             state = AppState(
                 service=self._service,
                 model=settings.shown_model or settings.model,
                 settings=settings.http,
                 metrics=self._metrics,
                 keys=self._keys,
+                batches=batches,
             )
             app = make_app(state)
         except BatonError:
@@ -216,6 +220,9 @@ class RouterServer:
         self._share.start(address)
         self._health = asyncio.create_task(self._report_health())
         self._metrics.sampler.start()
+        if batches is not None:
+            lines = LineCalls(state)
+            batches.start(lines.ask, lines.defaults)
 
     async def stop(self) -> None:
         """Refuse new requests, let running ones end within the shutdown timeout, end the rest."""
@@ -224,6 +231,8 @@ class RouterServer:
             await self._health
         await self._metrics.sampler.stop()
         await self._server.set_serving(False)
+        if self._batches is not None:
+            await self._batches.stop()
         await self._service.drain(self._settings.shutdown_timeout_s)
         await self._share.stop()
         self._router.close("the router shuts down")
