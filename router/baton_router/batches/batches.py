@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +23,7 @@ from baton_router.batches.batch_run import BatchRun
 from baton_router.batches.file_store import PREFIX, FileObject, FileStore
 from baton_router.batches.outputs import write_outputs
 from baton_router.batches.partial_results import PartialResults, read_lines
-from baton_router.batches.record_folder import RecordFolder
+from baton_router.batches.record_folder import RecordFolder, new_id
 from baton_router.core.batches.batch import (
     WINDOW_S,
     Batch,
@@ -73,8 +72,7 @@ class Batches:
         """Fields that lines have which do not name them, by the routes that batches may have."""
         self._folder = RecordFolder(limits.folder)
         self.files = FileStore(self._folder, limits)
-        found = sorted(self._folder.read(_NAME, _StoredBatch), key=lambda one: one.batch.created_at)
-        self._batches = {one.batch.id: one for one in found}
+        self._batches = {one.batch.id: one for one in self._folder.read(_NAME, _StoredBatch)}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._saving = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -125,7 +123,7 @@ class Batches:
         self._make_room(tenant)
         now_s = int(time.time())
         batch = Batch(
-            id=f"{_NAME}{secrets.token_hex(12)}",
+            id=new_id(_NAME),
             endpoint=endpoint,
             input_file_id=file.id,
             created_at=now_s,
@@ -142,15 +140,16 @@ class Batches:
             self.files.read_by(file.id, -1)
             raise
         self._launch(stored)
+        await asyncio.sleep(0)  # a task that has not begun would not see that it is cancelled
         return batch
 
     async def cancel(self, batch: Batch) -> None:
-        """End a batch; one that is being ended stays as it is.
+        """End a batch; one that is cancelled stays as it is.
 
         Raises:
             InvalidRequestError: it is over, or about to be.
         """
-        if batch.status is BatchStatus.CANCELLING:
+        if batch.status in (BatchStatus.CANCELLING, BatchStatus.CANCELLED):
             return
         if batch.id not in self._running or not batch.may(BatchInput.CANCEL):
             allowed = f"the id of a batch that is validating or in_progress, and it is {batch.status}"
@@ -170,12 +169,9 @@ class Batches:
                 self._folder.remove(batch.id)
                 num_kept -= 1
         if num_kept >= self.limits.max_batches:
-            allowed = (
-                f"at most {self.limits.max_batches} of one key (--max-batches): wait for one, or cancel it"
-            )
-            raise InvalidRequestError(
-                "input_file_id", f"beside {num_kept} batches that are not over", allowed
-            )
+            beside = f"beside {num_kept} batches that are not over"
+            allowed = f"at most {self.limits.max_batches} of one key (--max-batches): wait, or cancel one"
+            raise InvalidRequestError("input_file_id", beside, allowed)
 
     def _launch(self, stored: _StoredBatch) -> None:
         task = self._running[stored.batch.id] = asyncio.create_task(self._run(stored))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,7 @@ import msgspec
 
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 from baton_router.batches.batch_limits import BatchLimits
-from baton_router.batches.record_folder import TEMPORARY, RecordFolder
+from baton_router.batches.record_folder import TEMPORARY, RecordFolder, new_id
 
 PREFIX: Final = "file-"
 
@@ -153,7 +152,7 @@ class Upload:
         self._store = store
         self._limits = limits
         self._tenant = tenant
-        self._id = f"{PREFIX}{secrets.token_hex(12)}"
+        self._id = new_id(PREFIX)
         self._num_bytes = 0
         self._path = store.path(self._id).with_suffix(TEMPORARY)
         self._file: Any = None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TypeVar
@@ -17,6 +19,11 @@ _RECORD: Final = ".json"
 _LOCK: Final = "lock"
 _PRIVATE: Final = 0o700
 T = TypeVar("T")
+
+
+def new_id(prefix: str) -> str:
+    """Return a name that nobody has; later ones sort behind earlier ones."""
+    return f"{prefix}{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
 class RecordFolder:
@@ -48,7 +55,7 @@ class RecordFolder:
         self._lock.close()
 
     def read(self, prefix: str, kind: type[T]) -> Iterator[T]:
-        """Yield the records whose names begin so; those that cannot be read are left out."""
+        """Yield the records whose names begin so, by name; those that cannot be read are left out."""
         for path in sorted(self.path.glob(f"{prefix}*{_RECORD}")):
             try:
                 yield msgspec.json.decode(path.read_bytes(), type=kind)

@@ -101,9 +101,8 @@ class MultipartReader:
         """Take the headers behind a delimiter; None if they are not all there."""
         end = self._rest.find(b"\r\n\r\n")
         if end > MAX_HEADER_BYTES or (end < 0 and len(self._rest) > MAX_HEADER_BYTES):
-            raise InvalidRequestError(
-                "body", "with a longer head", f"parts with {MAX_HEADER_BYTES} bytes of it"
-            )
+            allowed = f"at most {MAX_HEADER_BYTES} bytes"
+            raise InvalidRequestError("body", "a part with longer headers", allowed)
         if end < 0:
             return None
         self._num_parts += 1

@@ -121,10 +121,7 @@ class Batch(msgspec.Struct, kw_only=True):
         """Take an input, and note the time.
 
         Raises:
-            ValueError: the input is none of this status.
+            KeyError: the input is none of this status.
         """
-        status = TRANSITIONS.get((self.status, event))
-        if status is None:
-            raise ValueError(f"{event} is no input of a batch that is {self.status}")
-        self.status = status
-        setattr(self, f"{status}_at", int(now_s))
+        self.status = TRANSITIONS[self.status, event]
+        setattr(self, f"{self.status}_at", int(now_s))
