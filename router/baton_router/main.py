@@ -187,7 +187,8 @@ class RouterServer:
             )
             address = self._advertised_address()
             self._service = self._make_service()
-            batches = self._batches = Batches(settings.batches) if settings.batches.folder else None
+            limits = settings.http.batches
+            batches = self._batches = Batches(limits) if limits.folder else None
             state = AppState(
                 service=self._service,
                 model=settings.shown_model or settings.model,
@@ -197,6 +198,9 @@ class RouterServer:
                 batches=batches,
             )
             app = make_app(state)
+            if batches is not None:
+                lines = LineCalls(state)
+                batches.start(lines.ask, lines.defaults)
         except BatonError:
             await self._http.stop(0)
             await self._server.stop(0)
@@ -220,9 +224,6 @@ class RouterServer:
         self._share.start(address)
         self._health = asyncio.create_task(self._report_health())
         self._metrics.sampler.start()
-        if batches is not None:
-            lines = LineCalls(state)
-            batches.start(lines.ask, lines.defaults)
 
     async def stop(self) -> None:
         """Refuse new requests, let running ones end within the shutdown timeout, end the rest."""

@@ -45,7 +45,7 @@ async def batching(
     settings = BatchLimits(folder=str(folder), **limits)
     worker = ScriptedWorker("w1", answers=[ANSWER])
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(batches=settings, http=HttpSettings(api_keys=keys)))
+        server = await stack.enter_async_context(serving(http=HttpSettings(api_keys=keys, batches=settings)))
         await stack.enter_async_context(worker.joined(server.grpc_port, access_to(server)))
         url = f"http://127.0.0.1:{server.http_port}/v1"
         yield (
@@ -157,7 +157,7 @@ def test_wrong_calls_are_refused_by_name(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         settings = BatchLimits(folder=str(tmp_path), **limits)
-        async with http_cluster(batches=settings) as client:
+        async with http_cluster(http=HttpSettings(batches=settings)) as client:
 
             async def uploaded(fields: dict[str, str], content: bytes = b"a", name: str = "file") -> Any:
                 files = {name: ("a", content)}

@@ -123,7 +123,7 @@ def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
     types = [
         kind
         for route in routes
-        for kind in (route.dialect.error, *route.bodies, route.form, route.reply, route.chunk)
+        for kind in (route.dialect.error, *route.bodies, route.multipart, route.reply, route.chunk)
         if kind
     ]
     types = list(dict.fromkeys(types))
@@ -161,8 +161,8 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
         schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         content = {"application/json": {"schema": schema, "example": route.example}}
         operation["requestBody"] = {"required": True, "content": content}
-    if route.form is not None:
-        content = {"multipart/form-data": {"schema": schema_of[route.form]}}
+    if route.multipart is not None:
+        content = {"multipart/form-data": {"schema": schema_of[route.multipart]}}
         operation["requestBody"] = {"required": True, "content": content}
     if parameters := [*_path_parameters(route), *_query_parameters(route)]:
         operation["parameters"] = parameters
@@ -211,7 +211,7 @@ def _responses(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
     responses = {"200": {**done, "content": content} if content else done}
     of_callers = (*((401,) if route.needs_key else ()), *((403,) if route.method != "GET" else ()))
     statuses = {*route.errors, *of_callers, 500}
-    if route.bodies or route.form:
+    if route.bodies or route.multipart:
         statuses |= {400, 408, 413, 415}
     for status in sorted(statuses):
         schema = {"schema": schema_of[route.dialect.error]}

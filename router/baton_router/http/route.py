@@ -49,7 +49,7 @@ class Route:
     handler: Callable[[Call[Any]], Awaitable[None]]
     bodies: tuple[type, ...] = ()
     """Types that the body may have, told apart by their required fields; none: it is not read."""
-    form: type | None = None
+    multipart: type | None = None
     """Type of the fields of a body of multipart/form-data, which the handler reads as it comes."""
     batch_defaults: Mapping[str, Any] | None = None
     """Fields that requests of batches have which do not name them; None: batches may not have the route."""

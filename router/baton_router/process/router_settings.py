@@ -9,7 +9,6 @@ from typing import Any
 
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.session import DEFAULT_TIMINGS
-from baton_router.batches.batch_limits import BatchLimits
 from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.placement.routing_policies import RoutingPolicy
 from baton_router.process.admission_settings import AdmissionSettings
@@ -83,8 +82,6 @@ class RouterSettings:
     limits: RequestLimits = field(default_factory=RequestLimits)
     admission: AdmissionSettings = field(default_factory=AdmissionSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
-    batches: BatchLimits = field(default_factory=BatchLimits)
-    """Files and batches, if they have a folder."""
     tls: ServerTls = field(default_factory=ServerTls)
     """TLS of both ports."""
     tracing: TracingSettings = field(default_factory=TracingSettings)

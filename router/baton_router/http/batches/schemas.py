@@ -13,13 +13,13 @@ from baton_router.http.operator_routes import Query
 from baton_router.http.sampling_fields import Fields
 
 
-class UploadForm(msgspec.Struct, kw_only=True):
+class UploadRequest(msgspec.Struct, kw_only=True):
     """A file to upload, as fields of a form; `expires_after[anchor]` and `expires_after[seconds]` are two."""
 
     file: str
     """Its content: requests, one a line."""
     purpose: Literal["batch"]
-    """What it is for."""
+    """Its use."""
     anchor: Literal["created_at"] = msgspec.field(name="expires_after[anchor]", default="created_at")
     """The time from which its age counts."""
     seconds: int | None = msgspec.field(name="expires_after[seconds]", default=None)

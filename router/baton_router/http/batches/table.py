@@ -19,7 +19,7 @@ BATCH_ROUTES: Final = (
         tag=Tag.FILES,
         summary="Upload the requests of a batch",
         handler=files.create_file,
-        form=schemas.UploadForm,
+        multipart=schemas.UploadRequest,
         reply=FileObject,
     ),
     Route(
