@@ -106,8 +106,8 @@ class Router:
             self.fleet, self.sessions.send, hold, lambda: self.core.num_requests, must_split=must_split
         )
         self.pauses = Pauses(self.operations.control, hold, self._abort_all)
-        self.lines = LineGate(lambda: self.is_ready and not self.core.admission.num_waiting)
-        """Lets requests of batches begin."""
+        self.lines = LineGate(lambda: self.core.load if self.is_ready else None)
+        """Lets lines of batches begin."""
         self._shifts = RoleShifts(self.operations)
         self._effects = RouterEffects(
             self.sessions, self._shifts, self.core.log, self._requests, spans or RequestSpans()

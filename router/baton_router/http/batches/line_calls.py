@@ -24,8 +24,7 @@ class LineCalls:
         self._endpoints = {route.path: RequestIds(Endpoint(route, state)) for route in routes}
 
     async def ask(self, tenant: str, url: str, content: bytes, request_id: str) -> tuple[int, bytes]:
-        """Return the status and the body of a route's reply; waits until no other request waits."""
-        await self._gate.wait()
+        """Return the status and the body of a route's reply; waits for its turn among other requests."""
         status, body, is_sent = 0, bytearray(), False
         scope: dict[str, Any] = {
             "type": "http",
@@ -52,5 +51,6 @@ class LineCalls:
                 status = message["status"]
             body.extend(message.get("body", b""))
 
-        await self._endpoints[url](scope, receive, send)
+        async with self._gate.line():
+            await self._endpoints[url](scope, receive, send)
         return status, bytes(body)
