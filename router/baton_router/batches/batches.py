@@ -73,6 +73,9 @@ class Batches:
         self._folder = RecordFolder(limits.folder)
         self.files = FileStore(self._folder, limits)
         self._batches = {one.batch.id: one for one in self._folder.read(_NAME, _StoredBatch)}
+        for path in self._folder.path.glob(f"*{_PARTIAL}"):
+            if path.stem not in self._batches or self._batches[path.stem].batch.is_over:
+                path.unlink()
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._saving = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -220,7 +223,7 @@ class Batches:
             if batch.status is not BatchStatus.CANCELLING or task is None:
                 raise
             task.uncancel()
-        except (BatonError, OSError) as error:
+        except Exception as error:  # whatever it is, the batch has an end
             return _failed(batch, error)
         return BatchInput.WRITE
 
@@ -306,8 +309,10 @@ def _check(path: Path, checks: InputChecks) -> InputChecks:
 
 
 def _failed(batch: Batch, error: Exception) -> BatchInput:
-    _log.error("batch %s cannot go on: %s", batch.id, error)
-    batch.errors = BatchErrors(data=[LineError(code="storage", message=str(error))])
+    is_known = isinstance(error, (BatonError, OSError))
+    _log.error("batch %s cannot go on: %s", batch.id, error, exc_info=None if is_known else error)
+    text = str(error) if is_known else "internal error; the router's log has the cause"
+    batch.errors = BatchErrors(data=[LineError(code="cannot_go_on", message=text)])
     return BatchInput.FAIL
 
 

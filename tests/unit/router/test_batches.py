@@ -216,6 +216,22 @@ def test_wrong_lines_fail_a_batch_and_none_is_sent(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_fault_of_the_router_ends_a_batch_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async def breaks(body: dict[str, Any]) -> int:
+            raise RuntimeError(body["prompt"])
+
+        async with serving(tmp_path, Asked(breaks)) as batches:
+            batch = await begin(batches, lines(2))
+            await over(batch)
+            assert batch.status is BatchStatus.FAILED
+            assert batch.errors is not None
+            assert batch.errors.data[0].message == "internal error; the router's log has the cause"
+            assert ids(written(batches, batch.error_file_id)) == ["l0", "l1"]
+
+    asyncio.run(scenario())
+
+
 def test_results_that_are_too_many_fail_a_batch(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with serving(tmp_path, Asked(), max_files_bytes=3000, max_inflight=1) as batches:

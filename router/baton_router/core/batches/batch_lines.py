@@ -45,12 +45,7 @@ class _Line(msgspec.Struct, kw_only=True):
     custom_id: str
     method: str
     url: str
-    body: _Switches
-
-
-class _Switches(msgspec.Struct):
-    stream: Any = None
-    background: Any = None
+    body: dict[str, msgspec.Raw]
 
 
 class _Named(msgspec.Struct):
@@ -89,7 +84,7 @@ def _check(line: _Line) -> None:
     if not _URL.fullmatch(line.url):
         raise InvalidRequestError("url", line.url, _URLS)
     for name in ("stream", "background"):
-        if value := getattr(line.body, name):
+        if name in line.body and (value := msgspec.json.decode(line.body[name])):
             raise InvalidRequestError(f"body.{name}", value, "false")
 
 

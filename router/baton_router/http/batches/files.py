@@ -30,8 +30,7 @@ async def create_file(call: Call[None]) -> None:
 
     Raises:
         InvalidRequestError: a field is wrong, or a bound is reached; the message names it.
-        HttpError: 408, the form takes too long; 415, it is none.
-        OSError: the disk is full.
+        HttpError: 408, the form takes too long; 415, it is none; 507, the disk is full.
     """
     files = batches_of(call).files
     content_type = call.request.headers.get("content-type", "")
@@ -43,10 +42,14 @@ async def create_file(call: Call[None]) -> None:
     with call.state.service.open_call():
         try:
             async with files.begin(call.tenant) as upload:
-                await call.reply(await _Form(call, upload).read(reader))
+                file = await _Form(call, upload).read(reader)
         except InvalidRequestError:
             await call.drop_pieces()
             raise
+        except OSError as error:
+            text = f"file cannot be kept: {error.strerror}; allowed: where the router's disk has room"
+            raise HttpError(507, "insufficient_storage", text, param="file") from None
+        await call.reply(file)
 
 
 class _Form:

@@ -21,6 +21,7 @@ BATCH_ROUTES: Final = (
         handler=files.create_file,
         multipart=schemas.UploadRequest,
         reply=FileObject,
+        errors=(507,),
     ),
     Route(
         method="GET",
