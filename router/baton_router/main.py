@@ -18,6 +18,7 @@ from baton_core.sessions.session import SessionTimings
 from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
+from baton_router.batches.batches import Batches
 from baton_router.core.fleet.role_balance import BalanceConfig
 from baton_router.core.fleet.role_pressure import Limits
 from baton_router.core.flow.flow_limits import FlowLimits
@@ -29,6 +30,7 @@ from baton_router.grpc.operator_service import OperatorService
 from baton_router.grpc.server import GrpcServer
 from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
+from baton_router.http.batches.line_calls import LineCalls
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.http.connections.server import HttpServer
 from baton_router.http.response_stores.open_store import open_response_store
@@ -187,6 +189,8 @@ class RouterServer:
             )
             address = self._advertised_address()
             self._service = self._make_service()
+            limits = settings.http.batches
+            batches = self._batches = Batches(limits) if limits.folder else None
             state = AppState(
                 service=self._service,
                 model=settings.shown_model or settings.model,
@@ -194,8 +198,12 @@ class RouterServer:
                 metrics=self._metrics,
                 keys=self._keys,
                 responses=self._responses,
+                batches=batches,
             )
             app = make_app(state)
+            if batches is not None:
+                lines = LineCalls(state)
+                batches.start(lines.ask, lines.defaults)
         except BatonError:
             await self._http.stop(0)
             await self._server.stop(0)
@@ -228,6 +236,8 @@ class RouterServer:
             await self._health
         await self._metrics.sampler.stop()
         await self._server.set_serving(False)
+        if self._batches is not None:
+            await self._batches.stop()
         await self._service.drain(self._settings.shutdown_timeout_s)
         await self._share.stop()
         self._router.close("the router shuts down")

@@ -240,6 +240,11 @@ _SHORT: Final = _texts("The os module", "os", "a" * 90, "e\u0301🙂", "<|im_sta
 _NAMES: Final = _texts("a", "r1", "é", "\n", "x" * 128, "x" * 129, "\0", "\ud800", "")
 
 PLAUSIBLE: Final[Mapping[str, tuple[str, ...]]] = {
+    "purpose": _texts("batch"),
+    "file": _texts("{}", "", "a\r\n--form", "a" * 70_000),
+    "expires_after[seconds]": _texts("3600", "-1", "9" * 400),
+    "endpoint": _texts("/v1/completions"),
+    "input_file_id": _texts("file-0", "../lock", "file-%00"),
     "prompt": (
         *_SHORT,
         *_texts([5, 6, 7], ["os", "sys"], [[5, 6], [7]], ["os", [5]], [1, "a"], [[0]] * 10_000, [[]]),

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
+from baton_router.batches.batches import Batches
 from baton_router.http.ignored_fields import IgnoredFields
 from baton_router.http.response_stores.response_store import ResponseStore
 from baton_router.metrics.router_metrics import RouterMetrics
@@ -27,6 +28,8 @@ class AppState:
     metrics: RouterMetrics
     responses: ResponseStore
     """Responses that are kept for a while."""
+    batches: Batches | None = None
+    """Files and batches, where there is a folder for them."""
     started_at: int = field(default_factory=lambda: int(time.time()))
     """In seconds since 1970."""
     fingerprint: str = field(default_factory=lambda: f"baton-{version('baton')}")

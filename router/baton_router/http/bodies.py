@@ -50,7 +50,7 @@ async def read_body(receive: Receive, headers: Headers, max_bytes: int, room: Bo
                 return await _read(receive, max_bytes, room)
     except TimeoutError:
         raise HttpError(408, "request_timeout", f"no whole body within {READ_WITHIN_S:g} s") from None
-    await _drop(receive)
+    await drop_body(receive)
     raise _too_large(max_bytes)
 
 
@@ -164,20 +164,21 @@ async def _read(receive: Receive, max_bytes: int, room: BodyReservation) -> byte
         num_bytes += len(parts[-1])
         if num_bytes > max_bytes:
             if message.get("more_body", False):
-                await _drop(receive)
+                await drop_body(receive)
             raise _too_large(max_bytes)
         try:
             room.add(len(parts[-1]))
         except RequestError:
             parts.clear()
             if message.get("more_body", False):
-                await _drop(receive)
+                await drop_body(receive)
             raise
         if not message.get("more_body", False):
             return b"".join(parts)
 
 
-async def _drop(receive: Receive) -> None:
+async def drop_body(receive: Receive) -> None:
+    """Drop what comes of a refused body for a while, so that its client reads the refusal."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LINGER_S):
             message = await receive()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
+from baton_router.batches.batch_limits import BatchLimits
 from baton_router.process.answer_settings import AnswerSettings
 
 
@@ -92,6 +93,7 @@ class HttpSettings:
     """Refuses bodies with unknown fields instead of ignoring these."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     stored_responses: ResponseStoreLimits = field(default_factory=ResponseStoreLimits)
+    batches: BatchLimits = field(default_factory=BatchLimits)
     root_path: str = ""
     """Prefix that a proxy in front strips from paths."""
     enable_operator_routes: bool = False

@@ -14,7 +14,7 @@ from baton_router.http.responses.replies import (
 )
 from baton_router.http.responses.responses import create_response
 from baton_router.http.responses.schemas import ResponsesRequest
-from baton_router.http.route import Route, Tag
+from baton_router.http.route import BATCH_PRIORITY, Route, Tag
 
 _PATH: Final = "/v1/responses/{response_id}"
 RESPONSE_ROUTES: Final = (
@@ -26,6 +26,7 @@ RESPONSE_ROUTES: Final = (
         summary="Answer a conversation, in the format of the Responses API",
         handler=create_response,
         bodies=(ResponsesRequest,),
+        batch_defaults={"priority": BATCH_PRIORITY, "store": False},
         example={"input": "What is os.path?", "max_output_tokens": 32},
         reply=Response,
         chunk=StreamEvent,
