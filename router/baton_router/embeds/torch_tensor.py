@@ -198,7 +198,7 @@ def _built(name: Any, arguments: Any) -> Any:
                 return _Tensor(storage, offset, shape, strides)
         case "torch._utils _rebuild_parameter", (_Tensor() as tensor, bool(), ()):
             return tensor
-    raise NoTensorError(f"a call of {called:.100}")
+    raise NoTensorError(f"no dense tensor, but a call of {called:.100}")
 
 
 def _are_integers(values: Any) -> bool:
