@@ -57,16 +57,8 @@ def without_names(outputs: list[RequestOutput]) -> list[RequestOutput]:
 
 def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> None:
     ids = draw_prompt(600, seed=1)
-    prompts = [
-        TEXT,
-        ids,
-        {"prompt": TEXT},
-        {"prompt_token_ids": ids[:300]},
-        ids[:3],
-        TEXT,
-        TEXT,
-        {"prompt_embeds": EMBEDS},
-    ]
+    prompts = [TEXT, ids, {"prompt": TEXT}, {"prompt_token_ids": ids[:300]}, ids[:3], TEXT, TEXT]
+    prompts.append({"prompt_embeds": EMBEDS})
     stopped = greedy(30, stop=(stop_string(llm),))
     params = [
         greedy(20),
@@ -82,9 +74,8 @@ def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> 
     assert without_names(spawned.generate(prompts, params, use_tqdm=False)) == without_names(outputs)
     assert [output.prompt for output in outputs] == [TEXT, None, TEXT, None, None, TEXT, TEXT, None]
     assert [len(output.prompt_token_ids) for output in outputs[1::2][:2]] == [600, 300]
-    assert [output.outputs[0].finish_reason for output in outputs] == ["length"] * 5 + ["stop"] * 2 + [
-        "length"
-    ]
+    reasons = [output.outputs[0].finish_reason for output in outputs]
+    assert reasons == ["length"] * 5 + ["stop"] * 2 + ["length"]
     assert len({tuple(completion.token_ids) for completion in outputs[2].outputs}) == 3
 
 
