@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,6 +15,8 @@ from baton_router.http.usage import Usage
 class CompletionRequest(RequestFields, kw_only=True):
     """Complete a text."""
 
+    one_of: ClassVar[frozenset[str]] = frozenset({"prompt", "prompt_embeds"})
+    """Fields of which it needs one."""
     prompt: str | list[str | int | list[int]] | None = None
     """A text, token ids, or a list of either. Needed without `prompt_embeds`."""
     prompt_embeds: str | list[str] | None = None
