@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from baton.api.ray_cluster import initialize_ray_cluster
     from baton.config.engine_args import AsyncEngineArgs, EngineArgs
     from baton.config.vllm_config import VllmConfig
-    from baton.inputs import PromptType, TextPrompt, TokensPrompt
+    from baton.inputs import EmbedsPrompt, PromptType, TextPrompt, TokensPrompt
     from baton.logprobs import FlatLogprobs, Logprob
     from baton.outputs import CompletionOutput, RequestOutput, RequestStateStats
     from baton.sampling_params import (
@@ -39,6 +39,7 @@ __all__ = [
     "BeamSearchParams",
     "BeamSearchSequence",
     "CompletionOutput",
+    "EmbedsPrompt",
     "EngineArgs",
     "FlatLogprobs",
     "LLMEngine",
@@ -67,7 +68,7 @@ _HOMES = {
     "baton.api.llm": ("LLM",),
     "baton.api.llm_engine": ("LLMEngine",),
     "baton.api.ray_cluster": ("initialize_ray_cluster",),
-    "baton.inputs": ("PromptType", "TextPrompt", "TokensPrompt"),
+    "baton.inputs": ("EmbedsPrompt", "PromptType", "TextPrompt", "TokensPrompt"),
     "baton.logprobs": ("FlatLogprobs", "Logprob"),
     "baton.outputs": ("CompletionOutput", "RequestMetrics", "RequestOutput", "RequestStateStats"),
     "baton.sampling_params": (

@@ -193,6 +193,7 @@ def _router(args: argparse.Namespace) -> int:
         max_n_sequences=args.max_n_sequences,
         max_answer_bytes=args.max_answer_bytes,
         logits_processors=args.logits_processors,
+        enable_prompt_embeds=args.enable_prompt_embeds,
         trust_request_chat_template=args.trust_request_chat_template,
         structured_outputs_backend=args.structured_outputs_backend,
     )

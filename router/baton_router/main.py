@@ -128,6 +128,7 @@ class RouterServer:
             keyless=(_SESSIONS,) if settings.tls.grpc_authority else (),  # their certificates let workers in
             credentials=settings.tls.grpc_credentials(),
             max_connections=self.descriptors.max_grpc,
+            takes_embeds=settings.limits.enable_prompt_embeds,
         )
         self._http = HttpServer()
         self._threads = TokenizingThreads()

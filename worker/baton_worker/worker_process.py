@@ -330,6 +330,7 @@ def worker_config(
         scheduler=settings.scheduler.for_model_len(engine.kv_cache.max_model_len),
         logits_processors=frozenset(settings.engine.logits_processors),
         has_batch_processors=engine.has_batch_processors,
+        embedding_size=getattr(engine.runner.model, "embedding_size", 0),
         enable_prefix_caching=settings.enable_prefix_caching,
         plans_ahead=settings.engine.plans_ahead(engine.runner.model.device),
         publishes_cache=settings.redis.is_given or settings.kv_events.is_published,

@@ -39,6 +39,10 @@ def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
         sampling_params=params,
         cache_salt=spec.cache_salt,
         priority=spec.priority,
+        prompt_embeds=[
+            pb.PromptEmbeds(start=one.start, hidden_size=one.hidden_size, dtype=one.dtype, data=one.data)
+            for one in spec.prompt_embeds
+        ],
     )
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from baton_core.errors import ErrorCode
+from baton_core.prompt_embeds import PromptEmbeds
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.sampling_rules import SamplingRules
 
@@ -82,6 +83,8 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt_targets: tuple[int, ...] = ()
     """Prompt tokens whose log-probabilities are wanted: `prompt_targets[i]` follows `token_ids[i]`."""
     prompt_logprobs: LogprobsSpec | None = None
+    embeds: tuple[PromptEmbeds, ...] = ()
+    """Embeddings in the place of tokens; their positions count from `token_ids[0]`."""
 
     @property
     def num_scheduled_tokens(self) -> int:

@@ -244,7 +244,7 @@ class WorkerData(_message.Message):
     def __init__(self, number: _Optional[int] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., token_batch: _Optional[_Union[TokenBatch, _Mapping]] = ..., transferred: _Optional[_Union[Transferred, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., cache_delta: _Optional[_Union[CacheDelta, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., control_result: _Optional[_Union[ControlResult, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ...) -> None: ...
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed", "tenant", "weights")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed", "tenant", "weights", "prompt_embeds")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +256,7 @@ class RequestSpec(_message.Message):
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_EMBEDS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -267,7 +268,22 @@ class RequestSpec(_message.Message):
     resumed: _containers.RepeatedCompositeFieldContainer[OutputSoFar]
     tenant: str
     weights: str
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ..., weights: _Optional[str] = ...) -> None: ...
+    prompt_embeds: _containers.RepeatedCompositeFieldContainer[EmbeddingRows]
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ..., weights: _Optional[str] = ..., prompt_embeds: _Optional[_Iterable[_Union[EmbeddingRows, _Mapping]]] = ...) -> None: ...
+
+class EmbeddingRows(_message.Message):
+    __slots__ = ("start", "hidden_size", "dtype", "data", "digests")
+    START_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    hidden_size: int
+    dtype: str
+    data: bytes
+    digests: bytes
+    def __init__(self, start: _Optional[int] = ..., hidden_size: _Optional[int] = ..., dtype: _Optional[str] = ..., data: _Optional[bytes] = ..., digests: _Optional[bytes] = ...) -> None: ...
 
 class OutputSoFar(_message.Message):
     __slots__ = ("index", "token_ids")

@@ -54,7 +54,7 @@ async def generating(
         prepared = [await service.prepare(request) for request in requests]
         del requests
         call.release_body()
-        stack.enter_context(service.reserve_logprobs(prepared))
+        stack.enter_context(service.reserve_memory(prepared))
         streams = []
         for one in prepared:  # starting and ending many of them would hold up the loop
             await service.share.turn()

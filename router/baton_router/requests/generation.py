@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.request_context import RequestContext
 from baton_router.core.router_events import RequestTimings
-from baton_router.text.prompts import Prompt, TokenIds
+from baton_router.text.prompts import AnyPrompt, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Resumption:
 class GenerationRequest:
     """One prompt and its parameters, not checked yet."""
 
-    prompt: Prompt
+    prompt: AnyPrompt
     prompt_field: str = "prompt"
     """The client's name for the prompt, which errors use."""
     sampling: Mapping[str, Any] = field(default_factory=dict)

@@ -6,10 +6,13 @@ Safe to share between the tokenizing threads and the loop: beside caches nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_router.embeds.given_embeds import EmbedsLimits, PromptTokens
 from baton_router.text.chat_rendering import ChatRendering
 from baton_router.text.chat_template import ChatDefaults, ChatTemplate, Conversation
+from baton_router.text.embedded_parts import encode_embedded
 from baton_router.text.large_texts import LARGE, LargeTexts
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds
@@ -118,6 +121,16 @@ class Tokenizer:
                 return self.encode(self.render_chat(prompt), add_special_tokens=bool(add_special_tokens))
             case _:
                 return prompt
+
+    def encode_embedded(self, conversation: Conversation, limits: EmbedsLimits) -> PromptTokens:
+        """Return the tokens of a conversation that has embeddings among its parts.
+
+        Raises:
+            InvalidRequestError: as `encode_prompt`, or the embeddings are out of their limits.
+        """
+        return encode_embedded(
+            conversation, limits, self.render_chat, partial(self.encode, add_special_tokens=False)
+        )
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of `token_ids`; ids without a token have none, broken UTF-8 is U+FFFD.

@@ -58,6 +58,7 @@ class PlanBuilder:
                 samples=seq.sample_specs() if end == seq.num_tokens else (),
                 prompt_targets=targets,
                 prompt_logprobs=seq.prompt_logprobs if targets else None,
+                embeds=seq.embeds(start, end),
             )
         )
 

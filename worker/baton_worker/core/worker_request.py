@@ -71,6 +71,7 @@ def new_request(
             publishes_contents=config.publishes_cache,
             cache_salt=spec.cache_salt,
             output_token_ids=one.token_ids,
+            prompt_embeds=spec.prompt_embeds,
         )
         for one in spec.resumed or (OutputSoFar(index=0, token_ids=()),)
     ]
