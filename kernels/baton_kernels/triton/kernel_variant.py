@@ -40,6 +40,8 @@ class KernelVariant:
     """The least compute capability, times ten, that has what the kernel needs."""
     only_arch: int = 0
     """The one that its configuration was measured for; 0 where it is for all."""
+    instruction: str | None = None
+    """A regular expression of the matrix instruction without which the variant would be slow."""
 
     @property
     def name(self) -> str:

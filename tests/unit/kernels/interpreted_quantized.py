@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from typing import Final
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
 from baton_kernels.interface.quantized import InputRounding
 from baton_kernels.reference.quantized_product import round_inputs
+from baton_kernels.triton.product_paths import QuantizedLayer, path_of
 from tests.unit.kernels.interpreted_products import mend_products
 from tests.unit.kernels.quantized_weights import CASES, ROUNDINGS, WeightCase, expected_product, make_weight
 
@@ -22,30 +24,41 @@ from tests.unit.kernels.quantized_weights import CASES, ROUNDINGS, WeightCase, e
 ROUNDING: Final = {torch.float32: 0.0, torch.bfloat16: 2**-7, torch.float16: 2**-10}
 SUMMING: Final = 2e-6
 NUM_ROWS: Final = (1, 5, 17, 70)
+ARCHS: Final = (80, 90, 100)
 _generator = torch.Generator().manual_seed(0)
 
 
 def product_errors(case: WeightCase) -> dict[str, float]:
-    """Error of both layers for each number of rows, and how far invariant rows alone are from a batch's."""
-    from baton_kernels.triton.invariant import InvariantTritonLayers  # reads TRITON_INTERPRET
+    """Error of both layers, in each way that a device multiplies them, for each number of rows.
+
+    `alone` says whether invariant rows alone differ from a batch's, `lost` whether a number is left in a row
+    with an input that is none.
+    """
+    from baton_kernels.triton import quantized_product  # reads TRITON_INTERPRET
+    from baton_kernels.triton.invariant import InvariantTritonLayers
     from baton_kernels.triton.layers import TritonLayers
 
     weight, bias = make_weight(case, _generator)
     x = torch.randn(max(NUM_ROWS), case.in_features, generator=_generator).to(case.dtype)
     expected, magnitude = expected_product(weight, bias, x)
     allowed = SUMMING * magnitude + ROUNDING[case.dtype] * expected.abs() + 1e-12
-    kinds = {"plain": TritonLayers(), "invariant": InvariantTritonLayers()}
-    errors: dict[str, float] = {}
-    outs: dict[int, Tensor] = {}
-    for kind, layers in kinds.items():
-        product = layers.quantized_product(weight, bias, case.dtype)
-        assert product is not None
-        for num_rows in NUM_ROWS:
-            out = outs[num_rows] = product(x[:num_rows])
-            assert out.dtype == case.dtype
-            errors[f"{kind} {num_rows}"] = worst(out.double() - expected[:num_rows], allowed[:num_rows])
-    whole = outs[max(NUM_ROWS)]
-    errors["alone"] = max(float(not torch.equal(whole[:num_rows], out)) for num_rows, out in outs.items())
+    lost_row = x[:1].clone()
+    lost_row[0, 3] = torch.nan
+    errors: dict[str, float] = {"alone": 0, "lost": 0}
+    layer = QuantizedLayer.of(weight, bias)
+    for path, arch in {path_of(layer, arch): arch for arch in ARCHS}.items():
+        for layers in (TritonLayers(), InvariantTritonLayers()):
+            with patch.object(quantized_product, "device_arch", return_value=arch):
+                product = layers.quantized_product(weight, bias, case.dtype)
+            assert product is not None
+            outs = {num_rows: product(x[:num_rows]) for num_rows in NUM_ROWS}
+            for num_rows, out in outs.items():
+                assert out.dtype == case.dtype
+                name = f"{path} {type(layers).__name__} {num_rows}"
+                errors[name] = worst(out.double() - expected[:num_rows], allowed[:num_rows])
+                if layers.is_invariant and not torch.equal(outs[max(NUM_ROWS)][:num_rows], out):
+                    errors["alone"] += 1
+            errors["lost"] += int((~product(lost_row).isnan()).sum())
     return errors
 
 
