@@ -11,15 +11,15 @@ from tests.unit.kernels.quantized_weights import CASES, E8M0, ROUNDINGS, WeightC
 
 DECODED, INT8, FP8, SCALED = ProductPath
 ARCHS = (0, 80, 86, 89, 90, 100, 103, 120)
-ON_OLD = [DECODED] * 3
+ON_OLD = (DECODED,) * 3
 PATHS_OF = {
-    **dict.fromkeys(("int4", "uint4", "uint4_row", "nf4", "fp4", "int8_alone"), [DECODED] * 8),
-    **dict.fromkeys(("int8_asymmetric", "int8_static"), [DECODED] * 8),
-    **dict.fromkeys(("int8", "int8_groups", "uint4_int8", "int4_int8"), [INT8] * 8),
-    **dict.fromkeys(("e4m3", "e4m3_blocks"), [*ON_OLD, *[FP8] * 5]),
-    "mxfp8": [*ON_OLD, FP8, FP8, *[SCALED] * 3],
-    **dict.fromkeys(("mxfp4", "nvfp4"), [*[DECODED] * 5, *[SCALED] * 3]),
-    "mxfp4_mxfp8": [*[DECODED] * 5, SCALED, SCALED, DECODED],
+    **dict.fromkeys(("int4", "uint4", "uint4_row", "nf4", "fp4", "int8_alone"), (DECODED,) * 8),
+    **dict.fromkeys(("int8_asymmetric", "int8_static"), (DECODED,) * 8),
+    **dict.fromkeys(("int8", "int8_groups", "uint4_int8", "int4_int8"), (INT8,) * 8),
+    **dict.fromkeys(("e4m3", "e4m3_blocks"), (*ON_OLD, *(FP8,) * 5)),
+    "mxfp8": (*ON_OLD, FP8, FP8, *(SCALED,) * 3),
+    **dict.fromkeys(("mxfp4", "nvfp4"), (*(DECODED,) * 5, *(SCALED,) * 3)),
+    "mxfp4_mxfp8": (*(DECODED,) * 5, SCALED, SCALED, DECODED),
 }
 
 
@@ -29,7 +29,7 @@ def layer_of(case: WeightCase) -> QuantizedLayer:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_layer_gets_what_the_device_multiplies(name: str) -> None:
-    assert [path_of(layer_of(CASES[name]), arch) for arch in ARCHS] == PATHS_OF[name]
+    assert tuple(path_of(layer_of(CASES[name]), arch) for arch in ARCHS) == PATHS_OF[name]
 
 
 @pytest.mark.parametrize("rounding", ["mx_e2m1", "mx_e2m3", "mx_e3m2", "mx_e4m3_one_bit"])
