@@ -264,16 +264,18 @@ def quantized_variant(
 
 def aot_variants() -> Iterator[KernelVariant]:
     """Each element with its usual groups, types and roundings, in each way, for few rows and many."""
-    for layer, is_few_rows in itertools.product(_aot_layers(), (True, False)):
-        for path in {path_of(layer, arch) for arch in (80, 90)}:
-            yield quantized_variant(torch.bfloat16, layer, path, is_few_rows)
-    for layer in _aot_layers():
-        if path_of(layer, 100) == ProductPath.SCALED:
-            yield scaled_variant(torch.bfloat16, layer)
     decoded = ProductPath.DECODED
-    uint4, e4m3 = (_aot_layer(element, 128, torch.float32) for element in (Element.UINT4, Element.E4M3))
-    yield quantized_variant(torch.float16, uint4, decoded, False)
-    yield quantized_variant(torch.float32, e4m3, decoded, False)
+    for layer in _aot_layers():
+        paths = dict.fromkeys(path_of(layer, arch) for arch in (80, 90, 100))
+        for path, is_few_rows in itertools.product(paths, (True, False)):
+            if path != ProductPath.SCALED:
+                yield quantized_variant(torch.bfloat16, layer, path, is_few_rows)
+        if ProductPath.SCALED in paths:
+            yield scaled_variant(torch.bfloat16, layer)
+    mx = InputRounding(element=InputElement.E4M3, group_size=32, scale_kind=ScaleKind.E8M0)
+    yield scaled_variant(torch.bfloat16, _aot_layer(Element.E2M1, 32, torch.float8_e8m0fnu, mx))
+    yield quantized_variant(torch.float16, _aot_layer(Element.UINT4, 128, torch.float16), decoded, False)
+    yield quantized_variant(torch.float32, _aot_layer(Element.E4M3, 4096, torch.float32), decoded, False)
 
 
 def _aot_layers() -> Iterator[QuantizedLayer]:

@@ -25,7 +25,6 @@ from baton_kernels.triton.product_paths import QuantizedLayer
 
 _CODE_DTYPES: Final = {InputElement.E2M1: torch.uint8, InputElement.E4M3: torch.float8_e4m3fn}
 _POINTERS: Final = {"e2m1": "*u8", "e4m3": "*fp8e4nv"}
-_FIRST_ARCH: Final = 100
 
 
 @triton.jit
@@ -152,6 +151,7 @@ def scaled_variant(dtype: torch.dtype, layer: QuantizedLayer) -> KernelVariant:
         aligned=frozenset(pointers),
         num_warps=4,
         num_stages=3,
-        min_arch=_FIRST_ARCH,
+        min_arch=100,
+        only_arch=0 if layer.input_format.value == layer.element.value else 100,
         instruction="block_scale",
     )

@@ -14,8 +14,8 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from baton_kernels.interface.quantized import InputRounding
-from baton_kernels.reference.quantized_product import round_inputs
+from baton_kernels.interface.quantized import Element, InputElement, InputRounding, ScaleKind
+from baton_kernels.reference.quantized_product import element_values, round_inputs
 from baton_kernels.triton.product_paths import QuantizedLayer, path_of
 from tests.unit.kernels.interpreted_products import mend_products
 from tests.unit.kernels.quantized_weights import CASES, ROUNDINGS, WeightCase, expected_product, make_weight
@@ -73,6 +73,7 @@ def rounding_differences(rounding: InputRounding) -> int:
     """In how many numbers inputs differ from the reference: large, small, zero, ties and not finite.
 
     A group with a number that is not finite has to be lost as a whole; a fixed scale saturates infinities.
+    Floats of few bits are to be the same numbers as codes, and so are their scales.
     """
     from baton_kernels.triton.input_rounding import round_rows  # reads TRITON_INTERPRET
 
@@ -85,13 +86,31 @@ def rounding_differences(rounding: InputRounding) -> int:
     x[6, 70], x[7, 70], x[8, 100] = torch.nan, torch.inf, -torch.inf
     x[9] = x[9].abs()
     codes, scales = round_rows(x, rounding, torch.float32)
+    num_wrong = (
+        0 if rounding.element == InputElement.INT8 else encoding_differences(x, rounding, codes, scales)
+    )
     size = rounding.group_size or x.shape[1]
     actual = codes * scales.repeat_interleave(size, 1)[:, : x.shape[1]]
     is_lost = x.isnan() if rounding.scale is not None else ~x.isfinite()
     lost_groups = torch.stack([part.any(1) for part in is_lost.split(size, 1)], 1)
     is_lost = lost_groups.repeat_interleave(size, 1)[:, : x.shape[1]]
     is_right = torch.where(is_lost, actual.isnan(), actual == round_inputs(x, rounding))
-    return int((~is_right).sum())
+    return num_wrong + int((~is_right).sum())
+
+
+def encoding_differences(x: Tensor, rounding: InputRounding, numbers: Tensor, scales: Tensor) -> int:
+    """In how many values the codes of inputs and of scales differ from the numbers that they stand for."""
+    from baton_kernels.triton.input_rounding import round_rows  # reads TRITON_INTERPRET
+
+    is_e2m1, kind = rounding.element == InputElement.E2M1, rounding.scale_kind
+    code_dtype = torch.uint8 if is_e2m1 else torch.float8_e4m3fn
+    has_codes = kind != ScaleKind.FLOAT32
+    codes, factors = round_rows(x, rounding, code_dtype, encodes_scales=has_codes)
+    values = element_values(Element.E2M1 if is_e2m1 else Element.E4M3, codes.view(torch.uint8))
+    factors = factors.view(torch.float8_e8m0fnu) if kind == ScaleKind.E8M0 else factors
+    decoded = factors.float() / rounding.global_scale
+    is_right = torch.isclose(decoded, scales, rtol=0, atol=0, equal_nan=True)
+    return int((values != numbers).sum()) + int((~is_right).sum())
 
 
 if __name__ == "__main__":
