@@ -44,8 +44,8 @@ def _divide(
     projection = name.removesuffix(_SCALES)
     experts = projection.rpartition(".")[0]
     is_mixtral = f"{experts}.0.w2.weight" in entries
-    layers = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
-    layers = layers[:2] if projection.endswith(_GATE_UP) else layers[2:]
+    names = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    layers = names[:2] if projection.endswith(_GATE_UP) else names[2:]
     shape = entry.shape
     if len(shape) != 3 or not 0 < shape[0] * shape[1] <= entry.num_bytes or shape[1] % len(layers):
         raise InvalidModelError(
