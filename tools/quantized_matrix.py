@@ -21,7 +21,8 @@ from typing import Final
 
 import torch
 
-from baton import LLM, EngineArgs, SamplingParams as PublicParams
+from baton import LLM, EngineArgs
+from baton import SamplingParams as PublicParams
 from baton_core.errors import InvalidModelError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
