@@ -93,7 +93,10 @@ FIXTURES: Final = {
         _make_mixture, make=make_mixtral, layers=MIXTRAL, is_fused=False
     ),
     "transformers-fp8-block-qwen3-moe": partial(
-        _make_mixture, make=make_qwen3_moe, layers=PLAIN, is_fused=True
+        _make_mixture,
+        make=partial(make_qwen3_moe, head_dim=64, num_experts=3, moe_intermediate_size=256),
+        layers=PLAIN,
+        is_fused=True,
     ),
 }
 
