@@ -23,7 +23,7 @@ import torch
 
 from baton import LLM, EngineArgs
 from baton import SamplingParams as PublicParams
-from baton_core.errors import InvalidModelError
+from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 from tests.quantized_reference import CHECKPOINTS, FIXTURES, QuantizedReference, copy_with_tokenizer
@@ -45,6 +45,7 @@ RANKS: Final = "TP 2"
 WAYS: Final = tuple(product((*KERNELS, BATCH_INVARIANT), ("together", "shared memory", RANKS)))
 PROMPT_LENS: Final = (33, 70, 200)
 REFUSED: Final = "refused"
+UNDIVIDABLE: Final = ("cannot be divided over ranks", "does not divide")
 TABLE: Final = DocumentTable(
     tool="quantized_matrix",
     heading=["checkpoint", "written by", "scheme", *(", ".join(way) for way in WAYS)],
@@ -85,8 +86,8 @@ def compare_ranks(case: Case, folder: Path, kernels: str) -> str:
     )
     try:
         llm = LLM.from_engine_args(args)
-    except InvalidModelError as error:
-        if "cannot be divided over ranks" not in str(error):
+    except (InvalidConfigError, InvalidModelError) as error:
+        if not any(reason in str(error) for reason in UNDIVIDABLE):
             raise
         return REFUSED
     prompts = [list(job.spec.prompt_token_ids) for job in case.jobs]
