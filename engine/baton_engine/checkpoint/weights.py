@@ -21,6 +21,7 @@ from torch import Tensor
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.gguf_files import read_gguf_entries
+from baton_engine.checkpoint.quantization.fp8_experts import separate_fp8_experts
 from baton_engine.checkpoint.quantization.gguf import BLOCK_TYPES, decode_values, stored_shape, unpaired
 from baton_engine.checkpoint.quantization.layer_format import (
     FLOATS,
@@ -113,6 +114,8 @@ class WeightReader:
                     f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
                 )
             self._entries.update(entries)
+        if quantization is not None and quantization.method == "fp8":
+            self._entries = separate_fp8_experts(self._entries)
         self._quantized = None if quantization is None else QuantizedLayers(quantization, self._entries)
         self._digests: dict[str, bytes] = {}
         """Hashes of the bytes of tensors that were read."""
