@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from baton.api.ray_cluster import initialize_ray_cluster
     from baton.config.engine_args import AsyncEngineArgs, EngineArgs
     from baton.config.vllm_config import VllmConfig
-    from baton.inputs import PromptType, TextPrompt, TokensPrompt
+    from baton.inputs import EmbedsPrompt, PromptType, TextPrompt, TokensPrompt
     from baton.logprobs import FlatLogprobs, Logprob
     from baton.outputs import CompletionOutput, RequestOutput, RequestStateStats
     from baton.pooling_outputs import (
@@ -49,6 +49,7 @@ __all__ = [
     "CompletionOutput",
     "EmbeddingOutput",
     "EmbeddingRequestOutput",
+    "EmbedsPrompt",
     "EngineArgs",
     "FlatLogprobs",
     "LLMEngine",
@@ -87,7 +88,7 @@ _HOMES = {
         *("PoolingOutput", "PoolingRequestOutput", "ScoringOutput", "ScoringRequestOutput"),
     ),
     "baton.pooling_params": ("PoolingParams",),
-    "baton.inputs": ("PromptType", "TextPrompt", "TokensPrompt"),
+    "baton.inputs": ("EmbedsPrompt", "PromptType", "TextPrompt", "TokensPrompt"),
     "baton.logprobs": ("FlatLogprobs", "Logprob"),
     "baton.outputs": ("CompletionOutput", "RequestMetrics", "RequestOutput", "RequestStateStats"),
     "baton.sampling_params": (

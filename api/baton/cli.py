@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from baton import PASSIVE_OPENMP
 from baton.commands import cli_arguments as arguments
-from baton.commands.limit_arguments import admission_settings, connection_limits, response_store_limits
+from baton.commands.limit_arguments import (
+    admission_settings,
+    batch_limits,
+    connection_limits,
+    response_store_limits,
+)
 from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
 from baton.commands.security_arguments import client_tls, key_of_environment, keys_of, server_tls
 from baton.config.engine_args import EngineArgs, default_names
@@ -189,6 +194,7 @@ def _router(args: argparse.Namespace) -> int:
         max_n_sequences=args.max_n_sequences,
         max_answer_bytes=args.max_answer_bytes,
         logits_processors=args.logits_processors,
+        enable_prompt_embeds=args.enable_prompt_embeds,
         trust_request_chat_template=args.trust_request_chat_template,
         structured_outputs_backend=args.structured_outputs_backend,
     )
@@ -249,6 +255,7 @@ def _http_settings(args: argparse.Namespace) -> HttpSettings:
         strict_fields=args.strict_fields,
         connections=connection_limits(args),
         stored_responses=response_store_limits(args),
+        batches=batch_limits(args),
         root_path=args.root_path or "",
         enable_operator_routes=args.enable_operator_routes,
         enable_tokenizer_info=args.enable_tokenizer_info_endpoint,

@@ -19,7 +19,7 @@ def _interrupts() -> None:
 @pytest.fixture(scope="session")
 def llm() -> LLM:
     """Everything in this process: the oracle of what a cluster answers."""
-    return LLM(dtype="float32")
+    return LLM(dtype="float32", enable_prompt_embeds=True)
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,8 @@ PLAIN: Final = (*SMALL, *SHORT)
 OPEN: Final = (
     *(*ONE_MIXED, *SHORT, "--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-logprobs", "-1"),
     *("--enable-operator-routes", "--trust-request-chat-template", "--enable-auto-tool-choice"),
-    *("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
+    *("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--files-directory", "files"),
+    "--enable-prompt-embeds",
 )
 """One worker, and everything switched on."""
 WITHOUT: Final = ("/sleep", "/pause")

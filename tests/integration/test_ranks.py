@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from baton import LLM, RequestOutput, SamplingParams
 from baton_core.errors import (
@@ -27,11 +28,15 @@ from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model, make_prompt
 from tests.quantized_reference import FIXTURES
 
-PROMPTS = [make_prompt(length, seed=length) for length in (30, 3, 70)]
+PROMPTS: list[Any] = [
+    *(make_prompt(length, seed=length) for length in (30, 3, 70)),
+    {"prompt_embeds": torch.randn(40, 64, generator=torch.Generator().manual_seed(0))},
+]
 PARAMS = [
     greedy(12, logprobs=2, prompt_logprobs=1),
     SamplingParams(max_tokens=12, seed=1, temperature=0.8, n=3, ignore_eos=True),
     greedy(12, repetition_penalty=1.3, bad_words=["a"], logprobs=1),
+    greedy(12),
 ]
 LOST_WITHIN_S = 2.0
 
@@ -43,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[RequestOutput]:
-    with LLM.from_engine_args(tiny_args(folder)) as llm:
+    with LLM.from_engine_args(tiny_args(folder, enable_prompt_embeds=True)) as llm:
         return answers_of(llm)
 
 
@@ -91,7 +96,8 @@ def followers() -> list[int]:
 def test_answers_are_those_of_one_process(
     tensor: int, pipeline: int, settings: dict[str, Any], folder: Path, expected: list[RequestOutput]
 ) -> None:
-    args = tiny_args(folder, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, **settings)
+    sizes = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
+    args = tiny_args(folder, enable_prompt_embeds=True, **sizes, **settings)
     with LLM.from_engine_args(args) as llm:
         assert_same(answers_of(llm), expected)
         assert llm.get_world_size() == tensor * pipeline

@@ -122,6 +122,14 @@ def _max_logprobs() -> None:
     expect(False, "more log-probabilities are given")
 
 
+def _prompt_embeds() -> None:
+    ids = [5, 6, 7]
+    (table,) = configured().apply_model(lambda model: dict(model.named_parameters())["embedding.table"])
+    prompts = (ids, {"prompt_embeds": table[ids]})
+    texts = [generated(prompt, subject=configured()).outputs[0].text for prompt in prompts]
+    expect(texts[0] == texts[1], f"other texts: {texts}")
+
+
 def _default_params() -> None:
     params = configured().get_default_sampling_params()
     expect(params.top_k == 7, f"top_k is {params.top_k}")
@@ -267,6 +275,7 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "disable_log_stats": _logs_stats,
     "enable_log_requests": _request_log,
     "max_logprobs": _max_logprobs,
+    "enable_prompt_embeds": _prompt_embeds,
     "max_model_len": _model_len,
     "override_generation_config": _default_params,
     "generation_config": _is_handed_to_router("--generation-config", "vllm"),

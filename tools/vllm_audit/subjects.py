@@ -43,6 +43,7 @@ def configured() -> Any:
         kv_cache_memory_bytes=2 * KV_BYTES,
         max_model_len=MAX_MODEL_LEN,
         max_logprobs=2,
+        enable_prompt_embeds=True,
         scheduling_policy="priority",
         served_model_name=["audited"],
         override_generation_config={"top_k": 7},

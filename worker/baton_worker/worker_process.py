@@ -333,6 +333,7 @@ def worker_config(
         enable_prefix_caching=settings.enable_prefix_caching
         and (engine.pooling is None or engine.pooling.is_causal),
         pooling=engine.pooling,
+        embedding_size=getattr(engine.runner.model, "embedding_size", 0),
         plans_ahead=settings.engine.plans_ahead(engine.runner.model.device),
         publishes_cache=settings.redis.is_given or settings.kv_events.is_published,
     )

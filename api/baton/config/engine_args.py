@@ -225,6 +225,9 @@ class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, _UnusedArgs):  # ty
     structured_outputs_config: Mapping[str, Any] | None = arg(
         dict, None, "JSON with backend and reasoning_parser, in the place of these flags", Part.LAUNCHER
     )
+    enable_prompt_embeds: bool = arg(
+        bool, False, "let requests bring embeddings (prompt_embeds) in the place of tokens", Part.ROUTER
+    )
     reasoning_parser: str = arg(str, "", "format of the model's reasoning", Part.ROUTER)
     generation_config: str = arg(
         str, "auto", "auto: the model's defaults of sampling; vllm: none; or a folder with some", Part.ROUTER

@@ -100,7 +100,7 @@ _GROUPS: Final = (
     _group(
         "models of text alone are supported",
         unset="io_processor_plugin ec_transfer_config ec_manager_config",
-        off="enable_mm_embeds enable_prompt_embeds mm_encoder_only",
+        off="enable_mm_embeds mm_encoder_only",
     ),
     _group(
         "runner, convert and pooler_config say how a model pools",

@@ -43,6 +43,10 @@ def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
         cache_salt=spec.cache_salt,
         priority=spec.priority,
         pooling=None if spec.pooling is None else _encode_pooling(spec.pooling),
+        prompt_embeds=[
+            pb.PromptEmbeds(start=one.start, hidden_size=one.hidden_size, dtype=one.dtype, data=one.data)
+            for one in spec.prompt_embeds
+        ],
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from baton_core.errors import ErrorCode
 from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.prompt_embeds import PromptEmbeds
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.phases import PhaseReport
@@ -54,6 +55,8 @@ class RequestSpec:
     """Hash of the weights that all of its tokens come from; empty where any will do."""
     pooling: PoolingSpec | None = None
     """The task to pool the prompt for; None: tokens are generated."""
+    prompt_embeds: tuple[PromptEmbeds, ...] = ()
+    """Embeddings in the place of prompt tokens, in order; the tokens there are placeholders."""
 
     @property
     def given_token_ids(self) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ from baton_core.blocks.block_hash import extend_hashes, group_address
 from baton_core.blocks.block_tables import BlockTables
 from baton_core.kv_events.cache_events import BlockContent
 from baton_core.kv_layout.paging import Paging
+from baton_core.prompt_embeds import PromptEmbeds, between, digest_between, known_tokens
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.repetition import RepetitionWatch
@@ -76,6 +77,7 @@ class Sequence:
         output_token_ids: tuple[int, ...] = (),
         pooling: PoolingSpec | None = None,
         is_whole: bool = False,
+        prompt_embeds: tuple[PromptEmbeds, ...] = (),
     ) -> None:
         assert params.seed is not None, "whoever accepts a request gives it a seed"
         self.seq_id = seq_id
@@ -114,6 +116,9 @@ class Sequence:
         self._cache_salt = cache_salt
         self._hashes: list[list[bytes]] = [[] for _ in paging.windows]
         self._prompt_token_ids = prompt_token_ids
+        self._prompt_embeds = prompt_embeds
+        self._known_prompt = known_tokens(prompt_token_ids, prompt_embeds)
+        """The prompt without placeholders, as rules of sampling look at it."""
         self._rules = rules
         self._seeds: dict[int, int] = {}
         """Seeds of the sequences sampled here, by index."""
@@ -169,7 +174,7 @@ class Sequence:
     def hashes(self, group: int = 0) -> list[bytes]:
         """Addresses of a group's full blocks; the list is the sequence's own, grown on demand."""
         chain, hashes = self._hashes[0], self._hashes[group]
-        extend_hashes(chain, self._root, self.token_ids, self._paging.block_size)
+        extend_hashes(chain, self._root, self.token_ids, self._paging.block_size, self._prompt_embeds)
         if group:
             hashes.extend(group_address(block_hash, group) for block_hash in chain[len(hashes) :])
         return hashes
@@ -184,7 +189,12 @@ class Sequence:
             parent=self.hashes()[index - 1] if index else None,
             token_ids=tuple(self.token_ids[start : start + size]),
             cache_salt=self._cache_salt,
+            embeds_digest=digest_between(self._prompt_embeds, start, start + size),
         )
+
+    def embeds(self, start: int, end: int) -> tuple[PromptEmbeds, ...]:
+        """Embeddings in the place of its tokens from `start` to `end`, counted from `start`."""
+        return between(self._prompt_embeds, start, end)
 
     def prompt_blocks(self, *, is_complete: bool) -> dict[int, int]:
         """Blocks of the prompt that will not be written again, by the numbers of their places."""
@@ -231,6 +241,7 @@ class Sequence:
             rules=self._rules,
             publishes_contents=self._publishes_contents,
             cache_salt=self._cache_salt,
+            prompt_embeds=self._prompt_embeds,
         )
         for token_id in self.token_ids[self.num_prompt_tokens :]:
             sibling.append(token_id)
@@ -260,7 +271,7 @@ class Sequence:
         return SamplingHistory(
             seq_id=SeqId(self.seq_id.request_id, index),
             rules=rules,
-            prompt_token_ids=self._prompt_token_ids,
+            prompt_token_ids=self._known_prompt,
             output_token_ids=tuple(self.token_ids[self.num_prompt_tokens :]),
         )
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from baton_core.errors import ErrorCode
+from baton_core.prompt_embeds import PromptEmbeds
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.sampling_rules import SamplingRules
@@ -85,6 +86,8 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt_logprobs: LogprobsSpec | None = None
     pooling: PoolingSpec | None = None
     """The task to pool for behind this slice, which ends a prompt; None in other slices."""
+    embeds: tuple[PromptEmbeds, ...] = ()
+    """Embeddings in the place of tokens; their positions count from `token_ids[0]`."""
 
     @property
     def num_scheduled_tokens(self) -> int:

@@ -17,6 +17,7 @@ from torch import Tensor
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.transfer_plan import block_part
 from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
+from baton_engine.models.input_embeds import input_embeds
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
 from baton_engine.pooling.pooler import Pooler
@@ -161,10 +162,13 @@ class ModelRunner:
             token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
             (sampled,) = upload((token_ids,), self.model.device)
         wanted = _wanted_rows(slices) if self._pooler is None else pooled_rows(self._pooler.model, slices)
-        if wanted is None:
-            return self.model.forward(sampled, attention)
-        (rows,) = upload((np.array(wanted, np.int64),), self.model.device)
-        return self.model.forward(sampled, attention, rows)
+        rows = None
+        if wanted is not None:
+            (rows,) = upload((np.array(wanted, np.int64),), self.model.device)
+        embeds = input_embeds(slices, self.model.dtype, self.model.device)
+        if embeds is None:
+            return self.model.forward(sampled, attention, rows)
+        return self.model.forward(sampled, attention, rows, embeds=embeds)
 
     def _batches(self, slices: tuple[SequenceSlice, ...]) -> list[AttentionBatch]:
         """Return the positions of the slices, for each KV group."""

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "text", "token_ids", "chat", "sampling_params", "model", "cache_salt", "priority", "truncate_prompt_tokens", "add_special_tokens", "session_id", "slo_ttft_s", "slo_tpot_s", "resume_token", "num_received_tokens", "received_token_ids", "pooling")
+    __slots__ = ("request_id", "text", "token_ids", "chat", "sampling_params", "model", "cache_salt", "priority", "truncate_prompt_tokens", "add_special_tokens", "session_id", "slo_ttft_s", "slo_tpot_s", "resume_token", "num_received_tokens", "received_token_ids", "prompt_embeds", "pooling")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,7 @@ class GenerateRequest(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NUM_RECEIVED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_EMBEDS_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     text: str
@@ -41,8 +42,9 @@ class GenerateRequest(_message.Message):
     resume_token: str
     num_received_tokens: _containers.RepeatedScalarFieldContainer[int]
     received_token_ids: _containers.RepeatedCompositeFieldContainer[ReceivedTokens]
+    prompt_embeds: _containers.RepeatedCompositeFieldContainer[PromptEmbeds]
     pooling: PoolingParams
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling_params: _Optional[_Union[SamplingParams, _Mapping]] = ..., model: _Optional[str] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., session_id: _Optional[str] = ..., slo_ttft_s: _Optional[float] = ..., slo_tpot_s: _Optional[float] = ..., resume_token: _Optional[str] = ..., num_received_tokens: _Optional[_Iterable[int]] = ..., received_token_ids: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ..., pooling: _Optional[_Union[PoolingParams, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling_params: _Optional[_Union[SamplingParams, _Mapping]] = ..., model: _Optional[str] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., session_id: _Optional[str] = ..., slo_ttft_s: _Optional[float] = ..., slo_tpot_s: _Optional[float] = ..., resume_token: _Optional[str] = ..., num_received_tokens: _Optional[_Iterable[int]] = ..., received_token_ids: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ..., prompt_embeds: _Optional[_Iterable[_Union[PromptEmbeds, _Mapping]]] = ..., pooling: _Optional[_Union[PoolingParams, _Mapping]] = ...) -> None: ...
 
 class PoolingParams(_message.Message):
     __slots__ = ("task", "dimensions", "use_activation", "second_text", "type_one_from", "truncation_side")
@@ -59,6 +61,18 @@ class PoolingParams(_message.Message):
     type_one_from: int
     truncation_side: str
     def __init__(self, task: _Optional[str] = ..., dimensions: _Optional[int] = ..., use_activation: bool = ..., second_text: _Optional[str] = ..., type_one_from: _Optional[int] = ..., truncation_side: _Optional[str] = ...) -> None: ...
+
+class PromptEmbeds(_message.Message):
+    __slots__ = ("start", "hidden_size", "dtype", "data")
+    START_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    hidden_size: int
+    dtype: str
+    data: bytes
+    def __init__(self, start: _Optional[int] = ..., hidden_size: _Optional[int] = ..., dtype: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReceivedTokens(_message.Message):
     __slots__ = ("ids", "is_finished")

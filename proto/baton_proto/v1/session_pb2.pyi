@@ -248,7 +248,7 @@ class WorkerData(_message.Message):
     def __init__(self, number: _Optional[int] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., token_batch: _Optional[_Union[TokenBatch, _Mapping]] = ..., transferred: _Optional[_Union[Transferred, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., cache_delta: _Optional[_Union[CacheDelta, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., control_result: _Optional[_Union[ControlResult, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., pooled: _Optional[_Union[Pooled, _Mapping]] = ...) -> None: ...
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed", "tenant", "weights", "pooling")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed", "tenant", "weights", "prompt_embeds", "pooling")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -260,6 +260,7 @@ class RequestSpec(_message.Message):
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_EMBEDS_FIELD_NUMBER: _ClassVar[int]
     POOLING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -272,8 +273,9 @@ class RequestSpec(_message.Message):
     resumed: _containers.RepeatedCompositeFieldContainer[OutputSoFar]
     tenant: str
     weights: str
+    prompt_embeds: _containers.RepeatedCompositeFieldContainer[EmbeddingRows]
     pooling: Pooling
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ..., weights: _Optional[str] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ..., weights: _Optional[str] = ..., prompt_embeds: _Optional[_Iterable[_Union[EmbeddingRows, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ...) -> None: ...
 
 class Pooling(_message.Message):
     __slots__ = ("task", "dimensions", "use_activation", "type_one_from")
@@ -286,6 +288,20 @@ class Pooling(_message.Message):
     use_activation: bool
     type_one_from: int
     def __init__(self, task: _Optional[str] = ..., dimensions: _Optional[int] = ..., use_activation: bool = ..., type_one_from: _Optional[int] = ...) -> None: ...
+
+class EmbeddingRows(_message.Message):
+    __slots__ = ("start", "hidden_size", "dtype", "data", "digests")
+    START_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    hidden_size: int
+    dtype: str
+    data: bytes
+    digests: bytes
+    def __init__(self, start: _Optional[int] = ..., hidden_size: _Optional[int] = ..., dtype: _Optional[str] = ..., data: _Optional[bytes] = ..., digests: _Optional[bytes] = ...) -> None: ...
 
 class OutputSoFar(_message.Message):
     __slots__ = ("index", "token_ids")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final, assert_never
 
 from baton_core.errors import InvalidRequestError
+from baton_core.prompt_embeds import ITEM_BYTES, PLACEHOLDER, PromptEmbeds, check_form, check_places
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.pooling import PoolingTask
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.worker.step_plan import PooledValues
 from baton_proto.v1 import baton_pb2 as pb
+from baton_router.embeds.given_embeds import EmbedsLimits, EmbedsPrompt, PromptTokens, check_shape, placed
 from baton_router.requests.generation import (
     Delta,
     Finished,
@@ -26,7 +29,7 @@ from baton_router.requests.generation import (
 )
 from baton_router.requests.resumption import read_resumption
 from baton_router.text.chat_template import Conversation
-from baton_router.text.prompts import Prompt, TextPair
+from baton_router.text.prompts import AnyPrompt, Prompt, TextPair
 
 MAX_MESSAGES: Final = 4096
 MAX_PART_BYTES: Final = 1 << 20
@@ -76,7 +79,7 @@ def _read_resumption(request: pb.GenerateRequest) -> Resumption | None:
     return read_resumption(request.resume_token, request.num_received_tokens, received)
 
 
-def _read_pooled_prompt(request: pb.GenerateRequest) -> Prompt | TextPair:
+def _read_pooled_prompt(request: pb.GenerateRequest) -> AnyPrompt | TextPair:
     """Read the prompt, or the pair of texts whose first is the prompt."""
     prompt = _read_prompt(request)
     if not request.pooling.HasField("second_text"):
@@ -98,7 +101,9 @@ def _read_pooling(message: pb.PoolingParams) -> PoolingRequest:
     )
 
 
-def _read_prompt(request: pb.GenerateRequest) -> Prompt:
+def _read_prompt(request: pb.GenerateRequest) -> AnyPrompt:
+    if request.prompt_embeds:
+        return EmbedsPrompt(partial(_read_embeds, request))
     match request.WhichOneof("prompt"):
         case "text":
             return _read_text(request.text)
@@ -110,6 +115,35 @@ def _read_prompt(request: pb.GenerateRequest) -> Prompt:
             return _read_conversation(request.chat)
         case _:
             raise InvalidRequestError("prompt", None, "one of text, token_ids and chat")
+
+
+def _read_embeds(request: pb.GenerateRequest, limits: EmbedsLimits) -> PromptTokens:
+    """Return a prompt with embeddings, and with token ids where it has any.
+
+    Raises:
+        InvalidRequestError: they are beside a text or a conversation, or out of their limits.
+    """
+    given = request.prompt_embeds
+    if (kind := request.WhichOneof("prompt")) not in (None, "token_ids") or (kind is None and len(given) > 1):
+        value = f"{len(given)} beside {kind or 'no prompt'}"
+        raise InvalidRequestError(
+            "prompt_embeds", value, "any number beside token_ids, or one without a prompt"
+        )
+    embeds = []
+    for one in given:
+        check_form(one.dtype, one.hidden_size, len(one.data))
+        num_tokens = len(one.data) // (one.hidden_size * ITEM_BYTES[one.dtype])
+        check_shape("prompt_embeds", (num_tokens, one.hidden_size), limits)
+        embeds.append(
+            PromptEmbeds.of(one.data, dtype=one.dtype, hidden_size=one.hidden_size, start=one.start)
+        )
+    if kind is None:
+        return placed(embeds[0])
+    token_ids = list(request.token_ids.ids)
+    check_places(embeds, len(token_ids))
+    for rows in embeds:
+        token_ids[rows.start : rows.end] = [PLACEHOLDER] * rows.num_tokens
+    return PromptTokens(token_ids=tuple(token_ids), embeds=tuple(embeds))
 
 
 def read_tokenize_prompt(request: pb.TokenizeRequest) -> Prompt:

@@ -83,7 +83,7 @@ class BatonService(baton_pb2_grpc.BatonServicer):
             prepared = await service.prepare(generation, context.time_remaining())
             del generation
         try:
-            with service.reserve_logprobs((prepared,)):
+            with service.reserve_memory((prepared,)):
                 await self._answer(prepared, context)
         except grpc.aio.BaseError as error:
             # The client is gone, and gRPC is about to cancel this call; no status can be sent.

@@ -21,7 +21,7 @@ from baton_router.http.page import show_chat, show_dashboard, show_docs, show_pa
 from baton_router.http.pooling.table import POOLING_ROUTES
 from baton_router.http.render import render_chat, render_completion
 from baton_router.http.responses.table import RESPONSE_ROUTES
-from baton_router.http.route import Route, Tag
+from baton_router.http.route import BATCH_PRIORITY, Route, Tag
 
 METRICS: Final = "/metrics"
 DOCS: Final = "/docs"
@@ -78,6 +78,7 @@ ROUTES: Final = (
         summary="Answer a conversation",
         handler=chat,
         bodies=(ChatRequest,),
+        batch_defaults={"priority": BATCH_PRIORITY},
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=ChatCompletion,
         chunk=ChatChunk,
@@ -91,6 +92,7 @@ ROUTES: Final = (
         summary="Complete texts",
         handler=complete,
         bodies=(CompletionRequest,),
+        batch_defaults={"priority": BATCH_PRIORITY},
         example={"prompt": "The os module", "max_tokens": 32},
         reply=Completion,
         chunk=Completion,

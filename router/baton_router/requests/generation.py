@@ -11,7 +11,7 @@ from baton_core.requests.pooling import PoolingTask
 from baton_core.requests.request_context import RequestContext
 from baton_core.worker.step_plan import PooledValues
 from baton_router.core.router_events import RequestTimings
-from baton_router.text.prompts import Prompt, TextPair, TokenIds
+from baton_router.text.prompts import AnyPrompt, TextPair, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class PoolingRequest:
 class GenerationRequest:
     """One prompt and its parameters, not checked yet."""
 
-    prompt: Prompt | TextPair
+    prompt: AnyPrompt | TextPair
     """A pair only where something is pooled of it."""
     prompt_field: str = "prompt"
     """The client's name for the prompt, which errors use."""

@@ -7,6 +7,7 @@ from typing import Final
 from baton_core.errors import ContextLengthError, InvalidRequestError
 from baton_core.requests.pooling import PoolingModel, PoolingSpec
 from baton_core.requests.vocabulary import check_token_ids
+from baton_router.embeds.given_embeds import EmbedsPrompt
 from baton_router.requests.generation import GenerationRequest, PoolingRequest
 from baton_router.text.chat_template import Conversation
 from baton_router.text.prompts import TextPair, TokenIds
@@ -67,6 +68,8 @@ def _encode(
             texts, adds_special = (tokenizer.render_chat(conversation),), bool(request.add_special_tokens)
         case str(text):
             texts, adds_special = (text,), request.add_special_tokens is not False
+        case EmbedsPrompt():
+            raise InvalidRequestError("prompt_embeds", "embeddings", "texts and token ids, to pool")
         case token_ids:
             if limit is not None and limit < len(token_ids):
                 token_ids = token_ids[-limit:] if cuts_left else token_ids[:limit]

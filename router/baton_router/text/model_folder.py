@@ -20,6 +20,8 @@ from baton_sandbox.model_files import check_links
 _HUB_PATTERNS: Final = ("*.json", "*.jinja", MERGES)
 _LENGTH_KEYS: Final = ("max_position_embeddings", "n_positions")
 """The second is GPT-2's and its relatives'."""
+_WIDTH_KEYS: Final = ("word_embed_proj_dim", "hidden_size", "n_embd", "d_model")
+"""The first is OPT's, whose embeddings may be narrower than its layers."""
 _MAX_INT: Final = 2**31 - 1
 SAMPLING_FIELDS: Final = {
     "temperature": "temperature",
@@ -55,6 +57,11 @@ class ModelFolder:
     """The tokenizer of a folder without tokenizer.json."""
     sentence_prompts: Mapping[str, str] = field(default_factory=dict)
     """Texts that a model that embeds wants before its inputs, by kind, such as query and document."""
+
+    @property
+    def embedding_size(self) -> int | None:
+        """Width of the embeddings of its tokens; None where config.json has it under another key."""
+        return next((self.config[key] for key in _WIDTH_KEYS if isinstance(self.config.get(key), int)), None)
 
     @property
     def tokenizer_file(self) -> Path:

@@ -1,10 +1,11 @@
-"""The kinds of prompts: a text, a conversation, token ids, a pair of texts."""
+"""The kinds of prompts: a text, a conversation, token ids, embeddings, a pair of texts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from baton_router.embeds.given_embeds import EmbedsPrompt
 from baton_router.text.chat_template import Conversation
 
 TokenIds: TypeAlias = tuple[int, ...]
@@ -19,3 +20,4 @@ class TextPair:
 
 
 Prompt: TypeAlias = str | TokenIds | Conversation
+AnyPrompt: TypeAlias = Prompt | EmbedsPrompt

@@ -6,11 +6,14 @@ Safe to share between the tokenizing threads and the loop: beside caches nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_router.embeds.given_embeds import EmbedsLimits, PromptTokens
 from baton_router.text.chat_rendering import ChatRendering
 from baton_router.text.chat_template import ChatDefaults, ChatTemplate, Conversation
+from baton_router.text.embedded_parts import encode_embedded
 from baton_router.text.large_texts import LARGE, LargeTexts
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds
@@ -184,6 +187,16 @@ class Tokenizer:
         whole = self._backend.post_process(first, pair, add_special_tokens)
         ids = self._without_second_bos(tuple(whole.ids), add_special_tokens)
         return PooledPrompt(ids, whole.type_ids.index(1) if 1 in whole.type_ids else None)
+
+    def encode_embedded(self, conversation: Conversation, limits: EmbedsLimits) -> PromptTokens:
+        """Return the tokens of a conversation that has embeddings among its parts.
+
+        Raises:
+            InvalidRequestError: as `encode_prompt`, or the embeddings are out of their limits.
+        """
+        return encode_embedded(
+            conversation, limits, self.render_chat, partial(self.encode, add_special_tokens=False)
+        )
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of `token_ids`; ids without a token have none, broken UTF-8 is U+FFFD.

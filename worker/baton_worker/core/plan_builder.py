@@ -69,6 +69,7 @@ class PlanBuilder:
                 prompt_targets=targets,
                 prompt_logprobs=seq.prompt_logprobs if targets else None,
                 pooling=seq.pooling if end == seq.num_tokens else None,
+                embeds=seq.embeds(start, end),
             )
         )
 

@@ -10,6 +10,7 @@ from baton_core.errors import InvalidRequestError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.kv_layout.paging import Paging
 from baton_core.model.model_identity import ModelIdentity, with_weights
+from baton_core.prompt_embeds import check_places
 from baton_core.requests.logprobs import MAX_LOGPROBS
 from baton_core.requests.pooling import PoolingModel, check_runner
 from baton_core.sessions.router_messages import RequestSpec
@@ -50,6 +51,8 @@ class WorkerConfig:
     """True if a step is planned while the one before it runs, where that needs none of its tokens."""
     logits_processors: frozenset[str] = frozenset()
     """Names that requests may ask for."""
+    embedding_size: int = 0
+    """Width of the embeddings that may stand in the place of tokens; 0 where the model takes none."""
     has_batch_processors: bool = False
     """True if the engine processes the logits of every request."""
     pooling: PoolingModel | None = None
@@ -104,6 +107,7 @@ class WorkerConfig:
             for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
                 if not 0 <= token_id < self.vocab_size:
                     raise InvalidRequestError(field_name, token_id, f"0 to {self.vocab_size - 1}")
+        self._check_embeds(spec)
         self._check_logprobs("logprobs", spec.params.logprobs)
         self._check_logprobs("prompt_logprobs", spec.params.prompt_logprobs)
         for name in spec.params.logits_processors:
@@ -129,6 +133,15 @@ class WorkerConfig:
             if not 1 <= len(one.token_ids) <= most:
                 allowed = f"1 to {most} tokens, fewer than max_tokens and max_model_len leave"
                 raise InvalidRequestError("resumed", f"{len(one.token_ids)} tokens", allowed)
+
+    def _check_embeds(self, spec: RequestSpec) -> None:
+        check_places(spec.prompt_embeds, len(spec.prompt_token_ids))
+        for one in spec.prompt_embeds:
+            if one.hidden_size != self.embedding_size:
+                allowed = f"{self.embedding_size}, the width of the model's embeddings"
+                if not self.embedding_size:
+                    allowed = "none: this model takes token ids alone"
+                raise InvalidRequestError("prompt_embeds.hidden_size", one.hidden_size, allowed)
 
     def _check_logprobs(self, field_name: str, value: int | None) -> None:
         most = min(self.vocab_size, MAX_LOGPROBS)

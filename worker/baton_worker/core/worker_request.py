@@ -87,6 +87,7 @@ def new_request(
             output_token_ids=one.token_ids,
             pooling=spec.pooling,
             is_whole=config.is_whole(spec),
+            prompt_embeds=spec.prompt_embeds,
         )
         for one in spec.resumed or (OutputSoFar(index=0, token_ids=()),)
     ]

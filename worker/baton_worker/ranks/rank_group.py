@@ -274,7 +274,16 @@ class RankGroup:
             links.close_descriptor()
 
     def _announce(self, plan: StepPlan) -> None:
-        self._tell(encode_frame(StepFrame.of(plan, self.pools)))
+        if not any(piece.embeds for piece in plan.slices):
+            self._tell(encode_frame(StepFrame.of(plan, self.pools)))
+            return
+        for is_first in (True, False):
+            told = [one for one in self._followers if self._is_in_first_stage(one) is is_first]
+            if told:
+                self._tell(encode_frame(StepFrame.of(plan, self.pools, has_embeds=is_first)), told)
+
+    def _is_in_first_stage(self, one: _Follower) -> bool:
+        return RankPlace(sizes=self._place.sizes, rank=one.started.rank).is_first_stage
 
     def _tell_transfer(self, rank: int, effect: TransferEffect) -> None:
         told = [one for one in self._followers if one.started.rank == rank]

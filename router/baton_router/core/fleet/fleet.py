@@ -319,7 +319,7 @@ class Fleet:
         identity = self.identity
         assert identity is not None, "hashes depend on the model"
         root = root_hash(with_weights(identity, spec.weights or identity.weights), spec.cache_salt)
-        return block_hashes(root, spec.given_token_ids, identity.block_size)
+        return block_hashes(root, spec.given_token_ids, identity.block_size, spec.prompt_embeds)
 
     def views(self, num_prompt_tokens: int, hashes: Sequence[bytes]) -> list[WorkerView]:
         """Return each worker as placement sees it, for a prompt whose blocks have these hashes."""
