@@ -20,8 +20,10 @@ from baton_core.errors import (
     InvalidRequestError,
     RequestError,
 )
+from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS
+from baton_engine.steps.step_pipeline import StepPipeline
 from baton_worker.engine.resident_engine import ResidentEngine
 from tests.e2e.processes import children_of, until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
@@ -79,6 +81,20 @@ def assert_close(found: Any, expected: Any) -> None:
         assert ours == (theirs and pytest.approx(theirs, abs=1e-4))
 
 
+@pytest.fixture
+def in_flight(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of steps in flight, each time that one is waited for."""
+    numbers: list[int] = []
+    original = StepPipeline.advance
+
+    def advance(self: StepPipeline, *plans: StepPlan) -> StepResult | BaseException:
+        numbers.append(len(self._launched) + len(plans))
+        return original(self, *plans)
+
+    monkeypatch.setattr(StepPipeline, "advance", advance)
+    return numbers
+
+
 def followers() -> list[int]:
     """Processes of other ranks that this one has started."""
     return [pid for pid, title in children_of(os.getpid()).items() if title.startswith("baton rank")]
@@ -94,12 +110,18 @@ def followers() -> list[int]:
     ids=["pipeline, by gloo", "both, parallel invariant", "both, recorded and planned ahead"],
 )
 def test_answers_are_those_of_one_process(
-    tensor: int, pipeline: int, settings: dict[str, Any], folder: Path, expected: list[RequestOutput]
+    tensor: int,
+    pipeline: int,
+    settings: dict[str, Any],
+    folder: Path,
+    expected: list[RequestOutput],
+    in_flight: list[int],
 ) -> None:
     sizes = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
     args = tiny_args(folder, enable_prompt_embeds=True, **sizes, **settings)
     with LLM.from_engine_args(args) as llm:
         assert_same(answers_of(llm), expected)
+        assert max(in_flight) == pipeline
         assert llm.get_world_size() == tensor * pipeline
         ranks = llm.collective_rpc("tests.integration.asked_functions:process_id")
         assert [rank for rank, _ in ranks] == list(range(tensor * pipeline))
@@ -151,13 +173,19 @@ def test_a_checkpoint_whose_layers_cannot_be_divided_is_refused(name: str, said:
 
 @pytest.mark.parametrize(
     ("number", "settings"),
-    [(signal.SIGKILL, {}), (signal.SIGSTOP, {"max_num_seqs": MAX_GRAPH_SEQS, "async_scheduling": True})],
-    ids=["killed", "stopped within replayed steps that are planned ahead"],
+    [
+        (signal.SIGKILL, {"pipeline_parallel_size": 2}),
+        (
+            signal.SIGSTOP,
+            {"tensor_parallel_size": 2, "max_num_seqs": MAX_GRAPH_SEQS, "async_scheduling": True},
+        ),
+    ],
+    ids=["killed beside steps of both stages", "stopped within replayed steps that are planned ahead"],
 )
 def test_a_rank_that_is_lost_ends_its_group(
     number: signal.Signals, settings: dict[str, Any], folder: Path
 ) -> None:
-    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2, **settings))
+    llm = LLM.from_engine_args(tiny_args(folder, **settings))
     (follower,) = followers()
     lost_s: list[float] = []
 
@@ -167,11 +195,11 @@ def test_a_rank_that_is_lost_ends_its_group(
 
     threading.Timer(0.5, lose).start()
     prompts = [PROMPT] * 200
-    said = r"rank 1 of the model's ranks is lost: its process (was killed|is sto)"
+    said = r"rank [01] of the model's ranks is lost: its process (was killed|is sto)"
     with pytest.raises(RequestError, match=said):
         llm.generate(prompts, greedy(200), use_tqdm=False)
     assert time.monotonic() - lost_s[0] < LOST_WITHIN_S
-    with pytest.raises(RequestError, match="rank 1 of the model's ranks is lost"):
+    with pytest.raises(RequestError, match=r"rank [01] of the model's ranks is lost"):
         llm.generate([PROMPT], greedy(4), use_tqdm=False)
     llm.close()
     until(lambda: not followers(), 10.0, "end of the other ranks")
