@@ -20,11 +20,13 @@ from baton_core.errors import (
     InvalidRequestError,
     RequestError,
 )
-from baton_core.worker.step_plan import StepPlan, StepResult
+from baton_core.worker.step_plan import StepPlan
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS
-from baton_engine.steps.step_pipeline import StepPipeline
+from baton_engine.steps.runner import ModelRunner
+from baton_engine.steps.step_pipeline import Launched
 from baton_worker.engine.resident_engine import ResidentEngine
+from baton_worker.ranks.rank_group import RankGroup
 from tests.e2e.processes import children_of, until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model, make_prompt
@@ -83,15 +85,21 @@ def assert_close(found: Any, expected: Any) -> None:
 
 @pytest.fixture
 def in_flight(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of steps in flight, each time that one is waited for."""
+    """The number of steps that the other ranks know, each time that the leader begins the first of them."""
     numbers: list[int] = []
-    original = StepPipeline.advance
+    told: list[int] = []
+    announce, compute = RankGroup._announce, ModelRunner._compute
 
-    def advance(self: StepPipeline, *plans: StepPlan) -> StepResult | BaseException:
-        numbers.append(len(self._launched) + len(plans))
-        return original(self, *plans)
+    def announce_step(self: RankGroup, plan: StepPlan) -> None:
+        told.append(plan.step_id)
+        announce(self, plan)
 
-    monkeypatch.setattr(StepPipeline, "advance", advance)
+    def compute_step(self: ModelRunner, plan: StepPlan) -> Launched:
+        numbers.append(1 + told[-1] - plan.step_id)
+        return compute(self, plan)
+
+    monkeypatch.setattr(RankGroup, "_announce", announce_step)
+    monkeypatch.setattr(ModelRunner, "_compute", compute_step)
     return numbers
 
 
