@@ -1,4 +1,4 @@
-"""A model in one process, over tensor ranks and in pipeline stages, on the same cores: step, rate, start, memory.
+"""A model in one process, over tensor ranks and in stages, on the same cores: step, rate, start, memory.
 
     python -m bench.ranks --model /tmp/model --dtype bfloat16 --sizes 1x1 2x1 1x2
     python -m bench.ranks --model /tmp/model --dtype bfloat16 --peer /tmp/peer --engines vllm

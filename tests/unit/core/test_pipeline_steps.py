@@ -1,4 +1,4 @@
-"""Several steps in flight, one for each stage of a pipeline: they divide the sequences, and share the pool."""
+"""Several steps in flight, one for each stage of a pipeline: they divide sequences and share the pool."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ def names(plan: StepPlan | None) -> str:
 def add(scheduler: Scheduler, arriving: str, *, prompt: int = 2, priority: int = 0) -> None:
     for name in arriving:
         first = 100 * ord(name)
-        scheduler.add(
-            make_sequence(name, prompt=prompt, first=first, arrival_s=ord(name), priority=priority)
-        )
+        scheduler.add(make_sequence(name, prompt=prompt, first=first, arrival_s=ord(name), priority=priority))
 
 
 def test_steps_divide_the_sequences_evenly_in_their_order() -> None:
@@ -43,11 +41,11 @@ def test_after_some_have_ended_the_steps_are_even_again() -> None:
     for seq in [seq for seq in scheduler.in_flight.first.num_tokens if seq.seq_id.request_id in "bc"]:
         scheduler.remove(0.0, seq)
     finish_step(scheduler, first)
-    assert names(first := plan_step(scheduler)) == "a"
+    third = plan_step(scheduler)
     finish_step(scheduler, second)
-    assert names(second := plan_step(scheduler)) == "de"
-    finish_step(scheduler, first)
-    assert names(plan_step(scheduler)) == "af"
+    fourth = plan_step(scheduler)
+    finish_step(scheduler, third)
+    assert [names(plan) for plan in (third, fourth, plan_step(scheduler))] == ["a", "de", "af"]
 
 
 def test_those_that_find_no_block_leave_the_others_divided() -> None:
@@ -107,8 +105,7 @@ def test_a_lone_sequence_is_planned_ahead_where_the_config_says_so() -> None:
     assert worker.core.schedule(0.0) is None
     worker.feed(StepDone(result=step_result(first)))
     worker.generate(make_request("b", prompt=3, first=90, max_tokens=8))
-    assert names(beside := worker.core.schedule(0.0)) == "b"
-    assert beside is not None
+    assert names(worker.core.schedule(0.0)) == "b"
     worker.feed(StepDone(result=step_result(ahead)))
     assert names(worker.core.schedule(0.0)) == "a"
 
