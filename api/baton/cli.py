@@ -108,7 +108,7 @@ def _serve(args: argparse.Namespace) -> int:
     check_worker_settings(engine)
     check_machine(engine, args)
     if args.node_rank:
-        return _follow(engine, keys_of(args))
+        return _follow(engine, args)
     arguments.settle(args)
     ranks = engine.local_data_parallel_ranks
     num_workers = (args.prefill_workers + args.decode_workers + args.mixed) * len(ranks)
@@ -121,6 +121,7 @@ def _serve(args: argparse.Namespace) -> int:
         num_mixed_workers=args.mixed,
         data_parallel_ranks=ranks,
         metrics_port=args.metrics_port,
+        rank_address=_rank_address(engine),
         kv_events=read_kv_events_config(args.kv_events_config),
         report_fd=args.report_fd,
         model_name=args.served_model_name[0] if args.served_model_name else args.model,
@@ -131,20 +132,36 @@ def _serve(args: argparse.Namespace) -> int:
     return asyncio.run(run_until_signal(serve(cluster), ends_with_stdin=args.exit_with_stdin)) or 0
 
 
-def _follow(engine: EngineArgs, api_keys: Sequence[str]) -> int:
+def _rank_address(engine: EngineArgs) -> tuple[str, int] | None:
+    from baton_service.reachability import resolve
+
+    if engine.nnodes == 1:
+        return None
+    return resolve(engine.master_addr, "", "--master-addr"), engine.master_port
+
+
+def _follow(engine: EngineArgs, args: argparse.Namespace) -> int:
     from baton.processes.rank_node import RankNode, serve_ranks
     from baton_core.ranks.rank_layout import ParallelSizes
+    from baton_core.sessions.worker_info import Role
     from baton_worker.ranks.executor_settings import secret_of_ranks
 
-    node = RankNode(
-        sizes=ParallelSizes(tensor=engine.tensor_parallel_size, pipeline=engine.pipeline_parallel_size),
-        nnodes=engine.nnodes,
-        node_rank=engine.node_rank,
-        master_addr=engine.master_addr,
-        master_port=engine.master_port,
-        secret=secret_of_ranks(api_keys),
-    )
-    return asyncio.run(run_until_signal(serve_ranks(node))) or 0
+    roles = [Role.PREFILL] * args.prefill_workers + [Role.DECODE] * args.decode_workers
+    roles += [Role.MIXED] * args.mixed
+    nodes = [
+        RankNode(
+            sizes=ParallelSizes(
+                tensor=engine.tensor_parallel_size_of(role), pipeline=engine.pipeline_parallel_size
+            ),
+            nnodes=engine.nnodes,
+            node_rank=engine.node_rank,
+            master_addr=engine.master_addr,
+            master_port=engine.master_port + number,
+            secret=secret_of_ranks(keys_of(args)),
+        )
+        for number, role in enumerate(roles)
+    ]
+    return asyncio.run(run_until_signal(serve_ranks(nodes))) or 0
 
 
 def _worker(args: argparse.Namespace) -> int:

@@ -335,6 +335,7 @@ def worker_config(
         pooling=engine.pooling,
         embedding_size=getattr(engine.runner.model, "embedding_size", 0),
         plans_ahead=settings.engine.plans_ahead(engine.runner.model.device),
+        num_stages=settings.engine.parallel.pipeline,
         publishes_cache=settings.redis.is_given or settings.kv_events.is_published,
     )
 

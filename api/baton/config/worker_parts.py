@@ -8,7 +8,7 @@ from typing import Any
 from baton.config.engine_args import EngineArgs
 from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
-from baton.config.parallel_args import RAY_ENVIRONMENT
+from baton.config.parallel_args import RAY_ENVIRONMENT, require_even_nodes
 from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
@@ -114,8 +114,8 @@ def executor_settings(args: EngineArgs, api_keys: Sequence[str] = ()) -> Executo
 
 
 def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
-    of_role = {Role.PREFILL: args.prefill_tensor_parallel_size, Role.DECODE: args.decode_tensor_parallel_size}
-    tensor = of_role.get(role) or args.tensor_parallel_size
+    require_even_nodes(args, role)
+    tensor = args.tensor_parallel_size_of(role)
     experts = ExpertPlacement.CUT
     if args.enable_expert_parallel and tensor > 1:
         experts = ExpertPlacement(args.expert_placement_strategy)

@@ -138,6 +138,7 @@ class InProcessExecutor:
             case StartWeightUpdate() | UpdateWeights() | FinishWeightUpdate():
                 return self._update_weights(command)
             case _:
+                self._steps.wait()
                 return self._controls.run_on_ranks(command)
 
     def load(self) -> ExecutorLoad:

@@ -97,11 +97,18 @@ class ModelRunner:
     def launch(self, plan: StepPlan) -> Launched:
         """Begin one step after those begun before; the returned callable waits for it.
 
-        A GPU computes it asynchronously, unless log-probabilities or rules need its tokens on the host.
+        A GPU computes it asynchronously, unless log-probabilities or rules need its tokens on the host. A
+        stage of a pipeline computes it when it is waited for: the stages before it begin at once.
         """
         if plan.block_copies:
             self._kernels.copy_blocks(self.kv_pool, plan.block_copies)
         self._ranks.announce(plan)
+        if self._ranks.place.sizes.pipeline > 1:
+            return lambda: self._compute(plan)()
+        return self._compute(plan)
+
+    @torch.inference_mode()
+    def _compute(self, plan: StepPlan) -> Launched:
         if not plan.slices:
             return lambda: StepResult(step_id=plan.step_id, sampled=())
         hidden = self._forward(plan.slices, self._sampled_before(plan))

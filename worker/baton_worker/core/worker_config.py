@@ -18,6 +18,7 @@ from baton_core.worker.learned_rates import LearnedRates
 from baton_decode.core.kv_pulls import KvPulls
 from baton_decode.core.transfer import PullTimings
 from baton_prefill.core.lease_table import LeaseTable, LeaseTimings
+from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
 
 
@@ -49,6 +50,8 @@ class WorkerConfig:
     """Take no requests for a while when steps fail in a row: others may do better."""
     plans_ahead: bool = False
     """True if a step is planned while the one before it runs, where that needs none of its tokens."""
+    num_stages: int = 1
+    """Stages of the model's pipeline: steps of different sequences that are in flight at a time."""
     logits_processors: frozenset[str] = frozenset()
     """Names that requests may ask for."""
     embedding_size: int = 0
@@ -66,6 +69,10 @@ class WorkerConfig:
         """Return the configuration after a switch of weights: blocks get other hashes."""
         identity = with_weights(self.identity, weights)
         return self if identity is self.identity else replace(self, identity=identity)
+
+    def make_scheduler(self, pool: BlockPool) -> Scheduler:
+        """Return what plans the worker's steps."""
+        return Scheduler(pool, self.paging, self.scheduler, num_stages=self.num_stages)
 
     def make_lease_table(self, pool: BlockPool) -> LeaseTable:
         """Return the producer's half of a worker: what other workers pull from `pool`."""

@@ -54,7 +54,6 @@ from baton_worker.core.graceful_shutdown import GracefulShutdown
 from baton_worker.core.grammar_compilations import GrammarCompilations
 from baton_worker.core.outputs import Outputs
 from baton_worker.core.phase_reports import PhaseReports
-from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.step_health import StepHealth
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_load import count_deferred, measure_load
@@ -70,7 +69,7 @@ class WorkerCore:
         assert needed <= config.num_blocks, "max_model_len exceeds the pool"
         self.config = config
         self.pool = BlockPool(config.num_blocks, enable_prefix_caching=config.enable_prefix_caching)
-        self.scheduler = Scheduler(self.pool, config.paging, config.scheduler)
+        self.scheduler = config.make_scheduler(self.pool)
         self.leases = config.make_lease_table(self.pool)
         self.rates = LearnedRates()
         self.kv_pulls = config.make_kv_pulls(self.pool, self.rates)
@@ -112,15 +111,15 @@ class WorkerCore:
     def schedule(self, now: float) -> StepPlan | None:
         """Plan the next step; None where none may be, and when none is needed.
 
-        While one is in flight, that is one that can be planned without its tokens, if the config says so.
+        While as many are in flight as the model has stages, or nobody is left for another one, that is one
+        that can be planned without the tokens of the one in flight, if the config says so.
         """
         if self.controls.holds_steps:
             return None
-        if not self.scheduler.is_step_in_flight:
-            return self.scheduler.schedule(now)
-        if not self.config.plans_ahead:
-            return None
-        return self.scheduler.schedule_ahead(now, self.outputs.ends_with_next)
+        plan = None if self.scheduler.is_full else self.scheduler.schedule(now)
+        if plan is None and self.config.plans_ahead:
+            return self.scheduler.schedule_ahead(now, self.outputs.ends_with_next)
+        return plan
 
     def next_deadline(self) -> float | None:
         """The time when `on_deadline` is due."""
