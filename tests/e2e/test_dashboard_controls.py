@@ -42,6 +42,7 @@ def page(guarded: Cluster, browser: Browser) -> Iterator[Page]:
     with visiting(browser, guarded) as visited:
         enter(visited, KEY)
         expect(visited.locator("#state")).to_have_text("ready")
+        expect(visited.locator("#workers .badge.ready")).to_have_count(3)
         yield visited
 
 

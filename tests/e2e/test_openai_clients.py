@@ -60,7 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     flags = ("--kv-cache-memory-bytes", str(KV_CACHE_BYTES), *ONE_MIXED, *FLOAT32, *FLAGS, *PARSERS)
     with serving(tmp_path_factory.mktemp("clients"), *flags) as cluster:
         yield cluster
-        cluster.wait_until_idle(num_workers=1)
+        cluster.wait_until_idle()
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,6 @@ def test_a_worker_that_dies_again_and_again_is_awaited_while_the_others_serve(
     prompt, params = draw_prompt(40, seed=1), greedy(12)
     (expected,) = llm.generate(prompt, params, use_tqdm=False)
     with serving(tmp_path, *SMALL[:2], *FLOAT32, *BRISK, *NO_GRAMMARS, *roles, "--split", "auto") as cluster:
-        until(lambda: len(cluster.info().workers) == 2, READY_WITHIN_S, "both workers")
         base = f"http://{cluster.http_address}"
         kill_whenever_it_runs(cluster, "baton prefill-worker", NUM_KILLS)
         until(
@@ -153,8 +152,9 @@ def test_settings_that_all_workers_refuse_at_the_start_end_it_with_the_reason(tm
 def test_a_setting_that_one_worker_refuses_is_told_while_the_others_serve(tmp_path: Path) -> None:
     with (
         port_after_a_free_one() as port,
-        serving(tmp_path, *SMALL[:2], *TWO_MIXED, "--metrics-port", str(port - 1)) as cluster,
+        starting(tmp_path, *SMALL[:2], *TWO_MIXED, "--metrics-port", str(port - 1)) as cluster,
     ):
+        cluster.wait_until_serving()
         until(lambda: any(one["reason"] for one in absent_workers(cluster)), READY_WITHIN_S, "the reason")
         (absent,) = absent_workers(cluster)
         assert absent["worker_id"] == "mixed-1"
