@@ -85,10 +85,9 @@ def wait_until_as_before(pair: Cluster) -> None:
 
 def test_the_log_says_how_fast_blocks_came_and_what_was_to_be_expected(pair: Cluster) -> None:
     assert tokens_of(pair.stub.Generate(ask_long(8)))
-    first = re.search(r"first blocks of worker prefill-0 came over (.*)", pair.log.read_text())
-    assert first is not None
-    figures = r"shared_memory: [\d.]+ MiB in [\d.]+ ms, [\d.]+ GB/s; this machine's best .* is [\d.]+ GB/s"
-    assert re.fullmatch(figures, first[1])
+    told = r"first blocks of worker prefill-0 came over shared_memory: "
+    figures = r"[\d.]+ MiB in [\d.]+ ms, [\d.]+ GB/s; this machine's best .* is [\d.]+ GB/s\n"
+    until(lambda: re.search(told + figures, pair.log.read_text()) is not None, 10.0, told + figures)
 
 
 def test_a_holder_that_falls_silent_costs_its_puller_no_block(pair: Cluster, llm: LLM) -> None:

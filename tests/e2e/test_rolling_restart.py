@@ -57,7 +57,7 @@ def restart(cluster: Cluster, pid: int, num_workers: int, num_answers: list[int]
     os.kill(pid, signal.SIGTERM)
     until(lambda: cluster.log.read_text().count(STOPPED) > ends, 60.0, "the worker's end")
     until(lambda: cluster.log.read_text().count(" joined: ") > starts, RESTARTED_WITHIN_S, "its successor")
-    assert len(cluster.info().workers) == num_workers
+    until(lambda: len(cluster.info().workers) == num_workers, RESTARTED_WITHIN_S, "all workers")
     before = list(num_answers)
     until(lambda: all(now > then for now, then in zip(num_answers, before, strict=True)), 60.0, "answers")
 
