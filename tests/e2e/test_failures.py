@@ -223,7 +223,7 @@ def test_a_cluster_that_is_told_to_stop_ends_streams_and_leaves_nothing(tmp_path
 
 @pytest.mark.parametrize("begin", [starting, serving])
 def test_children_do_not_outlive_a_launcher_that_is_killed(begin: Any, tmp_path: Path) -> None:
-    with begin(tmp_path, *ONE_MIXED) as cluster:
+    with begin(tmp_path, *ONE_MIXED, *NO_GRAMMARS) as cluster:
         pid = cluster.process.pid
         until(lambda: len(children_of(pid)) == 2, 30.0, "router and worker")
         with Family(children_of(pid)) as family:
