@@ -102,6 +102,11 @@ def test_settings_of_workers_are_refused_before_anything_is_started() -> None:
         assert len(said.splitlines()) == 1
 
 
+def test_a_model_that_is_not_there() -> None:
+    ports = ("--port", "0", "--grpc-port", "0")
+    assert "model is '/no/such/model'" in refusal("serve", "/no/such/model", *ports)
+
+
 def test_wrong_flags() -> None:
     expected = {
         ("serve", "--port", "99999"): "--port is 99999; allowed: an integer from 0 to 65535",
@@ -119,7 +124,6 @@ def test_wrong_flags() -> None:
             "--exit-with-stdin is given, but standard input is a file; allowed:"
         ),
         ("serve", "--no-such-flag"): "unrecognized arguments: --no-such-flag",
-        ("serve", "/no/such/model", "--port", "0", "--grpc-port", "0"): "model is '/no/such/model'",
         (): "the following arguments are required: COMMAND",
     }
     for part, said in zip(expected.values(), refusals(*expected), strict=True):
