@@ -119,7 +119,7 @@ def test_every_answer_is_the_same_when_a_worker_dies(served: Cluster, expected: 
         os.kill(workers[0], signal.SIGKILL)
         assert all(one.result(WITHIN_S) for one in answers)
     until(lambda: len(served.info().workers) == 2, 60.0, "the worker is back")
-    served.wait_until_idle(2)
+    served.wait_until_idle()
 
 
 def test_anything_else_is_answered_as_documented(served: Cluster) -> None:
@@ -138,5 +138,5 @@ def test_anything_else_is_answered_as_documented(served: Cluster) -> None:
             documented.check(call, answer)
             statuses.add(answer.status)
     assert {200, 400} <= statuses
-    served.wait_until_idle(2)
+    served.wait_until_idle()
     assert "Traceback" not in served.log.read_text()

@@ -67,7 +67,7 @@ def test_streams_go_on_with_the_same_tokens_when_a_rank_is_killed(cluster: Clust
     assert [one.token_ids for one in outputs] == [one.outputs[0].token_ids for one in expected]
     until(lambda: before[0][0] not in children_of(cluster.process.pid), 30, "the end of its worker")
     until(lambda: len(ranks_of(cluster)) == 2, RESTARTED_WITHIN_S, "another group")
-    cluster.wait_until_idle(num_workers=2)
+    cluster.wait_until_idle()
     assert before[0] not in ranks_of(cluster)
     assert "rank 0 of the model's ranks is lost: its process was killed by signal 9" in Path(
         cluster.log

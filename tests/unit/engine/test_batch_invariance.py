@@ -33,7 +33,7 @@ from tests.models import make_model
 from tests.unit.engine.rank_threads import on_each_rank
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables
 
-pytestmark = pytest.mark.usefixtures("needs_build")
+pytestmark = [pytest.mark.usefixtures("needs_build"), pytest.mark.slow]
 ModelFolder = Callable[[str], Path]
 CPU = torch.device("cpu")
 NUM_BLOCKS = 64

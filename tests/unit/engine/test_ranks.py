@@ -22,6 +22,8 @@ from tests.quantized_reference import FIXTURES, quantized_weights
 from tests.unit.engine.rank_threads import run_ranks
 from tests.unit.engine.steps import BLOCK_SIZE, generate
 
+pytestmark = pytest.mark.slow
+
 VARIANTS = (
     "llama",
     "llama-mha-tied",

@@ -17,6 +17,8 @@ from baton_kernels.triton.aot_check import all_variants, check, main
 from baton_kernels.triton.decode import split_variant
 from baton_kernels.triton.kernel_configs import DEFAULT_ARCH, kernel_config
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("changes", "figure"),
