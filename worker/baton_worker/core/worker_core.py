@@ -353,9 +353,8 @@ class WorkerCore:
             failed[seq.seq_id.request_id] = request
         if failed:
             self.health.fail_step(now, message)
-        return [
-            effect for one in failed.values() for effect in self._fail(now, one, ErrorCode.INTERNAL, message)
-        ]
+        code = ErrorCode.INTERNAL
+        return [effect for one in failed.values() for effect in self._fail(now, one, code, message)]
 
     def _return_requests(self, now: float) -> list[WorkerEffect]:
         """Return requests to their routers, which continue them elsewhere."""
