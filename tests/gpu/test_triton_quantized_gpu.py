@@ -8,7 +8,7 @@ import torch
 from baton_kernels.selection import select_invariant_kernels, select_kernels
 from baton_kernels.triton.kernel_variant import device_arch
 from baton_kernels.triton.product_paths import ProductPath, QuantizedLayer, path_of
-from tests.unit.kernels.quantized_weights import CASES, expected_product, make_weight
+from tests.unit.kernels.quantized_weights import GPU_CASES, expected_product, make_weight
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,9 +22,9 @@ NUM_ROWS = (1, 5, 17, 70)
 
 
 @pytest.mark.parametrize("is_invariant", [False, True], ids=["plain", "invariant"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", GPU_CASES)
 def test_products_equal_the_reference(name: str, is_invariant: bool) -> None:
-    case = CASES[name]
+    case = GPU_CASES[name]
     generator = torch.Generator().manual_seed(0)
     weight, bias = make_weight(case, generator)
     x = torch.randn(max(NUM_ROWS), case.in_features, generator=generator).to(case.dtype)

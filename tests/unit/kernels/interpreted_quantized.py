@@ -18,7 +18,13 @@ from baton_kernels.interface.quantized import Element, InputElement, InputRoundi
 from baton_kernels.reference.quantized_product import element_values, round_inputs
 from baton_kernels.triton.product_paths import QuantizedLayer, path_of
 from tests.unit.kernels.interpreted_products import mend_products
-from tests.unit.kernels.quantized_weights import CASES, ROUNDINGS, WeightCase, expected_product, make_weight
+from tests.unit.kernels.quantized_weights import (
+    GPU_CASES,
+    ROUNDINGS,
+    WeightCase,
+    expected_product,
+    make_weight,
+)
 
 # The interpreter cuts off what a store to bfloat16 would round.
 ROUNDING: Final = {torch.float32: 0.0, torch.bfloat16: 2**-7, torch.float16: 2**-10}
@@ -116,6 +122,6 @@ def encoding_differences(x: Tensor, rounding: InputRounding, numbers: Tensor, sc
 if __name__ == "__main__":
     torch.set_num_threads(1)
     mend_products()
-    report: dict[str, dict[str, float]] = {name: product_errors(case) for name, case in CASES.items()}
+    report: dict[str, dict[str, float]] = {name: product_errors(case) for name, case in GPU_CASES.items()}
     report["roundings"] = {name: rounding_differences(one) for name, one in ROUNDINGS.items()}
     json.dump(report, sys.stdout)

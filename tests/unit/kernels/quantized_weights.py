@@ -59,7 +59,6 @@ CASES: Final = {
     ),
     "uint4_row": WeightCase(element=Element.UINT4, has_zeros=True, has_output_scales=True),
     "nf4": WeightCase(element=Element.NF4, group_size=64),
-    "fp4": WeightCase(element=Element.FP4, group_size=64),
     "e4m3": WeightCase(element=Element.E4M3, rounding=ROUNDINGS["e4m3_token"], dtype=_BRAIN, has_bias=True),
     "e4m3_blocks": WeightCase(element=Element.E4M3, group_size=128, rounding=ROUNDINGS["e4m3_groups"]),
     "int8": WeightCase(element=Element.INT8, rounding=ROUNDINGS["int8_token"], dtype=_BRAIN),
@@ -74,9 +73,6 @@ CASES: Final = {
     "mxfp4": WeightCase(
         element=Element.E2M1, scale_dtype=E8M0, group_size=32, rounding=ROUNDINGS["mx_e2m1"], dtype=_BRAIN
     ),
-    "mxfp4_mxfp8": WeightCase(
-        element=Element.E2M1, scale_dtype=E8M0, group_size=32, rounding=ROUNDINGS["mx_e4m3"]
-    ),
     "mxfp8": WeightCase(element=Element.E4M3, scale_dtype=E8M0, group_size=32, rounding=ROUNDINGS["mx_e4m3"]),
     "nvfp4": WeightCase(
         element=Element.E2M1,
@@ -87,6 +83,14 @@ CASES: Final = {
         dtype=_BRAIN,
     ),
 }
+GPU_CASES: Final = {
+    **CASES,
+    "fp4": WeightCase(element=Element.FP4, group_size=64),
+    "mxfp4_mxfp8": WeightCase(
+        element=Element.E2M1, scale_dtype=E8M0, group_size=32, rounding=ROUNDINGS["mx_e4m3"]
+    ),
+}
+"""Those, and what Triton decodes in a way of its own."""
 
 
 def make_weight(case: WeightCase, generator: torch.Generator) -> tuple[QuantizedWeight, Tensor | None]:

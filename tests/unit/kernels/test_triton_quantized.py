@@ -13,7 +13,7 @@ from baton_kernels.interface.quantized import Element
 from baton_kernels.triton.invariant import InvariantTritonLayers
 from baton_kernels.triton.layers import TritonLayers
 from tests.unit.kernels.interpreter import run_interpreted
-from tests.unit.kernels.quantized_weights import CASES, ROUNDINGS, WeightCase, make_weight
+from tests.unit.kernels.quantized_weights import GPU_CASES, ROUNDINGS, WeightCase, make_weight
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ def report() -> dict[str, Any]:
     return run_interpreted("interpreted_quantized")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", GPU_CASES)
 def test_products_equal_the_reference_for_few_rows_and_many(name: str, report: dict[str, Any]) -> None:
     errors = dict(report[name])
     assert errors.pop("alone") == 0, "invariant rows are to the bit the same beside others"
