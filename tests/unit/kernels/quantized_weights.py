@@ -90,7 +90,7 @@ GPU_CASES: Final = {
         element=Element.E2M1, scale_dtype=E8M0, group_size=32, rounding=ROUNDINGS["mx_e4m3"]
     ),
 }
-"""Those, and what Triton decodes in a way of its own."""
+"""`CASES`, and what Triton alone decodes in a way of its own."""
 
 
 def make_weight(case: WeightCase, generator: torch.Generator) -> tuple[QuantizedWeight, Tensor | None]:
