@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 WITHIN_MS = 90_000
+expect.set_options(timeout=WITHIN_MS)
 
 
 @contextmanager

@@ -8,9 +8,6 @@ from typing import Any, Final
 
 from playwright.sync_api import Locator, Page, Request, Route, expect
 
-from tests.e2e.browsing import WITHIN_MS
-
-expect.set_options(timeout=WITHIN_MS)
 CHAT: Final = "**/v1/chat/completions"
 PHONE: Final = {"width": 390, "height": 844}
 WRITTEN: Final = """## Reading JSON

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page
 
 from tests.e2e.browsing import opened
 from tests.e2e.processes import Cluster
@@ -13,10 +13,8 @@ from tests.e2e.processes import Cluster
 PHONE: Final = {"width": 390, "height": 844}
 TABLET: Final = {"width": 768, "height": 1024}
 DESKTOP: Final = {"width": 1440, "height": 900}
-_WITHIN_MS: Final = 15_000
 
 
 def visiting(browser: Browser, cluster: Cluster, **options: Any) -> AbstractContextManager[Page]:
     """Open the dashboard in a tab of its own, on a desktop unless `options` say otherwise."""
-    expect.set_options(timeout=_WITHIN_MS)
     return opened(browser, f"http://{cluster.http_address}/dashboard", **{"viewport": DESKTOP, **options})

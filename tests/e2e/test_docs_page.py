@@ -8,10 +8,8 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.e2e.browsing import browsing
+from tests.e2e.browsing import WITHIN_MS, browsing
 from tests.e2e.processes import Cluster
-
-WITHIN_MS = 20_000
 
 
 @pytest.fixture(scope="module")
