@@ -53,17 +53,18 @@ class LinePace:
         if now >= self._busy_s + QUIET_S:
             return True
         most = self._lines_beside * load.num_workers
-        has_turn = (
-            self.num_lines < math.floor(most) if most >= 1 else not self.num_lines and now >= self._next_s
-        )
-        return has_turn and load.num_prefilling < load.num_workers
+        if not most or load.num_prefilling >= load.num_workers:
+            return False
+        if most < 1:
+            return not self.num_lines and now >= self._next_s
+        return self.num_lines < math.floor(most)
 
     def end(self, now: float, took_s: float, load: RequestLoad) -> None:
         """Take note that a line is over; where less than one runs on average, a pause comes behind it."""
         self.num_lines -= 1
         most = self._lines_beside * load.num_workers
         if most < 1:
-            self._next_s = now + (took_s * (1 / most - 1) if most else math.inf)
+            self._next_s = now + took_s * (1 / most - 1) if most else now
 
     def next_s(self, now: float) -> float:
         """Return the time at which to look again, if nothing happens before."""
