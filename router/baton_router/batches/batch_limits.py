@@ -36,7 +36,7 @@ class BatchLimits:
     max_inflight: int = 8
     """Requests of all batches together that are answered at a time."""
     lines_beside: float = DEFAULT_LINES_BESIDE
-    """Those beside other requests, on average for each worker that computes prompts."""
+    """Mean number of them beside other requests, for each worker that computes prompts."""
 
     def __post_init__(self) -> None:
         for flag, value in (
