@@ -53,6 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--mixed", type=int, default=None, help="default: 1 where there is no other worker")
     parser.add_argument("--scheduling-policy", choices=("fcfs", "priority"), default="priority")
     parser.add_argument("--max-batch-inflight", type=int, default=8)
+    parser.add_argument("--batch-lines-beside", type=float, default=0.1)
     parser.add_argument("--requests", type=int, default=100, help="of a round")
     parser.add_argument("--distance", type=float, default=0.25, help="seconds between two requests")
     parser.add_argument("--prompt", type=int, default=256, help="tokens of a request")
@@ -174,11 +175,12 @@ async def compare(arguments: argparse.Namespace) -> None:
     mixed = arguments.mixed if arguments.mixed is not None else int(not has_others)
     kinds = {"alone": Times(), "with a batch": Times()}
     with tempfile.TemporaryDirectory(prefix="baton-bench-batch-") as folder:
-        numbers = {
+        numbers: dict[str, float] = {
             "prefill-workers": arguments.prefill_workers,
             "decode-workers": arguments.decode_workers,
             "mixed": mixed,
             "max-batch-inflight": arguments.max_batch_inflight,
+            "batch-lines-beside": arguments.batch_lines_beside,
             "max-body-bytes": 2**30,
             "port": 0,
             "grpc-port": 0,

@@ -155,6 +155,7 @@ class RouterServer:
             spans=self._spans,
             share=self._share,
             checks_transfers=settings.check_transfers,
+            lines_beside=settings.http.batches.lines_beside,
             timings=SessionTimings(dead_after_s=settings.session_timeout_s),
         )
         shared = self._share.state if settings.redis.is_given else None

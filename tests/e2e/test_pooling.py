@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ KEY: Final = "a-key"
 TEXTS: Final = ("What is os.path?", "The json module reads and writes JSON.", "A list holds items in order.")
 FLAGS: Final = (
     *("--prefill-workers", "2", "--decode-workers", "0", "--runner", "pooling", "--api-key", KEY),
-    *("--served-model-name", "small-bert"),
+    *("--served-model-name", "small-bert", "--files-directory", "files"),
 )
 WITHIN_S: Final = 30.0
 NUM_FUZZED: Final = 120
@@ -77,6 +78,23 @@ def test_openai_and_langchain_get_the_embeddings_of_one_process(
         embeddings = OpenAIEmbeddings(model="small-bert", http_client=http_client, **options)
         assert embeddings.embed_documents(list(TEXTS)) == expected
         assert embeddings.embed_query(TEXTS[1]) == expected[1]
+
+
+def test_a_batch_embeds(served: Cluster, expected: list[list[float]]) -> None:
+    lines = [
+        {"custom_id": str(number), "method": "POST", "url": "/v1/embeddings", "body": {"input": text}}
+        for number, text in enumerate(TEXTS)
+    ]
+    with openai.OpenAI(base_url=f"http://{served.http_address}/v1", api_key=KEY) as client:
+        file = client.files.create(file="\n".join(map(json.dumps, lines)).encode(), purpose="batch")
+        made = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/embeddings", completion_window="24h"
+        )
+        until(lambda: client.batches.retrieve(made.id).status == "completed", WITHIN_S, "the batch is over")
+        name = client.batches.retrieve(made.id).output_file_id
+        answers = [json.loads(one) for one in client.files.content(str(name)).iter_lines()]
+    embedded = {one["custom_id"]: one["response"]["body"]["data"][0]["embedding"] for one in answers}
+    assert embedded == {str(number): one for number, one in enumerate(expected)}
 
 
 def test_cohere_embeds_and_ranks(served: Cluster, expected: list[list[float]]) -> None:

@@ -193,6 +193,15 @@ BATCH_LIMIT_FLAGS: Final = (
         low=1,
         high=65_536,
     ),
+    Flag(
+        "--batch-lines-beside",
+        float,
+        0.1,
+        "those beside other requests, on average for each worker that computes prompts; more make batches "
+        "faster and other requests slower",
+        low=0,
+        high=65_536,
+    ),
 )
 
 
@@ -209,4 +218,5 @@ def batch_limits(args: argparse.Namespace) -> BatchLimits:
         max_batches=args.max_batches,
         max_lines=args.max_batch_lines,
         max_inflight=args.max_batch_inflight,
+        lines_beside=args.batch_lines_beside,
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
+from baton_router.core.batches.line_pace import DEFAULT_LINES_BESIDE
 
 MAX_AGE_S: Final = 365 * 24 * 3600.0
 
@@ -34,6 +35,8 @@ class BatchLimits:
     """Requests of a batch."""
     max_inflight: int = 8
     """Requests of all batches together that are answered at a time."""
+    lines_beside: float = DEFAULT_LINES_BESIDE
+    """Mean number of them beside other requests, for each worker that computes prompts."""
 
     def __post_init__(self) -> None:
         for flag, value in (
@@ -45,6 +48,8 @@ class BatchLimits:
             ("--max-batch-inflight", self.max_inflight),
         ):
             _check(flag, value, value >= 1, "1 or more")
+        is_number = math.isfinite(self.lines_beside) and self.lines_beside >= 0
+        _check("--batch-lines-beside", self.lines_beside, is_number, "0 or more")
         is_age = math.isfinite(self.max_age_s) and 0 < self.max_age_s <= MAX_AGE_S
         _check("--max-file-age", self.max_age_s, is_age, f"seconds, over 0 and up to {MAX_AGE_S:.0f}")
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from baton_router.core.batches.line_pace import LinePace, RequestLoad
+from baton_router.core.batches.line_pace import DEFAULT_LINES_BESIDE, LinePace, RequestLoad
 
 
 class LineGate:
     """The gate of one router, on its loop.
 
     Args:
-        load: returns the open requests; None while no prompt can be served.
+        load: returns the open requests.
+        lines_beside: as of `LinePace`.
     """
 
-    def __init__(self, load: Callable[[], RequestLoad | None]) -> None:
+    def __init__(self, load: Callable[[], RequestLoad], lines_beside: float = DEFAULT_LINES_BESIDE) -> None:
         self._load = load
-        self._pace = LinePace()
+        self._pace = LinePace(lines_beside)
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -29,15 +31,18 @@ class LineGate:
         """Wait until a line may begin; it is over when the block is left."""
         turn: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(turn)
+        began_s = math.inf
         self.note()
         try:
             await turn
+            began_s = self._loop.time()
             yield
         finally:
+            now = self._loop.time()
             if turn in self._waiting:
                 self._waiting.remove(turn)
             elif not turn.cancelled():
-                self._pace.num_lines -= 1
+                self._pace.end(now, now - began_s, self._load())
             self.note()
 
     def note(self) -> None:
@@ -45,15 +50,14 @@ class LineGate:
         if not self._waiting and not self._pace.num_lines:
             return
         now, load = self._loop.time(), self._load()
-        if load is not None:
-            self._pace.note(now, load)
-            while self._waiting and self._pace.may_begin(now, load):
-                turn = self._waiting.popleft()
-                if not turn.cancelled():
-                    self._pace.num_lines += 1
-                    turn.set_result(None)
+        self._pace.note(now, load)
+        while self._waiting and load.num_workers and self._pace.may_begin(now, load):
+            turn = self._waiting.popleft()
+            if not turn.cancelled():
+                self._pace.num_lines += 1
+                turn.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._waiting and (quiet_s := self._pace.quiet_at()) > now:
-            self._timer = self._loop.call_at(quiet_s, self.note)
+        if self._waiting and (next_s := self._pace.next_s(now)) < math.inf:
+            self._timer = self._loop.call_at(next_s, self.note)

@@ -17,6 +17,7 @@ from baton_core.sessions.router_messages import ToRouter
 from baton_core.sessions.served_model import ServedModel
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_router.core.batches.line_pace import DEFAULT_LINES_BESIDE
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.readiness import why_not_ready
 from baton_router.core.fleet.role_balance import RoleBalance
@@ -64,6 +65,7 @@ class Router:
         requests: counts tokens as they come, and requests as they end.
         spans: exports requests that are over.
         checks_transfers: whether the transfer of each pair of workers is probed when both have joined.
+        lines_beside: lines of batches beside other requests, as of `LinePace`.
         share: publishes to the rest of the cluster; what it receives goes to `notify`.
     """
 
@@ -78,6 +80,7 @@ class Router:
         spans: RequestSpans | None = None,
         share: RouterSharing | None = None,
         checks_transfers: bool = False,
+        lines_beside: float = DEFAULT_LINES_BESIDE,
         timings: SessionTimings = DEFAULT_TIMINGS,
     ) -> None:
         self.core = RouterCore(config)
@@ -106,7 +109,7 @@ class Router:
             self.fleet, self.sessions.send, hold, lambda: self.core.num_requests, must_split=must_split
         )
         self.pauses = Pauses(self.operations.control, hold, self._abort_all)
-        self.lines = LineGate(lambda: self.core.load if self.is_ready else None)
+        self.lines = LineGate(lambda: self.core.load, lines_beside)
         """Lets lines of batches begin."""
         self._shifts = RoleShifts(self.operations)
         self._effects = RouterEffects(

@@ -249,7 +249,7 @@ def test_all_flags_of_bytes_take_units() -> None:
     assert (args.max_body_bytes, args.max_header_bytes) == (8 * 2**20, 32 * 2**10)
     plain = [name for name, flag in FLAGS_OF_BYTES.items() if flag.suffixes is not BYTES]
     assert args.max_answer_bytes == 10**9
-    assert (len(FLAGS_OF_BYTES), plain) == (5, [])
+    assert (len(FLAGS_OF_BYTES), plain) == (7, [])
 
 
 @pytest.mark.parametrize(

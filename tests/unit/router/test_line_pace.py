@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from baton_router.core.batches.line_pace import MAX_BESIDE, QUIET_S, LinePace, RequestLoad
+from baton_router.core.batches.line_pace import QUIET_S, LinePace, RequestLoad
 from baton_router.operations.line_gate import LineGate
 
 
-def load(num_requests: int, num_waiting: int = 0, num_prefilling: int = 0) -> RequestLoad:
-    return RequestLoad(num_requests=num_requests, num_waiting=num_waiting, num_prefilling=num_prefilling)
+def load(
+    num_requests: int, num_waiting: int = 0, num_prefilling: int = 0, num_workers: int = 1
+) -> RequestLoad:
+    return RequestLoad(
+        num_requests=num_requests,
+        num_waiting=num_waiting,
+        num_prefilling=num_prefilling,
+        num_workers=num_workers,
+    )
 
 
 def may_begin(pace: LinePace, now: float, seen: RequestLoad) -> bool:
@@ -26,21 +33,38 @@ def test_lines_alone_begin_all_at_once() -> None:
     assert not may_begin(pace, 0.2, load(7, num_waiting=1)), "there is no room for more"
 
 
-def test_beside_others_there_is_one_line_until_they_are_gone_a_while() -> None:
-    pace = LinePace()
+def test_few_lines_run_beside_others_until_they_are_gone_a_while() -> None:
+    pace = LinePace(0.25)
     assert not may_begin(pace, 5.0, load(1, num_prefilling=1))
+    assert may_begin(pace, 5.0, load(1, num_prefilling=1, num_workers=2))
     assert may_begin(pace, 5.1, load(1))
-    pace.num_lines = MAX_BESIDE
-    assert not may_begin(pace, 5.2, load(1 + MAX_BESIDE))
-    assert not may_begin(pace, 5.3, load(MAX_BESIDE)), "another one may come soon"
-    assert pace.quiet_at() == 5.2 + QUIET_S
-    assert may_begin(pace, pace.quiet_at(), load(MAX_BESIDE))
+    pace.num_lines = 1
+    assert not may_begin(pace, 5.2, load(2))
+    assert may_begin(pace, 5.2, load(2, num_workers=8)), "two of them for eight workers"
+    pace.end(6.0, 0.5, load(1))
+    assert not may_begin(pace, 7.4, load(1))
+    assert pace.next_s(7.4) == 7.5, "it ran for a quarter of two seconds"
+    assert may_begin(pace, 7.5, load(1))
+    pace.end(7.5, 100.0, load(1))
+    pace.num_lines = 0
+    assert not may_begin(pace, 7.6, load(0)), "another one may come soon"
+    assert pace.next_s(7.6) == 7.5 + QUIET_S
+    assert may_begin(pace, 7.5 + QUIET_S, load(0))
+
+
+def test_without_any_lines_beside_others_they_wait_for_quiet() -> None:
+    pace = LinePace(0.0)
+    assert not may_begin(pace, 5.0, load(1))
+    pace.num_lines = 1
+    pace.end(5.0, 1.0, load(1))
+    assert pace.next_s(5.0) == 5.0 + QUIET_S
+    assert may_begin(pace, 5.0 + QUIET_S, load(0))
 
 
 def test_the_gate_lets_lines_in_by_turn_and_forgets_those_that_are_cancelled() -> None:
     async def scenario() -> None:
-        seen: RequestLoad | None = None
-        gate = LineGate(lambda: seen)
+        seen = load(0, num_workers=0)
+        gate = LineGate(lambda: seen, 1.0)
         begun: list[str] = []
         go_on = asyncio.Event()
 

@@ -109,6 +109,11 @@ class Fleet:
         return can_decode and any(role.can_prefill for role in roles)
 
     @property
+    def num_prefilling_workers(self) -> int:
+        """Serving workers that compute prompts."""
+        return sum(member.load.is_serving and member.role.can_prefill for member in self._members.values())
+
+    @property
     def max_model_len(self) -> int:
         """Longest sequence of any member, in tokens, of those that decode, or pool, if any; 0 without one."""
         members = self._members.values()

@@ -96,6 +96,7 @@ class RouterCore:
             num_requests=len(self._flows),
             num_waiting=self.admission.num_waiting,
             num_prefilling=len(self._prefilling),
+            num_workers=self.fleet.num_prefilling_workers if self.fleet.is_ready else 0,
         )
 
     def on_event(self, now: float, event: RouterEvent) -> list[RouterEffect]:

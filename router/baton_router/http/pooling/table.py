@@ -22,7 +22,7 @@ from baton_router.http.pooling.schemas import (
     ScoreRequest,
 )
 from baton_router.http.pooling.scoring import RerankReply, ScoreReply, rerank, score
-from baton_router.http.route import Route, Tag
+from baton_router.http.route import BATCH_PRIORITY, Route, Tag
 
 _ERRORS: Final = (404, 422, 429, 502, 503, 504)
 _DOCUMENTS: Final = ["os.path joins paths.", "json reads JSON."]
@@ -36,6 +36,7 @@ POOLING_ROUTES: Final = (
         summary="Embed texts",
         handler=embed,
         bodies=(EmbeddingRequest,),
+        batch_defaults={"priority": BATCH_PRIORITY},
         example={"input": "The os module"},
         reply=EmbeddingReply,
         errors=_ERRORS,
