@@ -117,8 +117,6 @@ class Sequence:
         self._hashes: list[list[bytes]] = [[] for _ in paging.windows]
         self._prompt_token_ids = prompt_token_ids
         self._prompt_embeds = prompt_embeds
-        self._known_prompt = known_tokens(prompt_token_ids, prompt_embeds)
-        """The prompt without placeholders, as rules of sampling look at it."""
         self._rules = rules
         self._seeds: dict[int, int] = {}
         """Seeds of the sequences sampled here, by index."""
@@ -271,7 +269,7 @@ class Sequence:
         return SamplingHistory(
             seq_id=SeqId(self.seq_id.request_id, index),
             rules=rules,
-            prompt_token_ids=self._known_prompt,
+            prompt_token_ids=known_tokens(self._prompt_token_ids, self._prompt_embeds),
             output_token_ids=tuple(self.token_ids[self.num_prompt_tokens :]),
         )
 
