@@ -49,6 +49,7 @@ from baton_worker.kv_events.kv_events_config import read_kv_events_config
 if TYPE_CHECKING:
     from baton_router.process.answer_settings import AnswerSettings
     from baton_router.process.http_settings import HttpSettings
+    from baton_router.requests.request_limits import RequestLimits
 
 _log: Final = logging.getLogger(__name__)
 _QUIET_GRPC: Final = ("GRPC_VERBOSITY", "NONE")
@@ -202,19 +203,9 @@ def _router(args: argparse.Namespace) -> int:
     from baton_router.main import run_router
     from baton_router.process.logged_requests import LoggedRequests
     from baton_router.process.router_settings import RouterSettings
-    from baton_router.requests.request_limits import RequestLimits
     from baton_service.redis.redis_settings import RedisSettings
     from baton_service.tracing import read_tracing
 
-    limits = RequestLimits(
-        max_logprobs=args.max_logprobs,
-        max_n_sequences=args.max_n_sequences,
-        max_answer_bytes=args.max_answer_bytes,
-        logits_processors=args.logits_processors,
-        enable_prompt_embeds=args.enable_prompt_embeds,
-        trust_request_chat_template=args.trust_request_chat_template,
-        structured_outputs_backend=args.structured_outputs_backend,
-    )
     settings = RouterSettings(
         model=args.model,
         shown_model=default_names(args.model)[0],
@@ -243,7 +234,7 @@ def _router(args: argparse.Namespace) -> int:
         seed=args.seed,
         log_requests=LoggedRequests(is_on=args.enable_log_requests, max_length=args.max_log_len),
         resume_secret=args.resume_secret or key_of_environment(RESUME_SECRET_VARIABLE),
-        limits=limits,
+        limits=_request_limits(args),
         admission=admission_settings(args),
         http=_http_settings(args),
         tls=server_tls(args),
@@ -258,6 +249,20 @@ def _router(args: argparse.Namespace) -> int:
             args.report_fd, is_ready=status.is_ready, num_workers=dict(status.num_workers)
         ),
         workers_fd=args.workers_fd,
+    )
+
+
+def _request_limits(args: argparse.Namespace) -> RequestLimits:
+    from baton_router.requests.request_limits import RequestLimits
+
+    return RequestLimits(
+        max_logprobs=args.max_logprobs,
+        max_n_sequences=args.max_n_sequences,
+        max_answer_bytes=args.max_answer_bytes,
+        logits_processors=args.logits_processors,
+        enable_prompt_embeds=args.enable_prompt_embeds,
+        trust_request_chat_template=args.trust_request_chat_template,
+        structured_outputs_backend=args.structured_outputs_backend,
     )
 
 

@@ -41,7 +41,7 @@ class PromptEmbeds:
     digests: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        check_form(self.dtype, self.hidden_size, len(self.data))
+        check_sizes(self.dtype, self.hidden_size, len(self.data))
         if len(self.digests) != DIGEST_BYTES * self.num_tokens:
             allowed = f"{DIGEST_BYTES} for each of {self.num_tokens} rows"
             raise InvalidRequestError(f"{_FIELD}.digests", f"{len(self.digests)} bytes", allowed)
@@ -53,7 +53,7 @@ class PromptEmbeds:
         Raises:
             InvalidRequestError: as the class does, or a number is NaN or infinite; the message has its row.
         """
-        check_form(dtype, hidden_size, len(data))
+        check_sizes(dtype, hidden_size, len(data))
         row_bytes = hidden_size * ITEM_BYTES[dtype]
         if (number := _first_non_finite(data, dtype)) is not None:
             value = f"NaN or infinite in row {number // hidden_size}"
@@ -93,7 +93,7 @@ class PromptEmbeds:
         )
 
 
-def check_form(dtype: str, hidden_size: int, num_bytes: int) -> None:
+def check_sizes(dtype: str, hidden_size: int, num_bytes: int) -> None:
     """Refuse embeddings by their dtype and sizes, before any of their data is read.
 
     Raises:

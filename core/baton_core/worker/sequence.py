@@ -80,9 +80,7 @@ class Sequence:
         prompt_embeds: tuple[PromptEmbeds, ...] = (),
     ) -> None:
         assert params.seed is not None, "whoever accepts a request gives it a seed"
-        self.seq_id = seq_id
-        self.params = params
-        self.arrival_s = arrival_s
+        self.seq_id, self.params, self.arrival_s = seq_id, params, arrival_s
         self.priority = priority
         """Lower values are scheduled first."""
         self.is_pinned = is_pinned
@@ -109,22 +107,15 @@ class Sequence:
         self._max_published_chunk = max_chunk_tokens
         self._num_published_tokens = 1
         """Prompt tokens up to which it was told."""
-        self._state = state
-        self._paging = paging
-        self._root = root
-        self._publishes_contents = publishes_contents
-        self._cache_salt = cache_salt
+        self._state, self._paging, self._root = state, paging, root
+        self._publishes_contents, self._cache_salt = publishes_contents, cache_salt
         self._hashes: list[list[bytes]] = [[] for _ in paging.windows]
-        self._prompt_token_ids = prompt_token_ids
-        self._prompt_embeds = prompt_embeds
-        self._known_prompt = known_tokens(prompt_token_ids, prompt_embeds)
-        """The prompt without placeholders, as rules of sampling look at it."""
+        self._prompt_token_ids, self._prompt_embeds = prompt_token_ids, prompt_embeds
         self._rules = rules
         self._seeds: dict[int, int] = {}
         """Seeds of the sequences sampled here, by index."""
         self._make_spec = _spec_maker(params)
-        detection = params.repetition_detection
-        self._watch = RepetitionWatch(detection) if detection else None
+        self._watch = _repetition_watch(params)
         for token_id in output_token_ids:
             self.append(token_id)
 
@@ -271,7 +262,7 @@ class Sequence:
         return SamplingHistory(
             seq_id=SeqId(self.seq_id.request_id, index),
             rules=rules,
-            prompt_token_ids=self._known_prompt,
+            prompt_token_ids=known_tokens(self._prompt_token_ids, self._prompt_embeds),
             output_token_ids=tuple(self.token_ids[self.num_prompt_tokens :]),
         )
 
@@ -286,6 +277,11 @@ def _spec_maker(params: SamplingParams) -> Callable[..., SampleSpec]:
         min_p=params.min_p,
         logprobs=_logprobs_spec(params),
     )
+
+
+def _repetition_watch(params: SamplingParams) -> RepetitionWatch | None:
+    detection = params.repetition_detection
+    return None if detection is None else RepetitionWatch(detection)
 
 
 def _logprobs_spec(params: SamplingParams) -> LogprobsSpec | None:

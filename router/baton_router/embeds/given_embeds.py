@@ -11,7 +11,7 @@ from math import prod
 from typing import Final, TypeAlias
 
 from baton_core.errors import ContextLengthError, InvalidRequestError
-from baton_core.prompt_embeds import ITEM_BYTES, MAX_EMBEDS_BYTES, PLACEHOLDER, PromptEmbeds, check_form
+from baton_core.prompt_embeds import ITEM_BYTES, MAX_EMBEDS_BYTES, PLACEHOLDER, PromptEmbeds, check_sizes
 from baton_router.embeds.torch_tensor import NoTensorError, TensorBytes, read_torch_tensor
 
 FIELD: Final = "prompt_embeds"
@@ -75,7 +75,7 @@ def read_encoded(field: str, text: object, limits: EmbedsLimits) -> PromptEmbeds
     except NoTensorError as error:
         raise InvalidRequestError(field, str(error), _ALLOWED) from None
     check_shape(field, tensor.shape, limits)
-    check_form(tensor.dtype, tensor.shape[-1], len(tensor.data))
+    check_sizes(tensor.dtype, tensor.shape[-1], len(tensor.data))
     return PromptEmbeds.of(bytes(tensor.data), dtype=tensor.dtype, hidden_size=tensor.shape[-1])
 
 

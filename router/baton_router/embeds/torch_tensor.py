@@ -40,7 +40,7 @@ class TensorBytes:
 
 @dataclass(frozen=True, slots=True)
 class _Name:
-    """What a pickle would import."""
+    """A name that a pickle would import."""
 
     name: str
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final, assert_never
 
 from baton_core.errors import InvalidRequestError
-from baton_core.prompt_embeds import ITEM_BYTES, PLACEHOLDER, PromptEmbeds, check_form, check_places
+from baton_core.prompt_embeds import ITEM_BYTES, PLACEHOLDER, PromptEmbeds, check_places, check_sizes
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.pooling import PoolingTask
 from baton_core.requests.repetition import RepetitionDetectionParams
@@ -131,7 +131,7 @@ def _read_embeds(request: pb.GenerateRequest, limits: EmbedsLimits) -> PromptTok
         )
     embeds = []
     for one in given:
-        check_form(one.dtype, one.hidden_size, len(one.data))
+        check_sizes(one.dtype, one.hidden_size, len(one.data))
         num_tokens = len(one.data) // (one.hidden_size * ITEM_BYTES[one.dtype])
         check_shape("prompt_embeds", (num_tokens, one.hidden_size), limits)
         embeds.append(

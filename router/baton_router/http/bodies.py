@@ -104,7 +104,7 @@ class BodyDecoder(Generic[BodyT]):
 
     def _choose(self, body: bytes) -> _Kind[BodyT]:
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys()
-        return next((kind for kind in self._kinds if kind.is_told_by(given)), self._kinds[0])
+        return next((kind for kind in self._kinds if kind.matches(given)), self._kinds[0])
 
 
 class _Kind(Generic[BodyT]):
@@ -118,7 +118,7 @@ class _Kind(Generic[BodyT]):
         self._required = {field.encode_name for field in fields if field.required}
         self._one_of: Set[str] = getattr(body, "one_of", frozenset())
 
-    def is_told_by(self, names: Set[str]) -> bool:
+    def matches(self, names: Set[str]) -> bool:
         """Return whether a body with these fields is of this type."""
         return self._required <= names and not (self._one_of and self._one_of.isdisjoint(names))
 
