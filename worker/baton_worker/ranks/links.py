@@ -26,7 +26,7 @@ from baton_service.tcp import listen_at
 WITHIN_S: Final = 60.0
 """Time for a rank to come to an exchange: the others may compute a long prompt meanwhile."""
 STAGES_WITHIN_S: Final = 600.0
-"""The same in a pipeline, where other stages begin steps that the leader comes to when it is stepped again."""
+"""The same in a pipeline: other stages are at steps that the leader comes to when it is stepped again."""
 
 
 class Links(ABC):
