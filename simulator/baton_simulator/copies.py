@@ -27,8 +27,9 @@ class Copies:
         copy.begin()
 
     def abort(self, abort: AbortPull) -> None:
-        """Answer as the transport can: stop and say so, or say that writes may go on."""
-        worker, is_safe = self._worker, self._worker.cluster.conditions.backend.is_abort_safe
+        """Answer as the transport can: stop and say so, or say that writes may go on, as other ranks' may."""
+        worker = self._worker
+        is_safe = worker.cluster.conditions.backend.is_abort_safe and worker.engine.num_ranks == 1
         worker.cluster.coverage.add("transfers aborted")
         copy = self._open.get(abort.pull_id)
         if is_safe and copy is not None:
@@ -107,7 +108,11 @@ class _Copy:
             assert state in _WRITTEN, (
                 f"{worker.name}: pull {pull.pull_id} writes block {block.local_block_id}, which is {state}"
             )
-        self._failed += worker.engine.pull(pieces[0], source.engine)
+        failed = worker.engine.pull(pieces[0], source.engine)
+        self._failed += failed
+        worker.cluster.coverage.add("blocks that arrived wrong", len(failed))
+        if worker.engine.num_ranks != source.engine.num_ranks:
+            worker.cluster.coverage.add("blocks between groups of different sizes", len(pieces[0]))
         if len(pieces) > 1:
             self._wait(pieces[1:], each_s)
         else:

@@ -90,6 +90,9 @@ class HashEngine:
         garbled: probability that a block arrives wrong; only for transports that compare checksums.
     """
 
+    num_ranks = 1
+    """Ranks that have a part of each block."""
+
     def __init__(
         self, num_blocks: int, paging: Paging, *, garbled: float = 0.0, rng: Random | None = None
     ) -> None:
@@ -154,12 +157,16 @@ class HashEngine:
         failed = []
         for block in blocks:
             content = list(source.blocks[block.remote_block_id])
-            if self._garbled and self._rng.random() < self._garbled:
+            if self._is_garbled():
                 content[0] ^= 1
             self.blocks[block.local_block_id] = content
             if block.checksum not in (None, self.checksum(block.local_block_id)):
                 failed.append(block.local_block_id)
         return tuple(failed)
+
+    def _is_garbled(self) -> bool:
+        """True if the block that is copied now is to arrive wrong."""
+        return bool(self._garbled) and self._rng.random() < self._garbled
 
     def _seen(self, piece: SequenceSlice, group: int, start: int, end: int) -> list[int]:
         """Slots of the positions from `start` to `end` of a group."""

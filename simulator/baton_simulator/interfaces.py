@@ -20,6 +20,9 @@ from baton_worker.core.worker_core import WorkerCore
 class Engine(Protocol):
     """The engine of a worker: hashes, or a real model and a real connector."""
 
+    num_ranks: int
+    """Ranks that copy a part of each block."""
+
     def execute(self, plan: StepPlan) -> StepResult: ...
 
     def checksum(self, block_id: int) -> int: ...

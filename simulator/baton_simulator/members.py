@@ -8,11 +8,13 @@ from typing import Final
 
 from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
 from baton_core.model.model_identity import ModelIdentity
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.sessions.worker_info import Role, WorkerInfo
 from baton_simulator.clock import NodeClock
 from baton_simulator.cluster import EXACT, Cluster
 from baton_simulator.costs import StepCost
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, HashEngine, Windows
+from baton_simulator.sliced_engine import SlicedEngine
 from baton_simulator.transfer_timings import USUAL, Timings
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
 from baton_worker.core.worker_config import WorkerConfig
@@ -38,6 +40,8 @@ class Shape:
     """True plans steps while others run; None lets the seed choose for each worker."""
     num_stages: int | None = None
     """Stages of a worker's pipeline; None lets the seed choose for each worker."""
+    sizes: ParallelSizes | None = None
+    """Ranks of a worker, each with a pool of its own; None: there is one pool."""
 
 
 def make_spec(windows: Windows) -> KVSpec:
@@ -69,6 +73,8 @@ def start_worker(
     if plans_ahead is None:
         plans_ahead = Random(f"{cluster.seed}/{name}/plans ahead").random() < 0.5
     num_stages = shape.num_stages or Random(f"{cluster.seed}/{name}/stages").choice([1, 1, 2, 3])
+    if shape.sizes is not None:
+        num_stages = shape.sizes.pipeline
     max_model_len = spec.paging.max_tokens(shape.num_blocks, shape.chunk, limit=shape.longest)
     config = WorkerConfig(
         worker_id=name,
@@ -105,6 +111,9 @@ def start_worker(
         kv_description=b"",
     )
     rng = Random(f"{cluster.seed}/{name}/{epoch}/garbled")
-    engine = HashEngine(shape.num_blocks, spec.paging, garbled=shape.garbled, rng=rng)
+    if shape.sizes is None:
+        engine = HashEngine(shape.num_blocks, spec.paging, garbled=shape.garbled, rng=rng)
+    else:
+        engine = SlicedEngine(shape.num_blocks, spec.paging, shape.sizes, garbled=shape.garbled, rng=rng)
     cluster.start(info, config, engine, clock, cost)
     return engine

@@ -8,6 +8,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.placement.placement_config import SplitMode
@@ -101,6 +102,8 @@ class Scenario:
     longest: dict[str, int]
     """Tokens of a sequence that each worker holds."""
     windows: Windows
+    ranks: dict[str, ParallelSizes]
+    """Sizes of each worker, whose ranks have pools of their own; empty where each worker has one pool."""
     pull_delays_s: tuple[float, float]
     clocks: dict[str, NodeClock]
     requests: tuple[PlannedRequest, ...]
@@ -138,6 +141,7 @@ def make_scenario(
         num_blocks=rng.choice([16, 24, 40]) + 12 * (len(windows) - 1),
         longest=_limits(Random(f"limits {seed}"), shape),
         windows=windows,
+        ranks=_ranks(Random(f"ranks {seed}"), shape, can_be_pipelines=windows == ONE_KIND),
         pull_delays_s=(0.001, rng.choice([0.02, 0.1, 0.4])),
         clocks={name: _clock(rng, FaultKind.DRIFT in kinds) for name in names},
         requests=_with_stops(
@@ -157,6 +161,17 @@ _AT_A_TIME: Final = (
     FaultKind.BREAK,
     FaultKind.RESET,
 )
+
+
+def _ranks(rng: Random, shape: Topology, *, can_be_pipelines: bool) -> dict[str, ParallelSizes]:
+    """Choose sizes in a third of the scenarios: fewer and more ranks than heads, with and without stages."""
+    if rng.random() > 1 / 3:
+        return {}
+    stages = [1, 2] if can_be_pipelines else [1]
+    return {
+        name: ParallelSizes(tensor=rng.choice([1, 2, 4, 8]), pipeline=rng.choice(stages))
+        for name, _ in shape.workers
+    }
 
 
 def _limits(rng: Random, shape: Topology) -> dict[str, int]:

@@ -145,7 +145,8 @@ class _Run:
         epoch = self._epochs[name] = self._epochs.get(name, 0) + 1
         clock = self._scenario.clocks[name]
         if name in self._roles:
-            shape = replace(self._shape, longest=self._scenario.longest[name])
+            scenario = self._scenario
+            shape = replace(self._shape, longest=scenario.longest[name], sizes=scenario.ranks.get(name))
             start_worker(self.cluster, name, self._roles[name], shape, epoch=epoch, clock=clock)
         else:
             self.cluster.start_router(name, epoch=1000 * epoch, clock=clock)

@@ -64,7 +64,7 @@ def answers_asked_between(llm: LLM) -> list[RequestOutput]:
     """Answers while, with steps in flight, all ranks are asked for something else."""
     engine, told = llm.llm_engine, {}
     for number, (prompt, params) in enumerate(zip(PROMPTS, PARAMS, strict=True)):
-        engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+        engine.add_request(str(number), prompt, params)
     while engine.has_unfinished_requests():
         told.update({output.request_id: output for output in engine.step()})
         assert len(llm.collective_rpc("tests.integration.asked_functions:process_id")) > 1

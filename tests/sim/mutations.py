@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, Final
 
+from baton_core.kv_layout.kv_spec import KVSpec
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.sessions.peer_messages import BlocksReady, Confirmed
 from baton_core.sessions.session import SessionMachine
 from baton_core.worker.sequence import SequenceInput
@@ -16,7 +19,9 @@ from baton_decode.core.transfer import Transfer
 from baton_prefill.core.lease_table import LeaseTable
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.flow.token_stream import TokenStream
+from baton_simulator import sliced_engine
 from baton_simulator.backends import BACKENDS
+from baton_simulator.hash_engine import ONE_KIND
 from baton_simulator.scenario import FaultKind, Scenario, make_scenario
 from baton_simulator.transfer_timings import SHORT
 from baton_worker.core.scheduler import Scheduler
@@ -175,11 +180,26 @@ def _end_at_a_workers_limit(original: Any) -> Any:
     return lambda self, output: False
 
 
+def _read_a_neighbours_head(original: Any) -> Any:
+    """A rank reads one head of a block twice, and another one not at all."""
+
+    def plan_reads(spec: KVSpec, producers: Any, consumers: Any, rank: int) -> Any:
+        plan = original(spec, producers, consumers, rank)
+        producer = max(plan)
+        (first, *others) = plan[producer]
+        if rank == 1:
+            source = first.source - spec.head_bytes if first.source else spec.head_bytes
+            first = replace(first, source=source, num_bytes=spec.head_bytes)
+        return {**plan, producer: (first, *others)}
+
+    return plan_reads
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """A method that does something else, and where that matters soon."""
+    """A method or a function that does something else, and where that matters soon."""
 
-    owner: type
+    owner: type | ModuleType
     method: str
     mutate: Mutation
     kinds: str
@@ -187,9 +207,14 @@ class Mistake:
     topology: str = "1p1d"
     backend: str = ""
     """Empty lets each seed choose."""
+    sizes: tuple[ParallelSizes, ...] = ()
+    """Ranks of the workers, in their order; empty lets each seed choose."""
 
     def scenario(self, seed: int) -> Scenario:
         scenario = make_scenario(seed, self.topology, frozenset(map(FaultKind, self.kinds.split(","))))
+        if self.sizes:
+            names = (name for name, _ in scenario.topology.workers)
+            scenario = replace(scenario, ranks=dict(zip(names, self.sizes, strict=True)), windows=ONE_KIND)
         if not self.backend:
             return scenario
         return replace(scenario, backend=BACKENDS[self.backend], timings=SHORT)
@@ -205,7 +230,16 @@ class Mistake:
             setattr(self.owner, self.method, original)
 
 
+READS_WRONG: Final = Mistake(
+    owner=sliced_engine,
+    method="plan_reads",
+    mutate=_read_a_neighbours_head,
+    kinds="cancel",
+    backend="in_process",
+    sizes=(ParallelSizes(tensor=2), ParallelSizes(tensor=4)),
+)
 MISTAKES: Final = {
+    "read a neighbour's head": READS_WRONG,
     "drop a fence": Mistake(
         owner=Transfer,
         method="on_pull_aborted",

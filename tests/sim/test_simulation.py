@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from baton_simulator.scenario import FaultKind, make_scenario
 from baton_simulator.shrink import shrink
 from baton_simulator.simulation import simulate
 from baton_simulator.topology import parse_topology
-from tests.sim.mutations import MISTAKES, Mistake
+from tests.sim.mutations import MISTAKES, READS_WRONG, Mistake
 
 NUM_SEEDS = 600
 PER_TEST = 100
@@ -36,6 +37,7 @@ MET = (
     "preemptions",
     "steps planned ahead",
     "steps beside others",
+    "blocks between groups of different sizes",
 )
 MAX_SEEDS = 12
 """In which a mistake has to be seen."""
@@ -66,6 +68,19 @@ def test_a_mistake_in_the_core_is_seen(mistake: Mistake) -> None:
     assert seen < MAX_SEEDS, f"not seen in {MAX_SEEDS} seeds"
     failures = [simulate(mistake.scenario(seed)).failure for seed in range(seen + 1)]
     assert failures == [""] * len(failures), "the core without the mistake holds"
+
+
+def test_heads_that_are_read_wrong_are_caught_by_checksums() -> None:
+    """So blocks are computed again, and tokens are right; without a mistake none arrives wrong."""
+    scenarios = [replace(READS_WRONG, backend="tcp").scenario(seed) for seed in range(10)]
+    with READS_WRONG.made():
+        wrong = [simulate(scenario) for scenario in scenarios]
+    right = [simulate(scenario) for scenario in scenarios]
+    assert {run.failure for run in wrong + right} == {""}
+    num_wrong = [
+        sum(run.counts.get("blocks that arrived wrong", 0) for run in runs) for runs in (wrong, right)
+    ]
+    assert num_wrong[0] > num_wrong[1] == 0
 
 
 def test_the_same_seed_writes_the_same_bytes_in_every_process() -> None:

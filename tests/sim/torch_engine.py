@@ -12,6 +12,8 @@ from tests.builders import make_source
 class TorchEngine:
     """One worker's runner and connector, and counts of what they were asked to do."""
 
+    num_ranks = 1
+
     def __init__(self, worker_id: str, epoch: int, runner: ModelRunner, connector: KVConnector) -> None:
         self.worker_id = worker_id
         self.epoch = epoch

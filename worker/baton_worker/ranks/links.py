@@ -25,6 +25,8 @@ from baton_service.tcp import listen_at
 
 WITHIN_S: Final = 60.0
 """Time for a rank to come to an exchange: the others may compute a long prompt meanwhile."""
+STAGES_WITHIN_S: Final = 600.0
+"""The same in a pipeline: other stages are at steps that the leader comes to when it is stepped again."""
 
 
 class Links(ABC):
@@ -32,6 +34,7 @@ class Links(ABC):
 
     def __init__(self, sizes: ParallelSizes) -> None:
         self._sizes = sizes
+        self._within_s = WITHIN_S if sizes.pipeline == 1 else STAGES_WITHIN_S
 
     def open(self, place: RankPlace, announce: Callable[[StepPlan], None] = nobody) -> Ranks:
         """Return a rank's links to the others."""
@@ -86,7 +89,7 @@ class SharedLinks(Links):
             self._offsets[group],
             members.index(rank),
             len(members),
-            deadline_s=WITHIN_S,
+            deadline_s=self._within_s,
         )
 
 
@@ -137,13 +140,15 @@ class StoreLinks(Links):
         number, size = members.index(rank), len(members)
         if self._library is None or len({self.machines[one] for one in members}) > 1:
             name = f"group-{group}"
-            return TorchCollectives(self._store, name, number, size, host=self._host, deadline_s=WITHIN_S)
+            return TorchCollectives(
+                self._store, name, number, size, host=self._host, deadline_s=self._within_s
+            )
         try:
             memory = self._share(f"memory-{group}", number, size)
         except RuntimeError as error:
             raise RankLostError(-1, str(error).partition("\n")[0]) from error
         self._memories.append(memory)
-        return SharedCollectives(self._library, memory, 0, number, size, deadline_s=WITHIN_S)
+        return SharedCollectives(self._library, memory, 0, number, size, deadline_s=self._within_s)
 
     def _share(self, name: str, number: int, size: int) -> mmap.mmap:
         """Map memory that the first of a group makes, and the others open by its place in /proc."""
