@@ -39,7 +39,10 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
     architecture = read_architecture(fields)
     name = family_name(architecture)
     assert name is not None, "the registry found it"
-    family = FAMILIES[name]
+    family, has_head = FAMILIES[name], architecture == name
+    is_causal = not fields.boolean("use_bidirectional_attention", False)
+    if not is_causal and (has_head or not family.has_bidirectional_switch):
+        raise fields.refuse("use_bidirectional_attention", True, f"false with {architecture}")
     if family.default_rope is not None and all(fields.raw(key) is None for key in _ROPE_KEYS):
         fields = fields.updated({"rope_parameters": dict(family.default_rope)})
     hidden_size = fields.integer("hidden_size")
@@ -51,7 +54,7 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         default_theta=family.default_theta,
         is_partial_allowed=family.is_partial_rotary_allowed,
     )
-    layers = _read_layers(fields, family, reader)
+    layers = _read_layers(fields, family, reader, is_causal=is_causal)
     mixture = read_mixture_config(name, fields, len(layers))
     return DecoderConfig(
         architecture=architecture,
@@ -74,13 +77,12 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         max_position_embeddings=reader.longest_len,
         eos_token_ids=read_eos_token_ids(folder, fields),
         dtype=read_checkpoint_dtype(fields, family.default_dtype),
-        has_head=architecture == name,
+        has_head=has_head,
+        is_causal=is_causal,
     )
 
 
 def _read_attention(fields: ConfigFields, family: DecoderFamily, hidden_size: int) -> AttentionConfig:
-    if fields.boolean("use_bidirectional_attention", False):
-        raise fields.refuse("use_bidirectional_attention", True, "false")
     num_heads = fields.integer("num_attention_heads")
     head_dim = _read_head_dim(fields, family, hidden_size, num_heads)
     has_bias = family.default_qkv_bias
@@ -147,9 +149,13 @@ def _read_feed_forward(fields: ConfigFields, family: DecoderFamily, has_experts:
     )
 
 
-def _read_layers(fields: ConfigFields, family: DecoderFamily, reader: RopeReader) -> tuple[LayerConfig, ...]:
+def _read_layers(
+    fields: ConfigFields, family: DecoderFamily, reader: RopeReader, *, is_causal: bool
+) -> tuple[LayerConfig, ...]:
     num_layers = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
     window = _read_window(fields, family)
+    if window is not None and not is_causal:
+        window //= 2  # half of it to each side
     if window is not None and window >= reader.longest_len:
         window = None
     full, windowed = _read_ropes(fields, family, reader)

@@ -228,7 +228,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True},
-        "use_bidirectional_attention is True; allowed: false",
+        "use_bidirectional_attention is True; allowed: false with Gemma3ForCausalLM",
     ),
     ({"dtype": "int8"}, "dtype is 'int8'; allowed: float32, bfloat16, float16"),
     ({"eos_token_id": [-1]}, "eos_token_id is [-1]"),

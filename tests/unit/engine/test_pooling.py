@@ -17,6 +17,8 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    Gemma3TextConfig,
+    Gemma3TextModel,
     ModernBertConfig,
     ModernBertForSequenceClassification,
     ModernBertForTokenClassification,
@@ -58,6 +60,11 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "roberta": (RobertaConfig, RobertaModel, {"type_vocab_size": 1}),
     "modernbert": (ModernBertConfig, ModernBertModel, MODERN),
     "nomic-bert": (NomicBertConfig, NomicBertModel, {}),
+    "gemma3": (
+        Gemma3TextConfig,
+        Gemma3TextModel,
+        {**QWEN, "use_bidirectional_attention": True, "sliding_window": 20, "sliding_window_pattern": 2},
+    ),
     "qwen3": (Qwen3Config, Qwen3Model, QWEN),
     "bert-3-classes": (BertConfig, BertForSequenceClassification, {"num_labels": 3}),
     "bert-score": (BertConfig, BertForSequenceClassification, {"num_labels": 1}),
@@ -104,7 +111,7 @@ def close(found: Sequence[Tensor], expected: Sequence[Tensor], atol: float = 1e-
         torch.testing.assert_close(one, other, atol=atol, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "nomic-bert"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "nomic-bert", "gemma3"])
 def test_hidden_states_of_encoders_equal_those_of_transformers(
     name: str, written: Callable[[str], Written]
 ) -> None:
@@ -112,7 +119,8 @@ def test_hidden_states_of_encoders_equal_those_of_transformers(
     engine, types = EnginePooler(folder), None
     if engine.plan.model.has_token_types:
         types = [(torch.arange(len(prompt)) >= 3).long() for prompt in PROMPTS]
-    assert (types is None) == (name in ("roberta", "modernbert"))
+    assert (types is not None) == (name in ("bert", "nomic-bert"))
+    assert not engine.plan.model.is_causal
     found = engine.hidden(PROMPTS, None if types is None else torch.cat(types))
     expected = map(partial(reference, model), PROMPTS, types or [None] * len(PROMPTS))
     close(found, list(expected))
