@@ -162,6 +162,26 @@ def test_scores_of_prompts_equal_those_of_transformers(name: str, written: Calla
     assert (engine.plan.model.scores_by == PoolingTask.CLASSIFY) == is_score
 
 
+def test_the_activation_of_scores_is_that_of_the_files(written: Callable[[str], Written]) -> None:
+    folder, model = written("bert-3-classes")
+    logits = [reference(model, prompt) for prompt in PROMPTS]
+    cases: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [
+        ({"problem_type": "multi_label_classification"}, torch.sigmoid),
+        ({"problem_type": "regression"}, lambda scores: scores),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, lambda scores: scores),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, torch.tanh),
+    ]
+    for overrides, activation in cases:
+        found = EnginePooler(folder, overrides=overrides).pool(PROMPTS, CLASSIFY)
+        close(found, [activation(scores) for scores in logits], 5e-5)
+    scaled = EnginePooler(folder, pooler={"logit_mean": -1.0, "logit_sigma": 4.0, "use_activation": False})
+    close(scaled.pool(PROMPTS, CLASSIFY), [(scores + 1) / 4 for scores in logits], 5e-5)
+    columns = EnginePooler(folder, pooler={"tok_pooling_type": "STEP", "returned_token_ids": [2, 0]})
+    tokens = PoolingSpec(task=PoolingTask.TOKEN_CLASSIFY, use_activation=False)
+    found = [scores[0] for scores in columns.pool(PROMPTS, tokens)]
+    close(found, [scores[[2, 0]] for scores in logits], 5e-5)
+
+
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("tokens")])
 def test_classes_of_tokens_equal_those_of_transformers(name: str, written: Callable[[str], Written]) -> None:
     folder, model = written(name)
