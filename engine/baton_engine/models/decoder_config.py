@@ -99,7 +99,7 @@ class DecoderConfig:
     has_head: bool = True
     """False for a model whose hidden states are wanted alone: it has no logits."""
     is_causal: bool = True
-    """False if tokens see their whole prompt: such a model has no head, and no KV cache."""
+    """False if tokens see their whole prompt: such a model has no KV cache."""
 
     @property
     def kv_variant(self) -> str:

@@ -39,10 +39,7 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
     architecture = read_architecture(fields)
     name = family_name(architecture)
     assert name is not None, "the registry found it"
-    family, has_head = FAMILIES[name], architecture == name
-    is_causal = not fields.boolean("use_bidirectional_attention", False)
-    if not is_causal and (has_head or not family.has_bidirectional_switch):
-        raise fields.refuse("use_bidirectional_attention", True, f"false with {architecture}")
+    family = FAMILIES[name]
     if family.default_rope is not None and all(fields.raw(key) is None for key in _ROPE_KEYS):
         fields = fields.updated({"rope_parameters": dict(family.default_rope)})
     hidden_size = fields.integer("hidden_size")
@@ -54,7 +51,7 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         default_theta=family.default_theta,
         is_partial_allowed=family.is_partial_rotary_allowed,
     )
-    layers = _read_layers(fields, family, reader, is_causal=is_causal)
+    layers = _read_layers(fields, family, reader)
     mixture = read_mixture_config(name, fields, len(layers))
     return DecoderConfig(
         architecture=architecture,
@@ -77,9 +74,20 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         max_position_embeddings=reader.longest_len,
         eos_token_ids=read_eos_token_ids(folder, fields),
         dtype=read_checkpoint_dtype(fields, family.default_dtype),
-        has_head=has_head,
-        is_causal=is_causal,
+        has_head=architecture == name,
+        is_causal=_read_is_causal(fields, family, attention),
     )
+
+
+def _read_is_causal(fields: ConfigFields, family: DecoderFamily, attention: AttentionConfig) -> bool:
+    is_causal = fields.boolean("is_causal", True)
+    if fields.boolean("use_bidirectional_attention", False):
+        if not family.has_bidirectional_switch:
+            raise fields.refuse("use_bidirectional_attention", True, "false")
+        is_causal = False
+    if not is_causal and (attention.softcap is not None or attention.has_sinks):
+        raise fields.refuse("is_causal", False, "true with soft caps or attention sinks")
+    return is_causal
 
 
 def _read_attention(fields: ConfigFields, family: DecoderFamily, hidden_size: int) -> AttentionConfig:
@@ -149,13 +157,9 @@ def _read_feed_forward(fields: ConfigFields, family: DecoderFamily, has_experts:
     )
 
 
-def _read_layers(
-    fields: ConfigFields, family: DecoderFamily, reader: RopeReader, *, is_causal: bool
-) -> tuple[LayerConfig, ...]:
+def _read_layers(fields: ConfigFields, family: DecoderFamily, reader: RopeReader) -> tuple[LayerConfig, ...]:
     num_layers = fields.integer("num_hidden_layers", maximum=MAX_LAYERS)
     window = _read_window(fields, family)
-    if window is not None and not is_causal:
-        window //= 2  # half of it to each side
     if window is not None and window >= reader.longest_len:
         window = None
     full, windowed = _read_ropes(fields, family, reader)
@@ -170,7 +174,12 @@ def _read_window(fields: ConfigFields, family: DecoderFamily) -> int | None:
         return None
     if family.has_window_switch and not fields.boolean("use_sliding_window", False):
         return None
-    return fields.with_default("sliding_window", family.default_window).optional_integer("sliding_window")
+    window = fields.with_default("sliding_window", family.default_window).optional_integer("sliding_window")
+    if window is None:
+        return None
+    if fields.boolean("use_bidirectional_attention", False):
+        return window // 2
+    return window if fields.boolean("is_causal", True) else window - 1
 
 
 def _read_layer_types(fields: ConfigFields, family: DecoderFamily, num_layers: int) -> list[bool]:

@@ -126,6 +126,18 @@ def test_hidden_states_of_encoders_equal_those_of_transformers(
     close(found, list(expected))
 
 
+def test_a_decoder_may_see_its_whole_prompt(written: Callable[[str], Written]) -> None:
+    folder, model = written("qwen3")
+    engine = EnginePooler(folder, overrides={"is_causal": False})
+    assert not engine.plan.model.is_causal
+    with torch.no_grad():
+        expected = [
+            model(torch.tensor([one]), attention_mask=torch.zeros(1, 1, len(one), len(one)))
+            for one in PROMPTS
+        ]
+    close(engine.hidden(PROMPTS), [out.last_hidden_state[0] for out in expected])
+
+
 @pytest.mark.parametrize("name", ["bert", "qwen3"])
 def test_embeddings_are_pooled_as_said(name: str, written: Callable[[str], Written]) -> None:
     folder, model = written(name)
