@@ -33,6 +33,9 @@ demo: $(INSTALLED)-demo
 # Tests that only compute. They and the checks take what the others, which wait for processes, timers and browsers,
 # leave of the machine.
 COMPUTING := tests/sim
+# Files with clusters come first: what is short fills the cores at the end.
+FIRST := tests/e2e tests/integration
+RUNNING := $(FIRST) $(filter-out $(FIRST) $(COMPUTING),$(patsubst %/,%,$(sort $(wildcard tests/[a-z]*/))))
 
 test: $(INSTALLED)-dev programs
 	@nice -n 19 $(MAKE) --no-print-directory -j 3 check computing ARCHS=90 & others=$$!; \
@@ -52,11 +55,11 @@ computing: $(INSTALLED)-dev
 	@echo "running the tests that only compute: simulated clusters"
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 1800 $(COMPUTING)
 
+# Before the four processes start, one reads all tests: they find the byte code that each would make otherwise.
 running: $(INSTALLED)-dev programs
 	@echo "running the test suite (some minutes)"
-	@$(BIN)/python -m pytest -q -n 4 --dist worksteal --ignore tests/e2e $(COMPUTING:%=--ignore %)
-	@echo "running the end-to-end tests, which start real clusters"
-	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder tests/e2e
+	@$(BIN)/python -m pytest -qq --collect-only $(RUNNING) >/dev/null || true
+	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder $(RUNNING)
 
 check: source kernels
 

@@ -47,8 +47,8 @@ class Score:
         return self.nats / math.log(2) / self.num_bytes
 
 
-def parse_arguments() -> argparse.Namespace:
-    parser = make_parser(__doc__)
+def parse_arguments(description: str | None = __doc__) -> argparse.Namespace:
+    parser = make_parser(description)
     parser.add_argument("corpus", type=Path, help="JSON lines with kind and text; held_out ones are scored")
     parser.add_argument("--model", default=str(BUNDLED), help="folder of the model; default: the bundled one")
     parser.add_argument(

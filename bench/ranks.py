@@ -1,12 +1,13 @@
-"""A model in one process, over tensor ranks and in pipeline stages, on the same cores: step, memory, start.
+"""A model in one process, over tensor ranks and in stages, on the same cores: step, rate, start, memory.
 
     python -m bench.ranks --model /tmp/model --dtype bfloat16 --sizes 1x1 2x1 1x2
     python -m bench.ranks --model /tmp/model --dtype bfloat16 --peer /tmp/peer --engines vllm
     python -m bench.ranks --sizes 1x1 2x1 1x2
 
-Sizes are tensor ranks x pipeline stages. *step* is the median time between tokens of one sequence; *memory*
-that of the largest process and of all of them, shared pages divided among those that have them; *start* until
-the model is loaded. The bundled model, which is the default, computes little, so that the difference of
+Sizes are tensor ranks x pipeline stages. *step* is the median time between tokens of one sequence; *tokens/s*
+the rate of several sequences at once, prompts included, which the stages of a pipeline divide; *start* until
+the model is loaded; *memory* that of the largest process and of all of them, shared pages divided among those
+that have them. The bundled model, which is the default, computes little, so that the difference of
 two steps is about what ranks cost: telling them of a step, and what they exchange.
 """
 
@@ -25,10 +26,10 @@ from bench.peer.engines import RUN_WITHIN_S, Engines
 from bench.processes import ROOT
 
 MIB: Final = 1 << 20
-COLUMNS: Final = ("step ms", "start s", "largest MiB", "all MiB")
+COLUMNS: Final = ("step ms", "tokens/s", "start s", "largest MiB", "all MiB")
 BUNDLED: Final = ROOT / "api" / "baton" / "bundled"
 WARM_TOKENS: Final = 8
-KV_BYTES: Final = 32 * MIB
+KV_BYTES: Final = 128 * MIB
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -40,6 +41,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--peer", type=Path, default=Path(), help="folder of make_environment.sh, for vllm")
     parser.add_argument("--prompt", type=int, default=64, help="tokens")
     parser.add_argument("--tokens", type=int, default=128, help="tokens after the prompt")
+    parser.add_argument("--sequences", type=int, default=8, help="sequences at once for the rate")
     parser.add_argument("--repeats", type=int, default=3, help="processes of each; medians are printed")
     parser.add_argument("--threads", type=int, default=2, help="cores, shared out among the ranks")
     return parser.parse_args()
@@ -57,12 +59,16 @@ def measure(engines: Engines, engine: str, size: str, arguments: argparse.Namesp
     with engines.offline(engine, *flags, bound=variables) as process:
         process.wait_until_ready(RUN_WITHIN_S)
         start_s = process.age_s
-        prompt = list(range(10, 10 + arguments.prompt))
-        command = {"prompts": [prompt], "num_tokens": WARM_TOKENS, "reads_cache": False}
+        starts = range(10, 10 + arguments.sequences)
+        prompts = [list(range(start, start + arguments.prompt)) for start in starts]
+        command = {"prompts": prompts, "num_tokens": WARM_TOKENS, "reads_cache": False}
         process.ask(command, RUN_WITHIN_S)
-        answer = process.ask({**command, "num_tokens": arguments.tokens}, RUN_WITHIN_S)
+        command["num_tokens"] = arguments.tokens
+        answer = process.ask({**command, "prompts": prompts[:1]}, RUN_WITHIN_S)
+        together = process.ask(command, RUN_WITHIN_S)
         sizes = process.process_bytes()
-    return [1000 * step_s(answer["times_s"][0]), start_s, sizes[0] / MIB, sum(sizes) / MIB]
+    rate = len(prompts) * arguments.tokens / together["wall_s"]
+    return [1000 * step_s(answer["times_s"][0]), rate, start_s, sizes[0] / MIB, sum(sizes) / MIB]
 
 
 def step_s(times_s: Sequence[float]) -> float:

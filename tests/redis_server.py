@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Sequence
@@ -64,6 +65,11 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal, such as one to stop or to continue."""
+        assert self._process is not None, "it runs"
+        self._process.send_signal(number)
 
     async def ask(self, *words: str | bytes | int) -> Any:
         """Run one command."""

@@ -1,13 +1,8 @@
-"""The public face of Baton. Names are loaded when they are used: a router must not pay for torch.
-
-Names of vLLM's that are not here raise ImportError with the reason.
-"""
+"""The public face of Baton. Names are loaded when they are used: a router must not pay for torch."""
 
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from baton.refused_names import REFUSED
 
 if TYPE_CHECKING:
     from baton.api.async_llm_engine import AsyncLLMEngine
@@ -17,9 +12,20 @@ if TYPE_CHECKING:
     from baton.api.ray_cluster import initialize_ray_cluster
     from baton.config.engine_args import AsyncEngineArgs, EngineArgs
     from baton.config.vllm_config import VllmConfig
-    from baton.inputs import PromptType, TextPrompt, TokensPrompt
+    from baton.inputs import EmbedsPrompt, PromptType, TextPrompt, TokensPrompt
     from baton.logprobs import FlatLogprobs, Logprob
     from baton.outputs import CompletionOutput, RequestOutput, RequestStateStats
+    from baton.pooling_outputs import (
+        ClassificationOutput,
+        ClassificationRequestOutput,
+        EmbeddingOutput,
+        EmbeddingRequestOutput,
+        PoolingOutput,
+        PoolingRequestOutput,
+        ScoringOutput,
+        ScoringRequestOutput,
+    )
+    from baton.pooling_params import PoolingParams
     from baton.sampling_params import (
         BeamSearchParams,
         RepetitionDetectionParams,
@@ -38,12 +44,20 @@ __all__ = [
     "BeamSearchOutput",
     "BeamSearchParams",
     "BeamSearchSequence",
+    "ClassificationOutput",
+    "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
+    "EmbeddingRequestOutput",
+    "EmbedsPrompt",
     "EngineArgs",
     "FlatLogprobs",
     "LLMEngine",
     "Logprob",
     "ModelRegistry",
+    "PoolingOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "PromptType",
     "RepetitionDetectionParams",
     "RequestOutput",
@@ -51,6 +65,8 @@ __all__ = [
     "RequestStateStats",
     "SamplingParams",
     "SamplingType",
+    "ScoringOutput",
+    "ScoringRequestOutput",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
@@ -67,7 +83,12 @@ _HOMES = {
     "baton.api.llm": ("LLM",),
     "baton.api.llm_engine": ("LLMEngine",),
     "baton.api.ray_cluster": ("initialize_ray_cluster",),
-    "baton.inputs": ("PromptType", "TextPrompt", "TokensPrompt"),
+    "baton.pooling_outputs": (
+        *("ClassificationOutput", "ClassificationRequestOutput", "EmbeddingOutput", "EmbeddingRequestOutput"),
+        *("PoolingOutput", "PoolingRequestOutput", "ScoringOutput", "ScoringRequestOutput"),
+    ),
+    "baton.pooling_params": ("PoolingParams",),
+    "baton.inputs": ("EmbedsPrompt", "PromptType", "TextPrompt", "TokensPrompt"),
     "baton.logprobs": ("FlatLogprobs", "Logprob"),
     "baton.outputs": ("CompletionOutput", "RequestMetrics", "RequestOutput", "RequestStateStats"),
     "baton.sampling_params": (
@@ -86,8 +107,6 @@ the C++ kernels give way by themselves."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in REFUSED:
-        raise ImportError(f"baton.{name} is not supported: {REFUSED[name]}", name=name)
     if name == "__version__":
         return _version()
     if name == "__version_tuple__":

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from baton import PASSIVE_OPENMP
 from baton.commands import cli_arguments as arguments
-from baton.commands.limit_arguments import admission_settings, connection_limits, response_store_limits
+from baton.commands.limit_arguments import (
+    admission_settings,
+    batch_limits,
+    connection_limits,
+    response_store_limits,
+)
 from baton.commands.router_arguments import RESUME_SECRET_VARIABLE
 from baton.commands.security_arguments import client_tls, key_of_environment, keys_of, server_tls
 from baton.config.engine_args import EngineArgs, default_names
@@ -103,7 +108,7 @@ def _serve(args: argparse.Namespace) -> int:
     check_worker_settings(engine)
     check_machine(engine, args)
     if args.node_rank:
-        return _follow(engine, keys_of(args))
+        return _follow(engine, args)
     arguments.settle(args)
     ranks = engine.local_data_parallel_ranks
     num_workers = (args.prefill_workers + args.decode_workers + args.mixed) * len(ranks)
@@ -116,29 +121,47 @@ def _serve(args: argparse.Namespace) -> int:
         num_mixed_workers=args.mixed,
         data_parallel_ranks=ranks,
         metrics_port=args.metrics_port,
+        rank_address=_rank_address(engine),
         kv_events=read_kv_events_config(args.kv_events_config),
         report_fd=args.report_fd,
         model_name=args.served_model_name[0] if args.served_model_name else args.model,
+        is_pooling=engine.runner == "pooling",
         is_encrypted=bool(args.ssl_certfile),
         shutdown_timeout_s=arguments.shutdown_timeout_s(args),
     )
     return asyncio.run(run_until_signal(serve(cluster), ends_with_stdin=args.exit_with_stdin)) or 0
 
 
-def _follow(engine: EngineArgs, api_keys: Sequence[str]) -> int:
+def _rank_address(engine: EngineArgs) -> tuple[str, int] | None:
+    from baton_service.reachability import resolve
+
+    if engine.nnodes == 1:
+        return None
+    return resolve(engine.master_addr, "", "--master-addr"), engine.master_port
+
+
+def _follow(engine: EngineArgs, args: argparse.Namespace) -> int:
     from baton.processes.rank_node import RankNode, serve_ranks
     from baton_core.ranks.rank_layout import ParallelSizes
+    from baton_core.sessions.worker_info import Role
     from baton_worker.ranks.executor_settings import secret_of_ranks
 
-    node = RankNode(
-        sizes=ParallelSizes(tensor=engine.tensor_parallel_size, pipeline=engine.pipeline_parallel_size),
-        nnodes=engine.nnodes,
-        node_rank=engine.node_rank,
-        master_addr=engine.master_addr,
-        master_port=engine.master_port,
-        secret=secret_of_ranks(api_keys),
-    )
-    return asyncio.run(run_until_signal(serve_ranks(node))) or 0
+    roles = [Role.PREFILL] * args.prefill_workers + [Role.DECODE] * args.decode_workers
+    roles += [Role.MIXED] * args.mixed
+    nodes = [
+        RankNode(
+            sizes=ParallelSizes(
+                tensor=engine.tensor_parallel_size_of(role), pipeline=engine.pipeline_parallel_size
+            ),
+            nnodes=engine.nnodes,
+            node_rank=engine.node_rank,
+            master_addr=engine.master_addr,
+            master_port=engine.master_port + number,
+            secret=secret_of_ranks(keys_of(args)),
+        )
+        for number, role in enumerate(roles)
+    ]
+    return asyncio.run(run_until_signal(serve_ranks(nodes))) or 0
 
 
 def _worker(args: argparse.Namespace) -> int:
@@ -188,6 +211,7 @@ def _router(args: argparse.Namespace) -> int:
         max_n_sequences=args.max_n_sequences,
         max_answer_bytes=args.max_answer_bytes,
         logits_processors=args.logits_processors,
+        enable_prompt_embeds=args.enable_prompt_embeds,
         trust_request_chat_template=args.trust_request_chat_template,
         structured_outputs_backend=args.structured_outputs_backend,
     )
@@ -248,6 +272,7 @@ def _http_settings(args: argparse.Namespace) -> HttpSettings:
         strict_fields=args.strict_fields,
         connections=connection_limits(args),
         stored_responses=response_store_limits(args),
+        batches=batch_limits(args),
         root_path=args.root_path or "",
         enable_operator_routes=args.enable_operator_routes,
         enable_tokenizer_info=args.enable_tokenizer_info_endpoint,

@@ -23,7 +23,9 @@ from bench.gpu.measures import (
     percent,
 )
 
-_MX = InputRounding(element=InputElement.E2M1, group_size=32, scale_kind=ScaleKind.E8M0)
+_MXFP4 = InputRounding(element=InputElement.E2M1, group_size=32, scale_kind=ScaleKind.E8M0)
+_MXFP8 = InputRounding(element=InputElement.E4M3, group_size=32, scale_kind=ScaleKind.E8M0)
+_NVFP4 = InputRounding(element=InputElement.E2M1, group_size=16, scale_kind=ScaleKind.E4M3)
 
 
 def quantized(setup: Setup) -> list[Table]:
@@ -56,14 +58,23 @@ def quantized(setup: Setup) -> list[Table]:
 
 
 def _weights(setup: Setup, shape: ModelShape) -> Iterator[tuple[str, QuantizedWeight]]:
-    hidden, e8m0 = shape.hidden_size, torch.float8_e8m0fnu
+    hidden, e8m0, e4m3 = shape.hidden_size, torch.float8_e8m0fnu, torch.float8_e4m3fn
     group = min(128, hidden)
     kinds = (
         ("int4, groups", Element.INT4, group, torch.bfloat16, None),
         ("e4m3, e4m3 inputs", Element.E4M3, hidden, torch.float32, InputRounding(element=InputElement.E4M3)),
+        (
+            "e4m3 blocks, e4m3 inputs",
+            Element.E4M3,
+            group,
+            torch.float32,
+            InputRounding(element=InputElement.E4M3, group_size=group),
+        ),
         ("int8, int8 inputs", Element.INT8, hidden, torch.float32, InputRounding(element=InputElement.INT8)),
         ("mxfp4", Element.E2M1, 32, e8m0, None),
-        ("mxfp4, mxfp4 inputs", Element.E2M1, 32, e8m0, _MX),
+        ("mxfp4, mxfp4 inputs", Element.E2M1, 32, e8m0, _MXFP4),
+        ("mxfp8, mxfp8 inputs", Element.E4M3, 32, e8m0, _MXFP8),
+        ("nvfp4, nvfp4 inputs", Element.E2M1, 16, e4m3, _NVFP4),
         ("nf4", Element.NF4, min(64, hidden), torch.float32, None),
     )
     for name, element, group_size, scale_dtype, rounding in kinds:

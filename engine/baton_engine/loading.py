@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -16,14 +15,15 @@ from torch import Tensor
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
-from baton_core.model.model_description import ModelDescription, describe_model
+from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
+from baton_core.requests.pooling import PoolingModel
 from baton_engine.checkpoint.dummy_weights import DummyWeights
+from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.model_config import ModelConfig
 from baton_engine.checkpoint.model_fields import read_model_fields
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.quantization.kv_scales import read_kv_scales
-from baton_engine.checkpoint.quantization.separate_files import read_separate_file
 from baton_engine.checkpoint.weight_files import find_gguf
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
@@ -32,6 +32,8 @@ from baton_engine.kernel_choice import choose_kernels
 from baton_engine.models.divisible import require_divisible, require_plain_sums
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config, require_head
+from baton_engine.pooling.pooler import Pooler, load_pooler
+from baton_engine.pooling.settings import PoolingSettings, find_pooling
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
 from baton_engine.ranks.agreement import numerics_of_ranks, share_plan, sum_over_ranks
 from baton_engine.ranks.ranks import ALONE, Ranks
@@ -41,7 +43,14 @@ from baton_engine.sampling.processor_batch import BatchProcessors
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.sampling.sampling_state import Grammars, SamplingStates
 from baton_engine.sampling.token_logprobs import LogprobsMode
-from baton_engine.sizing import KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
+from baton_engine.sizing import (
+    KVCachePlan,
+    KVCacheSettings,
+    MemoryState,
+    explaining_full_memory,
+    memory_table,
+    plan_kv_cache,
+)
 from baton_engine.steps.runner import ModelRunner
 from baton_engine.warm_up import WarmUp, WarmUpLimits
 from baton_kernels.cpu.variants import AUTO
@@ -91,6 +100,10 @@ class EngineSettings:
     """Values that come before those of config.json."""
     has_dummy_weights: bool = False
     """Random weights; none are read."""
+    runner: str = "auto"
+    """`generate` or `pooling`; auto is as the model's files say."""
+    pooling: PoolingSettings = field(default_factory=PoolingSettings)
+    """How hidden states are pooled."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs"):
@@ -135,6 +148,8 @@ class LoadedEngine:
     """Dtype that the model is computed in, by torch's name."""
     has_batch_processors: bool = False
     """True if classes process the logits of every request."""
+    pooling: PoolingModel | None = None
+    """Description of what the model pools; None: it generates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +169,8 @@ class LoadedModel:
     quantization: ChosenQuantization
     weight_bytes: int
     """Size of the weights in memory."""
+    pooler: Pooler | None = None
+    """None where tokens are generated."""
 
     def start(
         self, allocate_pool: AllocatePool | None = None, grammars: Grammars | None = None
@@ -174,10 +191,10 @@ class LoadedModel:
         sampler = Sampler(
             self.kernels.sampling, LogitsRules(states, self.batch_processors), settings.logprobs_mode
         )
-        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler, self.ranks)
+        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler, self.ranks, self.pooler)
         if self.ranks.place.is_leader:
             self._warm_up(runner, has_grammars=grammars is not None)
-        else:
+        elif self.pooler is None:
             self._capture_decodes(runner)
         states.clear()
         return LoadedEngine(
@@ -190,6 +207,7 @@ class LoadedModel:
             quantization=self.quantization.name,
             dtype=str(self.model.dtype).removeprefix("torch."),
             has_batch_processors=self.processors.has_classes,
+            pooling=self.pooler.model if self.pooler else None,
         )
 
     def _warm_up(self, runner: ModelRunner, *, has_grammars: bool) -> None:
@@ -201,12 +219,14 @@ class LoadedModel:
             max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
             has_grammars=has_grammars,
+            pooling=self.pooler.model if self.pooler else None,
         )
         warm_up = WarmUp(runner=runner, limits=limits)
-        with _explaining_full_memory(settings):
+        with explaining_full_memory(settings.kv_cache):
             warm_up.run_prompts()
-            self._capture_decodes(runner)
-            warm_up.run_decodes()
+            if self.pooler is None:
+                self._capture_decodes(runner)
+                warm_up.run_decodes()
 
     def _capture_decodes(self, runner: ModelRunner) -> None:
         """Capture decode steps where that can be; captured steps need memory besides the pool's."""
@@ -252,10 +272,14 @@ def load_model(
         InvalidConfigError: a setting cannot hold for this model and this machine.
     """
     device, ranks = resolve_device(settings.device), _placed(ranks, settings)
-    processors = LogitsProcessors.load(settings.logits_processors)
-    folder = resolve_model(settings.model)
+    processors, folder = LogitsProcessors.load(settings.logits_processors), resolve_model(settings.model)
     config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
-    require_head(config)
+    fields = read_model_fields(folder, settings.config_overrides)
+    pooling = find_pooling(folder, fields, config, settings.runner, settings.pooling)
+    if pooling is None:
+        require_head(config)
+    else:
+        config = pooling.config
     require_divisible(config, ranks.place.sizes)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
@@ -273,6 +297,7 @@ def load_model(
     )
     with returning_freed_memory():
         model = build_model(config, weights, kernels.layers, ranks)
+        pooler = None if pooling is None else load_pooler(pooling, weights)
     description = describe_folder(folder, config, settings.config_overrides)
     digest = weights.digest() if ranks.place.is_leader else ""
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
@@ -280,7 +305,8 @@ def load_model(
     weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
-    plan = plan or _plan(spec, config, settings, memory, ranks)
+    has_cache = pooling is None or pooling.model.is_causal
+    plan = plan or _plan(spec, config, settings, memory, ranks, has_cache=has_cache)
     return LoadedModel(
         model=model,
         kernels=kernels,
@@ -294,6 +320,7 @@ def load_model(
         read=ReadModel(weights=digest, description=description, shapes=weights.shapes),
         quantization=quantization,
         weight_bytes=weights.loaded_bytes,
+        pooler=pooler,
     )
 
 
@@ -303,12 +330,20 @@ def _placed(ranks: Ranks, settings: EngineSettings) -> Ranks:
 
 
 def _plan(
-    spec: KVSpec, config: ModelConfig, settings: EngineSettings, memory: MemoryState, ranks: Ranks
+    spec: KVSpec,
+    config: ModelConfig,
+    settings: EngineSettings,
+    memory: MemoryState,
+    ranks: Ranks,
+    *,
+    has_cache: bool,
 ) -> KVCachePlan:
-    """Size the KV pool, at the leader of a group for all of its ranks."""
-    plan = None
+    """Size the KV pool, at the leader of a group for all of its ranks; an encoder's has no cache."""
+    plan, sizes, longest = None, settings.kv_cache, config.max_position_embeddings
+    if not has_cache:
+        sizes = sizes.without_cache(longest, spec.block_size, settings.max_num_seqs)
     if ranks.place.is_leader:
-        plan = plan_kv_cache(spec, config.max_position_embeddings, settings.kv_cache, memory)
+        plan = plan_kv_cache(spec, longest, sizes, memory)
         logger.info("%s", memory_table(spec, plan, memory))
     return share_plan(plan, ranks)
 
@@ -348,7 +383,6 @@ def _vllm_config(
     settings: EngineSettings, model: Model, config: ModelConfig, plan: KVCachePlan
 ) -> SimpleNamespace:
     """Return the part of vLLM's `VllmConfig` that constructors of logits processor classes find here."""
-    num_batched_tokens = settings.kv_cache.max_num_batched_tokens
     return SimpleNamespace(
         model_config=SimpleNamespace(
             model=settings.model,
@@ -358,38 +392,9 @@ def _vllm_config(
         ),
         scheduler_config=SimpleNamespace(
             max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=num_batched_tokens,
+            max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
             max_model_len=plan.max_model_len,
         ),
         cache_config=SimpleNamespace(block_size=settings.block_size),
         device_config=SimpleNamespace(device=model.device, device_type=model.device.type),
     )
-
-
-def describe_folder(
-    folder: Path, config: ModelConfig, overrides: Mapping[str, Any] = MappingProxyType({})
-) -> ModelDescription:
-    """Return what a model's folder says beside its weights and its tokenizer, under `overrides`."""
-    fields = read_model_fields(folder, overrides)
-    separate = read_separate_file(fields, folder)
-    if separate is not None:
-        fields = fields.updated({"quantization_config": separate.values()})
-    return describe_model(fields.values(), config.eos_token_ids, config.vocab_size)
-
-
-@contextmanager
-def _explaining_full_memory(settings: EngineSettings) -> Iterator[None]:
-    """Turn a device's lack of memory beside the KV pool into an error that names what gives it some."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        kv_bytes = settings.kv_cache.kv_cache_memory_bytes
-        name, value = (
-            ("memory_share", settings.kv_cache.memory_share)
-            if kv_bytes is None
-            else ("kv_cache_memory_bytes", kv_bytes)
-        )
-        raise InvalidConfigError(
-            f"{name} is {value} and leaves too little memory for steps ({error}); allowed: less, a smaller "
-            "max_num_seqs or max_num_batched_tokens, or enforce_eager True"
-        ) from error

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Final
+
+import torch
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
@@ -46,6 +50,11 @@ class KVCacheSettings:
                 raise InvalidConfigError(f"{name} is {value}; allowed: an integer of at least 1")
         if not 0 < self.memory_share <= 1:
             raise InvalidConfigError(f"memory_share is {self.memory_share}; allowed: above 0 and at most 1")
+
+    def without_cache(self, longest: int, block_size: int, max_num_seqs: int) -> KVCacheSettings:
+        """Return the settings with blocks for the tokens of a step, of prompts of up to `longest` tokens."""
+        num_tokens = max(self.max_num_batched_tokens, self.max_model_len or longest)
+        return replace(self, num_gpu_blocks_override=-(-num_tokens // block_size) + max_num_seqs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +137,22 @@ def _max_model_len(settings: KVCacheSettings, max_position_embeddings: int, capa
             capacity,
         )
     return min(max_position_embeddings, capacity)
+
+
+@contextmanager
+def explaining_full_memory(settings: KVCacheSettings) -> Iterator[None]:
+    """Turn a device's lack of memory beside the KV pool into an error that names what gives it some."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        kv_bytes = settings.kv_cache_memory_bytes
+        name, value = (
+            ("kv_cache_memory_bytes", kv_bytes) if kv_bytes else ("memory_share", settings.memory_share)
+        )
+        raise InvalidConfigError(
+            f"{name} is {value} and leaves too little memory for steps ({error}); allowed: less, a smaller "
+            "max_num_seqs or max_num_batched_tokens, or enforce_eager True"
+        ) from error
 
 
 def memory_table(spec: KVSpec, plan: KVCachePlan, memory: MemoryState) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from baton_core.requests.pooling import PoolingModel, PoolingSpec
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.sampling_rules import SamplingRules
 from baton_core.requests.structured_outputs import StructuredOutputsParams
@@ -46,6 +47,8 @@ class WarmUpLimits:
     max_num_seqs: int
     has_grammars: bool = False
     """Requests may ask for structured outputs."""
+    pooling: PoolingModel | None = None
+    """Description of what the model pools; None: it generates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ class WarmUp:
         """
         limit = min(self.limits.max_num_batched_tokens, self.limits.max_model_len)
         num_tokens = max(1, min(self.runner.spec.block_size, limit) - 1)
-        self._execute(self._prompt(num_tokens, is_told=True))
+        self._execute(self._prompt(num_tokens, is_told=self.limits.pooling is None))
         begun_s = self.clock()
         while True:
             step_s = -self.clock()
@@ -129,6 +132,7 @@ class WarmUp:
         prompt_logprobs: LogprobsSpec | None = None,
     ) -> SequenceSlice:
         spec, num_known = self.runner.spec, start + num_tokens
+        model = self.limits.pooling
         num_blocks = -(-num_known // spec.block_size)
         seq_id = SeqId("warm-up", index)
         return SequenceSlice(
@@ -136,7 +140,8 @@ class WarmUp:
             token_ids=(0,) * num_tokens,
             start=start,
             block_tables=((0,) * num_blocks,) * len(spec.groups),
-            samples=(_sample_spec(seq_id, num_known, sampling),),
+            samples=() if model else (_sample_spec(seq_id, num_known, sampling),),
+            pooling=PoolingSpec(task=model.tasks[0]) if model else None,
             prompt_targets=(0,) * (num_tokens - 1) if prompt_logprobs else (),
             prompt_logprobs=prompt_logprobs,
         )

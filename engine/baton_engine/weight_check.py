@@ -10,8 +10,9 @@ from typing import Any
 import torch
 
 from baton_core.errors import InvalidModelError
+from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.loading import ReadModel, describe_folder
+from baton_engine.loading import ReadModel
 from baton_engine.models.registry import read_model_config
 from baton_sandbox.model_files import check_links
 

@@ -18,6 +18,7 @@ from baton_core.sessions.session import SessionTimings
 from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
+from baton_router.batches.batches import Batches
 from baton_router.core.fleet.role_balance import BalanceConfig
 from baton_router.core.fleet.role_pressure import Limits
 from baton_router.core.flow.flow_limits import FlowLimits
@@ -29,8 +30,10 @@ from baton_router.grpc.operator_service import OperatorService
 from baton_router.grpc.server import GrpcServer
 from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
+from baton_router.http.batches.line_calls import LineCalls
 from baton_router.http.chat.output_parsers import read_parsers
 from baton_router.http.connections.server import HttpServer
+from baton_router.http.response_stores.open_store import open_response_store
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_router.operations.fleet_status import FleetStatus
@@ -125,6 +128,7 @@ class RouterServer:
             keyless=(_SESSIONS,) if settings.tls.grpc_authority else (),  # their certificates let workers in
             credentials=settings.tls.grpc_credentials(),
             max_connections=self.descriptors.max_grpc,
+            takes_embeds=settings.limits.enable_prompt_embeds,
         )
         self._http = HttpServer()
         self._threads = TokenizingThreads()
@@ -139,6 +143,7 @@ class RouterServer:
             on_update=lambda update: self._router.notify(update),
             reservations=lambda: self._router.fleet.reservations(),
         )
+        self._responses = open_response_store(settings.http.stored_responses, settings.redis)
         self._tracing = start_tracing(settings.tracing, service="baton-router", instance_id=router_id)
         self._spans = RequestSpans(self._tracing, settings.model_names[0])
         self._router = Router(
@@ -185,17 +190,25 @@ class RouterServer:
             )
             address = self._advertised_address()
             self._service = self._make_service()
+            limits = settings.http.batches
+            batches = self._batches = Batches(limits) if limits.folder else None
             state = AppState(
                 service=self._service,
                 model=settings.shown_model or settings.model,
                 settings=settings.http,
                 metrics=self._metrics,
                 keys=self._keys,
+                responses=self._responses,
+                batches=batches,
             )
             app = make_app(state)
+            if batches is not None:
+                lines = LineCalls(state)
+                batches.start(lines.ask, lines.defaults)
         except BatonError:
             await self._http.stop(0)
             await self._server.stop(0)
+            await self._responses.close()
             raise
         await self._http.start(
             app,
@@ -224,10 +237,13 @@ class RouterServer:
             await self._health
         await self._metrics.sampler.stop()
         await self._server.set_serving(False)
+        if self._batches is not None:
+            await self._batches.stop()
         await self._service.drain(self._settings.shutdown_timeout_s)
         await self._share.stop()
         self._router.close("the router shuts down")
         await self._http.stop(_STOP_WITHIN_S)
+        await self._responses.close()
         await self._server.stop(_STOP_WITHIN_S)
         self._service.close()
         self._threads.close()

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from baton_core.prompt_embeds import MAX_EMBEDS_BYTES
+
 Options: TypeAlias = tuple[tuple[str, int], ...]
 
 MAX_GRPC_BYTES: Final = 4 * 2**20
-"""Largest size of one message."""
-
-MESSAGE_OPTIONS: Final[Options] = (
-    ("grpc.max_receive_message_length", MAX_GRPC_BYTES),
-    ("grpc.max_send_message_length", MAX_GRPC_BYTES),
-)
+"""Largest size of one message without embeddings."""
+MAX_EMBEDDED_BYTES: Final = 2 * MAX_EMBEDS_BYTES
+"""Largest size of one message with embeddings, and with what comes with each row."""
 MAX_METADATA_BYTES: Final = 16 * 2**10
 """Largest metadata of one call; some calls over half of it are already refused."""
 MAX_CONNECTIONS: Final = 8192
@@ -50,10 +49,20 @@ CLIENT_KEEPALIVE: Final = Keepalive(time_s=30.0, timeout_s=10.0)
 """Pings are sent only while a call is open, and rarely enough for proxies that count them."""
 
 
-def server_options(keepalive: Keepalive, max_connections: int = MAX_CONNECTIONS) -> Options:
+def message_options(*, takes_embeds: bool) -> Options:
+    """Options of an end that takes messages with embeddings, or refuses such; it may send them."""
+    return (
+        ("grpc.max_receive_message_length", MAX_EMBEDDED_BYTES if takes_embeds else MAX_GRPC_BYTES),
+        ("grpc.max_send_message_length", MAX_EMBEDDED_BYTES),
+    )
+
+
+def server_options(
+    keepalive: Keepalive, max_connections: int = MAX_CONNECTIONS, *, takes_embeds: bool = False
+) -> Options:
     """Options of a server that also pings idle connections, and lets clients ping them."""
     return (
-        *MESSAGE_OPTIONS,
+        *message_options(takes_embeds=takes_embeds),
         *keepalive.options,
         # gRPC measures a message after decompressing it, and 4 MiB of gzip may hold 4 GiB.
         ("grpc.compression_enabled_algorithms_bitset", _IDENTITY_ONLY),
@@ -71,4 +80,4 @@ def server_options(keepalive: Keepalive, max_connections: int = MAX_CONNECTIONS)
 
 def client_options(keepalive: Keepalive = CLIENT_KEEPALIVE) -> Options:
     """Options of a client's channel."""
-    return (*MESSAGE_OPTIONS, *keepalive.options)
+    return (*message_options(takes_embeds=False), *keepalive.options)

@@ -27,7 +27,7 @@ def reachable_host(address: str, advertised: str, towards: str) -> str:
         InvalidConfigError: `advertised` does not resolve, or there is no way to `towards`.
     """
     bound = bound_host(address)
-    host = _resolve(advertised, bound) if advertised else bound
+    host = resolve(advertised, bound, "--advertise-host") if advertised else bound
     return _host_towards(towards, _WILDCARDS[host]) if host in _WILDCARDS else host
 
 
@@ -36,13 +36,17 @@ def with_host(address: str, host: str) -> str:
     return f"{_TCP}{host}:{address.rpartition(':')[2]}" if address.startswith(_TCP) else address
 
 
-def _resolve(advertised: str, bound: str) -> str:
-    """An address of `advertised`, of the same family as the one that is bound if there is one."""
+def resolve(host: str, bound: str, flag: str) -> str:
+    """Return an address of a host, as in a URL; of the family of the one that is bound if there is one.
+
+    Raises:
+        InvalidConfigError: the host, which `flag` gave, does not resolve.
+    """
     try:
-        found = socket.getaddrinfo(advertised.strip("[]"), None, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise InvalidConfigError(
-            f"--advertise-host is {advertised!r}, which does not resolve ({_reason(error)}); "
+            f"{flag} is {host!r}, which does not resolve ({_reason(error)}); "
             "allowed: a name or an address under which other machines reach this one"
         ) from None
     addresses = [_in_url(family, str(where[0])) for family, _, _, _, where in found]

@@ -25,6 +25,8 @@ from baton_core.worker.step_plan import (
 from baton_core.worker.worker_events import BlockPull
 
 VOCAB_SIZE: Final = 50_000
+_NUM_KEPT: Final = 8
+"""Steps whose tokens are known: more than are in flight."""
 Windows = tuple[int | None, ...]
 ONE_KIND: Final[Windows] = (None,)
 
@@ -96,8 +98,8 @@ class HashEngine:
         self.num_computed_tokens = 0
         self._garbled = garbled
         self._rng = rng or Random(0)
-        self._last = StepResult(step_id=0, sampled=())
-        """Result of the previous step."""
+        self._sampled: dict[int, list[int]] = {}
+        """Tokens of the last steps, by step."""
 
     def execute(self, plan: StepPlan) -> StepResult:
         copied = [list(self.blocks[source]) for source, _ in plan.block_copies]
@@ -106,16 +108,18 @@ class HashEngine:
         for piece, token_ids in zip(plan.slices, self._token_ids(plan), strict=True):
             self.num_computed_tokens += piece.num_scheduled_tokens
             self._write(piece, token_ids)
-        self._last = self._result(plan)
-        return self._last
+        result = self._result(plan)
+        self._sampled[plan.step_id] = [token_id for sampled in result.sampled for token_id in sampled]
+        self._sampled.pop(plan.step_id - _NUM_KEPT, None)
+        return result
 
     def _token_ids(self, plan: StepPlan) -> list[tuple[int, ...]]:
-        """Return the tokens of each slice, including those sampled by the previous step."""
+        """Return the tokens of each slice, including those sampled by the step that it follows."""
         if plan.follows is None:
             return [piece.token_ids for piece in plan.slices]
-        assert plan.follows.step_id == self._last.step_id, "a step follows another one than the last"
+        assert plan.follows.step_id in self._sampled, "a step follows one that is not computed"
         assert all(piece.token_ids == (SAMPLED,) for piece in plan.slices)
-        drawn = [token_id for sampled in self._last.sampled for token_id in sampled]
+        drawn = self._sampled[plan.follows.step_id]
         return [(drawn[row],) for row in plan.follows.rows]
 
     def _result(self, plan: StepPlan) -> StepResult:

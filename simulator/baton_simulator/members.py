@@ -36,6 +36,8 @@ class Shape:
     timings: Timings = USUAL
     plans_ahead: bool | None = None
     """True plans steps while others run; None lets the seed choose for each worker."""
+    num_stages: int | None = None
+    """Stages of a worker's pipeline; None lets the seed choose for each worker."""
 
 
 def make_spec(windows: Windows) -> KVSpec:
@@ -66,6 +68,7 @@ def start_worker(
     plans_ahead = shape.plans_ahead
     if plans_ahead is None:
         plans_ahead = Random(f"{cluster.seed}/{name}/plans ahead").random() < 0.5
+    num_stages = shape.num_stages or Random(f"{cluster.seed}/{name}/stages").choice([1, 1, 2, 3])
     max_model_len = spec.paging.max_tokens(shape.num_blocks, shape.chunk, limit=shape.longest)
     config = WorkerConfig(
         worker_id=name,
@@ -80,6 +83,7 @@ def start_worker(
         pull=shape.timings.pull,
         hold=shape.timings.hold,
         plans_ahead=plans_ahead,
+        num_stages=num_stages,
         scheduler=SchedulerConfig(
             max_num_seqs=shape.max_num_seqs,
             max_num_batched_tokens=shape.chunk,

@@ -64,6 +64,8 @@ class SimWorker(Node):
         self.links = [RouterLink(self, name) for name in cluster.routers]
         self._plans: deque[StepPlan] = deque()
         """Plans that are not computed yet, in order."""
+        self._computed: dict[int, StepDone] = {}
+        """Results that come back behind a plan that is not computed yet, by step."""
         self._results: deque[StepDone] = deque()
         """Results that the core does not have yet."""
         self._is_rank_lost = False
@@ -115,10 +117,10 @@ class SimWorker(Node):
         """Keep the engine busy, write what is to be written, keep the timer."""
         while (plan := self.core.schedule(self.now)) is not None:
             self._plans.append(plan)
-            if len(self._plans) == 1:
+            if plan.follows is None or len(self._plans) == 1:
                 self._begin_step(plan)
-            else:
-                self.cluster.coverage.add("steps planned ahead")
+            if len(self._plans) > 1:
+                self.cluster.coverage.add("steps planned ahead" if plan.follows else "steps beside others")
             self.core.check_invariants()
         for link in self.links:
             link.settle()
@@ -147,14 +149,16 @@ class SimWorker(Node):
         self.after(rest_s, lambda: self._end_step(done))
 
     def _end_step(self, done: StepDone) -> None:
-        """Tell the core, or let it be told while the next step computes."""
-        self._plans.popleft()
-        self._results.append(done)
-        if self._plans:
-            self._begin_step(self._plans[0])
+        """Tell the core in the order of the plans, or let it be told while the next step computes."""
+        self._computed[done.result.step_id] = done
+        while self._plans and self._plans[0].step_id in self._computed:
+            self._results.append(self._computed.pop(self._plans.popleft().step_id))
+            if not self._plans:
+                self._tell_result()
+                return
+            if self._plans[0].follows is not None:
+                self._begin_step(self._plans[0])
             self.after(self.rng.uniform(0, _MAX_HOP_S), self._tell_result)
-        else:
-            self._tell_result()
 
     def _tell_result(self) -> None:
         self.handle(self._results.popleft())

@@ -16,13 +16,14 @@ def _interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(scope="session")
-def llm() -> LLM:
+@pytest.fixture(scope="package")
+def llm() -> Iterator[LLM]:
     """Everything in this process: the oracle of what a cluster answers."""
-    return LLM(dtype="float32")
+    with LLM(dtype="float32", enable_prompt_embeds=True) as running:
+        yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A prefill worker and a decode worker, for tests that leave them as they were."""
     folder = tmp_path_factory.mktemp("cluster")

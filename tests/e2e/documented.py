@@ -44,10 +44,12 @@ class Documented:
     Args:
         address: host and port.
         within_s: how long it may take to describe itself.
+        headers: of that call.
     """
 
-    def __init__(self, address: str, within_s: float) -> None:
-        answer = send(address, HttpCall(method="GET", path="", target="/openapi.json"), within_s)
+    def __init__(self, address: str, within_s: float, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        call = HttpCall(method="GET", path="", target="/openapi.json", headers=headers)
+        answer = send(address, call, within_s)
         assert answer is not None, "nobody hung up"
         self.document: dict[str, Any] = json.loads(answer.content)
 

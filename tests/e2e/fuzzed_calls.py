@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Final
 from urllib.parse import quote
@@ -38,6 +38,8 @@ HEADERS: Final = (
     ),
     *(("upgrade", "websocket"), ("upgrade", "h2c"), ("connection", "upgrade"), ("connection", "close")),
 )
+FORM: Final = "multipart/form-data"
+FORM_HEADERS: Final = (("content-type", f"{FORM}; boundary=form"),)
 PATH_VALUES: Final = ("a", "baton", "..", "%", "a/b", "é\0", "x" * 3000)
 QUERY_VALUES: Final = ("0", "1", "2", "-1", "", "a", "9" * 400, "1.5", "true", "é", "weights", "kv_cache")
 QUERIES: Final = ("a=1", "&&&", "%ff=%zz", "level=1&level=2", "x" * 5000)
@@ -62,6 +64,10 @@ class HttpCall:
     reads_bytes: int | None = None
     """Hang up after so many bytes of the answer's body; 0 does not wait for its head."""
 
+    def with_header(self, name: str, value: str) -> HttpCall:
+        """Return the call with one more header."""
+        return replace(self, headers=(*self.headers, (name, value)))
+
 
 class Fuzz:
     """Draws calls of the server that `document` describes.
@@ -85,14 +91,19 @@ class Fuzz:
                     generates = "text/event-stream" in operation["responses"]["200"].get("content", ())
                     self._with_body += [entry] * (3 if generates else 1)
 
-    def draw(self, random: Random) -> HttpCall:
-        """Draw a call; nine of ten have a body."""
-        return self._draw_with_body(random) if random.random() < 0.9 else self._draw_without_body(random)
+    def draw(self, random: Random, *, only_with_body: bool = False) -> HttpCall:
+        """Draw a call; nine of ten have a body, or all."""
+        if only_with_body or random.random() < 0.9:
+            return self._draw_with_body(random)
+        return self._draw_without_body(random)
 
     def _draw_with_body(self, random: Random) -> HttpCall:
         method, path, operation = random.choice(self._with_body)
-        schema = operation["requestBody"]["content"]["application/json"]["schema"]
-        content = self._valid(random, schema).encode()
+        ((kind, body),) = operation["requestBody"]["content"].items()
+        is_form = kind == FORM
+        content = (
+            self._form(random, body["schema"]) if is_form else self._valid(random, body["schema"]).encode()
+        )
         if random.random() < 0.1:
             content = _damaged(random, content)
         leaves_while_asking, leaves_while_listening = random.random() < 0.03, random.random() < 0.06
@@ -100,7 +111,7 @@ class Fuzz:
             method=method,
             path=path,
             target=_draw_target(random, path, operation),
-            headers=_draw_headers(random),
+            headers=(*FORM_HEADERS[:is_form], *_draw_headers(random)),
             content=content,
             is_chunked=random.random() < 0.1,
             sends_bytes=random.randrange(len(content) + 1) if leaves_while_asking else None,
@@ -147,7 +158,19 @@ class Fuzz:
             case kind:
                 return _draw_scalar(random, kind)
 
+    def _form(self, random: Random, schema: Schema) -> bytes:
+        """Draw a form, whose fields are the texts of their JSON, without quotation marks."""
+        head = "--form\r\nContent-Disposition: form-data; name="
+        parts = [
+            f'{head}"{name}"{"; filename=a" * (name == "file")}\r\n\r\n' + text.strip('"')
+            for name, text in self._fields(random, self._schemas[schema["$ref"].rpartition("/")[2]])
+        ]
+        return "\r\n".join((*parts, "--form--\r\n")).encode(errors="surrogatepass")
+
     def _object(self, random: Random, schema: Schema) -> str:
+        return _write_object(self._fields(random, schema))
+
+    def _fields(self, random: Random, schema: Schema) -> list[tuple[str, str]]:
         properties, required = schema["properties"], schema.get("required", [])
         optional = [name for name in properties if name not in required]
         names = [*required, *random.sample(optional, min(len(optional), random.randint(0, MAX_OPTIONAL)))]
@@ -160,7 +183,7 @@ class Fuzz:
                 fields.append((random.choice(fields)[0], random.choice(JUNK)))
             case 2:
                 fields.append((random.choice(NAMES), "1"))
-        return _write_object(fields)
+        return fields
 
 
 def _draw_target(random: Random, path: str, operation: Schema) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -13,6 +15,13 @@ def _texts(*values: Any) -> tuple[str, ...]:
 
 def _levels(opening: str, closing: str, depth: int) -> str:
     return opening * depth + closing * depth
+
+
+def _tensor(*shape: int, dtype: str = "F32", number: bytes = bytes(4)) -> str:
+    """A file of safetensors, in base64."""
+    data = number * math.prod(shape)
+    header = json.dumps({"a": {"dtype": dtype, "shape": shape, "data_offsets": [0, len(data)]}}).encode()
+    return base64.b64encode(len(header).to_bytes(8, "little") + header + data).decode()
 
 
 JUNK: Final = (
@@ -240,9 +249,18 @@ _SHORT: Final = _texts("The os module", "os", "a" * 90, "e\u0301🙂", "<|im_sta
 _NAMES: Final = _texts("a", "r1", "é", "\n", "x" * 128, "x" * 129, "\0", "\ud800", "")
 
 PLAUSIBLE: Final[Mapping[str, tuple[str, ...]]] = {
+    "purpose": _texts("batch"),
+    "file": _texts("{}", "", "a\r\n--form", "a" * 70_000),
+    "expires_after[seconds]": _texts("3600", "-1", "9" * 400),
+    "endpoint": _texts("/v1/completions"),
+    "input_file_id": _texts("file-0", "../lock", "file-%00"),
     "prompt": (
         *_SHORT,
         *_texts([5, 6, 7], ["os", "sys"], [[5, 6], [7]], ["os", [5]], [1, "a"], [[0]] * 10_000, [[]]),
+    ),
+    "prompt_embeds": _texts(
+        *(_tensor(3, 256), [_tensor(3, 256), _tensor(1, 2, 256)], _tensor(200, 256), _tensor(3, 255)),
+        *(_tensor(2, 256, number=b"\xff" * 4), _tensor(3, 256, dtype="F64"), "UEsDBA==", "AAA", [], [""]),
     ),
     "token_ids": _IDS,
     "tokens": _IDS,

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,8 @@ SERVE: Final = (*BATON, "serve")
 KV_CACHE_BYTES: Final = 64 * 2**20
 SMALL: Final = ("--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--split", "always")
 ONE_MIXED: Final = ("--prefill-workers", "0", "--decode-workers", "0", "--mixed", "1")
+_NUM_WORKERS: Final = {"--prefill-workers": 1, "--decode-workers": 1, "--mixed": 0}
+"""Flags of `baton serve` that ask for workers, with their defaults."""
 PATIENT: Final = ("--session-timeout", "10")
 BRISK: Final = ("--session-timeout", "3")
 """How soon a silent worker is given up."""
@@ -59,6 +62,8 @@ class Cluster:
     http_address: str
     log: Path
     channel: grpc.Channel
+    num_workers: int
+    """How many workers its flags ask for."""
 
     @property
     def stub(self) -> BatonStub:
@@ -68,6 +73,12 @@ class Cluster:
         return self.stub.GetModelInfo(pb.GetModelInfoRequest(), timeout=30.0)
 
     def wait_until_ready(self) -> None:
+        """Wait until a prompt can be served, and every worker has registered."""
+        self.wait_until_serving()
+        until(self._is_complete, READY_WITHIN_S, f"{self.num_workers} workers")
+
+    def wait_until_serving(self) -> None:
+        """Wait until a prompt can be served: a worker of each role is enough."""
         health = health_pb2_grpc.HealthStub(self.channel)
         request = health_pb2.HealthCheckRequest()
         for reply in health.Watch(request, timeout=READY_WITHIN_S, wait_for_ready=True):
@@ -75,26 +86,29 @@ class Cluster:
                 return
         raise AssertionError("the router ended the watch of its health")
 
-    def wait_until_idle(self, num_workers: int = 2) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until all workers have said that they have no request and all of their blocks."""
-        until(lambda: self._stays_idle(num_workers), IDLE_WITHIN_S, f"idle workers; last {self.info()}")
+        until(self._stays_idle, IDLE_WITHIN_S, f"idle workers; last {self.info()}")
 
     def pids_of(self, title: str) -> list[int]:
         """Children with this process title, the one started first first."""
         return sorted(pid for pid, shown in children_of(self.process.pid).items() if shown == title)
 
-    def _stays_idle(self, num_workers: int) -> bool:
+    def _is_complete(self) -> bool:
+        return len(self.info().workers) == self.num_workers
+
+    def _stays_idle(self) -> bool:
         """Ask until every worker has reported anew."""
         until_s = time.monotonic() + 1.5 * DEFAULT_TIMINGS.heartbeat_s
-        while self._is_idle(num_workers):
+        while self._is_idle():
             if time.monotonic() > until_s:
                 return True
             time.sleep(0.02)
         return False
 
-    def _is_idle(self, num_workers: int) -> bool:
+    def _is_idle(self) -> bool:
         workers = self.info().workers
-        return len(workers) == num_workers and all(
+        return len(workers) == self.num_workers and all(
             (worker.num_running, worker.num_waiting, worker.num_available_blocks) == (0, 0, worker.num_blocks)
             for worker in workers
         )
@@ -134,17 +148,26 @@ def starting(
         address = said["address"]
         key = flags[flags.index("--api-key") + 1] if "--api-key" in flags else ""
         channel = stack.enter_context((access or RouterAccess(key=key)).open_channel(address))
-        yield Cluster(process, address, said["http_address"], folder / "log", channel)
+        num_workers = _num_workers((*command, *flags))
+        yield Cluster(process, address, said["http_address"], folder / "log", channel, num_workers)
 
 
 @contextmanager
 def serving(
     folder: Path, *flags: str, command: Sequence[str] = SERVE, access: RouterAccess | None = None
 ) -> Iterator[Cluster]:
-    """As `starting`, and wait until a prompt can be served."""
+    """As `starting`, and wait until a prompt can be served and every worker has registered."""
     with starting(folder, *flags, command=command, access=access) as cluster:
         cluster.wait_until_ready()
         yield cluster
+
+
+def _num_workers(command: Sequence[str]) -> int:
+    """Return how many workers a command asks for; vLLM's have one engine."""
+    if "as-vllm" in command:
+        return 1
+    given = dict(pairwise(command))
+    return sum(int(given.get(flag, default)) for flag, default in _NUM_WORKERS.items())
 
 
 def stop(process: subprocess.Popen[bytes]) -> int:

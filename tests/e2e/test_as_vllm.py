@@ -17,15 +17,6 @@ from tests.e2e.processes import BATON, FLOAT32, KV_CACHE_BYTES, Cluster, serving
 AS_VLLM = (*BATON, "as-vllm")
 CACHE = ("--kv-cache-memory-bytes", str(KV_CACHE_BYTES))
 PROMPT = "The os module"
-OFFLINE = """
-from vllm import LLM, SamplingParams
-
-prompts = ["The os module", "A list is"]
-sampling_params = SamplingParams(temperature=0, max_tokens=12)
-llm = LLM(model={model!r}, dtype="float32", enable_prefix_caching=True)
-for output in llm.generate(prompts, sampling_params):
-    print(f"Prompt: {{output.prompt!r}}, Generated text: {{output.outputs[0].text!r}}")
-"""
 ENGINE = """
 import argparse
 from vllm import EngineArgs, LLMEngine, RequestOutput, SamplingParams
@@ -125,21 +116,6 @@ def test_vllm_complete_and_bench_serve_ask_a_server(server: Cluster, llm: LLM) -
         "vllm", "bench", "serve", "--dataset-name", "random", *sizes, *url, "--tokenizer", BUNDLED_MODEL
     )
     assert "Successful requests" in told
-
-
-def test_the_module_of_the_server_is_a_program(tmp_path: Path, llm: LLM) -> None:
-    command = (*AS_VLLM, "python", "-m", "vllm.entrypoints.openai.api_server", "--model", BUNDLED_MODEL)
-    with serving(tmp_path / "module", *CACHE, *FLOAT32, command=command) as cluster:
-        assert completion(cluster, BUNDLED_MODEL) == expected_text(llm)
-
-
-def test_the_offline_example_generates(tmp_path: Path, llm: LLM) -> None:
-    (tmp_path / "basic.py").write_text(OFFLINE.format(model=BUNDLED_MODEL))
-    lines = run("python", str(tmp_path / "basic.py")).splitlines()
-    assert lines == [
-        f"Prompt: {prompt!r}, Generated text: {expected_text(llm, prompt)!r}"
-        for prompt in (PROMPT, "A list is")
-    ]
 
 
 def test_the_engine_example_steps(tmp_path: Path, llm: LLM) -> None:

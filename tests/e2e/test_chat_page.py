@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browsing import browsing, opened
 from tests.e2e.chatting import CHAT, PHONE, WRITTEN, adding, ended, is_chat, say, text_of
-from tests.e2e.processes import Cluster
+from tests.e2e.processes import Cluster, until
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,10 @@ def test_an_answer_and_each_of_its_code_blocks_can_be_copied(page: Page, has_cli
         expect(answer.get_by_text("Copied")).to_have_count(0)
 
 
+def latest_request(cluster: Cluster) -> Any:
+    return httpx.get(f"http://{cluster.http_address}/debug/requests?limit=1").json()["requests"][0]
+
+
 def test_stop_ends_the_request_at_the_server_and_keeps_what_came(
     page: Page, cluster: Cluster, sent: list[dict[str, Any]]
 ) -> None:
@@ -182,8 +186,9 @@ def test_stop_ends_the_request_at_the_server_and_keeps_what_came(
     expect(page.locator("#text")).to_be_focused()
     expect(answer).to_have_attribute("aria-busy", "false")
     expect(answer.locator(".timing summary")).to_contain_text("prefill-0 → decode-1")
-    latest = httpx.get(f"http://{cluster.http_address}/debug/requests?limit=1").json()["requests"][0]
-    assert (latest["state"], latest["code"]) == ("failed", "cancelled")
+    until(lambda: latest_request(cluster)["state"] == "failed", 10.0, "the end of the request")
+    latest = latest_request(cluster)
+    assert latest["code"] == "cancelled"
     assert latest["num_output_tokens"] < 1900
     expect(answer.locator(".note")).to_contain_text(f"Stopped after {latest['num_output_tokens']:,} tokens.")
     cluster.wait_until_idle()

@@ -1,4 +1,4 @@
-"""The look of the chat page in windows of all sizes, and its field for a key where a server asks for one."""
+"""The look of the chat page in windows of all sizes; its field for a key and that of the page of the API."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.browsing import browsing, opened
 from tests.e2e.chatting import CHAT, PHONE, WRITTEN, adding, ended, say
-from tests.e2e.processes import ONE_MIXED, Cluster, serving
+from tests.e2e.processes import NO_GRAMMARS, ONE_MIXED, Cluster, serving
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +20,7 @@ def browser() -> Iterator[Browser]:
         yield browser
 
 
+KEY: Final = "the-key-of-the-pages"
 SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 CONTRAST = """() => {
     const channels = (color) => color.match(/[\\d.]+/g).map(Number);
@@ -95,7 +96,7 @@ def holding(page: Page) -> list[Route]:
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that asks for a key, takes two requests a minute, and serves its model under two names."""
     names = ("--served-model-name", "little", "tiny")
-    flags = ("--api-key", "secret", *names, "--rate-limit", "requests=2,tokens=100000")
+    flags = ("--api-key", KEY, *NO_GRAMMARS, *names, "--rate-limit", "requests=2,tokens=100000")
     with serving(tmp_path_factory.mktemp("keyed"), *ONE_MIXED, *flags) as running:
         yield running
 
@@ -108,7 +109,7 @@ def test_it_asks_for_a_key_and_keeps_it_for_the_tab(browser: Browser, keyed: Clu
         page.keyboard.type("wrong")
         page.keyboard.press("Tab")
         expect(problem).to_have_text("The server does not know this key.")
-        page.fill("#key", "secret")
+        page.fill("#key", KEY)
         page.keyboard.press("Tab")
         expect(problem).to_be_hidden()
         expect(page.locator("#model-name")).to_have_text("little")
@@ -127,3 +128,18 @@ def test_it_asks_for_a_key_and_keeps_it_for_the_tab(browser: Browser, keyed: Clu
         ended(refused, "failed")
         problem = refused.locator(".error")
         expect(problem).to_contain_text(re.compile(r"The server is busy; try again in \d+ s\."))
+
+
+def test_the_page_of_the_api_needs_no_key_and_asks_for_the_one_of_the_description(
+    browser: Browser, keyed: Cluster
+) -> None:
+    with opened(browser, f"http://{keyed.http_address}/docs") as page:
+        expect(page.locator("#operations")).to_have_text("This server wants an API key: enter it above.")
+        assert page.locator("details").count() == 0
+        page.fill("#key", KEY)
+        page.press("#key", "Enter")
+        page.locator("#listModels > summary").click()
+        page.locator("#listModels").get_by_role("button", name="Send").click()
+        expect(page.locator("#listModels .answer .ok")).to_contain_text("200 OK")
+        expect(page.locator("#listModels .curl")).to_contain_text("Bearer $BATON_API_KEY")
+        assert KEY not in page.content()

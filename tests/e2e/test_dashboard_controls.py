@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.e2e.browsing import browsing
 from tests.e2e.dashboard_pages import visiting
-from tests.e2e.processes import FLOAT32, SMALL, Cluster, serving
+from tests.e2e.processes import FLOAT32, NO_GRAMMARS, SMALL, Cluster, serving
 
 KEY = "a-key-of-this-router"
 HEADERS = {"authorization": f"Bearer {KEY}"}
@@ -27,7 +27,7 @@ NUM_WARM = 3
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One prefill worker, which cannot be spared, and two decode workers."""
     flags = ("--decode-workers", "2", "--api-key", KEY, "--enable-operator-routes", "--slo", f"ttft={SLO_S}")
-    with serving(tmp_path_factory.mktemp("guarded"), *SMALL, *FLOAT32, *flags) as running:
+    with serving(tmp_path_factory.mktemp("guarded"), *SMALL, *FLOAT32, *NO_GRAMMARS, *flags) as running:
         yield running
 
 
@@ -42,6 +42,7 @@ def page(guarded: Cluster, browser: Browser) -> Iterator[Page]:
     with visiting(browser, guarded) as visited:
         enter(visited, KEY)
         expect(visited.locator("#state")).to_have_text("ready")
+        expect(visited.locator("#workers .badge.ready")).to_have_count(3)
         yield visited
 
 

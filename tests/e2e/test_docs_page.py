@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.e2e.browsing import browsing
-from tests.e2e.processes import ONE_MIXED, Cluster, serving
+from tests.e2e.processes import Cluster
 
 WITHIN_MS = 20_000
-KEY = "the-key-of-the-docs"
 
 
 @pytest.fixture(scope="module")
@@ -88,22 +86,3 @@ def test_a_filter_leaves_what_it_names(page: Page) -> None:
     page.fill("#filter", "tokenize")
     expect(page.locator("details.operation:not([hidden])")).to_have_count(2)
     expect(page.locator("h2:visible")).to_have_text(["Tokens"])
-
-
-def test_the_page_needs_no_key_and_asks_for_the_one_of_the_description(
-    browser: Browser, tmp_path: Path
-) -> None:
-    with serving(tmp_path / "cluster", *ONE_MIXED, "--api-key", KEY) as keyed:
-        page = browser.new_page()
-        page.set_default_timeout(WITHIN_MS)
-        page.goto(f"http://{keyed.http_address}/docs")
-        expect(page.locator("#operations")).to_have_text("This server wants an API key: enter it above.")
-        assert page.locator("details").count() == 0
-        page.fill("#key", KEY)
-        page.press("#key", "Enter")
-        page.locator("#listModels > summary").click()
-        page.locator("#listModels").get_by_role("button", name="Send").click()
-        expect(page.locator("#listModels .answer .ok")).to_contain_text("200 OK")
-        expect(page.locator("#listModels .curl")).to_contain_text("Bearer $BATON_API_KEY")
-        assert KEY not in page.content()
-        page.close()

@@ -15,6 +15,8 @@ import pytest
 
 from tests.e2e.processes import (
     BATON,
+    NO_GRAMMARS,
+    ONE_MIXED,
     PATIENT,
     READY_WITHIN_S,
     SMALL,
@@ -42,20 +44,43 @@ def lines_with(cluster: Cluster, text: str) -> list[str]:
     return [line for line in cluster.log.read_text().splitlines() if text in line]
 
 
-def test_clients_are_told_to_come_again_until_the_banner_says_where(tmp_path: Path) -> None:
+def assert_told_what_loads(cluster: Cluster, http: httpx.Client, command: tuple[str, ...]) -> None:
+    """Nobody is served yet: clients and commands are told why, and clients when to come again."""
+    early, health = http.post("/v1/completions", json=PROMPT), http.get("/health")
+    assert (early.status_code, health.status_code) == (503, 503)
+    loading = "0 of 2 workers are registered: decode-1 is loading, prefill-0 is loading"
+    assert early.json()["error"]["message"] == f"no decode worker is registered; {loading}"
+    assert int(early.headers["retry-after"]) >= 1
+    assert int(health.headers["retry-after"]) >= 1
+    assert health.text == "no worker prefills: prefill-0 is loading\n"
+    assert lines_with(cluster, "serving ") == []
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN_S, check=False)
+    assert ended.returncode == 1
+    assert f"no decode worker is registered; {loading}" in ended.stderr
+    bench = (*BATON, "bench", "serve", "--base-url", f"http://{cluster.http_address}", *BENCH_FLAGS)
+    ended = subprocess.run(bench, capture_output=True, text=True, timeout=READY_WITHIN_S, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "all 2 requests failed: there is nothing to measure" in ended.stderr
+    assert "2 of 2 requests failed: " in ended.stderr
+    assert loading in ended.stderr
+
+
+def test_everybody_is_told_what_loads_until_the_banner_says_where(tmp_path: Path) -> None:
     with (
         starting(tmp_path, *SMALL) as cluster,
         httpx.Client(base_url=f"http://{cluster.http_address}") as http,
     ):
-        early = http.post("/v1/completions", json=PROMPT)
-        health = http.get("/health")
-        assert (early.status_code, health.status_code) == (503, 503)
-        loading = "0 of 2 workers are registered: decode-1 is loading, prefill-0 is loading"
-        assert early.json()["error"]["message"] == f"no decode worker is registered; {loading}"
-        assert int(early.headers["retry-after"]) >= 1
-        assert int(health.headers["retry-after"]) >= 1
-        assert health.text == "no worker prefills: prefill-0 is loading\n"
-        assert lines_with(cluster, "serving ") == []
+        pid = cluster.process.pid
+        until(lambda: len(children_of(pid)) == 3, READY_WITHIN_S, "router and workers")
+        workers = set(children_of(pid)) - set(cluster.pids_of("baton router"))
+        for worker in workers:
+            os.kill(worker, signal.SIGSTOP)
+        command = (*BATON, "complete", "--address", cluster.address, "--max-tokens", "2", "import os")
+        assert_told_what_loads(cluster, http, command)
+        for worker in workers:
+            os.kill(worker, signal.SIGCONT)
+        waiting = (*command, "--wait", str(READY_WITHIN_S))
+        subprocess.run(waiting, capture_output=True, timeout=2 * READY_WITHIN_S, check=True)
         until(lambda: bool(lines_with(cluster, "  gRPC ")), READY_WITHIN_S, "the banner")
         assert http.get("/health").status_code == 200
         served = http.post("/v1/completions", json=PROMPT, timeout=READY_WITHIN_S)
@@ -72,30 +97,6 @@ def test_clients_are_told_to_come_again_until_the_banner_says_where(tmp_path: Pa
             assert httpx.get(shown[name]).status_code == 200
         places = [told.index(step) for step in STEPS]
         assert places == sorted(places)
-
-
-def test_a_command_says_what_loads_or_waits_for_it(tmp_path: Path) -> None:
-    with starting(tmp_path, *SMALL) as cluster:
-        pid = cluster.process.pid
-        until(lambda: len(children_of(pid)) == 3, READY_WITHIN_S, "router and workers")
-        workers = set(children_of(pid)) - set(cluster.pids_of("baton router"))
-        for worker in workers:
-            os.kill(worker, signal.SIGSTOP)
-        command = (*BATON, "complete", "--address", cluster.address, "--max-tokens", "2", "import os")
-        early = subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN_S, check=False)
-        loading = "0 of 2 workers are registered: decode-1 is loading, prefill-0 is loading"
-        assert early.returncode == 1
-        assert f"no decode worker is registered; {loading}" in early.stderr
-        bench = (*BATON, "bench", "serve", "--base-url", f"http://{cluster.http_address}", *BENCH_FLAGS)
-        ended = subprocess.run(bench, capture_output=True, text=True, timeout=READY_WITHIN_S, check=False)
-        assert (ended.returncode, ended.stdout) == (1, "")
-        assert "all 2 requests failed: there is nothing to measure" in ended.stderr
-        assert "2 of 2 requests failed: " in ended.stderr
-        assert loading in ended.stderr
-        for worker in workers:
-            os.kill(worker, signal.SIGCONT)
-        waiting = (*command, "--wait", str(READY_WITHIN_S))
-        subprocess.run(waiting, capture_output=True, timeout=2 * READY_WITHIN_S, check=True)
 
 
 @pytest.mark.parametrize("after_s", [0.3, 1.5, 5.0])
@@ -116,7 +117,7 @@ def interrupted(
     log: Path, is_due: Callable[[str], bool], within_s: float, sign: signal.Signals = signal.SIGINT
 ) -> str:
     """Run `baton serve`, signal it when it is due, as a terminal does Ctrl-C, and return what it said."""
-    command = (*BATON, "serve", "--port", "0", "--grpc-port", "0", *PATIENT, *SMALL)
+    command = (*BATON, "serve", "--port", "0", "--grpc-port", "0", *PATIENT, *ONE_MIXED, *NO_GRAMMARS)
     with log.open("w") as file:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True

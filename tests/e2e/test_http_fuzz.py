@@ -39,7 +39,8 @@ PLAIN: Final = (*SMALL, *SHORT)
 OPEN: Final = (
     *(*ONE_MIXED, *SHORT, "--kv-cache-memory-bytes", str(KV_CACHE_BYTES), "--max-logprobs", "-1"),
     *("--enable-operator-routes", "--trust-request-chat-template", "--enable-auto-tool-choice"),
-    *("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
+    *("--tool-call-parser", "hermes", "--reasoning-parser", "qwen3", "--files-directory", "files"),
+    "--enable-prompt-embeds",
 )
 """One worker, and everything switched on."""
 WITHOUT: Final = ("/sleep", "/pause")
@@ -149,13 +150,13 @@ class Attack:
         return "hung up" if answer is None else answer.status
 
 
-@pytest.mark.parametrize(("flags", "num_workers"), [(PLAIN, 2), (OPEN, 1)], ids=["plain", "open"])
-def test_fuzzed_calls(tmp_path: Path, flags: tuple[str, ...], num_workers: int) -> None:
+@pytest.mark.parametrize("flags", [PLAIN, OPEN], ids=["plain", "open"])
+def test_fuzzed_calls(tmp_path: Path, flags: tuple[str, ...]) -> None:
     with serving(tmp_path / "cluster", *flags) as cluster:
         attack = Attack(cluster.http_address)
         with neighbour(cluster.http_address):
             attack.run(NUM_GROUPS)
-        cluster.wait_until_idle(num_workers)
+        cluster.wait_until_idle()
         assert "Traceback" not in cluster.log.read_text()
     assert attack.num_bodies > 3 * NUM_GROUPS
     assert attack.ends[200] > attack.ends.total() // 16

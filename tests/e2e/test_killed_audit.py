@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -24,18 +23,15 @@ def titles_of(pid: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_servers_of_a_killed_audit_end(tmp_path: Path, number: signal.Signals) -> None:
+def test_servers_of_a_killed_audit_end(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(AUDIT, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL) as audit:
         try:
             until(lambda: {*SERVER} <= {*titles_of(audit.pid)}, READY_WITHIN_S, "a server and its processes")
             with Family(family_of(audit.pid)[1:]) as family:
                 assert family.num_sockets > 0
-                audit.send_signal(number)
+                audit.kill()
                 assert audit.wait(STOP_WITHIN_S) != 0
                 family.wait_until_gone(STOP_WITHIN_S)
         finally:
             audit.kill()
-    if number == signal.SIGTERM:
-        assert [path.name for path in tmp_path.iterdir() if path.name.startswith("vllm-audit-")] == []

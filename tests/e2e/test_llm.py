@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from baton import LLM, RequestOutput, SamplingParams
 from baton.commands.cli_arguments import BUNDLED_MODEL
@@ -29,6 +30,8 @@ INTERRUPTED_WITHIN_S = 20.0
 """Limit of an interrupted call, which would take many times as long."""
 TEXT = "import json\n\n# Read the file\n"
 ARGUMENTS = {"dtype": "float32", "logits_processors": [PROCESSOR], "reasoning_parser": "qwen3"}
+EMBEDS = torch.randn(1200, 256, generator=torch.Generator().manual_seed(0))
+"""Larger than a command to a worker may be without embeddings."""
 SAMPLED = SamplingParams(seed=5, temperature=0.9, top_k=50, max_tokens=20, ignore_eos=True)
 
 
@@ -36,7 +39,7 @@ SAMPLED = SamplingParams(seed=5, temperature=0.9, top_k=50, max_tokens=20, ignor
 def spawned() -> Iterator[LLM]:
     """With a prefill and a decode worker of its own, which end with `close`."""
     before = set(children_of(os.getpid()))
-    llm = LLM(prefill_workers=1, decode_workers=1, split="always", **ARGUMENTS)
+    llm = LLM(prefill_workers=1, decode_workers=1, split="always", enable_prompt_embeds=True, **ARGUMENTS)
     (launcher,) = set(children_of(os.getpid())) - before
     titles = sorted(children_of(launcher).values())
     assert titles == ["baton decode-worker", "baton prefill-worker", "baton router"]
@@ -55,6 +58,7 @@ def without_names(outputs: list[RequestOutput]) -> list[RequestOutput]:
 def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> None:
     ids = draw_prompt(600, seed=1)
     prompts = [TEXT, ids, {"prompt": TEXT}, {"prompt_token_ids": ids[:300]}, ids[:3], TEXT, TEXT]
+    prompts.append({"prompt_embeds": EMBEDS})
     stopped = greedy(30, stop=(stop_string(llm),))
     params = [
         greedy(20),
@@ -64,12 +68,14 @@ def test_a_cluster_of_its_own_gives_the_same_outputs(llm: LLM, spawned: LLM) -> 
         replace(SAMPLED, seed=-6),
         stopped,
         stopped,
+        greedy(9),
     ]
     outputs = llm.generate(prompts, params, use_tqdm=False)
     assert without_names(spawned.generate(prompts, params, use_tqdm=False)) == without_names(outputs)
-    assert [output.prompt for output in outputs] == [TEXT, None, TEXT, None, None, TEXT, TEXT]
+    assert [output.prompt for output in outputs] == [TEXT, None, TEXT, None, None, TEXT, TEXT, None]
     assert [len(output.prompt_token_ids) for output in outputs[1::2][:2]] == [600, 300]
-    assert [output.outputs[0].finish_reason for output in outputs] == ["length"] * 5 + ["stop"] * 2
+    reasons = [output.outputs[0].finish_reason for output in outputs]
+    assert reasons == ["length"] * 5 + ["stop"] * 2 + ["length"]
     assert len({tuple(completion.token_ids) for completion in outputs[2].outputs}) == 3
 
 

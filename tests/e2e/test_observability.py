@@ -24,6 +24,7 @@ def finished(cluster: Cluster) -> str:
     answer(cluster.stub.Generate(request))
     path = f"http://{cluster.http_address}/debug/requests/{NAME}"
     until(lambda: len(httpx.get(path).json()["hops"]) == 3, WITHIN_S, "both workers' parts")
+    cluster.wait_until_idle()
     return NAME
 
 

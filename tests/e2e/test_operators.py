@@ -73,6 +73,7 @@ def spawned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spawned]:
         str(model),
         dtype="float32",
         kv_cache_memory_bytes=KV_CACHE_BYTES,
+        structured_outputs_config={"backend": "guidance"},
         profiler_config={"torch_profiler_dir": str(traces)},
         prefill_workers=1,
         decode_workers=1,

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from baton import LLM, SamplingParams
 from tests.e2e.calls import draw_prompt, greedy
+from tests.e2e.processes import KV_CACHE_BYTES
 from tests.integration.test_processor_classes import Digests
 
-ARGUMENTS = {"dtype": "float32", "logits_processors": [Digests]}
+ARGUMENTS = {
+    "dtype": "float32",
+    "logits_processors": [Digests],
+    "kv_cache_memory_bytes": KV_CACHE_BYTES,
+    "structured_outputs_config": {"backend": "guidance"},
+}
 
 
 def test_workers_import_a_class_by_its_name_and_apply_it_to_every_request() -> None:

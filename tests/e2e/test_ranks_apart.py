@@ -6,7 +6,7 @@ from pathlib import Path
 
 from baton import LLM
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
-from tests.e2e.processes import FLOAT32, SMALL, children_of, serving
+from tests.e2e.processes import FLOAT32, NO_GRAMMARS, SMALL, children_of, serving
 
 PROMPTS = [draw_prompt(90 + 40 * number, seed=number) for number in range(3)]
 
@@ -15,7 +15,7 @@ def test_two_ranks_hand_prompts_over_to_four(tmp_path: Path, llm: LLM) -> None:
     sizes = ("--prefill-tensor-parallel-size", "2", "--decode-tensor-parallel-size", "4")
     flags = ("--rank-pools", "apart", "--kv-transport", "tcp", *sizes)
     expected = llm.generate(PROMPTS, greedy(20), use_tqdm=False)
-    with serving(tmp_path, *SMALL, *FLOAT32, *flags) as cluster:
+    with serving(tmp_path, *SMALL, *FLOAT32, *NO_GRAMMARS, *flags) as cluster:
         workers = [*cluster.pids_of("baton prefill-worker"), *cluster.pids_of("baton decode-worker")]
         titles = [title for pid in workers for title in children_of(pid).values()]
         assert sorted(title for title in titles if title.startswith("baton rank")) == [

@@ -1,4 +1,4 @@
-"""Ranks over two machines, both of them this one: `LLM` leads, `baton serve --headless` follows."""
+"""Ranks over two machines, both of them this one: one leads, `baton serve --headless` follows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from baton_engine.loading import EngineSettings, describe_folder
 from baton_engine.models.registry import read_model_config
 from baton_worker.rank_process import require_same_model
 from baton_worker.ranks.rank_channel import Pools, StartFrame
-from tests.e2e.processes import children_of
+from tests.e2e.calls import answer, ask
+from tests.e2e.processes import FLOAT32, NO_GRAMMARS, ONE_MIXED, SMALL, children_of, serving
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model
 
@@ -40,9 +41,9 @@ def free_port() -> int:
 
 @contextmanager
 def following(folder: Path, port: int, *flags: str, code: int = 0) -> Iterator[subprocess.Popen[bytes]]:
-    """Machine 1, which must end with this exit code."""
+    """Machine 1, which must end with this exit code; there is a mixed worker, unless flags say otherwise."""
     command = [sys.executable, "-m", "baton", "serve", str(folder), "--headless", "-n", "2", "-r", "1"]
-    process = subprocess.Popen([*command, "--master-port", str(port), "-tp", "2", *flags])
+    process = subprocess.Popen([*command, "--master-port", str(port), "-tp", "2", *ONE_MIXED, *flags])
     try:
         yield process
         assert process.wait(30) == code
@@ -90,6 +91,25 @@ def test_a_machine_with_another_model_is_refused_before_it_reads_weights(folder:
     other = replace(start.description, config=(*start.description.config, ("rope_theta", "5")))
     with pytest.raises(InvalidModelError, match=r"model of rank 1 on .*: config\..* as in the leader's"):
         require_same_model(structs.replace(start, description=other))
+
+
+def test_prefill_and_decode_workers_over_two_machines_hand_prompts_over(folder: Path, tmp_path: Path) -> None:
+    with LLM.from_engine_args(tiny_args(folder)) as llm:
+        (expected,) = llm.generate([PROMPT], greedy(12), use_tqdm=False)
+    port, workers = free_port(), ("--mixed", "0", "--prefill-workers", "1", "--decode-workers", "1")
+    sizes = ("-tp", "2", "--nnodes", "2", "--master-port", str(port), "--kv-transport", "tcp")
+    flags = (*sizes, *workers, *FLOAT32, *NO_GRAMMARS)
+    command = (sys.executable, "-m", "baton", "serve", str(folder))
+    with (
+        following(folder, port, *workers) as machine,
+        serving(tmp_path / "leads", *SMALL, *flags, command=command) as cluster,
+    ):
+        titles = list(children_of(machine.pid).values())
+        assert [title for title in titles if title.startswith("baton rank 1")] == ["baton rank 1"] * 2
+        ((output,), _) = answer(cluster.stub.Generate(ask(PROMPT, greedy(12)), timeout=60.0))
+        assert output.token_ids == expected.outputs[0].token_ids
+        log = cluster.log.read_text(encoding="utf-8")
+    assert "came over tcp" in log
 
 
 def test_machines_that_were_started_differently_say_so(folder: Path) -> None:

@@ -33,10 +33,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster() -> Iterator[Cluster]:
     """Two nodes of one CPU each; this process is on the first."""
     cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
-    cluster.add_node(**NODE)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    try:
+        cluster.add_node(**NODE)
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 def over_ray(folder: Path, cluster: Cluster, **changes: Any) -> LLM:

@@ -102,10 +102,6 @@ def test_settings_of_workers_are_refused_before_anything_is_started() -> None:
         assert len(said.splitlines()) == 1
 
 
-def test_a_command_line_that_cannot_be_read() -> None:
-    assert "unrecognized arguments: --no-such-flag" in refusal("serve", "--no-such-flag")
-
-
 def test_a_model_that_is_not_there() -> None:
     ports = ("--port", "0", "--grpc-port", "0")
     assert "model is '/no/such/model'" in refusal("serve", "/no/such/model", *ports)
@@ -127,6 +123,7 @@ def test_wrong_flags() -> None:
         ("serve", "--exit-with-stdin"): (
             "--exit-with-stdin is given, but standard input is a file; allowed:"
         ),
+        ("serve", "--no-such-flag"): "unrecognized arguments: --no-such-flag",
         (): "the following arguments are required: COMMAND",
     }
     for part, said in zip(expected.values(), refusals(*expected), strict=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
-from tests.e2e.processes import FLOAT32, SMALL, listening_ports, serving
+from tests.e2e.processes import FLOAT32, NO_GRAMMARS, SMALL, listening_ports, serving
 from tests.silent_connections import NUM_DESCRIPTORS, many_descriptors, silent_connections
 
 MAX_LOG_BYTES = 32_000
@@ -26,7 +26,7 @@ def health(port: int) -> int:
 @pytest.mark.timeout(300)
 def test_a_split_request_is_answered_beside_silent_connections(tmp_path: Path) -> None:
     flags = ("--metrics-port", "0", "--kv-transport", "tcp")
-    with many_descriptors(), serving(tmp_path, *SMALL, *FLOAT32, *flags) as cluster:
+    with many_descriptors(), serving(tmp_path, *SMALL, *FLOAT32, *NO_GRAMMARS, *flags) as cluster:
         workers = [*cluster.pids_of("baton prefill-worker"), *cluster.pids_of("baton decode-worker")]
         assert len(workers) == 2
         metrics_ports = [int(port) for port in re.findall(r"metrics at .*:(\d+)/", cluster.log.read_text())]

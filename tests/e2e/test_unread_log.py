@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.e2e.processes import BATON, ONE_MIXED, PATIENT, READY_WITHIN_S, stop
+from tests.e2e.processes import BATON, NO_GRAMMARS, ONE_MIXED, PATIENT, READY_WITHIN_S, stop
 
 PIPE_BYTES = 4096
 NUM_REQUESTS = 40
@@ -55,7 +55,7 @@ def test_a_log_that_nobody_reads_stops_nothing(full_pipe: tuple[int, int], tmp_p
     read_end, write_end = full_pipe
     report_end, report_fd = os.pipe()
     ports = ("--port", "0", "--grpc-port", "0", "--report-fd", str(report_fd))
-    command = (*BATON, "serve", *ports, *PATIENT, *ONE_MIXED, "--metrics-port", "0")
+    command = (*BATON, "serve", *ports, *PATIENT, *ONE_MIXED, *NO_GRAMMARS, "--metrics-port", "0")
     process = subprocess.Popen(command, cwd=tmp_path, pass_fds=(report_fd,), stderr=write_end)
     os.close(report_fd)
     os.close(write_end)

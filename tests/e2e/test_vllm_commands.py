@@ -23,6 +23,7 @@ FLAGS = (
 )
 Serving = tuple[httpx.Client, subprocess.Popen[bytes], str]
 COMPLETION = {"prompt": "The os module", "max_tokens": 3}
+KEY = {"authorization": "Bearer secret"}
 
 
 @contextmanager
@@ -46,14 +47,18 @@ def serving_at(folder: Path, *flags: str, **variables: str) -> Iterator[Serving]
     assert not path.exists()
 
 
-def test_a_key_in_the_environment_closes_the_server_and_the_first_request_is_served(tmp_path: Path) -> None:
+def test_a_key_in_the_environment_closes_a_server_whose_router_comes_back_at_its_socket(
+    tmp_path: Path,
+) -> None:
     variables = {"VLLM_API_KEY": "secret", "VLLM_PORT": "1", "VLLM_CPU_KVCACHE_SPACE": "0.0625"}
-    with serving_at(tmp_path, *FLAGS, **variables) as (client, _, log):
-        key = {"authorization": "Bearer secret"}
-        answer = client.post("/v1/completions", json=COMPLETION, headers=key, timeout=60.0)
+    with serving_at(tmp_path, *FLAGS, **variables) as (client, process, log):
+        answer = client.post("/v1/completions", json=COMPLETION, headers=KEY, timeout=60.0)
         assert answer.status_code == 200, answer.text
         assert client.post("/v1/completions", json=COMPLETION).status_code == 401
-        assert client.get("/v1/models", headers=key).json()["data"][0]["id"] == BUNDLED_MODEL
+        assert client.get("/v1/models", headers=KEY).json()["data"][0]["id"] == BUNDLED_MODEL
+        (pid,) = [pid for pid, title in children_of(process.pid).items() if title == "baton router"]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: _answers(client, tmp_path / "http"), READY_WITHIN_S, "the router is back")
     given = "--disable-log-stats, --uvicorn-log-level"
     assert f"these flags change nothing here: {given}\n" in log
     unread = "these variables of the environment are not read: VLLM_PORT (instead: --port and --grpc-port)\n"
@@ -61,19 +66,12 @@ def test_a_key_in_the_environment_closes_the_server_and_the_first_request_is_ser
     assert re.search(r"KV cache +0\.06\d GiB", log)
 
 
-def test_a_router_at_a_unix_socket_comes_back_there(tmp_path: Path) -> None:
-    with serving_at(tmp_path) as (client, process, _):
-        (pid,) = [pid for pid, title in children_of(process.pid).items() if title == "baton router"]
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: _answers(client, tmp_path / "http"), READY_WITHIN_S, "the router is back")
-
-
 def _answers(client: httpx.Client, path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as probe:
         if probe.connect_ex(str(path)):
             return False
     try:
-        return client.post("/v1/completions", json=COMPLETION, timeout=30.0).status_code == 200
+        return client.post("/v1/completions", json=COMPLETION, headers=KEY, timeout=30.0).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -16,6 +16,7 @@ from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2, session_pb2
 from baton_router.grpc.client_messages import read_request, read_tokenize_prompt
 from baton_router.requests.prompt_reader import PromptReader
+from baton_router.requests.request_limits import RequestLimits
 from baton_router.requests.resume_tokens import Fingerprints, ResumeTicket, ResumeTokens
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.tokenization import Tokenizer
@@ -33,7 +34,7 @@ from tests.fuzz.hostile_bytes import hostile, within_memory
 from tests.property.wire_messages import COMMANDS, REPORTS, infos, loads
 
 MODEL: Final = read_model_folder(Path(__file__).parents[2] / "api" / "baton" / "bundled")
-READER: Final = PromptReader(("m",), MODEL, Tokenizer(MODEL))
+READER: Final = PromptReader(("m",), MODEL, Tokenizer(MODEL), RequestLimits(enable_prompt_embeds=True))
 NUMBERS: Final = st.integers(0, 3) | st.integers(0, 2**31 - 1)
 FLOATS: Final = st.floats(width=32)
 TEXTS: Final = st.text(max_size=20)
@@ -68,10 +69,22 @@ PARAMS: Final = some_of(
 MESSAGES: Final = st.lists(
     st.builds(baton_pb2.ChatMessage, role=st.sampled_from(["user", "system", "x"]), content=TEXTS), max_size=3
 )
+EMBEDS: Final = st.builds(
+    baton_pb2.PromptEmbeds,
+    start=st.integers(0, 9),
+    hidden_size=st.sampled_from([0, 1, 256, 2**32 - 1]),
+    dtype=st.sampled_from(["float32", "bfloat16", "float64", ""]),
+    data=st.sampled_from([b"", bytes(1024), bytes(512), bytes(513), b"\xff" * 1024]),
+)
 PROMPTS: Final = st.one_of(
     st.builds(dict, text=TEXTS),
     st.builds(dict, token_ids=st.builds(baton_pb2.TokenIds, ids=IDS)),
     st.builds(dict, chat=st.builds(baton_pb2.Chat, messages=MESSAGES)),
+    st.builds(
+        dict,
+        token_ids=st.none() | st.builds(baton_pb2.TokenIds, ids=IDS),
+        prompt_embeds=st.lists(EMBEDS, max_size=3),
+    ),
 )
 
 

@@ -95,6 +95,10 @@ class ScriptedWorker:
         whole = [command for command in self.commands if isinstance(command, Cancel) and not command.indices]
         return sum(name_at_client(command.request_id) == request_id for command in whole)
 
+    def pause(self, num_steps: int) -> None:
+        """Hold later requests back after so many tokens."""
+        self._num_steps = num_steps
+
     def go_on(self, request_id: str, num_more_steps: int | None = None) -> None:
         """Send what `num_steps` held back: all of it, or the next `num_more_steps`."""
         assert self._num_steps is not None

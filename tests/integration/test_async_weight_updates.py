@@ -28,11 +28,23 @@ def started(**changes: Any) -> AsyncLLMEngine:
     )
 
 
-@pytest.fixture(params=[{}, IN_PROCESSES], ids=["on a thread", "in processes"])
-def engine(request: pytest.FixtureRequest) -> Iterator[AsyncLLMEngine]:
+@pytest.fixture(scope="module", params=[{}, IN_PROCESSES], ids=["on a thread", "in processes"])
+def shared(request: pytest.FixtureRequest) -> Iterator[AsyncLLMEngine]:
     engine = started(**request.param)
     yield engine
     engine.shutdown()
+
+
+@pytest.fixture
+def engine(shared: AsyncLLMEngine) -> Iterator[AsyncLLMEngine]:
+    """An engine with the weights of its model, which it gets again after the test."""
+
+    async def restore() -> None:
+        await stage(shared, path=str(MODEL))
+        await shared.finish_weight_update("default")
+
+    yield shared
+    run(restore)
 
 
 @pytest.fixture

@@ -63,14 +63,14 @@ class Model:
             assert (logits.amax(dim=1) - chosen).max() < ROUNDING
 
 
-@pytest.fixture(scope="module", params=["llama", "gemma2"])
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    return make(request.param, tmp_path_factory)
-
-
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Model:
     return make("llama", tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def gemma2(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return make("gemma2", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -112,20 +112,20 @@ def generate(folder: Path, prompts: Prompts, path: str, **settings: object) -> P
 
 @pytest.mark.parametrize("path", PATHS)
 def test_chunked_prompts_and_recorded_batches_in_float32_are_transformers(
-    path: str, model: Model, caplog: pytest.LogCaptureFixture
+    path: str, gemma2: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    drawn = generate(model.folder, model.prompts, had(path), dtype="float32")
-    assert drawn == model.expected * 2
+    drawn = generate(gemma2.folder, gemma2.prompts, had(path), dtype="float32")
+    assert drawn == gemma2.expected * 2
     assert "eagerly" not in caplog.text
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_so_they_are_in_bfloat16_but_for_rounding(
-    path: str, model: Model, caplog: pytest.LogCaptureFixture
+    path: str, llama: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    drawn = generate(model.folder, model.prompts, had(path), dtype="bfloat16")
-    model.assert_close_to_best(drawn[: len(model.prompts)])
-    model.assert_close_to_best(drawn[len(model.prompts) :])
+    drawn = generate(llama.folder, llama.prompts, had(path), dtype="bfloat16")
+    llama.assert_close_to_best(drawn[: len(llama.prompts)])
+    llama.assert_close_to_best(drawn[len(llama.prompts) :])
     assert "eagerly" not in caplog.text
 
 
@@ -180,9 +180,12 @@ def test_workers_on_two_kinds_of_cpu_hand_requests_over(
         llama.assert_close_to_best(drawn)
 
 
-@pytest.mark.parametrize("instructions", ["default/SSE41", "avx2/AVX2", "avx512/AVX512_CORE"])
+@pytest.mark.parametrize("instructions", ["default/SSE41", "avx2/AVX2"])
 def test_torch_on_other_cpus_computes_the_same(instructions: str, llama: Model) -> None:
-    """A process of its own limits torch and oneDNN, which read their choice when they are loaded."""
+    """A process of its own limits torch and oneDNN, which read their choice when they are loaded.
+
+    What they choose by themselves, on most CPUs AVX512, is the path `torch` of the other tests.
+    """
     for_torch, for_onednn = instructions.split("/")
     command = [sys.executable, "-m", __name__, str(llama.folder), json.dumps(llama.prompts)]
     done = subprocess.run(
@@ -195,7 +198,7 @@ def test_torch_on_other_cpus_computes_the_same(instructions: str, llama: Model) 
     assert not done.returncode, done.stderr
     *_, result = done.stdout.splitlines()
     capability, *drawn = json.loads(result)
-    assert capability.lower() == for_torch or for_torch == "avx512", "a CPU may have less"
+    assert capability.lower() == for_torch
     for tokens in drawn:
         assert tokens == llama.expected * 2
 

@@ -97,7 +97,7 @@ def test_workers_with_other_caches_or_scales_do_not_pair(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kv_cache_dtype", "message"),
     [
-        ("fp4", "kv_cache_dtype is 'fp4'; allowed: auto, float32"),
+        ("int8_per_token_head", "kv_cache_dtype is 'int8_per_token_head'; allowed: auto, float32"),
         ("bfloat16", "kv_cache_dtype is 'bfloat16' with a model in torch.float32; allowed: auto, fp8"),
     ],
 )

@@ -165,6 +165,13 @@ def test_formats_logprobs_and_tools_become_those_of_chats() -> None:
         async with responding('{"name": "Rome"}') as (client, chat):
             parsed = await client.responses.parse(model="tiny", input="A city.", text_format=City)
             assert parsed.output_parsed == City(name="Rome")
+            async with client.responses.stream(model="tiny", input="A city.", text_format=City) as stream:
+                types = [event.type.removeprefix("response.") async for event in stream]
+                assert (await stream.get_final_response()).output_parsed == City(name="Rome")
+            assert list(dict.fromkeys(types)) == [
+                *("created", "in_progress", "output_item.added", "content_part.added", "output_text.delta"),
+                *("output_text.done", "content_part.done", "output_item.done", "completed"),
+            ]
             form = chat.worker.spec.params.structured_outputs
             assert form is not None
             assert json.loads(form.json or "")["properties"].keys() == {"name"}
@@ -203,7 +210,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"conversation": "c"}, "conversation is 'c'"),
     ({"max_tool_calls": 2}, "max_tool_calls is 2"),
     ({"top_logprobs": 2}, "top_logprobs is 2; allowed: nothing, unless include has"),
-    ({"background": True, "stream": True}, "background is True; allowed: false beside stream"),
     ({"background": True, "store": False}, "background is True"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type is 'item_reference'"),
     (

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -142,31 +142,24 @@ def test_one_changed_byte_of_a_weight_keeps_a_worker_from_the_others(folder: Pat
     run(scenario())
 
 
-@pytest.mark.parametrize(
-    ("settings", "error"),
-    [
-        (
-            {"engine": {"logprobs_mode": LogprobsMode.RAW_LOGITS}},
-            "logprobs_mode is 'raw_logits'; allowed: 'raw",
-        ),
-        ({"engine": {"quantization": "int8"}}, "quantization is 'int8'; allowed: ''"),
-        ({"engine": {"dtype": "bfloat16"}}, "dtype is 'bfloat16'; allowed: 'float32'"),
-        (
-            {"engine": {"logits_processors": (PROCESSOR,)}},
-            "logits_processors is (",
-        ),
-        (
-            {"structured_outputs_backend": "guidance"},
-            "structured_outputs_backend is 'guidance'; allowed: 'auto'",
-        ),
-    ],
+OTHERS: Final[tuple[tuple[dict[str, Any], str], ...]] = (
+    ({"engine": {"logprobs_mode": LogprobsMode.RAW_LOGITS}}, "logprobs_mode is 'raw_logits'; allowed: 'raw"),
+    ({"engine": {"quantization": "int8"}}, "quantization is 'int8'; allowed: ''"),
+    ({"engine": {"dtype": "bfloat16"}}, "dtype is 'bfloat16'; allowed: 'float32'"),
+    ({"engine": {"logits_processors": (PROCESSOR,)}}, "logits_processors is ("),
+    (
+        {"structured_outputs_backend": "guidance"},
+        "structured_outputs_backend is 'guidance'; allowed: 'auto'",
+    ),
 )
-def test_a_worker_with_another_setting_that_decides_tokens_is_refused(
-    settings: dict[str, Any], error: str
-) -> None:
+"""Settings of a worker, and the beginning of the refusal."""
+
+
+def test_a_worker_with_another_setting_that_decides_tokens_is_refused() -> None:
     async def scenario() -> None:
         async with serving() as server, joining(server):
-            assert (await refusal(server.grpc_port, **settings)).startswith(error)
+            for settings, error in OTHERS:
+                assert (await refusal(server.grpc_port, **settings)).startswith(error)
 
     run(scenario())
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from baton import LLM, RequestOutput, SamplingParams
 from baton_core.errors import (
@@ -19,19 +20,27 @@ from baton_core.errors import (
     InvalidRequestError,
     RequestError,
 )
+from baton_core.worker.step_plan import StepPlan
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS
+from baton_engine.steps.runner import ModelRunner
+from baton_engine.steps.step_pipeline import Launched
 from baton_worker.engine.resident_engine import ResidentEngine
+from baton_worker.ranks.rank_group import RankGroup
 from tests.e2e.processes import children_of, until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model, make_prompt
 from tests.quantized_reference import FIXTURES
 
-PROMPTS = [make_prompt(length, seed=length) for length in (30, 3, 70)]
+PROMPTS: list[Any] = [
+    *(make_prompt(length, seed=length) for length in (30, 3, 70)),
+    {"prompt_embeds": torch.randn(40, 64, generator=torch.Generator().manual_seed(0))},
+]
 PARAMS = [
     greedy(12, logprobs=2, prompt_logprobs=1),
     SamplingParams(max_tokens=12, seed=1, temperature=0.8, n=3, ignore_eos=True),
     greedy(12, repetition_penalty=1.3, bad_words=["a"], logprobs=1),
+    greedy(12),
 ]
 LOST_WITHIN_S = 2.0
 
@@ -43,12 +52,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> list[RequestOutput]:
-    with LLM.from_engine_args(tiny_args(folder)) as llm:
+    with LLM.from_engine_args(tiny_args(folder, enable_prompt_embeds=True)) as llm:
         return answers_of(llm)
 
 
 def answers_of(llm: LLM) -> list[RequestOutput]:
     return llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+
+
+def answers_asked_between(llm: LLM) -> list[RequestOutput]:
+    """Answers while, with steps in flight, all ranks are asked for something else."""
+    engine, told = llm.llm_engine, {}
+    for number, (prompt, params) in enumerate(zip(PROMPTS, PARAMS, strict=True)):
+        engine.add_request(str(number), {"prompt_token_ids": prompt}, params)
+    while engine.has_unfinished_requests():
+        told.update({output.request_id: output for output in engine.step()})
+        assert len(llm.collective_rpc("tests.integration.asked_functions:process_id")) > 1
+    return [told[str(number)] for number in range(len(PROMPTS))]
 
 
 def assert_same(found: list[RequestOutput], expected: list[RequestOutput]) -> None:
@@ -74,6 +94,26 @@ def assert_close(found: Any, expected: Any) -> None:
         assert ours == (theirs and pytest.approx(theirs, abs=1e-4))
 
 
+@pytest.fixture
+def in_flight(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of steps that the other ranks know, each time that the leader begins the first of them."""
+    numbers: list[int] = []
+    told: list[int] = []
+    announce, compute = RankGroup._announce, ModelRunner._compute
+
+    def announce_step(self: RankGroup, plan: StepPlan) -> None:
+        told.append(plan.step_id)
+        announce(self, plan)
+
+    def compute_step(self: ModelRunner, plan: StepPlan) -> Launched:
+        numbers.append(1 + told[-1] - plan.step_id)
+        return compute(self, plan)
+
+    monkeypatch.setattr(RankGroup, "_announce", announce_step)
+    monkeypatch.setattr(ModelRunner, "_compute", compute_step)
+    return numbers
+
+
 def followers() -> list[int]:
     """Processes of other ranks that this one has started."""
     return [pid for pid, title in children_of(os.getpid()).items() if title.startswith("baton rank")]
@@ -89,11 +129,18 @@ def followers() -> list[int]:
     ids=["pipeline, by gloo", "both, parallel invariant", "both, recorded and planned ahead"],
 )
 def test_answers_are_those_of_one_process(
-    tensor: int, pipeline: int, settings: dict[str, Any], folder: Path, expected: list[RequestOutput]
+    tensor: int,
+    pipeline: int,
+    settings: dict[str, Any],
+    folder: Path,
+    expected: list[RequestOutput],
+    in_flight: list[int],
 ) -> None:
-    args = tiny_args(folder, tensor_parallel_size=tensor, pipeline_parallel_size=pipeline, **settings)
+    sizes = {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
+    args = tiny_args(folder, enable_prompt_embeds=True, **sizes, **settings)
     with LLM.from_engine_args(args) as llm:
         assert_same(answers_of(llm), expected)
+        assert max(in_flight) == pipeline
         assert llm.get_world_size() == tensor * pipeline
         ranks = llm.collective_rpc("tests.integration.asked_functions:process_id")
         assert [rank for rank, _ in ranks] == list(range(tensor * pipeline))
@@ -106,7 +153,7 @@ def test_answers_are_those_of_one_process(
             llm.sleep(2)
             assert llm.llm_engine.is_sleeping()
             llm.wake_up()
-            assert_same(answers_of(llm), expected)
+            assert_same(answers_asked_between(llm), expected)
     until(lambda: not followers(), 10.0, "end of the other ranks")
 
 
@@ -145,13 +192,19 @@ def test_a_checkpoint_whose_layers_cannot_be_divided_is_refused(name: str, said:
 
 @pytest.mark.parametrize(
     ("number", "settings"),
-    [(signal.SIGKILL, {}), (signal.SIGSTOP, {"max_num_seqs": MAX_GRAPH_SEQS, "async_scheduling": True})],
-    ids=["killed", "stopped within replayed steps that are planned ahead"],
+    [
+        (signal.SIGKILL, {"pipeline_parallel_size": 2}),
+        (
+            signal.SIGSTOP,
+            {"tensor_parallel_size": 2, "max_num_seqs": MAX_GRAPH_SEQS, "async_scheduling": True},
+        ),
+    ],
+    ids=["killed beside steps of both stages", "stopped within replayed steps that are planned ahead"],
 )
 def test_a_rank_that_is_lost_ends_its_group(
     number: signal.Signals, settings: dict[str, Any], folder: Path
 ) -> None:
-    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2, **settings))
+    llm = LLM.from_engine_args(tiny_args(folder, **settings))
     (follower,) = followers()
     lost_s: list[float] = []
 
@@ -161,11 +214,11 @@ def test_a_rank_that_is_lost_ends_its_group(
 
     threading.Timer(0.5, lose).start()
     prompts = [PROMPT] * 200
-    said = r"rank 1 of the model's ranks is lost: its process (was killed|is sto)"
+    said = r"rank [01] of the model's ranks is lost: its process (was killed|is sto)"
     with pytest.raises(RequestError, match=said):
         llm.generate(prompts, greedy(200), use_tqdm=False)
     assert time.monotonic() - lost_s[0] < LOST_WITHIN_S
-    with pytest.raises(RequestError, match="rank 1 of the model's ranks is lost"):
+    with pytest.raises(RequestError, match=r"rank [01] of the model's ranks is lost"):
         llm.generate([PROMPT], greedy(4), use_tqdm=False)
     llm.close()
     until(lambda: not followers(), 10.0, "end of the other ranks")

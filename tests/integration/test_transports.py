@@ -24,9 +24,7 @@ def llm() -> LLM:
     ("prefill", "decode"),
     [
         (Transport.TCP, Transport.TCP),
-        (Transport.AUTO, Transport.TCP),
         (Transport.AUTO, Transport.AUTO),
-        (Transport.SHARED_MEMORY, Transport.AUTO),
         pytest.param(Transport.NIXL, Transport.NIXL, marks=needs_nixl),
     ],
 )

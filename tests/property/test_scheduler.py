@@ -84,6 +84,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_partial=st.integers(1, 3),
         threshold=st.sampled_from([0, 0, 2, 7]),
         plans_ahead=st.booleans(),
+        num_stages=st.sampled_from([1, 1, 2, 3]),
     )
     def configure(
         self,
@@ -93,9 +94,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_partial: int,
         threshold: int,
         plans_ahead: bool,
+        num_stages: int,
     ) -> None:
         self.paging, self.budget, self.plans_ahead = paging, budget, plans_ahead
-        self.num_partial, self.threshold = num_partial, threshold
+        self.num_partial, self.threshold, self.num_stages = num_partial, threshold, num_stages
         self.pool = BlockPool(paging.max_blocks(MAX_TOKENS, budget) + 4)
         config = SchedulerConfig(
             max_num_seqs=max_num_seqs,
@@ -103,7 +105,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_partial_prefills=num_partial,
             long_prefill_token_threshold=threshold,
         )
-        self.scheduler = Scheduler(self.pool, paging, config)
+        self.scheduler = Scheduler(self.pool, paging, config, num_stages=num_stages)
 
     # --- inputs ---
 
@@ -169,14 +171,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.pool.release(self.foreign)
         self.foreign = []
 
-    @precondition(lambda self: not self.plans)
+    @precondition(lambda self: len(self.plans) < self.num_stages)
     @rule()
     def schedule(self) -> None:
         self.clock += 1.0
         plan = self.scheduler.schedule(self.clock)
         if plan is None:
-            assert not self.alive or self.foreign, "there is work and room, but no plan"
+            assert not self.alive or self.foreign or self.plans, "there is work and room, but no plan"
             return
+        open_seqs = self.scheduler.num_running + self.scheduler.num_waiting
+        assert len(plan.slices) <= -(-open_seqs // self.num_stages), "other stages have less"
+        self._check_apart(plan)
         self.plans.append(plan)
         assert 0 < sum(piece.num_scheduled_tokens for piece in plan.slices) <= self.budget
         self._check_writes(plan)
@@ -322,6 +327,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert NO_BLOCK not in written
             assert not any(written & other for other in others)
             assert not any(self.pool.cache.hash_of(block_id) for block_id in written)
+
+    def _check_apart(self, plan: StepPlan) -> None:
+        """It computes nothing that a step in flight computes, and writes nothing that one reads."""
+        written = {
+            block_id
+            for piece in plan.slices
+            for table in piece.block_tables
+            for block_id in table[piece.start // BLOCK_SIZE :]
+        } | {target for _, target in plan.block_copies}
+        for other in (piece for step in self.plans for piece in step.slices):
+            assert other.seq_id not in {piece.seq_id for piece in plan.slices}
+            assert not written & blocks_of(other)
 
     def _check_chunks(self, plan: StepPlan) -> None:
         """A long prompt gets no more than the threshold, and no more are computed in part than allowed."""

@@ -18,6 +18,8 @@ from baton_core.worker.sequence import SequenceInput, SequenceState
 from baton_decode.core import transfer
 from baton_decode.core.transfer import PullTimings, Transfer, TransferInput, TransferState
 from baton_router.core.admission.admission_gate import AdmissionGate, DispatchLimit
+from baton_router.core.batches import batch
+from baton_router.core.batches.batch import BatchInput, BatchStatus
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.flow import flow_state
 from baton_router.core.flow.flow_limits import FlowLimits
@@ -64,6 +66,14 @@ def apply_to_flow(state: Any, what: Any) -> StrEnum:
     flow._state = state
     flow._apply(1.0, what)
     return flow.state
+
+
+def apply_to_batch(state: Any, what: Any) -> StrEnum:
+    made = batch.Batch(id="b", endpoint="/v1/completions", input_file_id="f", created_at=1, expires_at=9)
+    made.status = state
+    made.advance(what, 5.5)
+    assert getattr(made, f"{made.status}_at") == 5
+    return made.status
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +123,15 @@ MACHINES = (
         initial=(FlowState.WAITING,),
         terminal=flow_state.TERMINAL,
         apply=apply_to_flow,
+    ),
+    Machine(
+        name="batch",
+        states=BatchStatus,
+        inputs=BatchInput,
+        table=batch.TRANSITIONS,
+        initial=(BatchStatus.VALIDATING,),
+        terminal=batch.TERMINAL,
+        apply=apply_to_batch,
     ),
 )
 

@@ -11,6 +11,7 @@ from baton_core.errors import ErrorCode
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.model.model_description import MAX_CONFIG_CHARACTERS, ModelDescription
 from baton_core.model.model_identity import ModelIdentity
+from baton_core.prompt_embeds import PromptEmbeds
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
@@ -121,6 +122,8 @@ def make_params(**values: Any) -> SamplingParams:
 
 
 params = st.builds(make_params, **SENT)
+_FINITE = bytes(byte & 0x3F for byte in range(256))
+"""Bytes of which no number is NaN or infinite."""
 specs = st.builds(
     RequestSpec,
     request_id=names,
@@ -133,6 +136,14 @@ specs = st.builds(
     | st.builds(ThinkingBudget, num_tokens=counts, start_token_ids=token_ids, end_token_ids=some_token_ids),
     traceparent=st.text(max_size=60),
     resumed=st.just(()) | st.builds(lambda ids: (OutputSoFar(index=0, token_ids=ids),), some_token_ids),
+    prompt_embeds=st.lists(
+        st.builds(
+            lambda rows, start: PromptEmbeds.of(b"".join(rows), dtype="float32", hidden_size=2, start=start),
+            st.lists(st.binary(min_size=8, max_size=8).map(lambda row: row.translate(_FINITE)), min_size=1),
+            counts,
+        ),
+        max_size=2,
+    ).map(tuple),
 )
 sources = st.builds(
     KVSource, worker_id=names, epoch=epochs, peer_address=st.text(max_size=20), kv_description=st.binary()

@@ -79,6 +79,11 @@ def _follow_the_wrong_draws(original: Any) -> Any:
     return schedule_ahead
 
 
+def _compute_in_two_steps(original: Any) -> Any:
+    """A stage of a pipeline is given what another one computes."""
+    return lambda self: list(self._running)
+
+
 def _confirm_without_checking(original: Any) -> Any:
     """The producer says that whatever was pulled was held."""
 
@@ -217,6 +222,9 @@ MISTAKES: Final = {
     "free in a step": Mistake(owner=Scheduler, method="remove", mutate=_free_in_step, kinds="crash,cancel"),
     "follow the wrong draws": Mistake(
         owner=Scheduler, method="schedule_ahead", mutate=_follow_the_wrong_draws, kinds="crash,cancel"
+    ),
+    "compute in two steps": Mistake(
+        owner=Scheduler, method="_idle", mutate=_compute_in_two_steps, kinds="crash,cancel"
     ),
     "confirm without checking": Mistake(
         owner=LeaseTable,

@@ -35,6 +35,7 @@ MET = (
     "leases expired",
     "preemptions",
     "steps planned ahead",
+    "steps beside others",
 )
 MAX_SEEDS = 12
 """In which a mistake has to be seen."""

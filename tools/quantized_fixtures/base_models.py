@@ -57,15 +57,18 @@ def make_llama(intermediate_size: int = 256, **overrides: Any) -> PreTrainedMode
     return _seeded(lambda: LlamaForCausalLM(config))
 
 
-def make_qwen3_moe() -> PreTrainedModel:
-    """Return a Qwen3-MoE in bf16 with one layer of four experts [128, 128], two for a token."""
+def make_qwen3_moe(**overrides: Any) -> PreTrainedModel:
+    """Return a Qwen3-MoE in bf16 with one layer of four experts [128, 128], two for a token.
+
+    `overrides` are further settings of its configuration.
+    """
     experts = {
         "num_experts": 4,
         "num_experts_per_tok": 2,
         "moe_intermediate_size": 128,
         "norm_topk_prob": True,
     }
-    config = Qwen3MoeConfig(**{**ATTENTION, **experts, "intermediate_size": 64})
+    config = Qwen3MoeConfig(**{**ATTENTION, **experts, "intermediate_size": 64, **overrides})
     return _seeded(lambda: Qwen3MoeForCausalLM(config))
 
 

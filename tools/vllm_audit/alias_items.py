@@ -200,17 +200,18 @@ def _num_engines() -> None:
     expect(total == 1, f"`baton serve` starts {total} workers")
 
 
+@cache
+def _serve_as_module(name: str) -> None:
+    one = started("python", "-m", name, "--model", MODEL_ID)
+    try:
+        expect(one.ask("/v1/models")["data"], "it has no model")
+    finally:
+        one.close()
+
+
 def _module(name: str) -> Probe:
     """A server that is started by its module serves."""
-
-    def probe() -> None:
-        one = started("python", "-m", name, "--model", MODEL_ID)
-        try:
-            expect(one.ask("/v1/models")["data"], "it has no model")
-        finally:
-            one.close()
-
-    return probe
+    return lambda: _serve_as_module(name)
 
 
 def _sizes(command: str, *more: str) -> Probe:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from baton import AsyncEngineArgs, EngineArgs, SamplingParams
+from baton import AsyncEngineArgs, EngineArgs, PoolingParams, SamplingParams
 from baton.commands import cli_arguments
 from baton.config.engine_folders import with_local_folders
 from baton.config.worker_parts import worker_settings
@@ -23,11 +23,13 @@ from tools.vllm_audit.processes import two_machines
 from tools.vllm_audit.subjects import (
     MAX_MODEL_LEN,
     MODEL,
+    PROMPT,
     configured,
     expect,
     folder,
     generated,
     llm,
+    pooling,
     said,
 )
 
@@ -118,6 +120,14 @@ def _max_logprobs() -> None:
     except ValueError:
         return
     expect(False, "more log-probabilities are given")
+
+
+def _prompt_embeds() -> None:
+    ids = [5, 6, 7]
+    (table,) = configured().apply_model(lambda model: dict(model.named_parameters())["embedding.table"])
+    prompts = (ids, {"prompt_embeds": table[ids]})
+    texts = [generated(prompt, subject=configured()).outputs[0].text for prompt in prompts]
+    expect(texts[0] == texts[1], f"other texts: {texts}")
 
 
 def _default_params() -> None:
@@ -239,7 +249,23 @@ def _sleeps() -> None:
     expect(generated().outputs[0].text == before, "another text after it")
 
 
+def _pools() -> None:
+    expect(pooling().supported_tasks == ("embed", "token_embed"), "it does not embed")
+
+
+def _pools_the_mean() -> None:
+    params = PoolingParams(use_activation=False)
+    one, tokens = (
+        pooling().encode(PROMPT, params, use_tqdm=False, pooling_task=task)[0].outputs.data
+        for task in ("embed", "token_embed")
+    )
+    expect(bool(((one - tokens.mean(dim=0)).abs() < 1e-4).all()), "it is not the mean")
+
+
 _EFFECTS: Final[Mapping[str, Effect]] = {
+    "runner": _pools,
+    "convert": _pools,
+    "pooler_config": _pools_the_mean,
     "model": _model_is_loaded,
     "tokenizer": _tokenizer,
     "revision": lambda: _downloaded(model="audited/model", revision="audited"),
@@ -249,6 +275,7 @@ _EFFECTS: Final[Mapping[str, Effect]] = {
     "disable_log_stats": _logs_stats,
     "enable_log_requests": _request_log,
     "max_logprobs": _max_logprobs,
+    "enable_prompt_embeds": _prompt_embeds,
     "max_model_len": _model_len,
     "override_generation_config": _default_params,
     "generation_config": _is_handed_to_router("--generation-config", "vllm"),

@@ -18,7 +18,18 @@ from tools.vllm_audit.checkpoints import loaded
 from tools.vllm_audit.effects import EFFECTS
 from tools.vllm_audit.engine_arguments import VALUES
 from tools.vllm_audit.probes import all_of, attribute, field, gives, holds, imported, raises
-from tools.vllm_audit.subjects import KV_BYTES, MODEL, PROMPT, SMALL, engine, expect, folder, generated, llm
+from tools.vllm_audit.subjects import (
+    KV_BYTES,
+    MODEL,
+    PROMPT,
+    SMALL,
+    engine,
+    expect,
+    folder,
+    generated,
+    llm,
+    pooling,
+)
 from tools.vllm_audit.verdict import DifferentError, Group, Probe
 
 _CONFIGS: Final = (
@@ -142,8 +153,11 @@ def _virtual_engine() -> None:
     expect(engine().has_unfinished_requests_for_virtual_engine(0) is False, "it has requests")
 
 
-def _pooling_params() -> object:
-    return engine().add_request("audited", PROMPT, imported("baton", "PoolingParams")())
+def _pooling_params() -> None:
+    pooling_engine = pooling().llm_engine
+    pooling_engine.add_request("audited", PROMPT, baton.PoolingParams())
+    outputs = [output for _ in range(3) for output in pooling_engine.step()]
+    expect([one.request_id for one in outputs] == ["audited"], f"it returns {outputs!r}")
 
 
 def _inputs() -> None:

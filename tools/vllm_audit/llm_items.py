@@ -24,6 +24,7 @@ from tools.vllm_audit.subjects import (
     folder,
     generated,
     llm,
+    pooling,
     said,
 )
 from tools.vllm_audit.verdict import Group, Probe
@@ -286,8 +287,20 @@ OTHERS: Final = Group(
 )
 
 
-def _pool(method: str, argument: str) -> object:
-    return getattr(llm(), method)(**{"prompts": PROMPT, argument: PROMPT if argument == "prompts" else None})
+_POOL_VALUES: Final[dict[str, Any]] = {
+    "prompts": PROMPT,
+    "pooling_params": baton.PoolingParams(use_activation=False),
+    "use_tqdm": False,
+    "lora_request": None,
+    "pooling_task": "embed",
+}
+
+
+def _pool(method: str, argument: str) -> None:
+    given = {"prompts": PROMPT, "use_tqdm": False, argument: _POOL_VALUES[argument]}
+    (output,) = getattr(pooling(), method)(**given)
+    size = len(output.outputs.embedding) if method == "embed" else len(output.outputs.data)
+    expect(size > 1, "it is no vector")
 
 
 POOLING: Final = Group(

@@ -43,12 +43,27 @@ def configured() -> Any:
         kv_cache_memory_bytes=2 * KV_BYTES,
         max_model_len=MAX_MODEL_LEN,
         max_logprobs=2,
+        enable_prompt_embeds=True,
         scheduling_policy="priority",
         served_model_name=["audited"],
         override_generation_config={"top_k": 7},
         structured_outputs_config={"backend": "xgrammar", "reasoning_parser": "qwen3"},
         profiler_config={"profiler": "torch", "torch_profiler_dir": str(folder())},
         disable_log_stats=True,
+        **SMALL,
+    )
+
+
+@cache
+def pooling() -> Any:
+    """An `LLM` that pools: the mean of a prompt's hidden states."""
+    return baton.LLM(
+        model=MODEL,
+        runner="pooling",
+        convert="embed",
+        pooler_config={"pooling_type": "MEAN"},
+        kv_cache_memory_bytes=KV_BYTES,
+        dtype="float32",
         **SMALL,
     )
 

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from baton_core.model.model_identity import ModelIdentity
+from baton_core.requests.pooling import encode_pooling_model
 from baton_engine.loading import EngineSettings, LoadedEngine
 from baton_service.tokenizer_files import read_tokenizer_digest
 
@@ -39,4 +40,5 @@ def model_identity(
         structured_outputs_backend=structured_outputs_backend,
         logits_processors=tuple(sorted(settings.logits_processors)),
         logprobs_mode=settings.logprobs_mode,
+        pooling=encode_pooling_model(engine.pooling),
     )

@@ -34,9 +34,9 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.sessions.control_messages import ControlAction
 from baton_core.worker.worker_events import ChecksumsFailed, ComputeChecksums, Pull, PullDone
+from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.kernel_choice import choose_copy
-from baton_engine.loading import describe_folder
 from baton_engine.models.registry import read_model_config
 from baton_kernels.cpu.selection import load_build
 from baton_kernels.interface.collectives import RankLostError

@@ -327,13 +327,26 @@ def worker_config(
         vocab_size=engine.config.vocab_size,
         eos_token_ids=frozenset(engine.config.eos_token_ids),
         is_verified_by_checksum=capabilities.verifies_by is VerifiesBy.CHECKSUM,
-        scheduler=settings.scheduler.for_model_len(engine.kv_cache.max_model_len),
+        scheduler=_scheduler_config(settings, engine),
         logits_processors=frozenset(settings.engine.logits_processors),
         has_batch_processors=engine.has_batch_processors,
-        enable_prefix_caching=settings.enable_prefix_caching,
+        enable_prefix_caching=settings.enable_prefix_caching
+        and (engine.pooling is None or engine.pooling.is_causal),
+        pooling=engine.pooling,
+        embedding_size=getattr(engine.runner.model, "embedding_size", 0),
         plans_ahead=settings.engine.plans_ahead(engine.runner.model.device),
+        num_stages=settings.engine.parallel.pipeline,
         publishes_cache=settings.redis.is_given or settings.kv_events.is_published,
     )
+
+
+def _scheduler_config(settings: WorkerSettings, engine: LoadedEngine) -> SchedulerConfig:
+    """Return the limits of steps: one that computes prompts whole takes the longest there may be."""
+    longest = engine.kv_cache.max_model_len
+    limits, model = settings.scheduler.for_model_len(longest), engine.pooling
+    if model is None or not model.needs_whole_prompt(model.tasks[0]):
+        return limits
+    return replace(limits, max_num_batched_tokens=max(limits.max_num_batched_tokens, longest))
 
 
 def worker_info(role: Role, config: WorkerConfig, peer_address: str, kv_description: bytes) -> WorkerInfo:

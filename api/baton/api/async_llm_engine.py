@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
+from baton.api.async_weight_updates import AsyncWeightUpdates
 from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_executor import make_executor
 from baton.api.engine_options import EngineConfig
+from baton.api.llm_engine import Builder
 from baton.api.metrics import Metric
-from baton.api.output_builder import OutputBuilder
-from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, NO_POOLING, Refused, refuse_unsupported
+from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import AsyncEngineArgs, EngineArgs
@@ -22,13 +23,14 @@ from baton.executors.engine_loop import EngineLoop
 from baton.executors.executor import ABORTED, AsyncExecutor, Inbox, InboxEvent
 from baton.inputs import PromptType, TokensPrompt
 from baton.outputs import RequestOutput
+from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
+from baton.pooling_params import PoolingParams
 from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_router.text.chat_template import Conversation
 from baton_worker.controls.engine_operations import (
     ApplyModel,
     CallWorker,
-    Control,
     Profile,
     ResetPrefixCache,
     Sleep,
@@ -40,7 +42,7 @@ MAX_OPEN: Final = 8192
 _log = logging.getLogger(__name__)
 
 
-class AsyncLLMEngine(ConfiguredEngine):
+class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates):
     """A model for callers on an event loop.
 
     With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own; without,
@@ -97,7 +99,7 @@ class AsyncLLMEngine(ConfiguredEngine):
     async def generate(
         self,
         prompt: PromptType | Conversation,
-        sampling_params: SamplingParams | None,
+        sampling_params: SamplingParams | PoolingParams | None,
         request_id: str,
         *,
         prompt_text: str | None = None,
@@ -126,9 +128,45 @@ class AsyncLLMEngine(ConfiguredEngine):
             raise RequestError(ErrorCode.OVERLOADED, f"{len(self._open)} requests are open, the maximum")
         options = RequestOptions(request_id=request_id, priority=priority, tokenization=tokenization_kwargs)
         builder = await asyncio.to_thread(
-            self.requests.build, prompt, sampling_params, options, max_model_len=self._executor.max_model_len
+            self.requests.build,
+            prompt,
+            sampling_params,
+            options,
+            max_model_len=self._executor.max_model_len,
+            pooling=self.pooling,
         )
         async for output in self._follow(builder):
+            yield output
+
+    async def encode(
+        self,
+        prompt: PromptType | Conversation,
+        pooling_params: PoolingParams | None,
+        request_id: str,
+        *,
+        lora_request: None = None,
+        trace_headers: None = None,
+        priority: int = 0,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[PoolingRequestOutput[PoolingOutput]]:
+        """Pool the hidden states of a prompt; yields one output. Leaving it aborts.
+
+        Raises:
+            InvalidRequestError: a field is out of range, the model does not pool, or an open request has the
+                id.
+            RequestError: the request failed, or cannot be taken now.
+        """
+        params = PoolingParams() if pooling_params is None else pooling_params
+        pooled: Any = self.generate(
+            prompt,
+            params,
+            request_id,
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            priority=priority,
+            tokenization_kwargs=tokenization_kwargs,
+        )
+        async for output in pooled:
             yield output
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
@@ -265,7 +303,6 @@ class AsyncLLMEngine(ConfiguredEngine):
     async def is_paused(self) -> bool:
         return self._is_sleeping
 
-    encode = Refused(NO_POOLING)
     release_kv_cache_memory = Refused("sleep(level=1) gives the KV cache up and keeps the weights")
     wait_for_requests_to_drain = Refused("sleep(0, mode='wait') waits for the open requests")
     add_request = Refused("generate takes a request and yields its outputs")
@@ -305,40 +342,6 @@ class AsyncLLMEngine(ConfiguredEngine):
         """End the trace and write it."""
         await self._executor.control(Profile(is_start=False))
 
-    # --- updates of the weights, as those of `LLM` ---
-
-    async def init_weight_transfer_engine(self, request: object) -> None:
-        """Agree on the way of new weights; it may be left out."""
-        self._weights.init(request)
-
-    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        """Begin an update: `update_weights` and `finish_weight_update` follow."""
-        await self._control_each(self._weights.start(is_checkpoint_format=is_checkpoint_format))
-
-    async def update_weights(self, request: object) -> None:
-        """Give new weights, which nothing computes with yet."""
-        await self._control_each(self._weights.update(request))
-
-    async def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Change to the new weights when the open requests have ended. Those that come meanwhile wait.
-
-        Raises:
-            InvalidModelError: a tensor is missing, has another shape or is not finite: the old ones stay.
-            RequestError: INVALID_REQUEST, there are no new weights; OVERLOADED, open requests are paused.
-        """
-        await self._control_each(self._weights.finish(weight_version))
-
-    async def get_weight_version(self) -> str:
-        return self._weights.version
-
-    async def update_weight_version(self, new_version: str) -> None:
-        self._weights.version = new_version
-
-    async def _control_each(self, commands: Iterator[Control]) -> None:
-        """Ask one thing after the other, each when the one before is done."""
-        while (command := await asyncio.to_thread(next, commands, None)) is not None:
-            await self._executor.control(command)
-
     def shutdown(self, timeout: float | None = None) -> None:
         """End the engine after the step in flight; open requests end with an error.
 
@@ -348,7 +351,7 @@ class AsyncLLMEngine(ConfiguredEngine):
 
     # --- parts ---
 
-    async def _follow(self, builder: OutputBuilder) -> AsyncIterator[RequestOutput]:
+    async def _follow(self, builder: Builder) -> AsyncIterator[Any]:
         request_id = builder.request_id
         if request_id in self._open:
             raise InvalidRequestError("request_id", request_id, "a name that no open request has")
@@ -375,13 +378,13 @@ class AsyncLLMEngine(ConfiguredEngine):
         if output is not None:  # whoever has the last output may use the name again
             yield output
 
-    def _log_request(self, builder: OutputBuilder) -> None:
+    def _log_request(self, builder: Builder) -> None:
         if isinstance(self.args, AsyncEngineArgs) and self.args.enable_log_requests:
             spec = builder.spec
             _log.info("request %s: %d tokens, %s", spec.request_id, len(spec.prompt_token_ids), spec.params)
 
 
-def _read(builder: OutputBuilder, event: InboxEvent) -> None:
+def _read(builder: Builder, event: InboxEvent) -> None:
     """Pass an event to a builder.
 
     Raises:

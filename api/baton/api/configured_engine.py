@@ -13,6 +13,7 @@ from baton.api.input_views import InputProcessor, Renderer
 from baton.api.transformers_tokenizer import load_tokenizer
 from baton.config.vllm_config import ModelConfig, VllmConfig
 from baton_core.errors import InvalidConfigError
+from baton_core.requests.pooling import PoolingModel
 
 
 class Sized(Protocol):
@@ -20,6 +21,7 @@ class Sized(Protocol):
 
     max_model_len: int
     num_blocks: int
+    pooling: PoolingModel | None
 
 
 class ConfiguredEngine:
@@ -56,6 +58,11 @@ class ConfiguredEngine:
         """Longest sequence in tokens, prompt and output together."""
         return self._executor.max_model_len
 
+    @property
+    def pooling(self) -> PoolingModel | None:
+        """Description of what the model pools; None where it generates."""
+        return self._executor.pooling
+
     @cached_property
     def vllm_config(self) -> VllmConfig:
         """The configuration, with the sizes that the engine found to fit."""
@@ -65,6 +72,7 @@ class ConfiguredEngine:
             local=self.args,
             max_model_len=sizes.max_model_len,
             num_gpu_blocks=sizes.num_blocks,
+            pooling=sizes.pooling,
         )
 
     @property

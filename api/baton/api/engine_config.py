@@ -20,6 +20,7 @@ from baton.config.vllm_config import (
     StructuredOutputsConfig,
     VllmConfig,
 )
+from baton_core.requests.pooling import PoolingModel
 from baton_core.requests.sampling_params import SamplingParams
 from baton_engine.device import resolve_device
 from baton_engine.dtype import resolve_dtype
@@ -33,8 +34,10 @@ def engine_config(
     local: EngineArgs | None = None,
     max_model_len: int | None = None,
     num_gpu_blocks: int | None = None,
+    pooling: PoolingModel | None = None,
 ) -> VllmConfig:
-    """Read the model's files; an engine that runs gives its sizes, and its arguments with `local` folders.
+    """Read the model's files; an engine that runs gives its sizes, what it pools, and its arguments with
+    `local` folders.
 
     Raises:
         InvalidModelError: the model cannot be found, or a file is broken.
@@ -58,9 +61,12 @@ def engine_config(
         folder=local.model,
         hf_overrides=overrides,
         diff_sampling_param=_own_defaults(read_model(local).sampling_defaults),
-        runner="generate",
-        convert="none",
-        pooler_config=None,
+        runner="generate" if pooling is None else "pooling",
+        runner_type="generate" if pooling is None else "pooling",
+        convert=args.convert if pooling is not None else "none",
+        convert_type=args.convert if pooling is not None else "none",
+        pooling_tasks=() if pooling is None else tuple(task.value for task in pooling.tasks),
+        pooler_config=args.pooler_config,
     )
     return VllmConfig(
         engine_args=args,

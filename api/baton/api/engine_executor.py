@@ -38,4 +38,8 @@ def make_executor(
             f"executor_class is {executor_class!r:.80}; allowed: None or {used.__name__} (prefill_workers "
             "and decode_workers decide where the model is computed)"
         )
+    if args.is_disaggregated and args.nnodes > 1:
+        text = f"nnodes is {args.nnodes} with prefill_workers {args.prefill_workers} and decode_workers"
+        allowed = "1 in Python, or no such workers (baton serve starts them over several machines)"
+        raise InvalidConfigError(f"{text} {args.decode_workers}; allowed: {allowed}")
     return spawned(args) if args.is_disaggregated else local(worker_settings(args), tokenizer)

@@ -83,6 +83,7 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
         reasoning=reasoning,
         trust_request_chat_template=True,
         structured_outputs_backend=args.structured_outputs_backend,
+        enable_prompt_embeds=args.enable_prompt_embeds,
         is_in_process=not args.is_disaggregated,
     )
     return RequestBuilder(

@@ -11,23 +11,26 @@ from baton.api.beam_search import BeamSearchOutput
 from baton.api.conversations import ChatOptions, Messages, as_conversations
 from baton.api.llm_engine import LLMEngine
 from baton.api.llm_operations import LLMOperations
+from baton.api.llm_pooling import PoolingMethods
 from baton.api.metrics import Metric
 from baton.api.offline_requests import OfflineRequests, Params
 from baton.api.progress import UseTqdm
 from baton.api.prompt_searches import search_prompts
 from baton.api.prompts import as_list
-from baton.api.refused import NO_POOLING, Refused, refuse_unsupported
+from baton.api.refused import Refused, refuse_unsupported
 from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
 from baton.config.vllm_config import ModelConfig
 from baton.inputs import PromptType
 from baton.outputs import RequestOutput
+from baton.pooling_outputs import PoolingRequestOutput
 from baton.sampling_params import BeamSearchParams, SamplingParams
 from baton_core.errors import BatonError, InvalidRequestError
+from baton_core.requests.pooling import check_runner
 from baton_router.text.model_folder import read_chat_template
 
 
-class LLM(LLMOperations):
+class LLM(LLMOperations, PoolingMethods):
     """A model to generate with.
 
     With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own, which
@@ -45,8 +48,6 @@ class LLM(LLMOperations):
     """
 
     engine_class: Final = LLMEngine
-    runner_type: Final = "generate"
-    supported_tasks: Final = ("generate",)
 
     def __init__(
         self, model: str = BUNDLED_MODEL, *, chat_template: Path | str | None = None, **engine_args: Any
@@ -181,6 +182,7 @@ class LLM(LLMOperations):
             RequestError: a request failed, or the engine sleeps.
         """
         refuse_unsupported(lora_request=lora_request)
+        check_runner(self.llm_engine.pooling, None)
         params.check()
         return search_prompts(
             self.llm_engine,
@@ -208,6 +210,7 @@ class LLM(LLMOperations):
             RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
         """
         refuse_unsupported(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        check_runner(self.llm_engine.pooling, None)
         given = as_list(prompts)
         return self._offline.enqueue(given, sampling_params, priority, tokenization_kwargs, use_tqdm)
 
@@ -234,6 +237,7 @@ class LLM(LLMOperations):
             RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
         """
         refuse_unsupported(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        check_runner(self.llm_engine.pooling, None)
         options = ChatOptions(
             chat_template=chat_template or self.chat_template,
             chat_template_content_format=chat_template_content_format,
@@ -247,21 +251,30 @@ class LLM(LLMOperations):
 
     def wait_for_completion(
         self, output_type: type | tuple[type, ...] | None = None, *, use_tqdm: UseTqdm = True
-    ) -> list[RequestOutput]:
+    ) -> list[Any]:
         """Finish everything that was enqueued; returns the outputs in that order.
 
         Raises:
             InvalidRequestError: `output_type` is none that requests have here.
             RequestError: a request failed, or the engine sleeps.
         """
-        types = output_type if isinstance(output_type, tuple) else (output_type or RequestOutput,)
-        if RequestOutput not in types:
-            allowed = "RequestOutput: models that pool are not supported yet"
-            raise InvalidRequestError("output_type", output_type, allowed)
+        own: type = RequestOutput if self.llm_engine.pooling is None else PoolingRequestOutput
+        types = output_type if isinstance(output_type, tuple) else (output_type or own,)
+        if own not in types:
+            raise InvalidRequestError("output_type", output_type, f"{own.__name__}, as this model gives")
         self.llm_engine.require_awake()
         return self._offline.wait(self._offline.enqueued, use_tqdm)
 
     # --- what is known of the model ---
+
+    @property
+    def runner_type(self) -> str:
+        """The kind of the model: `generate` or `pooling`."""
+        return self.model_config.runner_type
+
+    @property
+    def supported_tasks(self) -> tuple[str, ...]:
+        return self.model_config.supported_tasks
 
     @property
     def model_config(self) -> ModelConfig:
@@ -351,7 +364,3 @@ class LLM(LLMOperations):
         """Do nothing: weights come by files and tensors, so there is no connection to a trainer."""
 
     start_draft_weight_update = Refused("speculative decoding is not supported yet; there is no draft model")
-
-    # --- what there is not ---
-
-    encode, embed, classify, score, reward = (Refused(NO_POOLING) for _ in range(5))

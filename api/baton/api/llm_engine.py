@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_executor import make_executor
 from baton.api.engine_options import EngineConfig
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
+from baton.api.pooled_output_builder import PooledOutputBuilder
 from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.config.engine_args import EngineArgs
@@ -19,6 +20,8 @@ from baton.executors.in_process_executor import InProcessExecutor
 from baton.executors.spawned_executor import SpawnedExecutor
 from baton.inputs import PromptType
 from baton.outputs import RequestOutput
+from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
+from baton.pooling_params import PoolingParams
 from baton.sampling_params import SamplingParams
 from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_router.text.chat_template import Conversation
@@ -32,6 +35,9 @@ from baton_worker.controls.engine_operations import (
     Sleep,
     WakeUp,
 )
+
+Builder: TypeAlias = OutputBuilder | PooledOutputBuilder
+AnyOutput: TypeAlias = RequestOutput | PoolingRequestOutput[PoolingOutput]
 
 
 class LLMEngine(ConfiguredEngine):
@@ -67,8 +73,8 @@ class LLMEngine(ConfiguredEngine):
             spawned=SpawnedExecutor,
             local=InProcessExecutor,
         )
-        self._open: dict[str, OutputBuilder] = {}
-        self._outputs: list[RequestOutput] = []
+        self._open: dict[str, Builder] = {}
+        self._outputs: list[AnyOutput] = []
         self._is_sleeping = False
 
     @classmethod
@@ -112,7 +118,7 @@ class LLMEngine(ConfiguredEngine):
         self,
         request_id: str,
         prompt: PromptType | Conversation | None = None,
-        params: SamplingParams | None = None,
+        params: SamplingParams | PoolingParams | None = None,
         arrival_time: float | None = None,
         lora_request: None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
@@ -144,11 +150,13 @@ class LLMEngine(ConfiguredEngine):
         options = RequestOptions(
             request_id=request_id, priority=priority, arrival_s=arrival_time, tokenization=tokenization_kwargs
         )
-        builder = self.requests.build(prompt, params, options, max_model_len=self.max_model_len)
+        builder = self.requests.build(
+            prompt, params, options, max_model_len=self.max_model_len, pooling=self.pooling
+        )
         self.submit(builder)
         return builder.request_id
 
-    def submit(self, builder: OutputBuilder) -> None:
+    def submit(self, builder: Builder) -> None:
         """Take a request that is checked.
 
         Raises:
@@ -175,14 +183,14 @@ class LLMEngine(ConfiguredEngine):
         named = [request_id] if isinstance(request_id, str) else [*request_id]
         self._abort([*named, *request_ids])
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[AnyOutput]:
         """Run one step of the open requests; returns the outputs to show.
 
         Raises:
             RequestError: a request failed and has ended. The outputs of this step come with the next.
         """
         failed: RequestError | None = None
-        touched: dict[str, OutputBuilder] = {}
+        touched: dict[str, Builder] = {}
         for request_id, event in self._executor.step():
             if (builder := self._open.get(request_id)) is None:
                 continue
@@ -301,7 +309,7 @@ class LLMEngine(ConfiguredEngine):
         """
         if self._open:
             self.require_awake()
-        outputs: list[RequestOutput] = []
+        outputs: list[AnyOutput] = []
         while self._open:
             outputs += self.step()
         self._outputs = outputs + self._outputs
@@ -375,7 +383,7 @@ class LLMEngine(ConfiguredEngine):
         """Close the executor; the engine takes no request afterwards."""
         self._executor.close()
 
-    def _abort(self, request_ids: list[str]) -> list[RequestOutput]:
+    def _abort(self, request_ids: list[str]) -> list[AnyOutput]:
         """End requests; returns their last outputs."""
         builders = [builder for name in request_ids if (builder := self._open.pop(name, None)) is not None]
         self._executor.abort([builder.request_id for builder in builders])

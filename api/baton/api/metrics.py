@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from baton.api.output_builder import OutputBuilder
+from baton.api.pooled_output_builder import PooledOutputBuilder
 from baton.executors.executor import ExecutorLoad
 from baton_core.distribution import Distribution
 from baton_core.requests.finish import FinishReason
@@ -102,7 +103,7 @@ class GenerationMetrics:
             "request_params_max_tokens": Distribution(_NUM_TOKENS),
         }
 
-    def finish(self, builder: OutputBuilder) -> None:
+    def finish(self, builder: OutputBuilder | PooledOutputBuilder) -> None:
         """Take a request that has just ended."""
         for reason in builder.finish_reasons:
             self._ends[FinishReason(reason)] += 1

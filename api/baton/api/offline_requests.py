@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from baton.api.llm_engine import LLMEngine
+from baton.api.llm_engine import AnyOutput, LLMEngine
 from baton.api.progress import Progress, UseTqdm, counted
 from baton.api.prompts import one_each
 from baton.api.request_builder import RequestOptions
 from baton.inputs import PromptType
-from baton.outputs import RequestOutput
+from baton.pooling_params import PoolingParams
 from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_router.text.chat_template import Conversation
+from baton_router.text.prompts import TextPair
 
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams]
 """Sampling parameters for all prompts, or one for each."""
+AnyParams: TypeAlias = Params | PoolingParams | Sequence[PoolingParams]
 
 
 class OfflineRequests:
@@ -23,7 +25,7 @@ class OfflineRequests:
 
     def __init__(self, engine: LLMEngine) -> None:
         self._engine = engine
-        self._enqueued: dict[str, RequestOutput | None] = {}
+        self._enqueued: dict[str, AnyOutput | None] = {}
         """Enqueued requests that no caller waits for yet, each with its output once it has ended."""
 
     @property
@@ -33,8 +35,8 @@ class OfflineRequests:
 
     def enqueue(
         self,
-        prompts: Sequence[PromptType | Conversation],
-        sampling_params: Params | None,
+        prompts: Sequence[PromptType | Conversation | TextPair],
+        params: AnyParams | None,
         priority: Sequence[int] | None,
         tokenization_kwargs: Mapping[str, Any] | None,
         use_tqdm: UseTqdm,
@@ -46,14 +48,18 @@ class OfflineRequests:
             RequestError: UNAVAILABLE, the engine sleeps.
         """
         engine, num_prompts = self._engine, len(prompts)
-        params = one_each("sampling_params", sampling_params, engine.requests.default_params, num_prompts)
+        default: Any = engine.requests.default_params if engine.pooling is None else PoolingParams()
+        field = "sampling_params" if engine.pooling is None else "pooling_params"
+        all_params: list[Any] = one_each(field, params, default, num_prompts)
         priorities = one_each("priority", priority, 0, num_prompts)
         builders = []
-        for prompt, one, rank in zip(counted(prompts, use_tqdm), params, priorities, strict=True):
+        for prompt, one, rank in zip(counted(prompts, use_tqdm), all_params, priorities, strict=True):
             options = RequestOptions(
                 priority=rank, kind=RequestOutputKind.FINAL_ONLY, tokenization=tokenization_kwargs
             )
-            builder = engine.requests.build(prompt, one, options, max_model_len=engine.max_model_len)
+            builder = engine.requests.build(
+                prompt, one, options, max_model_len=engine.max_model_len, pooling=engine.pooling
+            )
             builders.append(builder)
         # An executor runs a part of them at a time.
         for builder in sorted(builders, key=lambda builder: builder.spec.priority):
@@ -62,7 +68,7 @@ class OfflineRequests:
         self._enqueued |= dict.fromkeys(names)
         return names
 
-    def wait(self, names: Sequence[str], use_tqdm: UseTqdm) -> list[RequestOutput]:
+    def wait(self, names: Sequence[str], use_tqdm: UseTqdm) -> list[Any]:
         """Step until these requests are over; outputs of others are stored for them meanwhile.
 
         Raises:
@@ -70,7 +76,9 @@ class OfflineRequests:
         """
         engine = self._engine
         missing = set(names)
-        outputs = {name: output for name in names if (output := self._enqueued.get(name)) is not None}
+        outputs: dict[str, AnyOutput] = {
+            name: output for name in names if (output := self._enqueued.get(name)) is not None
+        }
         missing -= outputs.keys()
         try:
             with Progress(len(missing), use_tqdm) as progress:

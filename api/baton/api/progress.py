@@ -9,6 +9,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from tqdm import tqdm
 
 from baton.outputs import RequestOutput
+from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
 
 T = TypeVar("T")
 UseTqdm: TypeAlias = bool | Callable[..., Any]
@@ -40,10 +41,11 @@ class Progress:
     def __exit__(self, *exc_info: object) -> None:
         self._bar.close()
 
-    def add(self, output: RequestOutput) -> None:
+    def add(self, output: RequestOutput | PoolingRequestOutput[PoolingOutput]) -> None:
         """Take a request that is over."""
         self._num_input_tokens += len(output.prompt_token_ids)
-        self._num_output_tokens += sum(len(completion.token_ids) for completion in output.outputs)
+        if isinstance(output, RequestOutput):
+            self._num_output_tokens += sum(len(completion.token_ids) for completion in output.outputs)
         elapsed_s = max(self._bar.format_dict["elapsed"], 1e-9)
         self._bar.set_postfix_str(
             _postfix(self._num_input_tokens / elapsed_s, self._num_output_tokens / elapsed_s), refresh=False

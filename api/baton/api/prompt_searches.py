@@ -12,6 +12,7 @@ from baton.api.progress import UseTqdm, counted
 from baton.inputs import PromptType, TokensPrompt
 from baton.outputs import RequestOutput
 from baton.sampling_params import BeamSearchParams, SamplingParams
+from baton_core.errors import InvalidRequestError
 from baton_engine.models.registry import read_model_config
 
 
@@ -35,6 +36,8 @@ def search_prompts(
     searches = []
     for prompt in prompts:
         spec = engine.requests.build(prompt, None, max_model_len=engine.max_model_len).spec
+        if spec.prompt_embeds:
+            raise InvalidRequestError("prompt_embeds", "given", "text or token ids in beam search")
         tokens = TokensPrompt(prompt_token_ids=spec.prompt_token_ids, cache_salt=spec.cache_salt)
         max_tokens = min(params.max_tokens, engine.max_model_len - len(spec.prompt_token_ids))
         searches.append(BeamSearch(tokens, params, max_tokens=max_tokens, end_ids=end_ids))

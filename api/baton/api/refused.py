@@ -6,7 +6,6 @@ from typing import Final, NoReturn
 
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 
-NO_POOLING: Final = "models that pool are not supported yet; allowed: generate, chat and beam_search"
 NO_ADAPTERS: Final = "adapters are not supported yet; allowed: requests to the model itself"
 _REASONS: Final = {
     "lora_request": "adapters are not supported yet",

@@ -9,17 +9,23 @@ from random import Random
 from typing import Any, Final
 
 from baton.api.output_builder import OutputBuilder
-from baton.api.prompts import read_prompt
+from baton.api.pooled_output_builder import PooledOutputBuilder
+from baton.api.prompts import PromptParts, read_prompt
 from baton.inputs import PromptType
+from baton.pooling_params import PoolingParams
 from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_core.errors import InvalidRequestError
 from baton_core.requests import sampling_params
+from baton_core.requests.pooling import PoolingModel, PoolingSpec, PoolingTask, check_runner
+from baton_router.embeds.given_embeds import EmbedsPrompt
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import PromptReader, bounded
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.characters import TokenTexts
 from baton_router.text.chat_template import Conversation
+from baton_router.text.embedded_parts import has_embeds
 from baton_router.text.model_folder import ModelFolder
+from baton_router.text.prompts import TextPair
 from baton_router.text.tokenization import Tokenizer
 
 _SEED_BITS: Final = 63
@@ -89,30 +95,32 @@ class RequestBuilder:
 
     def build(
         self,
-        prompt: PromptType | Conversation,
-        params: SamplingParams | None,
+        prompt: PromptType | Conversation | TextPair,
+        params: SamplingParams | PoolingParams | None,
         options: RequestOptions = RequestOptions(),
         *,
         max_model_len: int,
-    ) -> OutputBuilder:
+        pooling: PoolingModel | None = None,
+    ) -> OutputBuilder | PooledOutputBuilder:
         """Check and tokenize a request; it is ready to be submitted, and its output to be collected.
+
+        `pooling` is what the model pools; None where it generates.
 
         Raises:
             InvalidRequestError: a field is out of range; the message names it.
         """
+        if isinstance(params, PoolingParams) or pooling is not None:
+            return self._build_pooled(prompt, params, options, max_model_len, pooling)
+        if isinstance(prompt, TextPair):
+            raise InvalidRequestError("prompt", "a pair of texts", "one text, to generate from")
         tokenization = _read_tokenization(options.tokenization)
-        text: str | None
-        token_ids: tuple[int, ...] | None
-        if isinstance(prompt, Conversation):
-            text, token_ids, cache_salt = self.tokenizer.render_chat(prompt), None, ""
-            tokenization.setdefault("add_special_tokens", False)
-        else:
-            parts = read_prompt(prompt)
-            text, token_ids, cache_salt = parts.text, parts.token_ids, parts.cache_salt
-        if token_ids is None and not self._takes_text:
+        parts = self._parts(prompt, tokenization)
+        text, cache_salt = parts.text, parts.cache_salt
+        given = parts.embeds or parts.token_ids
+        if given is None and not self._takes_text:
             raise InvalidRequestError("prompt", prompt, "token ids, for skip_tokenizer_init is True")
         request = GenerationRequest(
-            prompt=token_ids if token_ids is not None else text or "",
+            prompt=given if given is not None else text or "",
             sampling=self._given(self.default_params if params is None else params),
             request_id=options.request_id or self._next_id(),
             cache_salt=cache_salt,
@@ -122,6 +130,46 @@ class RequestBuilder:
         spec = bounded(self._reader.read(request, max_model_len=max_model_len), max_model_len)
         kind, arrival_s = options.kind, options.arrival_s
         return OutputBuilder(text, spec, self._new_texts, kind=kind, arrival_s=arrival_s)
+
+    def _build_pooled(
+        self,
+        prompt: PromptType | Conversation | TextPair,
+        params: SamplingParams | PoolingParams | None,
+        options: RequestOptions,
+        max_model_len: int,
+        pooling: PoolingModel | None,
+    ) -> PooledOutputBuilder:
+        if pooling is None or isinstance(params, SamplingParams):
+            given = "generate" if isinstance(params, SamplingParams) else "pooling"
+            check_runner(pooling, None if given == "generate" else PoolingSpec(task=PoolingTask.EMBED))
+        assert pooling is not None, "it was checked"
+        cache_salt, type_one_from = "", None
+        read: TextPair | Conversation | str | tuple[int, ...]
+        if isinstance(prompt, TextPair | Conversation):
+            read = prompt
+        else:
+            parts = read_prompt(prompt, takes_types=True)
+            cache_salt, type_one_from = parts.cache_salt, parts.type_one_from
+            read = parts.token_ids if parts.token_ids is not None else parts.text or ""
+        own = params if isinstance(params, PoolingParams) else PoolingParams()
+        request = GenerationRequest(
+            prompt=read,
+            request_id=options.request_id or self._next_id(),
+            cache_salt=cache_salt,
+            priority=options.priority,
+            pooling=own.request(pooling, type_one_from),
+            **_read_tokenization(options.tokenization),
+        )
+        return PooledOutputBuilder(self._reader.read(request, max_model_len=max_model_len, pooling=pooling))
+
+    def _parts(self, prompt: PromptType | Conversation, tokenization: dict[str, Any]) -> PromptParts:
+        if not isinstance(prompt, Conversation):
+            return read_prompt(prompt)
+        if has_embeds(prompt):
+            embeds = partial(self.tokenizer.encode_embedded, prompt)
+            return PromptParts(text=None, token_ids=None, embeds=EmbedsPrompt(embeds))
+        tokenization.setdefault("add_special_tokens", False)
+        return PromptParts(text=self.tokenizer.render_chat(prompt), token_ids=None)
 
     def _given(self, params: SamplingParams) -> dict[str, Any]:
         if not isinstance(params, SamplingParams):

@@ -18,7 +18,12 @@ from baton.commands.client_arguments import (
     KV_EVENTS_FLAGS,
     SAMPLING_FLAGS,
 )
-from baton.commands.limit_arguments import ADMISSION_FLAGS, CONNECTION_FLAGS, STORE_FLAGS
+from baton.commands.limit_arguments import (
+    ADMISSION_FLAGS,
+    BATCH_LIMIT_FLAGS,
+    CONNECTION_FLAGS,
+    STORE_FLAGS,
+)
 from baton.commands.router_arguments import (
     ANSWER_FLAGS,
     HTTP_FLAGS,
@@ -195,6 +200,7 @@ _LOG: Final = FlagGroup("log", "lines on standard error", LOG_FLAGS)
 ROUTER_GROUPS: Final = (
     FlagGroup("listen", "addresses, and limits of connections", (*LISTEN_FLAGS, *CONNECTION_FLAGS)),
     FlagGroup("http", "what HTTP clients may do", (*HTTP_FLAGS, *STORE_FLAGS)),
+    FlagGroup("batches", "files and batches", BATCH_LIMIT_FLAGS),
     FlagGroup("answers", "sampling defaults, chat templates, tools and reasoning", ANSWER_FLAGS),
     FlagGroup("routing", "how workers are chosen", ROUTING_FLAGS),
     FlagGroup("admission", "which requests are taken, and how long they wait", ADMISSION_FLAGS),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from baton.config.flags import BYTES, Flag, Pattern
 
 if TYPE_CHECKING:
+    from baton_router.batches.batch_limits import BatchLimits
     from baton_router.process.admission_settings import AdmissionSettings
     from baton_router.process.http_settings import ConnectionLimits, ResponseStoreLimits
 
@@ -118,7 +119,7 @@ STORE_FLAGS: Final = (
         "--max-stored-responses",
         int,
         1024,
-        "responses of /v1/responses that a router keeps; 0 keeps none",
+        "responses of /v1/responses that are kept, in Redis where --redis is given; 0 keeps none",
         low=0,
         high=_MAX_INT,
     ),
@@ -126,7 +127,7 @@ STORE_FLAGS: Final = (
         "--max-stored-response-bytes",
         int,
         64 * 2**20,
-        "memory that they may take together, with their conversations",
+        "bytes that they may take together, with their conversations and events",
         low=1,
         high=2**53,
         suffixes=BYTES,
@@ -143,4 +144,69 @@ def response_store_limits(args: argparse.Namespace) -> ResponseStoreLimits:
         num_responses=args.max_stored_responses,
         num_bytes=args.max_stored_response_bytes,
         age_s=args.max_stored_response_age,
+    )
+
+
+BATCH_LIMIT_FLAGS: Final = (
+    Flag(
+        "--files-directory",
+        str,
+        "",
+        "folder in which the router keeps files and batches, one router a folder; default: there are none",
+        metavar="FOLDER",
+    ),
+    Flag(
+        "--max-file-bytes",
+        int,
+        200 * 2**20,
+        "largest file that is uploaded",
+        low=1,
+        high=2**53,
+        suffixes=BYTES,
+    ),
+    Flag("--max-files", int, 1000, "files of each key", low=1, high=_MAX_INT),
+    Flag(
+        "--max-files-bytes",
+        int,
+        10 * 2**30,
+        "bytes of the files of each key together",
+        low=1,
+        high=2**53,
+        suffixes=BYTES,
+    ),
+    Flag(
+        "--max-file-age",
+        float,
+        30 * 24 * 3600.0,
+        "seconds for which files and batches are kept",
+        low=0,
+        high=365 * 24 * 3600,
+        is_low_open=True,
+    ),
+    Flag("--max-batches", int, 100, "batches that are kept of each key", low=1, high=_MAX_INT),
+    Flag("--max-batch-lines", int, 50_000, "requests of a batch", low=1, high=_MAX_INT),
+    Flag(
+        "--max-batch-inflight",
+        int,
+        8,
+        "requests of all batches together that are answered at a time",
+        low=1,
+        high=65_536,
+    ),
+)
+
+
+def batch_limits(args: argparse.Namespace) -> BatchLimits:
+    """Read the bounds of files and batches from these flags."""
+    from baton_router.batches.batch_limits import BatchLimits
+
+    return BatchLimits(
+        folder=args.files_directory,
+        max_file_bytes=args.max_file_bytes,
+        max_files=args.max_files,
+        max_files_bytes=args.max_files_bytes,
+        max_age_s=args.max_file_age,
+        max_batches=args.max_batches,
+        max_lines=args.max_batch_lines,
+        max_inflight=args.max_batch_inflight,
     )

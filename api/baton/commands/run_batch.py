@@ -14,9 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from baton.batch.batch_run import BatchRun
-from baton.batch.lines import count_lines, digest_of, read_lines
-from baton.batch.results import PartialResults
+from baton.batch.lines import WITH_PRIORITY, asking, count_lines, digest_of
 from baton.batch.web_files import download, is_url, upload
 from baton.commands import cli_arguments as arguments
 from baton.commands.security_arguments import KEY_VARIABLES, key_of_environment
@@ -24,6 +22,8 @@ from baton.processes.child import Child, running
 from baton_bench.http_client import HttpClient, Origin
 from baton_bench.progress import Progress
 from baton_core.errors import ErrorCode, InvalidConfigError, RequestError
+from baton_router.batches.batch_run import BatchRun
+from baton_router.batches.partial_results import PartialResults, read_lines
 from baton_service.process import EXIT_BAD_CONFIG, run_until_signal
 
 _POLL_S: Final = 0.2
@@ -105,8 +105,8 @@ async def _answer_all(
     num_lines: int,
 ) -> None:
     async with _server(args, serve_args) as client:
-        priority = args.priority if await _is_batons(client) else None
-        run = BatchRun(client, results, priority)
+        defaults = {"priority": args.priority} if await _is_batons(client) else {}
+        run = BatchRun(asking(client), results, dict.fromkeys(WITH_PRIORITY, defaults))
         with Progress(num_lines, "req", is_shown=sys.stderr.isatty()) as progress:
             for _ in results.done:
                 progress.add()

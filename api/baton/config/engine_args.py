@@ -25,6 +25,7 @@ from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.config.flags import BYTES, COUNT, MODEL, NAME
 from baton.config.ignored_engine_args import IGNORED
 from baton.config.parallel_args import ParallelArgs, check_parallel
+from baton.config.pooling_args import PoolingArgs, read_pooling_args
 from baton.config.processor_names import names_of
 from baton.config.vllm_config import LoadConfig, ModelConfig, VllmConfig
 from baton_core.errors import InvalidConfigError
@@ -55,7 +56,7 @@ _UnusedArgs: Any = make_dataclass(
 
 
 @dataclass
-class EngineArgs(UnneededMethods, ParallelArgs, _UnusedArgs):  # type: ignore[misc]  # made of a table
+class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, _UnusedArgs):  # type: ignore[misc]  # made of a table
     """Arguments of `LLM` and the engines.
 
     A function as `hf_overrides` gets the Transformers configuration and returns the one to use.
@@ -224,6 +225,9 @@ class EngineArgs(UnneededMethods, ParallelArgs, _UnusedArgs):  # type: ignore[mi
     structured_outputs_config: Mapping[str, Any] | None = arg(
         dict, None, "JSON with backend and reasoning_parser, in the place of these flags", Part.LAUNCHER
     )
+    enable_prompt_embeds: bool = arg(
+        bool, False, "let requests bring embeddings (prompt_embeds) in the place of tokens", Part.ROUTER
+    )
     reasoning_parser: str = arg(str, "", "format of the model's reasoning", Part.ROUTER)
     generation_config: str = arg(
         str, "auto", "auto: the model's defaults of sampling; vllm: none; or a folder with some", Part.ROUTER
@@ -287,6 +291,7 @@ class EngineArgs(UnneededMethods, ParallelArgs, _UnusedArgs):  # type: ignore[mi
         read_structured_outputs_config(self)
         check_fields(self)
         check_parallel(self)
+        read_pooling_args(self)
         check_profiler_config(self.profiler_config or {})
         read_kv_events_config(self.kv_events_config)
 

@@ -100,13 +100,11 @@ _GROUPS: Final = (
     _group(
         "models of text alone are supported",
         unset="io_processor_plugin ec_transfer_config ec_manager_config",
-        off="enable_mm_embeds enable_prompt_embeds mm_encoder_only",
+        off="enable_mm_embeds mm_encoder_only",
     ),
     _group(
-        "models that pool are not supported yet",
-        unset="task pooler_config override_pooler_config",
-        runner="auto",
-        convert="auto",
+        "runner, convert and pooler_config say how a model pools",
+        unset="task override_pooler_config",
     ),
     _group(
         "models with a state instead of a KV cache are not supported",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from typing import Final
 
 from baton.config.engine_args import EngineArgs
-from baton.config.parallel_args import has_own_pools
+from baton.config.parallel_args import has_own_pools, require_even_nodes
 from baton_core.errors import InvalidConfigError
+from baton_core.sessions.worker_info import Role
 from baton_kernels.cpu.variants import CpuKernelsError, cpu_flags, require_usable
 from baton_service.tracing import read_tracing
 from baton_worker.core.scheduler_config import SchedulerConfig, parse_policy
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
+
+_MAX_PORT: Final = 65_535
 
 
 def scheduler_config(args: EngineArgs) -> SchedulerConfig:
@@ -56,7 +60,16 @@ def check_machine(engine: EngineArgs, args: argparse.Namespace) -> None:
         raise InvalidConfigError(
             f"{text}; allowed: node_rank over 0 (machine 0 has the router and the worker)"
         )
+    counts = {Role.PREFILL: args.prefill_workers, Role.DECODE: args.decode_workers, Role.MIXED: args.mixed}
+    if engine.nnodes > 1:
+        for role in (role for role, count in counts.items() if count):
+            require_even_nodes(engine, role)
+        last = engine.master_port + sum(counts.values()) - 1
+        if last > _MAX_PORT:
+            text = f"master_port is {engine.master_port}, the first of {sum(counts.values())} workers' ports"
+            raise InvalidConfigError(f"{text}; allowed: at most {engine.master_port + _MAX_PORT - last}")
+        return
     num_workers = args.mixed * len(engine.local_data_parallel_ranks)
-    if num_workers != 1 and not args.node_rank and has_own_pools(engine):
+    if num_workers > 1 and has_own_pools(engine):
         text = f"mixed is {args.mixed} and makes {num_workers} workers, with ranks that share no KV pool"
-        raise InvalidConfigError(f"{text}; allowed: 1 (more workers are started each by itself)")
+        raise InvalidConfigError(f"{text}; allowed: 1 (more are started each by itself), or mp with nnodes")

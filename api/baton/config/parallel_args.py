@@ -10,6 +10,7 @@ from typing import Any, Final
 from baton.config.engine_arg_fields import Part, arg
 from baton.config.flags import IMPORTABLE, LAYER_COUNTS, NAME
 from baton_core.errors import InvalidConfigError
+from baton_core.sessions.worker_info import Role
 
 RAY_ENVIRONMENT: Final = ("HF_*", "HUGGING_FACE_*", "GLOO_*", "NCCL_*", "UCX_*", "PYTHONHASHSEED")
 """Environment variables that ranks on Ray get in any case, by name or by the beginning of it."""
@@ -89,7 +90,14 @@ class ParallelArgs:
         int, 0, "number of this machine; all but 0 start their ranks alone", Part.LAUNCHER, low=0, high=1023
     )
     master_addr: str = arg(str, "127.0.0.1", "address of machine 0 for the others", pattern=NAME)
-    master_port: int = arg(int, 29501, "port at which the ranks of other machines connect", low=1, high=65535)
+    master_port: int = arg(
+        int,
+        29501,
+        "port at which the ranks of other machines connect, those of the first worker; the next worker's is "
+        "the next one",
+        low=1,
+        high=65535,
+    )
     ray_address: str | None = arg(
         str,
         None,
@@ -127,6 +135,14 @@ class ParallelArgs:
         first = self.data_parallel_start_rank or 0
         return range(first, first + (self.data_parallel_size_local or self.data_parallel_size - first))
 
+    def tensor_parallel_size_of(self, role: Role) -> int:
+        """Return the tensor-parallel size of workers of a role."""
+        of_role = {
+            Role.PREFILL: self.prefill_tensor_parallel_size,
+            Role.DECODE: self.decode_tensor_parallel_size,
+        }
+        return of_role.get(role) or self.tensor_parallel_size
+
     @property
     def world_size(self) -> int:
         """Ranks of one worker, at most."""
@@ -156,9 +172,9 @@ def check_parallel(args: Any) -> None:
         raise InvalidConfigError(f"{text}; allowed: mp, ray, or 1 rank")
     _check_nodes(args, backend)
     _check_data_parallel(args)
-    if args.is_disaggregated and not args.node_rank and has_own_pools(args):
+    if args.is_disaggregated and args.nnodes == 1 and has_own_pools(args):
         text = f"prefill_workers is {args.prefill_workers} and decode_workers is {args.decode_workers}"
-        allowed = "0 (one worker does both: baton serve has --mixed 1 for it)"
+        allowed = "0 (one worker does both: baton serve has --mixed 1 for it), or mp with nnodes"
         raise InvalidConfigError(f"{text}, with {_WITHOUT_POOL}; allowed: {allowed}")
 
 
@@ -166,6 +182,18 @@ def has_own_pools(args: ParallelArgs) -> bool:
     """True if each rank needs a KV pool: they are not just processes of one machine."""
     is_local = args.distributed_executor_backend in (None, "mp", "uni") and args.nnodes == 1
     return args.world_size > 1 and not is_local
+
+
+def require_even_nodes(args: ParallelArgs, role: Role) -> None:
+    """Refuse a worker of a role whose ranks are not as many on each machine.
+
+    Raises:
+        InvalidConfigError: naming its ranks.
+    """
+    num_ranks = args.pipeline_parallel_size * args.tensor_parallel_size_of(role)
+    if num_ranks % args.nnodes:
+        text = f"nnodes is {args.nnodes} with {num_ranks} ranks of a {role} worker"
+        raise InvalidConfigError(f"{text}; allowed: a divisor of {num_ranks}")
 
 
 def _check_nodes(args: Any, backend: str | None) -> None:

@@ -70,7 +70,9 @@ class ModelConfig(ConfigPart):
     is_encoder_decoder: bool = False
     is_multimodal_model: bool = False
     multimodal_config: None = None
-    pooler_config: None = None
+    pooler_config: Mapping[str, Any] | None = None
+    pooling_tasks: tuple[str, ...] = ()
+    """Tasks of a model that pools."""
 
     @property
     def architectures(self) -> list[str]:
@@ -78,7 +80,7 @@ class ModelConfig(ConfigPart):
 
     @property
     def supported_tasks(self) -> tuple[str, ...]:
-        return ("generate",)
+        return self.pooling_tasks or ("generate",)
 
     @cached_property
     def hf_config(self) -> Any:

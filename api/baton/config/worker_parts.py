@@ -8,7 +8,7 @@ from typing import Any
 from baton.config.engine_args import EngineArgs
 from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
-from baton.config.parallel_args import RAY_ENVIRONMENT
+from baton.config.parallel_args import RAY_ENVIRONMENT, require_even_nodes
 from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
@@ -17,6 +17,7 @@ from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files, is_gguf, is_safetensors
 from baton_engine.device import resolve_device
 from baton_engine.loading import EngineSettings
+from baton_engine.pooling.settings import PoolingSettings
 from baton_engine.sampling.token_logprobs import LogprobsMode
 from baton_engine.sizing import KVCacheSettings
 from baton_kv.transport import Transport
@@ -61,6 +62,8 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         logprobs_mode=LogprobsMode(args.logprobs_mode),
         config_overrides=args.hf_overrides or {},
         has_dummy_weights=args.load_format == "dummy",
+        runner=args.runner,
+        pooling=PoolingSettings(convert=args.convert, pooler=dict(args.pooler_config or {})),
     )
     _check_load_format(args)
     settings: dict[str, Any] = {"role": Role.MIXED, "routers": ("in-process",), **others}
@@ -111,8 +114,8 @@ def executor_settings(args: EngineArgs, api_keys: Sequence[str] = ()) -> Executo
 
 
 def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
-    of_role = {Role.PREFILL: args.prefill_tensor_parallel_size, Role.DECODE: args.decode_tensor_parallel_size}
-    tensor = of_role.get(role) or args.tensor_parallel_size
+    require_even_nodes(args, role)
+    tensor = args.tensor_parallel_size_of(role)
     experts = ExpertPlacement.CUT
     if args.enable_expert_parallel and tensor > 1:
         experts = ExpertPlacement(args.expert_placement_strategy)

@@ -9,7 +9,7 @@ import grpc
 
 from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorLoad, Inbox
-from baton.executors.generation_events import decode_event
+from baton.executors.generation_events import EventReader
 from baton.executors.operator_client import ask_workers
 from baton.executors.request_encoder import encode_request
 from baton.executors.router_client import request_error
@@ -37,6 +37,7 @@ class AsyncSpawnedExecutor:
         self._channel: grpc.aio.Channel | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.max_model_len, self.num_blocks = self._process.max_model_len, self._process.num_blocks
+        self.pooling = self._process.pooling
 
     @property
     def is_running(self) -> bool:
@@ -85,9 +86,11 @@ class AsyncSpawnedExecutor:
 
     async def _read(self, request: pb.GenerateRequest, inbox: Inbox) -> None:
         call = self._stub().Generate(request, metadata=self._process.access.metadata)
+        reader = EventReader()
         try:
-            async for event in call:
-                inbox.put((decode_event(event),))
+            async for message in call:
+                if (event := reader.read(message)) is not None:
+                    inbox.put((event,))
         except grpc.RpcError as error:
             inbox.put((request_error(error),))
         finally:

@@ -34,6 +34,7 @@ class EngineLoop:
     def __init__(self, settings: WorkerSettings, tokenizer: Tokenizer) -> None:
         self._executor = InProcessExecutor(settings, tokenizer)
         self.max_model_len, self.num_blocks = self._executor.max_model_len, self._executor.num_blocks
+        self.pooling = self._executor.pooling
         self._commands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._inboxes: dict[str, Inbox] = {}
         """Inboxes of the open requests; only the thread uses them, and what follows."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeAlias
 
 from baton_core.errors import BatonError
+from baton_core.requests.pooling import PoolingModel
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import GenerationEvent
 from baton_worker.controls.engine_operations import Control
@@ -34,6 +35,8 @@ class Executor(Protocol):
     max_model_len: int
     num_blocks: int
     """KV blocks of all workers together."""
+    pooling: PoolingModel | None
+    """Description of what the model pools; None where it generates."""
 
     def submit(self, spec: RequestSpec) -> None:
         """Take a request; its events come with the steps.
@@ -70,6 +73,8 @@ class AsyncExecutor(Protocol):
     max_model_len: int
     num_blocks: int
     """KV blocks of all workers together."""
+    pooling: PoolingModel | None
+    """Description of what the model pools; None where it generates."""
 
     @property
     def is_running(self) -> bool:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.worker.step_plan import PooledValues
 from baton_proto.v1 import baton_pb2 as pb
 from baton_router.core.router_events import RequestTimings
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
 
 
+class EventReader:
+    """Reads the events of one `Generate` call, and puts together what was pooled, which comes in parts."""
+
+    def __init__(self) -> None:
+        self._shape: tuple[int, ...] = ()
+        self._parts: list[bytes] = []
+
+    def read(self, event: pb.GenerateEvent) -> GenerationEvent | None:
+        """Return the next event; None where more has to come."""
+        if event.WhichOneof("event") == "pooled":
+            self._shape = tuple(event.pooled.shape)
+            self._parts.append(event.pooled.values)
+            return None
+        decoded = decode_event(event)
+        if isinstance(decoded, Finished) and self._parts:
+            return replace(decoded, pooled=PooledValues(shape=self._shape, values=b"".join(self._parts)))
+        return decoded
+
+
 def decode_event(event: pb.GenerateEvent) -> GenerationEvent:
-    """Read an event of a `Generate` call."""
+    """Read an event of a `Generate` call that is no part of what was pooled."""
     match event.WhichOneof("event"):
         case "tokens":
             tokens = event.tokens

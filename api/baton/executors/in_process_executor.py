@@ -74,6 +74,7 @@ class InProcessExecutor:
         self._waiting: dict[str, RequestText] = {}
         self._running: dict[str, RequestText] = {}
         self.max_model_len, self.num_blocks = self._config.max_model_len, self._config.num_blocks
+        self.pooling = self._config.pooling
 
     @property
     def is_sleeping(self) -> bool:
@@ -137,6 +138,7 @@ class InProcessExecutor:
             case StartWeightUpdate() | UpdateWeights() | FinishWeightUpdate():
                 return self._update_weights(command)
             case _:
+                self._steps.wait()
                 return self._controls.run_on_ranks(command)
 
     def load(self) -> ExecutorLoad:

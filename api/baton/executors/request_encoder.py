@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
+from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.router_messages import RequestSpec
@@ -31,7 +32,9 @@ def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
         InvalidRequestError: a logits processor is a function of this process.
     """
     params = encode_params(spec.params)
-    if spec.params.max_tokens is None:
+    if spec.pooling is not None:
+        params = pb.SamplingParams()
+    elif spec.params.max_tokens is None:
         params.max_tokens = max_model_len - len(spec.prompt_token_ids)
     return pb.GenerateRequest(
         request_id=spec.request_id,
@@ -39,7 +42,19 @@ def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
         sampling_params=params,
         cache_salt=spec.cache_salt,
         priority=spec.priority,
+        pooling=None if spec.pooling is None else _encode_pooling(spec.pooling),
+        prompt_embeds=[
+            pb.PromptEmbeds(start=one.start, hidden_size=one.hidden_size, dtype=one.dtype, data=one.data)
+            for one in spec.prompt_embeds
+        ],
     )
+
+
+def _encode_pooling(spec: PoolingSpec) -> pb.PoolingParams:
+    message = pb.PoolingParams(task=spec.task, dimensions=spec.dimensions, type_one_from=spec.type_one_from)
+    if spec.use_activation is not None:
+        message.use_activation = spec.use_activation
+    return message
 
 
 def encode_params(params: SamplingParams) -> pb.SamplingParams:

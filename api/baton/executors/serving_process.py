@@ -21,6 +21,7 @@ from baton.config.engine_args import EngineArgs
 from baton.config.environment import max_n_sequences
 from baton.processes.launcher import STOP_WITHIN_S
 from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, RequestError
+from baton_core.requests.pooling import decode_pooling_model
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 from baton_service.process import API_KEY_VARIABLE, EXIT_BAD_CONFIG
@@ -83,6 +84,7 @@ class ServingProcess:
             raise
         self.max_model_len: int = info.max_model_len
         self.num_blocks = sum(worker.num_blocks for worker in info.workers)
+        self.pooling = decode_pooling_model(info.pooling)
 
     @property
     def is_running(self) -> bool:

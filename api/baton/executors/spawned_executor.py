@@ -13,7 +13,7 @@ import grpc
 
 from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorEvent, ExecutorLoad
-from baton.executors.generation_events import decode_event
+from baton.executors.generation_events import EventReader
 from baton.executors.operator_client import ask_workers
 from baton.executors.request_encoder import encode_request
 from baton.executors.router_client import request_error
@@ -47,6 +47,7 @@ class SpawnedExecutor:
         """Pending events: no more than the open requests' own tokens."""
         self._calls: dict[str, _Call] = {}
         self.max_model_len, self.num_blocks = self._process.max_model_len, self._process.num_blocks
+        self.pooling = self._process.pooling
 
     def submit(self, spec: RequestSpec) -> None:
         """Take a request.
@@ -101,8 +102,10 @@ class SpawnedExecutor:
 
     def _read(self, call: _Call) -> None:
         try:
-            for event in call.open(self._stub):
-                self._events.put((call, decode_event(event)))
+            reader = EventReader()
+            for message in call.open(self._stub):
+                if (event := reader.read(message)) is not None:
+                    self._events.put((call, event))
         except grpc.RpcError as error:
             self._events.put((call, request_error(error)))
         except Exception as error:

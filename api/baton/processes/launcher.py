@@ -41,10 +41,15 @@ class LocalCluster:
     """`--cpu-bind` and threads of each worker, in the order of `roles`; without, they decide themselves."""
     metrics_port: int | None = None
     """Port of the first worker's metrics, the next worker's is the next one; 0 is any, None is none."""
+    rank_address: tuple[str, int] | None = None
+    """This machine's address, as in a URL, and the port at which ranks of other machines find the first
+    worker's leader; the next worker's is the next one. None: there are none."""
     kv_events: KVEventsConfig = field(default_factory=KVEventsConfig)
     """KV events of the first worker; the next worker's ports are the next ones."""
     model_name: str = ""
     """Its first name."""
+    is_pooling: bool = False
+    """The model pools: nothing is decoded."""
     is_encrypted: bool = False
     """HTTP clients use TLS."""
     report_fd: int | None = None
@@ -53,7 +58,7 @@ class LocalCluster:
     """Time that the children have to finish their requests."""
 
     def __post_init__(self) -> None:
-        if not (self.num_decode_workers or self.num_mixed_workers):
+        if not (self.num_decode_workers or self.num_mixed_workers or self.is_pooling):
             raise InvalidConfigError(
                 "--decode-workers and --mixed are 0; allowed: one decoding worker or more"
             )
@@ -157,6 +162,7 @@ def _supervised_worker(
         address,
         *_cpu_args(cluster.cpu_shares, number),
         *_metrics_args(cluster.metrics_port, number),
+        *_rank_args(cluster.rank_address, number),
         *_kv_events_args(cluster.kv_events, number),
         "--data-parallel-rank",
         str(cluster.data_parallel_rank(number)),
@@ -182,6 +188,14 @@ def _metrics_args(first_port: int | None, number: int) -> tuple[str, ...]:
     if first_port is None:
         return ()
     return ("--metrics-port", str(first_port + number if first_port else 0))
+
+
+def _rank_args(address: tuple[str, int] | None, number: int) -> tuple[str, ...]:
+    """Other machines' ranks find the leader there, and read the pools of this machine's ranks."""
+    if address is None:
+        return ()
+    host, first_port = address
+    return ("--master-port", str(first_port + number), "--peer-address", f"tcp://{host}:0")
 
 
 def _kv_events_args(config: KVEventsConfig, number: int) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankNode:
-    """One machine that follows, as its command line describes it."""
+    """One worker's ranks on a machine that follows, as its command line describes them."""
 
     sizes: ParallelSizes
     nnodes: int
@@ -35,14 +36,16 @@ class RankNode:
     """Secret of the leader's ranks, as `secret_of_ranks` returns it."""
 
 
-async def serve_ranks(node: RankNode) -> int:
-    """Run the machine's ranks until the leader ends them, or cancelled.
+async def serve_ranks(nodes: Sequence[RankNode]) -> int:
+    """Run the machine's ranks of each worker until its leader ends them, or cancelled.
 
-    Returns 0, or the exit code of a rank that the leader refuses or that finds no leader in time.
+    Returns 0, or the exit code of a rank that its leader refuses or that finds no leader in time.
     """
-    ranks = node.sizes.of_node(node.nnodes, node.node_rank)
-    _log.info("ranks %s follow %s:%d", ", ".join(map(str, ranks)), node.master_addr, node.master_port)
-    tasks = [asyncio.create_task(_keep_running(node, rank)) for rank in ranks]
+    tasks: list[asyncio.Task[int]] = []
+    for node in nodes:
+        ranks = node.sizes.of_node(node.nnodes, node.node_rank)
+        _log.info("ranks %s follow %s:%d", ", ".join(map(str, ranks)), node.master_addr, node.master_port)
+        tasks += [asyncio.create_task(_keep_running(node, rank)) for rank in ranks]
     try:
         for one in asyncio.as_completed(tasks):
             if code := await one:

@@ -10,7 +10,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-from baton.refused_names import REFUSED
 from baton.vllm_alias.modules import MODULES, PROGRAMS, REASON_OF
 
 _MAIN: Final = ".__main__"
@@ -64,9 +63,7 @@ def is_module(fullname: str) -> bool:
 
 def reason_of(fullname: str) -> str:
     """Return why a module or a name is not there."""
-    module, _, name = fullname.rpartition(".")
-    if name in REFUSED:
-        return REFUSED[name]
+    module = fullname.rpartition(".")[0]
     while module not in REASON_OF:
         module = module.rpartition(".")[0]
     return REASON_OF[module]

@@ -48,7 +48,7 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.entrypoints.openai": {},
     "vllm.envs": {"baton.vllm_alias.envs": " ".join(VARIABLES)},
     "vllm.exceptions": {"baton_core.errors": "VLLMError=BatonError VLLMValidationError=InvalidRequestError"},
-    "vllm.inputs": {"baton": "PromptType TextPrompt TokensPrompt"},
+    "vllm.inputs": {"baton": "EmbedsPrompt PromptType TextPrompt TokensPrompt"},
     "vllm.logger": {_STAND_INS: "init_logger"},
     "vllm.logits_process": {"collections.abc": "LogitsProcessor=Callable"},
     "vllm.logprobs": _LOGPROBS,

@@ -1,7 +1,8 @@
 """Content addresses of KV blocks: chained 128-bit hashes.
 
-A block's hash covers every token up to its end, so equal hashes mean equal KV. The root covers what else
-KV depends on: model identity and tenant salt. In KV groups after the first, the group follows the hash.
+A block's hash covers every token up to its end, or the embedding in its place, so equal hashes mean equal KV.
+The root covers what else KV depends on: model identity and tenant salt. In KV groups after the first, the
+group follows the hash.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from functools import lru_cache
 from hashlib import blake2b
 
 from baton_core.model.model_identity import ModelIdentity
+from baton_core.prompt_embeds import PromptEmbeds, digest_between
 
 HASH_BYTES = 16
 _NOT_HASHED = frozenset({"transport", "numerics"})
@@ -32,23 +34,34 @@ def root_hash(identity: ModelIdentity, cache_salt: str = "") -> bytes:
     return blake2b(framed, digest_size=HASH_BYTES).digest()
 
 
-def child_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """Hash of a full block of `token_ids` that follows the block hashed `parent`."""
-    return blake2b(parent + array("I", token_ids).tobytes(), digest_size=HASH_BYTES).digest()
+def child_hash(parent: bytes, token_ids: Sequence[int], embeds: bytes = b"") -> bytes:
+    """Hash of a full block of `token_ids` that follows the block hashed `parent`.
+
+    `embeds` is the digest of the embeddings that some of its tokens stand for.
+    """
+    return blake2b(parent + array("I", token_ids).tobytes() + embeds, digest_size=HASH_BYTES).digest()
 
 
-def block_hashes(root: bytes, token_ids: Sequence[int], block_size: int) -> list[bytes]:
+def block_hashes(
+    root: bytes, token_ids: Sequence[int], block_size: int, embeds: Sequence[PromptEmbeds] = ()
+) -> list[bytes]:
     """Hashes of the full blocks of a sequence, in order; a partial last block has none."""
     hashes: list[bytes] = []
-    extend_hashes(hashes, root, token_ids, block_size)
+    extend_hashes(hashes, root, token_ids, block_size, embeds)
     return hashes
 
 
-def extend_hashes(hashes: list[bytes], root: bytes, token_ids: Sequence[int], block_size: int) -> None:
+def extend_hashes(
+    hashes: list[bytes],
+    root: bytes,
+    token_ids: Sequence[int],
+    block_size: int,
+    embeds: Sequence[PromptEmbeds] = (),
+) -> None:
     """Append to `hashes`, which cover a prefix of `token_ids`, those of the full blocks that follow."""
     for start in range(len(hashes) * block_size, len(token_ids) - block_size + 1, block_size):
-        parent = hashes[-1] if hashes else root
-        hashes.append(child_hash(parent, token_ids[start : start + block_size]))
+        parent, end = hashes[-1] if hashes else root, start + block_size
+        hashes.append(child_hash(parent, token_ids[start:end], digest_between(embeds, start, end)))
 
 
 def group_address(block_hash: bytes, group: int) -> bytes:

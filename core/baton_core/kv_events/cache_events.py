@@ -19,6 +19,8 @@ class BlockContent:
     """Hash of the block before it; None for the first one."""
     token_ids: tuple[int, ...]
     cache_salt: str = ""
+    embeds_digest: bytes = b""
+    """Digest of the embeddings that stand in the place of some of its tokens; empty without any."""
 
 
 def cache_events(
@@ -67,9 +69,15 @@ def _runs(stored: Sequence[bytes], contents: Sequence[BlockContent]) -> list[_Ru
     return runs
 
 
-def _extra_keys(blocks: Sequence[BlockContent]) -> tuple[tuple[str] | None, ...] | None:
-    """The salt is a key of a sequence's first block, and through it of all that follow."""
-    first = blocks[0]
-    if first.index or not first.cache_salt:
-        return None
-    return ((first.cache_salt,), *(None for _ in blocks[1:]))
+def _extra_keys(blocks: Sequence[BlockContent]) -> tuple[tuple[str, ...] | None, ...] | None:
+    """The salt is a key of a sequence's first block, and through it of all that follow.
+
+    A digest of embeddings, in hexadecimal digits, is a key of the block that has them.
+    """
+    keys = tuple(_keys_of(block) or None for block in blocks)
+    return keys if any(keys) else None
+
+
+def _keys_of(block: BlockContent) -> tuple[str, ...]:
+    salt = "" if block.index else block.cache_salt
+    return tuple(key for key in (salt, block.embeds_digest.hex()) if key)

@@ -8,7 +8,7 @@ from typing import Final
 from baton_core.kv_layout.paging import Paging
 from baton_core.model.model_description import ModelDescription, require_equal
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 _HINTS: Final = {
     "weights": "; the same weight files",
     "kv_variant": "; the same --max-model-len: this model's rotary embeddings depend on it",
@@ -17,6 +17,7 @@ _HINTS: Final = {
     "structured_outputs_backend": "; the same --structured-outputs-backend",
     "logits_processors": "; the same --logits-processors",
     "logprobs_mode": "; the same --logprobs-mode",
+    "pooling": "; the same --runner, --convert and --pooler-config",
     "numerics": "; '' is a worker without --batch-invariant",
 }
 _REGISTERED: Final = "the workers already registered"
@@ -49,6 +50,8 @@ class ModelIdentity:
     logits_processors: tuple[str, ...] = ()
     """Names of functions that requests may ask for, ascending."""
     logprobs_mode: str = ""
+    pooling: str = ""
+    """The tasks that the model pools, by `encode_pooling_model`; empty for one that generates."""
 
     @property
     def paging(self) -> Paging:

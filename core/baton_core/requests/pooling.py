@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import msgspec
 
@@ -31,7 +32,7 @@ class PoolingTask(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingSpec:
-    """What one request pools."""
+    """The task of one request that pools."""
 
     task: PoolingTask
     dimensions: int | None = None
@@ -44,7 +45,7 @@ class PoolingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingModel:
-    """What a model can pool. Workers of one fleet have equal ones."""
+    """The tasks that a model can pool. Workers of one fleet have equal ones."""
 
     tasks: tuple[PoolingTask, ...]
     whole_tasks: tuple[PoolingTask, ...] = ()
@@ -76,6 +77,11 @@ class PoolingModel:
     def needs_whole_prompt(self, task: PoolingTask) -> bool:
         return task in self.whole_tasks
 
+    def result_bytes(self, spec: PoolingSpec, num_prompt_tokens: int) -> int:
+        """Return the size of a result in float32."""
+        size = spec.dimensions or self.embedding_size if spec.task.is_embedding else len(self.labels)
+        return 4 * size * (num_prompt_tokens if spec.task.is_per_token else 1)
+
     def check(self, spec: PoolingSpec) -> None:
         """Refuse what the model cannot pool.
 
@@ -102,11 +108,29 @@ class PoolingModel:
             raise InvalidRequestError("dimensions", value, f"1 to {self.embedding_size}")
 
 
+def check_runner(model: PoolingModel | None, spec: PoolingSpec | None) -> None:
+    """Refuse to generate with a model that pools, the other way round, and what the model cannot pool.
+
+    Raises:
+        InvalidRequestError: names the field, its value and what is allowed.
+    """
+    if spec is None:
+        if model is not None:
+            allowed = f"{', '.join(model.tasks)}: this model was loaded to pool, with runner pooling"
+            raise InvalidRequestError("task", "generate", allowed)
+    elif model is None:
+        allowed = "generate: this model was loaded to generate; runner pooling loads it to pool"
+        raise InvalidRequestError("task", spec.task.value, allowed)
+    else:
+        model.check(spec)
+
+
 def encode_pooling_model(model: PoolingModel | None) -> str:
     """Return a text that equal models have alike; empty for None."""
     return "" if model is None else msgspec.json.encode(model).decode()
 
 
+@lru_cache(maxsize=16)
 def decode_pooling_model(text: str) -> PoolingModel | None:
     """Return the model of a text that `encode_pooling_model` made.
 

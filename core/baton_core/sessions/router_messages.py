@@ -6,14 +6,17 @@ operator's names a request, and where it matters its sequences; token ids travel
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from baton_core.errors import ErrorCode
 from baton_core.kv_events.cache_delta import CacheDelta
+from baton_core.prompt_embeds import PromptEmbeds
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.phases import PhaseReport
+from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.sessions.control_messages import Control, ControlResult
@@ -50,6 +53,10 @@ class RequestSpec:
     """Whom it is counted for: tenants take turns where grammars are compiled; empty without keys."""
     weights: str = ""
     """Hash of the weights that all of its tokens come from; empty where any will do."""
+    pooling: PoolingSpec | None = None
+    """The task to pool the prompt for; None: tokens are generated."""
+    prompt_embeds: tuple[PromptEmbeds, ...] = ()
+    """Embeddings in the place of prompt tokens, in order; the tokens there are placeholders."""
 
     @property
     def given_token_ids(self) -> tuple[int, ...]:
@@ -182,6 +189,41 @@ class PromptLogprobs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """The result of a request that pools, or a part of it: large ones come in several messages, in order.
+
+    The last part is the worker's last message about the request.
+    """
+
+    request_id: str
+    shape: tuple[int, ...]
+    """Shape of the whole result: the numbers of a prompt, or tokens and numbers of each."""
+    values: bytes
+    """Little-endian float32, row by row."""
+    num_cached_tokens: int
+    queue_s: float
+    """From the request's arrival at the worker to its first scheduled token."""
+    prefill_s: float
+    """From there to the result."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the whole result."""
+        return 4 * math.prod(self.shape)
+
+    @property
+    def as_first_token(self) -> FirstToken:
+        """Return the times of the prompt, as those of one that generates."""
+        return FirstToken(
+            request_id=self.request_id,
+            outputs=(),
+            num_cached_tokens=self.num_cached_tokens,
+            queue_s=self.queue_s,
+            prefill_s=self.prefill_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
     """The new tokens of all sequences of one router in one step."""
 
@@ -217,6 +259,7 @@ ToRouter = (
     | Refused
     | PromptLogprobs
     | FirstToken
+    | Pooled
     | TokenBatch
     | Transferred
     | Failed

@@ -12,7 +12,9 @@ from baton_core.blocks.block_hash import extend_hashes, group_address
 from baton_core.blocks.block_tables import BlockTables
 from baton_core.kv_events.cache_events import BlockContent
 from baton_core.kv_layout.paging import Paging
+from baton_core.prompt_embeds import PromptEmbeds, between, digest_between, known_tokens
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.repetition import RepetitionWatch
 from baton_core.requests.sampling_params import SamplingParams, sequence_seed
 from baton_core.requests.sampling_rules import SamplingRules
@@ -73,6 +75,9 @@ class Sequence:
         publishes_contents: bool = False,
         cache_salt: str = "",
         output_token_ids: tuple[int, ...] = (),
+        pooling: PoolingSpec | None = None,
+        is_whole: bool = False,
+        prompt_embeds: tuple[PromptEmbeds, ...] = (),
     ) -> None:
         assert params.seed is not None, "whoever accepts a request gives it a seed"
         self.seq_id = seq_id
@@ -92,6 +97,10 @@ class Sequence:
         """Prompt tokens that were not computed for it; None until it is first admitted."""
         self.num_samples = 1 if output_token_ids else params.n
         """Tokens drawn when it reaches its end: one per sequence at the end of a shared prompt."""
+        self.pooling = pooling
+        """The task to pool for when it reaches its end, in the place of draws."""
+        self.is_whole = is_whole
+        """Computed in one step, without anything from the prefix cache."""
         self.entered_s: dict[SequenceState, float] = {state: arrival_s}
         """The time when it first entered each state."""
         is_published = state is SequenceState.PULLING or bool(output_token_ids)
@@ -107,6 +116,9 @@ class Sequence:
         self._cache_salt = cache_salt
         self._hashes: list[list[bytes]] = [[] for _ in paging.windows]
         self._prompt_token_ids = prompt_token_ids
+        self._prompt_embeds = prompt_embeds
+        self._known_prompt = known_tokens(prompt_token_ids, prompt_embeds)
+        """The prompt without placeholders, as rules of sampling look at it."""
         self._rules = rules
         self._seeds: dict[int, int] = {}
         """Seeds of the sequences sampled here, by index."""
@@ -139,6 +151,11 @@ class Sequence:
         return sys.maxsize if has_told else self._max_published_chunk
 
     @property
+    def reads_prefix_cache(self) -> bool:
+        """True if it may begin with blocks that others computed."""
+        return self.params.reads_prefix_cache and not self.is_whole
+
+    @property
     def is_repeating(self) -> bool:
         """True if its output has come to repeat itself, where that is looked for."""
         return self._watch is not None and self._watch.is_repeating
@@ -157,7 +174,7 @@ class Sequence:
     def hashes(self, group: int = 0) -> list[bytes]:
         """Addresses of a group's full blocks; the list is the sequence's own, grown on demand."""
         chain, hashes = self._hashes[0], self._hashes[group]
-        extend_hashes(chain, self._root, self.token_ids, self._paging.block_size)
+        extend_hashes(chain, self._root, self.token_ids, self._paging.block_size, self._prompt_embeds)
         if group:
             hashes.extend(group_address(block_hash, group) for block_hash in chain[len(hashes) :])
         return hashes
@@ -172,7 +189,12 @@ class Sequence:
             parent=self.hashes()[index - 1] if index else None,
             token_ids=tuple(self.token_ids[start : start + size]),
             cache_salt=self._cache_salt,
+            embeds_digest=digest_between(self._prompt_embeds, start, start + size),
         )
+
+    def embeds(self, start: int, end: int) -> tuple[PromptEmbeds, ...]:
+        """Embeddings in the place of its tokens from `start` to `end`, counted from `start`."""
+        return between(self._prompt_embeds, start, end)
 
     def prompt_blocks(self, *, is_complete: bool) -> dict[int, int]:
         """Blocks of the prompt that will not be written again, by the numbers of their places."""
@@ -185,6 +207,8 @@ class Sequence:
 
     def sample_specs(self, num_ahead: int = 0) -> tuple[SampleSpec, ...]:
         """Specs for sampling behind its last token, or `num_ahead` tokens later, if no rule looks at them."""
+        if self.pooling is not None:
+            return ()
         first, position = self.seq_id.index, len(self.token_ids) + num_ahead
         return tuple([self._sample_spec(index, position) for index in range(first, first + self.num_samples)])
 
@@ -217,6 +241,7 @@ class Sequence:
             rules=self._rules,
             publishes_contents=self._publishes_contents,
             cache_salt=self._cache_salt,
+            prompt_embeds=self._prompt_embeds,
         )
         for token_id in self.token_ids[self.num_prompt_tokens :]:
             sibling.append(token_id)
@@ -246,7 +271,7 @@ class Sequence:
         return SamplingHistory(
             seq_id=SeqId(self.seq_id.request_id, index),
             rules=rules,
-            prompt_token_ids=self._prompt_token_ids,
+            prompt_token_ids=self._known_prompt,
             output_token_ids=tuple(self.token_ids[self.num_prompt_tokens :]),
         )
 

@@ -14,7 +14,9 @@ from typing import Final
 import msgspec
 
 from baton_core.errors import ErrorCode
+from baton_core.prompt_embeds import PromptEmbeds
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.sampling_rules import SamplingRules
 
 SAMPLED: Final = -1
@@ -82,6 +84,10 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prompt_targets: tuple[int, ...] = ()
     """Prompt tokens whose log-probabilities are wanted: `prompt_targets[i]` follows `token_ids[i]`."""
     prompt_logprobs: LogprobsSpec | None = None
+    pooling: PoolingSpec | None = None
+    """The task to pool for behind this slice, which ends a prompt; None in other slices."""
+    embeds: tuple[PromptEmbeds, ...] = ()
+    """Embeddings in the place of tokens; their positions count from `token_ids[0]`."""
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -111,6 +117,15 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PooledValues:
+    """The result of pooling one prompt."""
+
+    shape: tuple[int, ...]
+    values: bytes
+    """Little-endian float32, row by row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
     """The tokens drawn in a step, in the order of the plan's slices and each slice's samples."""
 
@@ -120,6 +135,8 @@ class StepResult:
     """By the number of a slice in the plan, for those that ask: one entry for each of its samples."""
     prompt_logprobs: Mapping[int, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
     """By the number of a slice in the plan, for those that ask: one entry for each of its prompt targets."""
+    pooled: Mapping[int, PooledValues] = field(default_factory=dict)
+    """By the number of a slice in the plan, for those that pool."""
     failures: Mapping[int, str] = field(default_factory=dict)
     """By the number of a slice in the plan: the reason why it has no token. Nothing is sampled for it, and
     its request cannot go on; the other slices are as without it."""

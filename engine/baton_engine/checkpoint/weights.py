@@ -21,6 +21,7 @@ from torch import Tensor
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.gguf_files import read_gguf_entries
+from baton_engine.checkpoint.quantization.fp8_experts import separate_fp8_experts
 from baton_engine.checkpoint.quantization.gguf import BLOCK_TYPES, decode_values, stored_shape, unpaired
 from baton_engine.checkpoint.quantization.layer_format import (
     FLOATS,
@@ -115,6 +116,8 @@ class WeightReader:
                 )
             self._entries.update(entries)
         self._entries = _with_prefix(self._entries)
+        if quantization is not None and quantization.method == "fp8":
+            self._entries = separate_fp8_experts(self._entries)
         self._quantized = None if quantization is None else QuantizedLayers(quantization, self._entries)
         self._digests: dict[str, bytes] = {}
         """Hashes of the bytes of tensors that were read."""

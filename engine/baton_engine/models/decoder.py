@@ -12,6 +12,7 @@ from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.attention import Rotation, SelfAttention
 from baton_engine.models.decoder_config import DecoderConfig
 from baton_engine.models.feed_forward import FeedForward, GatedFeedForward
+from baton_engine.models.input_embeds import InputEmbeds
 from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.norm import NormLoader, RMSNorm
 from baton_engine.models.rope import RotaryEmbedding
@@ -37,6 +38,8 @@ class Decoder:
         self.device = weights.device
         self._stage = Stage(ranks)
         vocab_size, size, is_tied = config.vocab_size, config.hidden_size, config.tie_word_embeddings
+        self.embedding_size = size
+        """Width of the embeddings that may stand in the place of tokens."""
         self._embedding: Embedding | None = None
         if ranks.place.is_first_stage or (ranks.place.is_last_stage and is_tied):
             self._embedding = Embedding(weights, "model.embed_tokens.weight", vocab_size, size, ranks)
@@ -59,14 +62,21 @@ class Decoder:
                 self._head = Head(weights, tied, vocab_size, size, kernels, ranks)
         self._kernels = kernels
 
-    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention: StepAttention,
+        rows: Tensor | None = None,
+        embeds: InputEmbeds | None = None,
+    ) -> Tensor:
         """Return the final hidden states `[num_rows, hidden_size]` of `token_ids` `[num_tokens] int64`.
 
         `rows` `[num_rows] int64` are the tokens whose hidden states are wanted; None wants those of all.
+        `embeds` stand in the place of embeddings of tokens.
         Writes the K and V of every token to the cache behind `attention`.
         """
         rotations = [rotary.cos_sin(attention.positions, self.dtype) for rotary in self._rotaries]
-        change, hidden = self._begin(token_ids)
+        change, hidden = self._begin(token_ids, embeds)
         for layer, rotary in zip(self._layers, self._rotary_of_layer, strict=True):
             is_last = self._stage.is_last and layer is self._layers[-1]
             wanted = rows if is_last else None
@@ -76,7 +86,7 @@ class Decoder:
         normed, _ = self._norm.add(change, hidden)
         return normed
 
-    def _begin(self, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+    def _begin(self, token_ids: Tensor, embeds: InputEmbeds | None) -> tuple[Tensor, Tensor]:
         """Return the change before this stage's first layer, and the hidden states that it is added to."""
         if not self._stage.is_first:
             shape = (len(token_ids), self.config.hidden_size)
@@ -84,6 +94,8 @@ class Decoder:
             return change, hidden
         assert self._embedding is not None, "the first stage has it"
         change = self._embedding(token_ids) * self._embedding_scale
+        if embeds is not None:
+            change = embeds.put(change)
         return change, torch.zeros_like(change)
 
     def logits(self, hidden: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.encoder_config import EncoderConfig
+from baton_engine.models.input_embeds import InputEmbeds
 from baton_engine.models.linear import Linear, SideBySide, load_projection
 from baton_engine.models.norm import LayerNorm
 from baton_engine.models.rope import RotaryEmbedding
@@ -59,12 +60,19 @@ class Encoder:
         self._layers = [_Layer(config, tensors, layer) for layer in range(len(config.layers))]
         self._final_norm = None if names.final_norm is None else tensors.norm(names.final_norm)
 
-    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention: StepAttention,
+        rows: Tensor | None = None,
+        embeds: InputEmbeds | None = None,
+    ) -> Tensor:
         """Return the final hidden states `[num_rows, hidden_size]` of `token_ids` `[num_tokens] int64`.
 
         `rows` `[num_rows] int64` are the tokens whose hidden states are wanted; None wants those of all.
         Each sequence of the step is a whole prompt; no cache is read or written.
         """
+        assert embeds is None, "embeddings in the place of tokens are for models that have an embedding_size"
         hidden = self._embedding_norm(self._embed(token_ids, attention))
         rotations = [
             None if rotary is None else rotary.cos_sin(attention.positions, self.dtype)

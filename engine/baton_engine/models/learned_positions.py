@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_engine.checkpoint.weights import Part, WeightReader
+from baton_engine.models.input_embeds import InputEmbeds
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.linear import Linear, Piece, find_pieces, load_piece, make_linear, share_to_read
 from baton_engine.models.norm import LayerNorm
@@ -55,6 +56,8 @@ class LearnedPositionsDecoder:
         self._config = config
         self._stage = Stage(ranks)
         vocab_size, width, is_tied = config.vocab_size, config.embedding_size, config.tie_word_embeddings
+        self.embedding_size = width
+        """Width of the embeddings that may stand in the place of tokens."""
         self._embedding: Embedding | None = None
         if place.is_first_stage or (place.is_last_stage and is_tied):
             name = f"{tensors.prefix}{names.embedding}.weight"
@@ -75,13 +78,20 @@ class LearnedPositionsDecoder:
             if config.has_head:
                 self._head = Head(weights, tied, vocab_size, width, kernels, ranks)
 
-    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention: StepAttention,
+        rows: Tensor | None = None,
+        embeds: InputEmbeds | None = None,
+    ) -> Tensor:
         """Return the final hidden states `[num_rows, embedding_size]` of `token_ids` `[num_tokens] int64`.
 
         `rows` `[num_rows] int64` are the tokens whose hidden states are wanted; None wants those of all.
+        `embeds` stand in the place of embeddings of tokens.
         Writes the K and V of every token to the cache behind `attention`.
         """
-        hidden = self._begin(token_ids, attention)
+        hidden = self._begin(token_ids, attention, embeds)
         for layer in self._layers:
             is_last = self._stage.is_last and layer is self._layers[-1]
             hidden = layer.forward(hidden, attention, rows if is_last else None)
@@ -91,7 +101,7 @@ class LearnedPositionsDecoder:
             hidden = self._final_norm(hidden)
         return hidden if self._project_out is None else self._project_out(hidden)
 
-    def _begin(self, token_ids: Tensor, attention: StepAttention) -> Tensor:
+    def _begin(self, token_ids: Tensor, attention: StepAttention, embeds: InputEmbeds | None) -> Tensor:
         """Return the hidden states before this stage's first layer."""
         if not self._stage.is_first:
             shape = (len(token_ids), self._config.hidden_size)
@@ -99,6 +109,8 @@ class LearnedPositionsDecoder:
             return hidden
         assert self._embedding is not None, "the first stage has it"
         hidden = self._embedding(token_ids)
+        if embeds is not None:
+            hidden = embeds.put(hidden)
         if self._project_in is not None:
             hidden = self._project_in(hidden)
         return hidden + self._positions[attention.positions + self._config.position_offset]

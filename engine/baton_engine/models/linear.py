@@ -51,12 +51,17 @@ class Linear:
         dtype: torch.dtype = torch.float32,
         ranks: Collectives | None = None,
     ) -> None:
-        """Make a layer; with `ranks` it has a part of the inputs and needs the extremes of whole rows."""
+        """Make a layer; with `ranks` it has a part of the inputs and needs the extremes of whole rows.
+
+        Raises:
+            InvalidModelError: batch-invariant kernels have no product of such a quantized weight.
+        """
         self._kernels, self._ranks = kernels, ranks
         self._in_features = weight.in_features if isinstance(weight, QuantizedWeight) else weight.shape[1]
         product: Product | None
         if isinstance(weight, QuantizedWeight):
-            product = kernels.quantized_product(weight, bias, dtype) or _torch_product(weight, bias)
+            product = kernels.quantized_product(weight, bias, dtype)
+            product = product or _torch_product(weight, bias, is_invariant=kernels.is_invariant)
         else:
             product = kernels.product(weight, bias) or onednn_product(weight, bias)
         plain = partial(functional.linear, weight=weight, bias=bias)  # type: ignore[arg-type]  # has a product
@@ -99,7 +104,12 @@ class SideBySide:
         return self._kernels.apply_mul(function, self(x))
 
 
-def _torch_product(weight: QuantizedWeight, bias: Tensor | None) -> Product:
+def _torch_product(weight: QuantizedWeight, bias: Tensor | None, *, is_invariant: bool) -> Product:
+    if is_invariant and not is_int8(weight):
+        raise InvalidModelError(
+            f"batch_invariant is True with quantized layers in groups of {weight.group_size} inputs; "
+            "allowed: groups of a multiple of 16"
+        )
     _warn_of_torch(weight.element)
     return TorchInt8Product(weight, bias) if is_int8(weight) else TorchQuantizedProduct(weight, bias)
 

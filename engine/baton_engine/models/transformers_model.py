@@ -18,6 +18,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.models.input_embeds import InputEmbeds
 from baton_engine.models.step_attention import StepAttention
 from baton_engine.models.transformers_attention import ATTENTION, AttentionCall, plugged, register
 from baton_engine.models.transformers_config import (
@@ -47,14 +48,24 @@ class TransformersModel:
         self.device = weights.device
         self.is_capturable = False  # nobody here knows what a family's own code does
         self._model = _load(config, weights)
+        self._embedding = self._model.get_input_embeddings()
+        self.embedding_size: int = self._embedding.weight.shape[-1]
+        """Width of the embeddings that may stand in the place of tokens."""
         self._decoder: nn.Module = getattr(self._model, self._model.base_model_prefix)
         self._head = _head_of(self._model)
         self._check_independence()
 
-    def forward(self, token_ids: Tensor, attention: StepAttention, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention: StepAttention,
+        rows: Tensor | None = None,
+        embeds: InputEmbeds | None = None,
+    ) -> Tensor:
         """Return the final hidden states `[num_rows, hidden_size]` of `token_ids` `[num_tokens] int64`.
 
         `rows` `[num_rows] int64` are the tokens whose hidden states are wanted; None wants those of all.
+        `embeds` stand in the place of embeddings of tokens.
         Writes the K and V of every token to the cache behind `attention`.
         """
         head_dim = self._config.head_dim
@@ -66,9 +77,10 @@ class TransformersModel:
             return out[..., : call.value.shape[-1]]
 
         with plugged(paged_attention):
-            output = self._decoder(
-                input_ids=token_ids[None], position_ids=attention.positions[None], use_cache=False
-            )
+            given = {"input_ids": token_ids[None]}
+            if embeds is not None:
+                given = {"inputs_embeds": embeds.put(self._embedding(token_ids))[None]}
+            output = self._decoder(**given, position_ids=attention.positions[None], use_cache=False)
         hidden: Tensor = output.last_hidden_state[0]
         return hidden if rows is None else hidden[rows]
 

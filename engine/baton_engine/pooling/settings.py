@@ -99,6 +99,20 @@ def default_runner(folder: Path, fields: ConfigFields) -> str:
     return "pooling" if is_pooling else "generate"
 
 
+def find_pooling(
+    folder: Path, fields: ConfigFields, config: ModelConfig, runner: str, settings: PoolingSettings
+) -> PoolingPlan | None:
+    """Read how a model pools that is loaded with a `runner`; None where it generates.
+
+    Raises:
+        InvalidModelError: a file is broken, or asks for what the engine does not implement.
+        InvalidConfigError: a setting cannot hold for this model.
+    """
+    if runner == "auto":
+        runner = default_runner(folder, fields)
+    return read_pooling(folder, fields, config, settings) if runner == "pooling" else None
+
+
 def read_pooling(
     folder: Path, fields: ConfigFields, config: ModelConfig, settings: PoolingSettings
 ) -> PoolingPlan:

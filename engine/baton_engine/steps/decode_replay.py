@@ -56,11 +56,11 @@ class DecodeReplay:
         """By number of sequences: the graph, its output `[num_seqs, hidden_size]`, and its inputs."""
 
     def takes(self, slices: Sequence[SequenceSlice]) -> bool:
-        """Say whether a step is replayed: one token of each sequence, and not too many."""
+        """Say whether a step is replayed: one token of each sequence, no embeddings, and not too many."""
         return (
             self._is_recordable
             and len(slices) <= self._inputs.max_num_seqs
-            and all(piece.num_scheduled_tokens == 1 for piece in slices)
+            and all(piece.num_scheduled_tokens == 1 and not piece.embeds for piece in slices)
         )
 
     @torch.inference_mode()

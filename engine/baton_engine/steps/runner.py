@@ -17,13 +17,16 @@ from torch import Tensor
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.transfer_plan import block_part
 from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
+from baton_engine.models.input_embeds import input_embeds
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
+from baton_engine.pooling.pooler import Pooler
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.sampler import Sampler, SamplerOutput, joined
 from baton_engine.steps.decode_graphs import MAX_CAPTURED_SEQS, DecodeGraphs
 from baton_engine.steps.decode_inputs import DecodeInputs
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
+from baton_engine.steps.pooled_results import pooled_result, pooled_rows, step_token_types
 from baton_engine.steps.prompt_logprobs import follow_prompt_logprobs, prompt_logprobs
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.steps.step_results import step_result
@@ -50,6 +53,7 @@ class ModelRunner:
         spec: KVSpec,
         sampler: Sampler | None = None,
         ranks: Ranks = ALONE,
+        pooler: Pooler | None = None,
     ) -> None:
         self.rank = self.local_rank = ranks.place.rank
         """Number among the processes that compute one model together."""
@@ -63,6 +67,7 @@ class ModelRunner:
         else:
             self._own_pool = kv_pool[:, :, :, part.heads.start : part.heads.stop]
         self._kernels = kernels
+        self._pooler = pooler
         self._sampler = sampler or Sampler()
         self.spec = spec
         self._captured: DecodeGraphs | DecodeReplay | None = None
@@ -92,14 +97,26 @@ class ModelRunner:
     def launch(self, plan: StepPlan) -> Launched:
         """Begin one step after those begun before; the returned callable waits for it.
 
-        A GPU computes it asynchronously, unless log-probabilities or rules need its tokens on the host.
+        A GPU computes it asynchronously, unless log-probabilities or rules need its tokens on the host. A
+        stage of a pipeline computes it when it is waited for: the stages before it begin at once.
         """
         if plan.block_copies:
             self._kernels.copy_blocks(self.kv_pool, plan.block_copies)
         self._ranks.announce(plan)
+        if self._ranks.place.sizes.pipeline > 1:
+            return lambda: self._compute(plan)()
+        return self._compute(plan)
+
+    @torch.inference_mode()
+    def _compute(self, plan: StepPlan) -> Launched:
         if not plan.slices:
             return lambda: StepResult(step_id=plan.step_id, sampled=())
         hidden = self._forward(plan.slices, self._sampled_before(plan))
+        if self._pooler is not None:
+            result = StepResult(step_id=plan.step_id, sampled=((),) * len(plan.slices))
+            if self._ranks.place.is_leader:
+                result = pooled_result(self._pooler, hidden, plan)
+            return lambda: result
         if not self._ranks.place.is_leader:
             return self._follow(hidden, plan)
         sampled = self._sample(hidden, plan.slices)
@@ -144,15 +161,21 @@ class ModelRunner:
         """
         if self._captured is not None and self._captured.takes(slices):
             return self._captured.forward(slices, sampled)
-        attention = StepAttention(self._kernels, self._own_pool, self.spec, self._batches(slices))
+        token_types = step_token_types(slices, self.model.device) if self._pooler is not None else None
+        attention = StepAttention(
+            self._kernels, self._own_pool, self.spec, self._batches(slices), token_types
+        )
         if sampled is None:
             token_ids = np.fromiter(chain.from_iterable(piece.token_ids for piece in slices), np.int64)
             (sampled,) = upload((token_ids,), self.model.device)
-        wanted = _wanted_rows(slices)
-        if wanted is None:
-            return self.model.forward(sampled, attention)
-        (rows,) = upload((np.array(wanted, np.int64),), self.model.device)
-        return self.model.forward(sampled, attention, rows)
+        wanted = _wanted_rows(slices) if self._pooler is None else pooled_rows(self._pooler.model, slices)
+        rows = None
+        if wanted is not None:
+            (rows,) = upload((np.array(wanted, np.int64),), self.model.device)
+        embeds = input_embeds(slices, self.model.dtype, self.model.device)
+        if embeds is None:
+            return self.model.forward(sampled, attention, rows)
+        return self.model.forward(sampled, attention, rows, embeds=embeds)
 
     def _batches(self, slices: tuple[SequenceSlice, ...]) -> list[AttentionBatch]:
         """Return the positions of the slices, for each KV group."""

@@ -19,7 +19,7 @@ class StepPipeline:
 
     def __init__(self, launch: Callable[[StepPlan], Launched]) -> None:
         self._launch = launch
-        self._launched: deque[Launched | BaseException] = deque()
+        self._launched: deque[Launched | StepResult | BaseException] = deque()
 
     def advance(self, *plans: StepPlan) -> StepResult | BaseException:
         """Launch steps behind those before them, then wait for the first one that is not back.
@@ -28,13 +28,20 @@ class StepPipeline:
         """
         for plan in plans:
             self._launched.append(_attempt(partial(self._launch, plan)))
-        first = self._launched.popleft()
-        return first if isinstance(first, BaseException) else _attempt(first)
+        return _outcome(self._launched.popleft())
+
+    def wait(self) -> None:
+        """Wait for all steps; each comes back in its turn all the same."""
+        self._launched = deque(map(_outcome, self._launched))
 
     def close(self) -> None:
-        """Wait for all steps."""
-        while self._launched:
-            self.advance()
+        """Wait for all steps, which do not come back."""
+        self.wait()
+        self._launched.clear()
+
+
+def _outcome(step: Launched | StepResult | BaseException) -> StepResult | BaseException:
+    return step if isinstance(step, StepResult | BaseException) else _attempt(step)
 
 
 def _attempt(call: Callable[[], T]) -> T | BaseException:

@@ -1,8 +1,9 @@
 """Compile every Triton kernel ahead of time and refuse what spills or does not fit; needs no GPU.
 
 `python -m baton_kernels.triton.aot_check [--arch 80 90 ...] [--match TEXT ...]` reports registers, stack and
-shared memory of each kernel and exits with 1, naming kernel and figure, when one would be slow or could
-not be launched. It is a process of its own: kernels defined under TRITON_INTERPRET cannot be compiled.
+shared memory of each kernel and exits with 1, naming kernel and figure, when one would be slow (it spills, or
+lacks the matrix instruction that it is for) or could not be launched. It is a process of its own: kernels
+defined under TRITON_INTERPRET cannot be compiled.
 A kernel module offers its variants as `aot_variants()`: the corners of what models ask of it.
 """
 
@@ -49,12 +50,16 @@ class Usage:
     num_registers: int
     stack_bytes: int
     shared_bytes: int
+    lacks_instruction: bool = False
+    """True where the kernel has not become the matrix instruction that its variant names."""
 
     def complaints(self, arch: int) -> Iterator[str]:
         if self.stack_bytes:
             yield f"spills: {self.stack_bytes} bytes of stack per thread; allowed: 0"
         if self.shared_bytes > MAX_SHARED_BYTES[arch]:
             yield f"shared memory: {self.shared_bytes} bytes; allowed: {MAX_SHARED_BYTES[arch]}"
+        if self.lacks_instruction:
+            yield "matrix instruction: another; allowed: that of its variant"
 
 
 def all_variants() -> list[KernelVariant]:
@@ -77,7 +82,12 @@ def compile_usage(variant: KernelVariant, arch: int) -> Usage:
     )
     compiled = triton_compile(source, target=GPUTarget("cuda", arch, 32), options=variant.options(arch))
     num_registers, stack_bytes = _resources(compiled.asm["cubin"])
-    return Usage(num_registers=num_registers, stack_bytes=stack_bytes, shared_bytes=compiled.metadata.shared)
+    return Usage(
+        num_registers=num_registers,
+        stack_bytes=stack_bytes,
+        shared_bytes=compiled.metadata.shared,
+        lacks_instruction=re.search(variant.instruction or "", compiled.asm["ptx"]) is None,
+    )
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:

@@ -39,7 +39,9 @@ class KernelVariant:
     min_arch: int = 80
     """The least compute capability, times ten, that has what the kernel needs."""
     only_arch: int = 0
-    """The one that its configuration was measured for; 0 where it is for all."""
+    """The one that it is for, such as that which its configuration was measured on; 0 where it is for all."""
+    instruction: str | None = None
+    """A regular expression of the matrix instruction without which the variant would be slow."""
 
     @property
     def name(self) -> str:

@@ -61,3 +61,13 @@ def _round_mini_float(x, MANTISSA_BITS: tl.constexpr, MIN_EXPONENT: tl.constexpr
     step = ((exponents + 127) << 23).to(tl.float32, bitcast=True)
     steps_in_one = ((127 - exponents) << 23).to(tl.float32, bitcast=True)
     return tl.minimum(tl.maximum(_nearest_integer(x * steps_in_one) * step, -LARGEST), LARGEST)
+
+
+@triton.jit
+def _encode_mini_float(values, MANTISSA_BITS: tl.constexpr, MIN_EXPONENT: tl.constexpr):
+    """Codes, without their sign, of numbers of a float of few bits."""
+    magnitude = tl.abs(values)
+    normal = magnitude.to(tl.int32, bitcast=True) >> (23 - MANTISSA_BITS)
+    normal -= (126 + MIN_EXPONENT) << MANTISSA_BITS
+    subnormal = magnitude * (1 << (MANTISSA_BITS - MIN_EXPONENT))
+    return tl.where(magnitude * (1 << -MIN_EXPONENT) < 1, subnormal.to(tl.int32), normal)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "text", "token_ids", "chat", "sampling_params", "model", "cache_salt", "priority", "truncate_prompt_tokens", "add_special_tokens", "session_id", "slo_ttft_s", "slo_tpot_s", "resume_token", "num_received_tokens", "received_token_ids")
+    __slots__ = ("request_id", "text", "token_ids", "chat", "sampling_params", "model", "cache_salt", "priority", "truncate_prompt_tokens", "add_special_tokens", "session_id", "slo_ttft_s", "slo_tpot_s", "resume_token", "num_received_tokens", "received_token_ids", "prompt_embeds", "pooling")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +24,8 @@ class GenerateRequest(_message.Message):
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     NUM_RECEIVED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RECEIVED_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_EMBEDS_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     text: str
     token_ids: TokenIds
@@ -40,7 +42,37 @@ class GenerateRequest(_message.Message):
     resume_token: str
     num_received_tokens: _containers.RepeatedScalarFieldContainer[int]
     received_token_ids: _containers.RepeatedCompositeFieldContainer[ReceivedTokens]
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling_params: _Optional[_Union[SamplingParams, _Mapping]] = ..., model: _Optional[str] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., session_id: _Optional[str] = ..., slo_ttft_s: _Optional[float] = ..., slo_tpot_s: _Optional[float] = ..., resume_token: _Optional[str] = ..., num_received_tokens: _Optional[_Iterable[int]] = ..., received_token_ids: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ...) -> None: ...
+    prompt_embeds: _containers.RepeatedCompositeFieldContainer[PromptEmbeds]
+    pooling: PoolingParams
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[TokenIds, _Mapping]] = ..., chat: _Optional[_Union[Chat, _Mapping]] = ..., sampling_params: _Optional[_Union[SamplingParams, _Mapping]] = ..., model: _Optional[str] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., truncate_prompt_tokens: _Optional[int] = ..., add_special_tokens: bool = ..., session_id: _Optional[str] = ..., slo_ttft_s: _Optional[float] = ..., slo_tpot_s: _Optional[float] = ..., resume_token: _Optional[str] = ..., num_received_tokens: _Optional[_Iterable[int]] = ..., received_token_ids: _Optional[_Iterable[_Union[ReceivedTokens, _Mapping]]] = ..., prompt_embeds: _Optional[_Iterable[_Union[PromptEmbeds, _Mapping]]] = ..., pooling: _Optional[_Union[PoolingParams, _Mapping]] = ...) -> None: ...
+
+class PoolingParams(_message.Message):
+    __slots__ = ("task", "dimensions", "use_activation", "second_text", "type_one_from", "truncation_side")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    USE_ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    SECOND_TEXT_FIELD_NUMBER: _ClassVar[int]
+    TYPE_ONE_FROM_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATION_SIDE_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    dimensions: int
+    use_activation: bool
+    second_text: str
+    type_one_from: int
+    truncation_side: str
+    def __init__(self, task: _Optional[str] = ..., dimensions: _Optional[int] = ..., use_activation: bool = ..., second_text: _Optional[str] = ..., type_one_from: _Optional[int] = ..., truncation_side: _Optional[str] = ...) -> None: ...
+
+class PromptEmbeds(_message.Message):
+    __slots__ = ("start", "hidden_size", "dtype", "data")
+    START_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    hidden_size: int
+    dtype: str
+    data: bytes
+    def __init__(self, start: _Optional[int] = ..., hidden_size: _Optional[int] = ..., dtype: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class ReceivedTokens(_message.Message):
     __slots__ = ("ids", "is_finished")
@@ -175,16 +207,26 @@ class RepetitionDetection(_message.Message):
     def __init__(self, max_pattern_size: _Optional[int] = ..., min_pattern_size: _Optional[int] = ..., min_count: _Optional[int] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
-    __slots__ = ("tokens", "finished", "prompt_logprobs", "resume_token")
+    __slots__ = ("tokens", "finished", "prompt_logprobs", "pooled", "resume_token")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    POOLED_FIELD_NUMBER: _ClassVar[int]
     RESUME_TOKEN_FIELD_NUMBER: _ClassVar[int]
     tokens: TokensEvent
     finished: FinishedEvent
     prompt_logprobs: PromptLogprobsEvent
+    pooled: PooledEvent
     resume_token: str
-    def __init__(self, tokens: _Optional[_Union[TokensEvent, _Mapping]] = ..., finished: _Optional[_Union[FinishedEvent, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobsEvent, _Mapping]] = ..., resume_token: _Optional[str] = ...) -> None: ...
+    def __init__(self, tokens: _Optional[_Union[TokensEvent, _Mapping]] = ..., finished: _Optional[_Union[FinishedEvent, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobsEvent, _Mapping]] = ..., pooled: _Optional[_Union[PooledEvent, _Mapping]] = ..., resume_token: _Optional[str] = ...) -> None: ...
+
+class PooledEvent(_message.Message):
+    __slots__ = ("shape", "values")
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    values: bytes
+    def __init__(self, shape: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class PromptLogprobsEvent(_message.Message):
     __slots__ = ("start", "entries")
@@ -313,7 +355,7 @@ class GetModelInfoRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ModelInfo(_message.Message):
-    __slots__ = ("model", "max_model_len", "vocab_size", "is_ready", "workers", "model_names", "has_chat_template")
+    __slots__ = ("model", "max_model_len", "vocab_size", "is_ready", "workers", "model_names", "has_chat_template", "pooling")
     class Worker(_message.Message):
         __slots__ = ("worker_id", "role", "num_blocks", "num_available_blocks", "num_running", "num_waiting", "is_draining", "is_asleep", "is_role_fixed", "num_queued_tokens", "prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "is_paused")
         WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -352,6 +394,7 @@ class ModelInfo(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAMES_FIELD_NUMBER: _ClassVar[int]
     HAS_CHAT_TEMPLATE_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     model: str
     max_model_len: int
     vocab_size: int
@@ -359,7 +402,8 @@ class ModelInfo(_message.Message):
     workers: _containers.RepeatedCompositeFieldContainer[ModelInfo.Worker]
     model_names: _containers.RepeatedScalarFieldContainer[str]
     has_chat_template: bool
-    def __init__(self, model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., is_ready: bool = ..., workers: _Optional[_Iterable[_Union[ModelInfo.Worker, _Mapping]]] = ..., model_names: _Optional[_Iterable[str]] = ..., has_chat_template: bool = ...) -> None: ...
+    pooling: str
+    def __init__(self, model: _Optional[str] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., is_ready: bool = ..., workers: _Optional[_Iterable[_Union[ModelInfo.Worker, _Mapping]]] = ..., model_names: _Optional[_Iterable[str]] = ..., has_chat_template: bool = ..., pooling: _Optional[str] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
     __slots__ = ("action", "argument_json", "timeout_s", "worker_ids")

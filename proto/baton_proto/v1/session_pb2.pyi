@@ -63,7 +63,7 @@ class Hello(_message.Message):
     def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., peer_address: _Optional[str] = ..., kv_description: _Optional[bytes] = ..., router_epoch: _Optional[int] = ..., received: _Optional[int] = ..., block_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ...) -> None: ...
 
 class Identity(_message.Message):
-    __slots__ = ("weights", "dtype", "kv_layout", "block_size", "transport", "protocol_version", "kv_windows", "numerics", "description", "kv_variant", "quantization", "structured_outputs_backend", "logits_processors", "logprobs_mode")
+    __slots__ = ("weights", "dtype", "kv_layout", "block_size", "transport", "protocol_version", "kv_windows", "numerics", "description", "kv_variant", "quantization", "structured_outputs_backend", "logits_processors", "logprobs_mode", "pooling")
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     KV_LAYOUT_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class Identity(_message.Message):
     STRUCTURED_OUTPUTS_BACKEND_FIELD_NUMBER: _ClassVar[int]
     LOGITS_PROCESSORS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_MODE_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     weights: str
     dtype: str
     kv_layout: str
@@ -92,7 +93,8 @@ class Identity(_message.Message):
     structured_outputs_backend: str
     logits_processors: _containers.RepeatedScalarFieldContainer[str]
     logprobs_mode: str
-    def __init__(self, weights: _Optional[str] = ..., dtype: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., transport: _Optional[str] = ..., protocol_version: _Optional[int] = ..., kv_windows: _Optional[_Iterable[int]] = ..., numerics: _Optional[str] = ..., description: _Optional[_Union[ModelDescription, _Mapping]] = ..., kv_variant: _Optional[str] = ..., quantization: _Optional[str] = ..., structured_outputs_backend: _Optional[str] = ..., logits_processors: _Optional[_Iterable[str]] = ..., logprobs_mode: _Optional[str] = ...) -> None: ...
+    pooling: str
+    def __init__(self, weights: _Optional[str] = ..., dtype: _Optional[str] = ..., kv_layout: _Optional[str] = ..., block_size: _Optional[int] = ..., transport: _Optional[str] = ..., protocol_version: _Optional[int] = ..., kv_windows: _Optional[_Iterable[int]] = ..., numerics: _Optional[str] = ..., description: _Optional[_Union[ModelDescription, _Mapping]] = ..., kv_variant: _Optional[str] = ..., quantization: _Optional[str] = ..., structured_outputs_backend: _Optional[str] = ..., logits_processors: _Optional[_Iterable[str]] = ..., logprobs_mode: _Optional[str] = ..., pooling: _Optional[str] = ...) -> None: ...
 
 class ModelDescription(_message.Message):
     __slots__ = ("config", "tokenizer", "eos_token_ids")
@@ -218,7 +220,7 @@ class RouterData(_message.Message):
     def __init__(self, number: _Optional[int] = ..., generate: _Optional[_Union[Generate, _Mapping]] = ..., prefill: _Optional[_Union[Prefill, _Mapping]] = ..., reserve: _Optional[_Union[Reserve, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., control: _Optional[_Union[Control, _Mapping]] = ...) -> None: ...
 
 class WorkerData(_message.Message):
-    __slots__ = ("number", "reserved", "refused", "first_token", "token_batch", "transferred", "failed", "cache_delta", "prompt_logprobs", "control_result", "phase_report")
+    __slots__ = ("number", "reserved", "refused", "first_token", "token_batch", "transferred", "failed", "cache_delta", "prompt_logprobs", "control_result", "phase_report", "pooled")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +232,7 @@ class WorkerData(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     CONTROL_RESULT_FIELD_NUMBER: _ClassVar[int]
     PHASE_REPORT_FIELD_NUMBER: _ClassVar[int]
+    POOLED_FIELD_NUMBER: _ClassVar[int]
     number: int
     reserved: Reserved
     refused: Refused
@@ -241,10 +244,11 @@ class WorkerData(_message.Message):
     prompt_logprobs: PromptLogprobs
     control_result: ControlResult
     phase_report: PhaseReport
-    def __init__(self, number: _Optional[int] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., token_batch: _Optional[_Union[TokenBatch, _Mapping]] = ..., transferred: _Optional[_Union[Transferred, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., cache_delta: _Optional[_Union[CacheDelta, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., control_result: _Optional[_Union[ControlResult, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ...) -> None: ...
+    pooled: Pooled
+    def __init__(self, number: _Optional[int] = ..., reserved: _Optional[_Union[Reserved, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., token_batch: _Optional[_Union[TokenBatch, _Mapping]] = ..., transferred: _Optional[_Union[Transferred, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., cache_delta: _Optional[_Union[CacheDelta, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ..., control_result: _Optional[_Union[ControlResult, _Mapping]] = ..., phase_report: _Optional[_Union[PhaseReport, _Mapping]] = ..., pooled: _Optional[_Union[Pooled, _Mapping]] = ...) -> None: ...
 
 class RequestSpec(_message.Message):
-    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed", "tenant", "weights")
+    __slots__ = ("request_id", "prompt_token_ids", "sampling", "cache_salt", "priority", "bad_words", "thinking", "traceparent", "resumed", "tenant", "weights", "prompt_embeds", "pooling")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_FIELD_NUMBER: _ClassVar[int]
@@ -256,6 +260,8 @@ class RequestSpec(_message.Message):
     RESUMED_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_EMBEDS_FIELD_NUMBER: _ClassVar[int]
+    POOLING_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     prompt_token_ids: _containers.RepeatedScalarFieldContainer[int]
     sampling: Sampling
@@ -267,7 +273,35 @@ class RequestSpec(_message.Message):
     resumed: _containers.RepeatedCompositeFieldContainer[OutputSoFar]
     tenant: str
     weights: str
-    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ..., weights: _Optional[str] = ...) -> None: ...
+    prompt_embeds: _containers.RepeatedCompositeFieldContainer[EmbeddingRows]
+    pooling: Pooling
+    def __init__(self, request_id: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., bad_words: _Optional[_Iterable[_Union[Tokens, _Mapping]]] = ..., thinking: _Optional[_Union[Thinking, _Mapping]] = ..., traceparent: _Optional[str] = ..., resumed: _Optional[_Iterable[_Union[OutputSoFar, _Mapping]]] = ..., tenant: _Optional[str] = ..., weights: _Optional[str] = ..., prompt_embeds: _Optional[_Iterable[_Union[EmbeddingRows, _Mapping]]] = ..., pooling: _Optional[_Union[Pooling, _Mapping]] = ...) -> None: ...
+
+class Pooling(_message.Message):
+    __slots__ = ("task", "dimensions", "use_activation", "type_one_from")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    DIMENSIONS_FIELD_NUMBER: _ClassVar[int]
+    USE_ACTIVATION_FIELD_NUMBER: _ClassVar[int]
+    TYPE_ONE_FROM_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    dimensions: int
+    use_activation: bool
+    type_one_from: int
+    def __init__(self, task: _Optional[str] = ..., dimensions: _Optional[int] = ..., use_activation: bool = ..., type_one_from: _Optional[int] = ...) -> None: ...
+
+class EmbeddingRows(_message.Message):
+    __slots__ = ("start", "hidden_size", "dtype", "data", "digests")
+    START_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SIZE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    hidden_size: int
+    dtype: str
+    data: bytes
+    digests: bytes
+    def __init__(self, start: _Optional[int] = ..., hidden_size: _Optional[int] = ..., dtype: _Optional[str] = ..., data: _Optional[bytes] = ..., digests: _Optional[bytes] = ...) -> None: ...
 
 class OutputSoFar(_message.Message):
     __slots__ = ("index", "token_ids")
@@ -520,6 +554,22 @@ class FirstToken(_message.Message):
     queue_s: float
     prefill_s: float
     def __init__(self, request_id: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ..., num_cached_tokens: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ...) -> None: ...
+
+class Pooled(_message.Message):
+    __slots__ = ("request_id", "shape", "values", "num_cached_tokens", "queue_s", "prefill_s")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_S_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_S_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    values: bytes
+    num_cached_tokens: int
+    queue_s: float
+    prefill_s: float
+    def __init__(self, request_id: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ..., num_cached_tokens: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ...) -> None: ...
 
 class TokenBatch(_message.Message):
     __slots__ = ("outputs",)

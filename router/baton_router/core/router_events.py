@@ -17,6 +17,7 @@ from baton_core.sessions.router_messages import (
     ToRouter,
 )
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
+from baton_core.worker.step_plan import PooledValues
 from baton_router.core.worker_processes import WorkerProcess
 
 # --- events ---
@@ -178,6 +179,8 @@ class FinishRequest:
     num_output_tokens: int
     num_cached_tokens: int
     timings: RequestTimings = field(default_factory=RequestTimings)
+    pooled: PooledValues | None = None
+    """The result of a request that pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final, assert_never
 
 from baton_core.errors import InvalidRequestError
+from baton_core.prompt_embeds import ITEM_BYTES, PLACEHOLDER, PromptEmbeds, check_form, check_places
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.pooling import PoolingTask
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_core.worker.step_plan import PooledValues
 from baton_proto.v1 import baton_pb2 as pb
+from baton_router.embeds.given_embeds import EmbedsLimits, EmbedsPrompt, PromptTokens, check_shape, placed
 from baton_router.requests.generation import (
     Delta,
     Finished,
     GenerationEvent,
     GenerationRequest,
+    PoolingRequest,
     PromptDelta,
     ReceivedSequence,
     Resumption,
 )
 from baton_router.requests.resumption import read_resumption
 from baton_router.text.chat_template import Conversation
-from baton_router.text.prompts import Prompt
+from baton_router.text.prompts import AnyPrompt, Prompt, TextPair
 
 MAX_MESSAGES: Final = 4096
+MAX_PART_BYTES: Final = 1 << 20
+"""Size of the parts in which a large pooled result is sent."""
 ROLES: Final = ("system", "user", "assistant")
 _PLAIN_FIELDS: Final = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "max_tokens", "min_tokens"),
@@ -47,7 +56,7 @@ def read_request(request: pb.GenerateRequest) -> GenerationRequest:
     has_special = request.HasField("add_special_tokens")
     has_limit = request.HasField("truncate_prompt_tokens")
     return GenerationRequest(
-        prompt=_read_prompt(request),
+        prompt=_read_pooled_prompt(request),
         prompt_field="token_ids" if request.WhichOneof("prompt") == "token_ids" else "prompt",
         sampling=_read_sampling(request.sampling_params),
         model=request.model,
@@ -58,6 +67,7 @@ def read_request(request: pb.GenerateRequest) -> GenerationRequest:
         truncate_prompt_tokens=request.truncate_prompt_tokens if has_limit else None,
         is_streamed=True,
         resumption=_read_resumption(request),
+        pooling=_read_pooling(request.pooling) if request.HasField("pooling") else None,
     )
 
 
@@ -69,7 +79,31 @@ def _read_resumption(request: pb.GenerateRequest) -> Resumption | None:
     return read_resumption(request.resume_token, request.num_received_tokens, received)
 
 
-def _read_prompt(request: pb.GenerateRequest) -> Prompt:
+def _read_pooled_prompt(request: pb.GenerateRequest) -> AnyPrompt | TextPair:
+    """Read the prompt, or the pair of texts whose first is the prompt."""
+    prompt = _read_prompt(request)
+    if not request.pooling.HasField("second_text"):
+        return prompt
+    if not isinstance(prompt, str):
+        raise InvalidRequestError("pooling.second_text", "a text", "none, unless the prompt is a text")
+    return TextPair(first=prompt, second=_read_text(request.pooling.second_text))
+
+
+def _read_pooling(message: pb.PoolingParams) -> PoolingRequest:
+    if message.task not in tuple(PoolingTask):
+        raise InvalidRequestError("pooling.task", message.task, ", ".join(PoolingTask))
+    return PoolingRequest(
+        task=PoolingTask(message.task),
+        dimensions=message.dimensions if message.HasField("dimensions") else None,
+        use_activation=message.use_activation if message.HasField("use_activation") else None,
+        type_one_from=message.type_one_from if message.HasField("type_one_from") else None,
+        truncation_side=message.truncation_side or "right",
+    )
+
+
+def _read_prompt(request: pb.GenerateRequest) -> AnyPrompt:
+    if request.prompt_embeds:
+        return EmbedsPrompt(partial(_read_embeds, request))
     match request.WhichOneof("prompt"):
         case "text":
             return _read_text(request.text)
@@ -81,6 +115,35 @@ def _read_prompt(request: pb.GenerateRequest) -> Prompt:
             return _read_conversation(request.chat)
         case _:
             raise InvalidRequestError("prompt", None, "one of text, token_ids and chat")
+
+
+def _read_embeds(request: pb.GenerateRequest, limits: EmbedsLimits) -> PromptTokens:
+    """Return a prompt with embeddings, and with token ids where it has any.
+
+    Raises:
+        InvalidRequestError: they are beside a text or a conversation, or out of their limits.
+    """
+    given = request.prompt_embeds
+    if (kind := request.WhichOneof("prompt")) not in (None, "token_ids") or (kind is None and len(given) > 1):
+        value = f"{len(given)} beside {kind or 'no prompt'}"
+        raise InvalidRequestError(
+            "prompt_embeds", value, "any number beside token_ids, or one without a prompt"
+        )
+    embeds = []
+    for one in given:
+        check_form(one.dtype, one.hidden_size, len(one.data))
+        num_tokens = len(one.data) // (one.hidden_size * ITEM_BYTES[one.dtype])
+        check_shape("prompt_embeds", (num_tokens, one.hidden_size), limits)
+        embeds.append(
+            PromptEmbeds.of(one.data, dtype=one.dtype, hidden_size=one.hidden_size, start=one.start)
+        )
+    if kind is None:
+        return placed(embeds[0])
+    token_ids = list(request.token_ids.ids)
+    check_places(embeds, len(token_ids))
+    for rows in embeds:
+        token_ids[rows.start : rows.end] = [PLACEHOLDER] * rows.num_tokens
+    return PromptTokens(token_ids=tuple(token_ids), embeds=tuple(embeds))
 
 
 def read_tokenize_prompt(request: pb.TokenizeRequest) -> Prompt:
@@ -160,9 +223,16 @@ def encode_event(event: GenerationEvent) -> pb.GenerateEvent:
         case PromptDelta(start=start, logprobs=logprobs):
             entries = [_encode_logprobs(entry) for entry in logprobs]
             return pb.GenerateEvent(prompt_logprobs=pb.PromptLogprobsEvent(start=start, entries=entries))
-        case Finished():
+        case Finished():  # what was pooled goes before it, in parts
             return pb.GenerateEvent(finished=_encode_finished(event))
     assert_never(event)
+
+
+def encode_pooled(pooled: PooledValues) -> Iterator[pb.GenerateEvent]:
+    """Write what was pooled, in parts that a message holds."""
+    for start in range(0, len(pooled.values), MAX_PART_BYTES):
+        part = pooled.values[start : start + MAX_PART_BYTES]
+        yield pb.GenerateEvent(pooled=pb.PooledEvent(shape=pooled.shape, values=part))
 
 
 def _encode_delta(delta: Delta) -> pb.TokensEvent:

@@ -12,11 +12,12 @@ import grpc
 from google.protobuf.message import Message
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.pooling import encode_pooling_model
 from baton_core.requests.request_context import RequestContext, Slo
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
-from baton_router.grpc.client_messages import encode_event, read_request, read_tokenize_prompt
+from baton_router.grpc.client_messages import encode_event, encode_pooled, read_request, read_tokenize_prompt
 from baton_router.process.generation_service import GenerationService, PreparedRequest
 from baton_router.requests.generation import Finished
 from baton_router.requests.validation import (
@@ -82,7 +83,7 @@ class BatonService(baton_pb2_grpc.BatonServicer):
             prepared = await service.prepare(generation, context.time_remaining())
             del generation
         try:
-            with service.reserve_logprobs((prepared,)):
+            with service.reserve_memory((prepared,)):
                 await self._answer(prepared, context)
         except grpc.aio.BaseError as error:
             # The client is gone, and gRPC is about to cancel this call; no status can be sent.
@@ -139,6 +140,7 @@ class BatonService(baton_pb2_grpc.BatonServicer):
             vocab_size=service.model.vocab_size,
             has_chat_template=service.tokenizer.chat_template is not None,
             is_ready=service.router.is_ready,
+            pooling=encode_pooling_model(service.router.fleet.pooling),
             workers=[_describe(info, load) for info, load in service.router.fleet.workers()],
         )
 
@@ -149,6 +151,9 @@ async def _events_of(stream: ClientStream) -> AsyncIterator[pb.GenerateEvent]:
     while (event := await stream.next_event()) is not None:
         if not isinstance(event, Finished) and event.is_received:
             continue
+        if isinstance(event, Finished) and event.pooled is not None:
+            for part in encode_pooled(event.pooled):
+                yield part
         message = encode_event(event)
         message.resume_token, token = token, ""
         yield message

@@ -79,6 +79,7 @@ class GrpcServer:
     Args:
         keys: what all calls need, but those of health and of the services `keyless` (full names).
         credentials: of TLS; None: plain text.
+        takes_embeds: messages may have embeddings, and be as large as these.
         max_connections: further connections are closed, also those that have not shown to speak gRPC.
     """
 
@@ -90,11 +91,13 @@ class GrpcServer:
         keyless: Sequence[str] = (),
         credentials: grpc.ServerCredentials | None = None,
         max_connections: int = MAX_CONNECTIONS,
+        takes_embeds: bool = False,
     ) -> None:
         interceptors = (_ErrorInterceptor(), KeyInterceptor(keys or Keys(), keyless))
         self._credentials = credentials
         self.server = grpc.aio.server(
-            interceptors=interceptors, options=server_options(keepalive, max_connections)
+            interceptors=interceptors,
+            options=server_options(keepalive, max_connections, takes_embeds=takes_embeds),
         )
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)

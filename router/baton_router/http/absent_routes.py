@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
-_POOLING: Final = "those in /openapi.json: no pooling models are served"
 _SPEECH: Final = "those in /openapi.json: no speech models are served"
 _OPERATOR: Final = "those in /openapi.json: this router runs without --enable-operator-routes"
-ABSENT_ROUTES: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("/v1/embeddings", "/pooling", "/classify", "/score", "/v1/score"), _POOLING),
-    **dict.fromkeys(("/rerank", "/v1/rerank", "/v2/rerank"), _POOLING),
+_FILES: Final = "those in /openapi.json: this router runs without --files-directory"
+_BELOW: Final = re.compile(r"(/v1/(?:files|batches))/.*", re.DOTALL)
+_ROUTES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _SPEECH),
+    **dict.fromkeys(("/v1/files", "/v1/batches"), _FILES),
     "/v1/chat/completions/batch": "/v1/chat/completions: one call for each conversation, all at once",
     "/server_info": "/debug/cluster: it shows the workers and what they serve",
     "/tokenizer_info": "those in /openapi.json: this router runs without --enable-tokenizer-info-endpoint",
@@ -24,3 +25,8 @@ ABSENT_ROUTES: Final[Mapping[str, str]] = {
     ),
 }
 """The part of a refusal that says what is allowed, by path."""
+
+
+def why_absent(path: str) -> str:
+    """Return what is allowed in the place of a path that has no route."""
+    return _ROUTES.get(_BELOW.sub(r"\1", path), "those in /openapi.json")

@@ -6,8 +6,9 @@ import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
+from baton_router.batches.batches import Batches
 from baton_router.http.ignored_fields import IgnoredFields
-from baton_router.http.response_store import ResponseStore
+from baton_router.http.response_stores.response_store import ResponseStore
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_router.process.generation_service import GenerationService
 from baton_router.process.http_settings import HttpSettings
@@ -25,6 +26,10 @@ class AppState:
     settings: HttpSettings
     keys: Keys
     metrics: RouterMetrics
+    responses: ResponseStore
+    """Responses that are kept for a while."""
+    batches: Batches | None = None
+    """Files and batches, where there is a folder for them."""
     started_at: int = field(default_factory=lambda: int(time.time()))
     """In seconds since 1970."""
     fingerprint: str = field(default_factory=lambda: f"baton-{version('baton')}")
@@ -33,11 +38,7 @@ class AppState:
     ignored: IgnoredFields = field(init=False)
     """Fields that clients send in vain."""
 
-    responses: ResponseStore = field(init=False)
-    """Responses that are kept for a while."""
-
     def __post_init__(self) -> None:
-        object.__setattr__(self, "responses", ResponseStore(self.settings.stored_responses))
         object.__setattr__(self, "ignored", IgnoredFields(self.metrics.http))
 
     @property

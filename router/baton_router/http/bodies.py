@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from typing import Final, Generic, TypeVar
 
@@ -50,7 +50,7 @@ async def read_body(receive: Receive, headers: Headers, max_bytes: int, room: Bo
                 return await _read(receive, max_bytes, room)
     except TimeoutError:
         raise HttpError(408, "request_timeout", f"no whole body within {READ_WITHIN_S:g} s") from None
-    await _drop(receive)
+    await drop_body(receive)
     raise _too_large(max_bytes)
 
 
@@ -58,7 +58,8 @@ class BodyDecoder(Generic[BodyT]):
     """Decodes the bodies of one route."""
 
     def __init__(self, kinds: Sequence[type[BodyT]], *, is_strict: bool) -> None:
-        """`kinds`: the types that a body may have; it has the first whose required fields it has.
+        """`kinds`: the types that a body may have; it has the first whose required fields it has, and
+        one of its `one_of`, where it has that.
 
         `is_strict`: fields that none of them knows are refused.
         """
@@ -103,7 +104,7 @@ class BodyDecoder(Generic[BodyT]):
 
     def _choose(self, body: bytes) -> _Kind[BodyT]:
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys()
-        return next((kind for kind in self._kinds if kind.required <= given), self._kinds[0])
+        return next((kind for kind in self._kinds if kind.is_told_by(given)), self._kinds[0])
 
 
 class _Kind(Generic[BodyT]):
@@ -114,7 +115,12 @@ class _Kind(Generic[BodyT]):
         self.decoder = msgspec.json.Decoder(body, strict=False)
         self.shapes = shapes_of(body)
         fields = msgspec.structs.fields(body)  # type: ignore[arg-type]  # all bodies are structs
-        self.required = {field.encode_name for field in fields if field.required}
+        self._required = {field.encode_name for field in fields if field.required}
+        self._one_of: Set[str] = getattr(body, "one_of", frozenset())
+
+    def is_told_by(self, names: Set[str]) -> bool:
+        """Return whether a body with these fields is of this type."""
+        return self._required <= names and not (self._one_of and self._one_of.isdisjoint(names))
 
 
 def _check_shape(body: bytes, *, times: int = 1) -> None:
@@ -164,20 +170,21 @@ async def _read(receive: Receive, max_bytes: int, room: BodyReservation) -> byte
         num_bytes += len(parts[-1])
         if num_bytes > max_bytes:
             if message.get("more_body", False):
-                await _drop(receive)
+                await drop_body(receive)
             raise _too_large(max_bytes)
         try:
             room.add(len(parts[-1]))
         except RequestError:
             parts.clear()
             if message.get("more_body", False):
-                await _drop(receive)
+                await drop_body(receive)
             raise
         if not message.get("more_body", False):
             return b"".join(parts)
 
 
-async def _drop(receive: Receive) -> None:
+async def drop_body(receive: Receive) -> None:
+    """Drop what comes of a refused body for a while, so that its client reads the refusal."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_LINGER_S):
             message = await receive()

@@ -14,14 +14,15 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_router.http.app_state import AppState
+from baton_router.http.bodies import READ_WITHIN_S, drop_body
 from baton_router.http.dialect import OPENAI, Dialect
-from baton_router.http.errors import Failure
+from baton_router.http.errors import Failure, HttpError
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.json_pieces import json_at_once, json_pieces
 from baton_router.http.middleware import adopt_request_id, request_id_of
@@ -40,6 +41,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _FAIL_WITHIN_S: Final = 1.0
 """Time that a client which does not read may delay the error of its stream."""
+_PIECES_WITHIN_S: Final = 3600.0
+"""Time for a whole body that its route reads as it comes."""
 _PART_BYTES: Final = 2**16
 """A reply that is shorter goes out at once, with its length."""
 _PIECES_PER_TURN: Final = 8
@@ -89,6 +92,7 @@ class Call(Generic[BodyT]):
         self._scope = scope
         self._receive = receive
         self._send = send
+        self._is_read = False
         self._has_started = False
         self._is_stream = False
         self._is_complete = False
@@ -97,6 +101,31 @@ class Call(Generic[BodyT]):
     def request_id(self) -> str:
         """The call's name; also the name of its generation at the router."""
         return request_id_of(self._scope)
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body as it comes, for routes that read it themselves.
+
+        Raises:
+            HttpError: 408, it takes too long.
+            ClientDisconnect: the client is gone.
+        """
+        now, end_s = asyncio.get_running_loop().time, self.arrived_s + _PIECES_WITHIN_S
+        while not self._is_read:
+            try:
+                async with asyncio.timeout_at(min(end_s, now() + READ_WITHIN_S)):
+                    message = await self._receive()
+            except TimeoutError:
+                text = f"no piece of the body in {READ_WITHIN_S:g} s, or not all in {_PIECES_WITHIN_S:g} s"
+                raise HttpError(408, "request_timeout", text) from None
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            self._is_read = not message.get("more_body", False)
+            yield message.get("body", b"")
+
+    async def drop_pieces(self) -> None:
+        """Drop the rest of a refused body, so that its client reads the refusal."""
+        if not self._is_read:
+            await drop_body(self._receive)
 
     def release_body(self) -> None:
         """Release the body once its prompts are read, so that the next large one may be decoded."""

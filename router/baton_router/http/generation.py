@@ -36,19 +36,25 @@ class Generation:
 
 
 @asynccontextmanager
-async def generating(call: Call[Any], requests: Sequence[GenerationRequest]) -> AsyncIterator[Generation]:
+async def generating(
+    call: Call[Any], requests: Sequence[GenerationRequest], *, outlives_client: bool = False
+) -> AsyncIterator[Generation]:
     """Start one generation for each prompt; leaving the block cancels what is not over.
+
+    A client that disconnects ends the block, unless it `outlives_client`.
 
     Raises:
         InvalidRequestError: a field is out of range; the message names it.
         RequestError: NOT_FOUND, OVERLOADED, UNAVAILABLE, DEADLINE_EXCEEDED, or CANCELLED by a disconnect.
     """
-    async with call.while_connected(), AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
+        if not outlives_client:
+            await stack.enter_async_context(call.while_connected())
         service = call.state.service
         prepared = [await service.prepare(request) for request in requests]
         del requests
         call.release_body()
-        stack.enter_context(service.reserve_logprobs(prepared))
+        stack.enter_context(service.reserve_memory(prepared))
         streams = []
         for one in prepared:  # starting and ending many of them would hold up the loop
             await service.share.turn()

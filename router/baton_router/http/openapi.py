@@ -29,6 +29,8 @@ _TAGS: Final = {
     Tag.COMPLETIONS: "Texts that are continued.",
     Tag.MESSAGES: "Conversations, in the format of Anthropic's API.",
     Tag.RESPONSES: "Conversations, in the format of OpenAI's Responses API; responses are kept a while.",
+    Tag.FILES: "Inputs and outputs of batches; only with --files-directory.",
+    Tag.BATCHES: "Requests that are answered between others; only with --files-directory.",
     Tag.TOKENS: "Token ids: in and out, from text and to text.",
     Tag.MODELS: "The model that is served, by its names.",
     Tag.SERVER: "The state of the router.",
@@ -121,7 +123,7 @@ def _document(routes: Sequence[Route], root_path: str) -> dict[str, Any]:
     types = [
         kind
         for route in routes
-        for kind in (route.dialect.error, *route.bodies, route.reply, route.chunk)
+        for kind in (route.dialect.error, *route.bodies, route.multipart, route.reply, route.chunk)
         if kind
     ]
     types = list(dict.fromkeys(types))
@@ -158,6 +160,9 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
         schemas = [schema_of[body] for body in route.bodies]
         schema = schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
         content = {"application/json": {"schema": schema, "example": route.example}}
+        operation["requestBody"] = {"required": True, "content": content}
+    if route.multipart is not None:
+        content = {"multipart/form-data": {"schema": schema_of[route.multipart]}}
         operation["requestBody"] = {"required": True, "content": content}
     if parameters := [*_path_parameters(route), *_query_parameters(route)]:
         operation["parameters"] = parameters
@@ -206,7 +211,7 @@ def _responses(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
     responses = {"200": {**done, "content": content} if content else done}
     of_callers = (*((401,) if route.needs_key else ()), *((403,) if route.method != "GET" else ()))
     statuses = {*route.errors, *of_callers, 500}
-    if route.bodies:
+    if route.bodies or route.multipart:
         statuses |= {400, 408, 413, 415}
     for status in sorted(statuses):
         schema = {"schema": schema_of[route.dialect.error]}

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from baton_core.errors import InvalidRequestError
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_router.http.calls import Call
 from baton_router.http.chat.request import chat_names, read_chat, release_conversation
@@ -19,7 +20,7 @@ from baton_router.http.completions.schemas import CompletionRequest
 from baton_router.http.generate import GenerateRequest, TokenSampling
 from baton_router.http.response_format import StructuredOutputs
 from baton_router.http.sampling_fields import RequestFields, generation_requests
-from baton_router.text.prompts import Prompt
+from baton_router.text.prompts import AnyPrompt
 
 
 async def render_chat(call: Call[ChatRequest]) -> None:
@@ -49,11 +50,13 @@ async def render_completion(call: Call[CompletionRequest]) -> None:
 
 
 async def _render(
-    call: Call[Any], body: RequestFields, prompts: Sequence[Prompt], sampling: Mapping[str, Any]
+    call: Call[Any], body: RequestFields, prompts: Sequence[AnyPrompt], sampling: Mapping[str, Any]
 ) -> list[GenerateRequest]:
     requests = generation_requests(call, body, prompts, sampling)
     specs = [(await call.state.service.prepare(request)).accepted.spec for request in requests]
     call.release_body()
+    if any(spec.prompt_embeds for spec in specs):
+        raise InvalidRequestError("prompt_embeds", "given", "nothing: a rendered prompt is token ids alone")
     fields = {name: getattr(body, name) for name in GenerateRequest.__struct_fields__ if hasattr(body, name)}
     shared = GenerateRequest(**{**fields, "token_ids": [], "sampling_params": _as_fields(sampling)})
     return [

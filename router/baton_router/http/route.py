@@ -15,6 +15,9 @@ from baton_router.http.dialect import OPENAI, Dialect
 PARAMETER: Final = re.compile(r"{(\w+)(?::\w+)?}")
 """Parameter of a path, in braces with its type."""
 
+BATCH_PRIORITY: Final = 4
+"""Priority of requests of batches: workers and the queue take others first."""
+
 
 class Tag(StrEnum):
     """Groups of routes; OpenAI's where the route is OpenAI's."""
@@ -23,6 +26,9 @@ class Tag(StrEnum):
     COMPLETIONS = "Completions"
     MESSAGES = "Messages"
     RESPONSES = "Responses"
+    POOLING = "Pooling"
+    FILES = "Files"
+    BATCHES = "Batches"
     TOKENS = "Tokens"
     MODELS = "Models"
     SERVER = "Server"
@@ -44,6 +50,10 @@ class Route:
     handler: Callable[[Call[Any]], Awaitable[None]]
     bodies: tuple[type, ...] = ()
     """Types that the body may have, told apart by their required fields; none: it is not read."""
+    multipart: type | None = None
+    """Type of the fields of a body of multipart/form-data, which the handler reads as it comes."""
+    batch_defaults: Mapping[str, Any] | None = None
+    """Fields that requests of batches have which do not name them; None: batches may not have the route."""
     example: Mapping[str, Any] | None = None
     """A body to begin with, for those who try the route."""
     query: type | None = None

@@ -18,9 +18,10 @@ from baton_router.http.messages.messages import count_tokens, create_message
 from baton_router.http.messages.replies import ANTHROPIC, Message, MessageEvent, TokenCount
 from baton_router.http.messages.schemas import CountRequest, MessagesRequest
 from baton_router.http.page import show_chat, show_dashboard, show_docs, show_part
+from baton_router.http.pooling.table import POOLING_ROUTES
 from baton_router.http.render import render_chat, render_completion
 from baton_router.http.responses.table import RESPONSE_ROUTES
-from baton_router.http.route import Route, Tag
+from baton_router.http.route import BATCH_PRIORITY, Route, Tag
 
 METRICS: Final = "/metrics"
 DOCS: Final = "/docs"
@@ -77,6 +78,7 @@ ROUTES: Final = (
         summary="Answer a conversation",
         handler=chat,
         bodies=(ChatRequest,),
+        batch_defaults={"priority": BATCH_PRIORITY},
         example={"messages": [{"role": "user", "content": "What is os.path?"}], "max_tokens": 32},
         reply=ChatCompletion,
         chunk=ChatChunk,
@@ -90,6 +92,7 @@ ROUTES: Final = (
         summary="Complete texts",
         handler=complete,
         bodies=(CompletionRequest,),
+        batch_defaults={"priority": BATCH_PRIORITY},
         example={"prompt": "The os module", "max_tokens": 32},
         reply=Completion,
         chunk=Completion,
@@ -123,6 +126,7 @@ ROUTES: Final = (
         dialect=ANTHROPIC,
     ),
     *RESPONSE_ROUTES,
+    *POOLING_ROUTES,
     Route(
         method="POST",
         path="/invocations",

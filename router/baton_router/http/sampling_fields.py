@@ -14,7 +14,7 @@ from baton_router.http.calls import Call
 from baton_router.http.response_format import ResponseFormat, StructuredOutputs, read_structured_outputs
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
-from baton_router.text.prompts import Prompt
+from baton_router.text.prompts import AnyPrompt
 
 _PLAIN: Final = (
     *("n", "temperature", "top_p", "top_k", "min_p", "seed", "ignore_eos", "min_tokens"),
@@ -29,7 +29,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "use_beam_search": "false: LLM.beam_search does that",
     "kv_transfer_params": _PLACED_HERE,
     "ec_transfer_params": _PLACED_HERE,
-    "prompt_embeds": "nothing: prompts are text or token ids",
+    "prompt_embeds": "nothing: /v1/completions takes it, and chats take parts of this type",
 }
 """Fields that other servers know, and what is allowed; a value that asks for nothing is taken."""
 _GUIDED: Final = {
@@ -197,7 +197,7 @@ class RequestFields(SamplingFields, kw_only=True):
     ec_transfer_params: Any = None
     """Refused where it asks for something: the router places requests and moves their blocks itself."""
     prompt_embeds: Any = None
-    """Refused: prompts are text or token ids."""
+    """Refused, but in completions."""
     truncation_side: str | None = None
     """Refused, but for left: the last tokens of a prompt are kept."""
 
@@ -224,13 +224,15 @@ def read_sampling(fields: SamplingFields) -> dict[str, Any]:
     return sampling
 
 
-def check_request(fields: RequestFields) -> None:
+def check_request(fields: RequestFields, *, takes_embeds: bool = False) -> None:
     """Refuse fields of other servers that are not supported here.
 
     Raises:
         InvalidRequestError: naming the field.
     """
     for name, allowed in _REFUSED.items():
+        if takes_embeds and name == "prompt_embeds":
+            continue
         if asks_for_something(value := getattr(fields, name)):
             raise InvalidRequestError(name, value, allowed)
     if fields.best_of is not None and fields.best_of != (fields.n or 1):
@@ -258,7 +260,7 @@ def check_stream_options(*, stream: bool, options: StreamOptions | None) -> None
 
 
 def generation_requests(
-    call: Call[Any], fields: RequestFields, prompts: Sequence[Prompt], sampling: Mapping[str, Any]
+    call: Call[Any], fields: RequestFields, prompts: Sequence[AnyPrompt], sampling: Mapping[str, Any]
 ) -> list[GenerationRequest]:
     """Return one request for each prompt; several carry the call's name and a number.
 

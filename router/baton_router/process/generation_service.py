@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, ParamSpec, TypeVar
 
@@ -27,6 +27,7 @@ from baton_router.requests.resumption import AcceptedRequest, RequestReader
 from baton_router.requests.validation import check_model, tenant_salt
 from baton_router.streams.body_memory import BodyMemory
 from baton_router.streams.client_stream import ClientStream
+from baton_router.streams.embeds_memory import EmbedsMemory
 from baton_router.streams.logprobs_memory import LogprobsMemory
 from baton_router.streams.loop_share import LoopShare
 from baton_router.streams.request_spans import RequestSpans
@@ -95,6 +96,7 @@ class GenerationService:
         self.bodies = BodyMemory()
         """Memory for request bodies."""
         self._answers = LogprobsMemory(limits.max_answer_bytes)
+        self._embeds = EmbedsMemory()
         self._threads = threads
         self._spans = spans or RequestSpans()
         self._shares_prefixes = shares_prefixes
@@ -178,16 +180,24 @@ class GenerationService:
                 tokenized_s=now(),
             )
 
-    def reserve_logprobs(self, prepared: Sequence[PreparedRequest]) -> AbstractContextManager[None]:
-        """Reserve memory for the log-probabilities of one call's reply.
+    @contextmanager
+    def reserve_memory(self, prepared: Sequence[PreparedRequest]) -> Iterator[None]:
+        """Reserve memory for the embeddings of one call, and for the log-probabilities of its reply.
 
         Raises:
             InvalidRequestError: it could be too large; the message names the field.
-            RequestError: OVERLOADED, other replies leave no room.
+            RequestError: OVERLOADED, other calls leave no room.
         """
         specs = [one.accepted.spec for one in prepared]
         is_streamed = all(one.is_streamed for one in prepared)
-        return self._answers.hold(specs, max_model_len=self.max_model_len, is_streamed=is_streamed)
+        answers = self._answers.hold(
+            specs,
+            max_model_len=self.max_model_len,
+            is_streamed=is_streamed,
+            pooling=self.router.fleet.pooling,
+        )
+        with answers, self._embeds.hold(specs):
+            yield
 
     @asynccontextmanager
     async def run(self, prepared: PreparedRequest) -> AsyncIterator[ClientStream]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from baton_core.errors import InvalidConfigError
+from baton_router.batches.batch_limits import BatchLimits
 from baton_router.process.answer_settings import AnswerSettings
 
 
@@ -40,9 +41,13 @@ class ConnectionLimits:
             _check(flag, seconds, math.isfinite(seconds) and seconds > 0, "seconds, over 0")
 
 
+_EVENTS_SHARE: Final = 8
+"""The events of one response take at most one in so many bytes of a store."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseStoreLimits:
-    """Bounds of the responses that one router keeps for `previous_response_id` and for those who fetch them.
+    """Bounds of the responses that are kept for `previous_response_id` and for those who fetch them.
 
     Raises:
         InvalidConfigError: a value is out of range; the message names flag, value and what is allowed.
@@ -53,6 +58,11 @@ class ResponseStoreLimits:
     num_bytes: int = 64 * 2**20
     """Bytes of all together, each with the conversation before it."""
     age_s: float = 3600.0
+
+    @property
+    def num_event_bytes(self) -> int:
+        """Bytes of the events of one response."""
+        return self.num_bytes // _EVENTS_SHARE
 
     def __post_init__(self) -> None:
         _check("--max-stored-responses", self.num_responses, self.num_responses >= 0, "0 or more")
@@ -83,6 +93,7 @@ class HttpSettings:
     """Refuses bodies with unknown fields instead of ignoring these."""
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
     stored_responses: ResponseStoreLimits = field(default_factory=ResponseStoreLimits)
+    batches: BatchLimits = field(default_factory=BatchLimits)
     root_path: str = ""
     """Prefix that a proxy in front strips from paths."""
     enable_operator_routes: bool = False

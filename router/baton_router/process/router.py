@@ -39,6 +39,7 @@ from baton_router.core.worker_processes import AbsentWorker
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.operations.dispatch_hold import DispatchHold
 from baton_router.operations.fleet_status import FleetStatus, fleet_status
+from baton_router.operations.line_gate import LineGate
 from baton_router.operations.operations import Operations
 from baton_router.operations.pauses import Pauses
 from baton_router.operations.role_shifts import RoleShifts
@@ -105,6 +106,8 @@ class Router:
             self.fleet, self.sessions.send, hold, lambda: self.core.num_requests, must_split=must_split
         )
         self.pauses = Pauses(self.operations.control, hold, self._abort_all)
+        self.lines = LineGate(lambda: self.core.load if self.is_ready else None)
+        """Lets lines of batches begin."""
         self._shifts = RoleShifts(self.operations)
         self._effects = RouterEffects(
             self.sessions, self._shifts, self.core.log, self._requests, spans or RequestSpans()
@@ -135,7 +138,9 @@ class Router:
     @property
     def why_not_ready(self) -> str:
         """The reason why no prompt can be served; empty while ready."""
-        return why_not_ready(self.fleet.workers(), self.absent, self.fleet.weights)
+        fleet = self.fleet
+        is_pooling = fleet.pooling is not None
+        return why_not_ready(fleet.workers(), self.absent, fleet.weights, is_pooling=is_pooling)
 
     @property
     def absent(self) -> list[AbsentWorker]:
@@ -238,6 +243,7 @@ class Router:
     def _take(self, event: RouterEvent) -> None:
         self._driver.on_event(event)
         self._hold.note()
+        self.lines.note()
         self._arm()
         self._share.on_load_changed()
 
@@ -256,5 +262,6 @@ class Router:
             self._driver.on_deadline()
         finally:
             self._hold.note()
+            self.lines.note()
             self._arm()
             self._share.on_load_changed()

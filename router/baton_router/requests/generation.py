@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.pooling import PoolingTask
 from baton_core.requests.request_context import RequestContext
+from baton_core.worker.step_plan import PooledValues
 from baton_router.core.router_events import RequestTimings
-from baton_router.text.prompts import Prompt, TokenIds
+from baton_router.text.prompts import AnyPrompt, TextPair, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,10 +35,24 @@ class Resumption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolingRequest:
+    """What is to be pooled of a prompt, not checked yet."""
+
+    task: PoolingTask
+    dimensions: int | None = None
+    use_activation: bool | None = None
+    type_one_from: int | None = None
+    """Position of the first token of type 1, in a prompt of token ids."""
+    truncation_side: str = "right"
+    """The side on which `truncate_prompt_tokens` cuts: left or right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One prompt and its parameters, not checked yet."""
 
-    prompt: Prompt
+    prompt: AnyPrompt | TextPair
+    """A pair only where something is pooled of it."""
     prompt_field: str = "prompt"
     """The client's name for the prompt, which errors use."""
     sampling: Mapping[str, Any] = field(default_factory=dict)
@@ -54,6 +70,8 @@ class GenerationRequest:
     """True if events go out as they come."""
     resumption: Resumption | None = None
     """None: the request is new."""
+    pooling: PoolingRequest | None = None
+    """None: tokens are generated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +115,8 @@ class Finished:
     seed: int
     """In force, given or chosen."""
     timings: RequestTimings
+    pooled: PooledValues | None = None
+    """The result of a request that pools."""
 
 
 GenerationEvent: TypeAlias = Delta | PromptDelta | Finished

@@ -5,19 +5,25 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random, SystemRandom
 from typing import Final
 
 from baton_core.errors import InvalidRequestError
+from baton_core.prompt_embeds import check_places
 from baton_core.requests.grammar_limits import check_grammar_limits
+from baton_core.requests.pooling import PoolingModel, check_runner
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_backends import with_backend
 from baton_core.requests.vocabulary import encode_bad_words
 from baton_core.sessions.router_messages import RequestSpec
+from baton_router.embeds.given_embeds import EmbedsLimits, EmbedsPrompt, PromptTokens, ReadEmbeds
 from baton_router.requests.generation import GenerationRequest
+from baton_router.requests.pooled_prompts import read_pooled_prompt
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
 from baton_router.requests.thinking import read_thinking
 from baton_router.requests.validation import (
+    check_embeds_allowed,
     check_model,
     check_name,
     check_params,
@@ -27,13 +33,17 @@ from baton_router.requests.validation import (
     read_priority,
 )
 from baton_router.structured_outputs.bounded_checks import BoundedGrammarChecks
+from baton_router.text.chat_template import Conversation
+from baton_router.text.embedded_parts import has_embeds
 from baton_router.text.model_folder import ModelFolder
-from baton_router.text.prompts import TokenIds
+from baton_router.text.prompts import TextPair, TokenIds
 from baton_router.text.tokenization import Tokenizer
 
 MAX_REQUEST_ID_CHARACTERS: Final = 128
 MAX_CACHE_SALT_CHARACTERS: Final = 128
 _SEED_BITS: Final = 63
+_POOLING_PARAMS: Final = SamplingParams(max_tokens=1, seed=0)
+"""Sampling parameters of requests that pool, which sample nothing."""
 
 
 def truncate_prompt(token_ids: TokenIds, limit: int, max_tokens: int | None, max_model_len: int) -> TokenIds:
@@ -76,8 +86,12 @@ class PromptReader:
         """End the processes that check grammars."""
         self._grammar_checks.close()
 
-    def read(self, request: GenerationRequest, *, max_model_len: int) -> RequestSpec:
+    def read(
+        self, request: GenerationRequest, *, max_model_len: int, pooling: PoolingModel | None = None
+    ) -> RequestSpec:
         """Check a request, tokenize its prompt, and set a missing name and seed.
+
+        `pooling` is what the model pools, if that is known.
 
         Raises:
             InvalidRequestError: a field is out of range; the message names it.
@@ -88,16 +102,31 @@ class PromptReader:
         check_name("cache_salt", request.cache_salt, MAX_CACHE_SALT_CHARACTERS)
         check_template_trust(request.prompt, self._limits)
         priority = read_priority(request.priority)
+        if request.pooling is not None:
+            token_ids, spec = read_pooled_prompt(
+                request, request.pooling, self._tokenizer, pooling, max_model_len, self._model.vocab_size
+            )
+            return RequestSpec(
+                request_id=request.request_id or _new_name(),
+                prompt_token_ids=token_ids,
+                params=_POOLING_PARAMS,
+                cache_salt=request.cache_salt,
+                priority=priority,
+                pooling=spec,
+            )
+        if pooling is not None:
+            check_runner(pooling, None)
         params = self._read_params(request)
-        token_ids = self._read_prompt(request, params, max_model_len)
+        prompt = self._read_prompt(request, params, max_model_len)
         return RequestSpec(
-            request_id=request.request_id or f"req-{secrets.token_hex(8)}",
-            prompt_token_ids=token_ids,
+            request_id=request.request_id or _new_name(),
+            prompt_token_ids=prompt.token_ids,
+            prompt_embeds=prompt.embeds,
             params=params,
             cache_salt=request.cache_salt,
             priority=priority,
             bad_words=encode_bad_words(params.bad_words, self._tokenizer, self._model.vocab_size),
-            thinking=read_thinking(params, token_ids, self._tokenizer, self._limits.reasoning),
+            thinking=read_thinking(params, prompt.token_ids, self._tokenizer, self._limits.reasoning),
         )
 
     def _read_params(self, request: GenerationRequest) -> SamplingParams:
@@ -114,21 +143,55 @@ class PromptReader:
 
     def _read_prompt(
         self, request: GenerationRequest, params: SamplingParams, max_model_len: int
-    ) -> TokenIds:
-        token_ids = self._tokenizer.encode_prompt(
-            request.prompt, add_special_tokens=request.add_special_tokens
-        )
-        if request.truncate_prompt_tokens is not None:
-            limit = request.truncate_prompt_tokens
-            token_ids = truncate_prompt(token_ids, limit, params.max_tokens, max_model_len)
+    ) -> PromptTokens:
+        if isinstance(request.prompt, TextPair):
+            raise InvalidRequestError(request.prompt_field, "a pair of texts", "one text, to generate from")
+        prompt = self._read_embedded(request, params, max_model_len)
+        if prompt is None:
+            assert not isinstance(request.prompt, EmbedsPrompt), "it was read"
+            token_ids = self._tokenizer.encode_prompt(
+                request.prompt, add_special_tokens=request.add_special_tokens
+            )
+            prompt = PromptTokens(token_ids=self._truncated(token_ids, request, params, max_model_len))
         check_prompt(
-            token_ids,
+            prompt.token_ids,
             max_model_len=max_model_len,
             vocab_size=self._model.vocab_size,
             field=request.prompt_field,
         )
-        check_room(params, len(token_ids), max_model_len)
+        check_places(prompt.embeds, len(prompt.token_ids))
+        check_room(params, len(prompt.token_ids), max_model_len)
+        return prompt
+
+    def _read_embedded(
+        self, request: GenerationRequest, params: SamplingParams, max_model_len: int
+    ) -> PromptTokens | None:
+        """Return a prompt with embeddings; None where it has none."""
+        prompt = request.prompt
+        if isinstance(prompt, Conversation):
+            if not has_embeds(prompt):
+                return None
+            read: ReadEmbeds = partial(self._tokenizer.encode_embedded, prompt)
+        elif isinstance(prompt, EmbedsPrompt):
+            read = prompt.read
+        else:
+            return None
+        check_embeds_allowed(params, self._limits)
+        if (limit := request.truncate_prompt_tokens) is not None:
+            raise InvalidRequestError("truncate_prompt_tokens", limit, "nothing beside prompt_embeds")
+        return read(EmbedsLimits(hidden_size=self._model.embedding_size, max_model_len=max_model_len))
+
+    def _truncated(
+        self, token_ids: TokenIds, request: GenerationRequest, params: SamplingParams, max_model_len: int
+    ) -> TokenIds:
+        if request.truncate_prompt_tokens is not None:
+            limit = request.truncate_prompt_tokens
+            token_ids = truncate_prompt(token_ids, limit, params.max_tokens, max_model_len)
         return token_ids
+
+
+def _new_name() -> str:
+    return f"req-{secrets.token_hex(8)}"
 
 
 def bounded(spec: RequestSpec, max_model_len: int) -> RequestSpec:
@@ -137,6 +200,8 @@ def bounded(spec: RequestSpec, max_model_len: int) -> RequestSpec:
     Its workers may hold more or less, so the limit is set here.
     """
     room = max_model_len - len(spec.prompt_token_ids)
+    if spec.pooling is not None:
+        return spec
     if spec.params.max_tokens is not None and spec.params.max_tokens <= room:
         return spec
     return replace(spec, params=replace(spec.params, max_tokens=room))

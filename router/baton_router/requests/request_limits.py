@@ -48,6 +48,8 @@ class RequestLimits:
     """Memory that the log-probabilities of one reply may take."""
     structured_outputs_backend: str = AUTO
     """Library that compiles grammars."""
+    enable_prompt_embeds: bool = False
+    """Lets requests bring embeddings in the place of tokens."""
     is_in_process: bool = False
     """True if the workers run in the caller's process, so that any logits processor can be called."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from baton_core.prompt_embeds import known_tokens
 from baton_core.requests.finish import FinishReason
 from baton_core.sessions.router_messages import RequestSpec, SequenceOutput
 from baton_router.core.router_events import FinishRequest
@@ -27,9 +28,8 @@ class RequestText:
         """Finish reasons of the ended sequences, in the order of their ends."""
         self._eos_token_id = None if spec.params.ignore_eos else tokenizer.eos_token_id
         n = spec.params.n
-        self._texts = [
-            IncrementalDetokenizer(tokenizer, spec.prompt_token_ids, spec.params) for _ in range(n)
-        ]
+        prompt = known_tokens(spec.prompt_token_ids, spec.prompt_embeds)
+        self._texts = [IncrementalDetokenizer(tokenizer, prompt, spec.params) for _ in range(n)]
         self._alive = set(range(n))
 
     def push(self, output: SequenceOutput) -> tuple[Delta | None, bool]:
@@ -54,6 +54,8 @@ class RequestText:
 
     def finish(self, finished: FinishRequest) -> Finished:
         """Return the last event."""
+        if finished.pooled is not None:
+            self.finish_reasons.append(FinishReason.STOP)
         return Finished(
             request_id=self.spec.request_id,
             num_prompt_tokens=finished.num_prompt_tokens,
@@ -61,6 +63,7 @@ class RequestText:
             num_cached_tokens=finished.num_cached_tokens,
             seed=self.spec.params.seed or 0,
             timings=finished.timings,
+            pooled=finished.pooled,
         )
 
     def _delta(self, output: SequenceOutput, text: DetokenizedDelta) -> Delta:

@@ -68,7 +68,7 @@ class ResumeTokens:
         """Return those of a request with its seed; `identity` is the workers', None while there are none."""
         model = _NO_MODEL if identity is None else self._digest(b"model", _describe_model(identity))
         return Fingerprints(
-            prompt=self._digest(b"prompt", msgspec.msgpack.encode(spec.prompt_token_ids)),
+            prompt=self._digest(b"prompt", _describe_prompt(spec)),
             parameters=self._digest(b"parameters", _describe_params(spec.params)),
             model=model,
             owner=self._digest(b"owner", json.dumps([tenant, spec.cache_salt]).encode()),
@@ -140,6 +140,11 @@ def _decode(token: str) -> bytes | None:
 
 def _encode(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _describe_prompt(spec: RequestSpec) -> bytes:
+    embeds = b"".join(one.start.to_bytes(4, "little") + one.digests for one in spec.prompt_embeds)
+    return msgspec.msgpack.encode(spec.prompt_token_ids) + embeds
 
 
 def _describe_params(params: SamplingParams) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from baton_core.errors import InvalidRequestError
 from baton_core.model.model_identity import ModelIdentity
+from baton_core.requests.pooling import decode_pooling_model
 from baton_core.requests.vocabulary import check_token_ids
 from baton_core.sessions.router_messages import OutputSoFar, RequestSpec, SequenceOutput
 from baton_router.requests.generation import Delta, GenerationRequest, ReceivedSequence, Resumption
@@ -145,8 +146,13 @@ class RequestReader:
             RequestError: NOT_FOUND, another model is requested.
         """
         if request.resumption is not None:
+            if request.pooling is not None:
+                raise InvalidRequestError("resume_token", "a token", "none, where something is pooled")
             return self._read_resumed(request, request.resumption, max_model_len, identity, now_s)
-        spec = self._prompts.read(request, max_model_len=max_model_len)
+        pooling = decode_pooling_model(identity.pooling) if identity else None
+        spec = self._prompts.read(request, max_model_len=max_model_len, pooling=pooling)
+        if spec.pooling is not None:
+            return AcceptedRequest(spec=spec, resume_token="", num_received=(0,), is_resumed=False)
         ticket = ResumeTicket(
             request_id=spec.request_id,
             seed=spec.params.seed or 0,

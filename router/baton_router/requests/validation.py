@@ -12,7 +12,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.vocabulary import check_token_ids, check_vocabulary
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.chat_template import Conversation
-from baton_router.text.prompts import Prompt
+from baton_router.text.prompts import AnyPrompt, TextPair
 
 MAX_SESSION_ID_CHARACTERS: Final = 128
 TRACEPARENT: Final = "traceparent"
@@ -56,7 +56,7 @@ def read_priority(value: object) -> int:
     return value
 
 
-def check_template_trust(prompt: Prompt, limits: RequestLimits) -> None:
+def check_template_trust(prompt: AnyPrompt | TextPair, limits: RequestLimits) -> None:
     """Refuse a conversation that brings its own template where the operator does not trust such.
 
     Raises:
@@ -88,6 +88,20 @@ def check_prompt(
         )
         raise ContextLengthError(field, f"{len(token_ids)} tokens", allowed)
     check_token_ids(field, token_ids, vocab_size)
+
+
+def check_embeds_allowed(params: SamplingParams, limits: RequestLimits) -> None:
+    """Refuse embeddings where the operator does not take them, or beside what needs a prompt's tokens.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    if not limits.enable_prompt_embeds:
+        allowed = "nothing: this router runs without --enable-prompt-embeds (enable_prompt_embeds in Python)"
+        raise InvalidRequestError("prompt_embeds", "given", allowed)
+    if params.prompt_logprobs is not None:
+        allowed = "none beside prompt_embeds, which are no tokens"
+        raise InvalidRequestError("prompt_logprobs", params.prompt_logprobs, allowed)
 
 
 def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> None:

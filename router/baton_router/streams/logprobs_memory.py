@@ -11,6 +11,7 @@ from typing import Final
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.packed_logprobs import ENTRY_BYTES
+from baton_core.requests.pooling import PoolingModel
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.streams.client_stream import MAX_WAITING_EVENTS
 
@@ -27,8 +28,15 @@ class LogprobsMemory:
         self._num_bytes = 0
 
     @contextmanager
-    def hold(self, specs: Sequence[RequestSpec], *, max_model_len: int, is_streamed: bool) -> Iterator[None]:
-        """Reserve memory for one call's reply, until the block is left.
+    def hold(
+        self,
+        specs: Sequence[RequestSpec],
+        *,
+        max_model_len: int,
+        is_streamed: bool,
+        pooling: PoolingModel | None = None,
+    ) -> Iterator[None]:
+        """Reserve memory for one call's reply, until the block is left; `pooling` is what the model pools.
 
         Raises:
             InvalidRequestError: the reply could exceed the limit of one reply.
@@ -36,7 +44,13 @@ class LogprobsMemory:
         """
         of_prompts = sum(_prompt_bytes(spec) for spec in specs)
         of_outputs = sum(_output_bytes(spec, max_model_len, is_streamed) for spec in specs)
-        num_bytes = of_prompts + of_outputs
+        of_pooled = sum(_pooled_bytes(spec, pooling) for spec in specs)
+        num_bytes = of_prompts + of_outputs + of_pooled
+        if of_pooled > self._max_bytes:
+            allowed = f"shorter or fewer prompts: the answer has {of_pooled} bytes of numbers, and"
+            raise InvalidRequestError(
+                "prompt", f"{len(specs)} prompts", f"{allowed} --max-answer-bytes is {self._max_bytes}"
+            )
         if num_bytes > self._max_bytes:
             field = "prompt_logprobs" if of_prompts > of_outputs else "logprobs"
             value = getattr(specs[0].params, field)
@@ -57,6 +71,12 @@ class LogprobsMemory:
             yield
         finally:
             self._num_bytes -= num_bytes
+
+
+def _pooled_bytes(spec: RequestSpec, model: PoolingModel | None) -> int:
+    if spec.pooling is None or model is None:
+        return 0
+    return model.result_bytes(spec.pooling, len(spec.prompt_token_ids))
 
 
 def _prompt_bytes(spec: RequestSpec) -> int:

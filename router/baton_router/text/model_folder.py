@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from baton_sandbox.model_files import check_links
 _HUB_PATTERNS: Final = ("*.json", "*.jinja", MERGES)
 _LENGTH_KEYS: Final = ("max_position_embeddings", "n_positions")
 """The second is GPT-2's and its relatives'."""
+_WIDTH_KEYS: Final = ("word_embed_proj_dim", "hidden_size", "n_embd", "d_model")
+"""The first is OPT's, whose embeddings may be narrower than its layers."""
 _MAX_INT: Final = 2**31 - 1
 SAMPLING_FIELDS: Final = {
     "temperature": "temperature",
@@ -53,6 +55,13 @@ class ModelFolder:
     """Template for conversations with tools, where the model has its own for them: `tool_use`."""
     byte_level_bpe: ByteLevelBpe | None = None
     """The tokenizer of a folder without tokenizer.json."""
+    sentence_prompts: Mapping[str, str] = field(default_factory=dict)
+    """Texts that a model that embeds wants before its inputs, by kind, such as query and document."""
+
+    @property
+    def embedding_size(self) -> int | None:
+        """Width of the embeddings of its tokens; None where config.json has it under another key."""
+        return next((self.config[key] for key in _WIDTH_KEYS if isinstance(self.config.get(key), int)), None)
 
     @property
     def tokenizer_file(self) -> Path:
@@ -125,6 +134,7 @@ def read_model_folder(
         chat_template=templates.get("default"),
         tool_chat_template=templates.get("tool_use"),
         byte_level_bpe=byte_level_bpe,
+        sentence_prompts=_sentence_prompts(path),
     )
 
 
@@ -165,6 +175,12 @@ def read_json(path: Path, *, is_optional: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidModelError(f"{path} holds {type(value).__name__}; allowed: one JSON object")
     return value
+
+
+def _sentence_prompts(folder: Path) -> dict[str, str]:
+    values = read_json(folder / "config_sentence_transformers.json", is_optional=True).get("prompts")
+    named = values.items() if isinstance(values, dict) else ()
+    return {name: text for name, text in named if isinstance(name, str) and isinstance(text, str)}
 
 
 def _positive_int(folder: Path, config: Mapping[str, Any], key: str) -> int:

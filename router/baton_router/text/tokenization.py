@@ -6,15 +6,44 @@ Safe to share between the tokenizing threads and the loop: beside caches nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_router.embeds.given_embeds import EmbedsLimits, PromptTokens
 from baton_router.text.chat_rendering import ChatRendering
 from baton_router.text.chat_template import ChatDefaults, ChatTemplate, Conversation
+from baton_router.text.embedded_parts import encode_embedded
 from baton_router.text.large_texts import LARGE, LargeTexts
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds
 from baton_router.text.token_decoding import TokenDecoder
 from baton_router.text.tokenizer_loading import load_backend
+
+MAX_POOLED_CHARACTERS: Final = 2**19
+"""Characters of a pair of texts, or of a text that is cut."""
+
+
+class PooledPrompt(NamedTuple):
+    """The tokens of a prompt of which something is pooled."""
+
+    token_ids: TokenIds
+    type_one_from: int | None = None
+    """Position of the first token that the tokenizer gives type 1."""
+
+
+def kept_lengths(lengths: Sequence[int], limit: int) -> list[int]:
+    """Return how many tokens are kept of one text or two, so that they are at most `limit` together."""
+    if sum(lengths) <= limit:
+        return list(lengths)
+    if len(lengths) == 1:
+        return [limit]
+    shorter, longer = sorted(lengths)
+    longer = max(shorter, limit - shorter)
+    if shorter + longer > limit:
+        shorter = limit // 2
+        longer = limit - shorter
+    return [longer, shorter] if lengths[0] > lengths[1] else [shorter, longer]
 
 
 class Tokenizer:
@@ -39,6 +68,8 @@ class Tokenizer:
         eos_token = model.special_tokens.get("eos_token")
         self.eos_token_id: int | None = None if eos_token is None else self._backend.token_to_id(eos_token)
         """The tokenizer's own end token; a model may have others."""
+        self.chosen_template = chat_template
+        """The template that an operator gave instead of the model's own."""
         self._rendering = ChatRendering(model.special_tokens)
         self._defaults = defaults or ChatDefaults()
         self._template = chat_template or model.chat_template
@@ -118,6 +149,54 @@ class Tokenizer:
                 return self.encode(self.render_chat(prompt), add_special_tokens=bool(add_special_tokens))
             case _:
                 return prompt
+
+    def encode_pooled(
+        self,
+        texts: tuple[str, ...],
+        *,
+        add_special_tokens: bool = True,
+        limit: int | None = None,
+        cuts_left: bool = False,
+    ) -> PooledPrompt:
+        """Return the ids of a text, or of a pair of texts, cut to `limit` tokens, special tokens included.
+
+        Special tokens are never cut; of a pair the longer text is cut first, as Transformers cuts it.
+
+        Raises:
+            InvalidRequestError: a text cannot be tokenized, is too large, or `limit` leaves none of it.
+            RequestError: as `encode`.
+        """
+        if len(texts) == 1 and limit is None:
+            return PooledPrompt(self.encode(texts[0], add_special_tokens=add_special_tokens))
+        if (num_characters := sum(map(len, texts))) > MAX_POOLED_CHARACTERS:
+            allowed = f"at most {MAX_POOLED_CHARACTERS} characters in a pair, or with truncate_prompt_tokens"
+            raise InvalidRequestError("prompt", f"{num_characters} characters", allowed)
+        try:
+            first, *others = self._backend.encode_batch_fast(list(texts), add_special_tokens=False)
+        except TypeError:
+            raise InvalidRequestError("prompt", texts, "text that UTF-8 can hold") from None
+        pair = others[0] if others else None
+        if limit is not None:
+            added = self._backend.num_special_tokens_to_add(pair is not None) if add_special_tokens else 0
+            if limit - added < len(texts):
+                allowed = f"at least {added + len(texts)}, with the tokenizer's special tokens"
+                raise InvalidRequestError("truncate_prompt_tokens", limit, allowed)
+            lengths = kept_lengths([len(one.ids) for one in (first, *others)], limit - added)
+            for one, length in zip((first, *others), lengths, strict=True):
+                one.truncate(length, direction="left" if cuts_left else "right")
+        whole = self._backend.post_process(first, pair, add_special_tokens)
+        ids = self._without_second_bos(tuple(whole.ids), add_special_tokens)
+        return PooledPrompt(ids, whole.type_ids.index(1) if 1 in whole.type_ids else None)
+
+    def encode_embedded(self, conversation: Conversation, limits: EmbedsLimits) -> PromptTokens:
+        """Return the tokens of a conversation that has embeddings among its parts.
+
+        Raises:
+            InvalidRequestError: as `encode_prompt`, or the embeddings are out of their limits.
+        """
+        return encode_embedded(
+            conversation, limits, self.render_chat, partial(self.encode, add_special_tokens=False)
+        )
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of `token_ids`; ids without a token have none, broken UTF-8 is U+FFFD.

@@ -51,3 +51,28 @@ class Keys:
     def router_loads(self) -> str:
         """Stream of the routers' loads."""
         return f"{self.namespace}:loads"
+
+    @property
+    def responses(self) -> str:
+        """Sorted set of the names of responses, by the time of their beginning in ms."""
+        return f"{self.namespace}:responses"
+
+    @property
+    def response_sizes(self) -> str:
+        """Hash: the bytes of each response, and under the empty name of all together."""
+        return f"{self.namespace}:response-sizes"
+
+    @property
+    def response_changes(self) -> str:
+        """Stream of the names of responses that have more events, or were ended or deleted."""
+        return f"{self.namespace}:response-changes"
+
+    @property
+    def response_prefix(self) -> str:
+        """Before a response's name: a hash of what is kept of it."""
+        return f"{self.namespace}:response:"
+
+    @property
+    def response_events_prefix(self) -> str:
+        """Before a response's name: the list of its events."""
+        return f"{self.namespace}:response-events:"

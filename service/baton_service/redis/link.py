@@ -1,6 +1,6 @@
 """A process's connection to Redis: every command has a deadline, every task continues when Redis comes back.
 
-No request waits for it. Tasks run on the process's loop and catch up when Redis is back.
+Only requests for stored responses wait for it. Tasks run on the process's loop, and catch up when it is back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIN_BACKOFF_S: Final = 0.05
 _MAX_BACKOFF_S: Final = 0.4
 _OURS: Final[dict[str, Any]] = {"protocol": 2, "decode_responses": False}
 """Options that a URL must not set: replies are read in this form."""
-_FAULTS: Final = (RedisError, OSError, msgspec.MsgspecError)
+FAULTS: Final = (RedisError, OSError, msgspec.MsgspecError)
 """Redis is away, refuses, or holds what this version cannot read."""
 _log = logging.getLogger(__name__)
 
@@ -40,17 +40,20 @@ Script = Callable[[Sequence[str], Sequence[Argument]], Awaitable[Any]]
 class RedisLink:
     """Owns the client. Make it on the loop that uses it.
 
+    Args:
+        within_s: deadline of a connection and of a command.
+
     Raises:
         InvalidConfigError: the URL has a parameter that redis-py does not know.
     """
 
-    def __init__(self, settings: RedisSettings) -> None:
+    def __init__(self, settings: RedisSettings, within_s: float = COMMAND_WITHIN_S) -> None:
         self.keys = Keys(settings.namespace)
         self._shown_url = settings.shown_url
         self.state = SharedState()
         self._loop = asyncio.get_running_loop()
         self._failing: set[str] = set()
-        self._client = _client(settings.url)
+        self._client = _client(settings.url, within_s)
 
     def script(self, source: str) -> Script:
         """Return a function that runs a script, and sends its source where Redis lacks it."""
@@ -87,14 +90,14 @@ class RedisLink:
 
     async def close(self, farewell: Callable[[], Awaitable[Any]]) -> None:
         """Call `farewell`, if Redis can be reached, and close the connections."""
-        with suppress(*_FAULTS):
+        with suppress(*FAULTS):
             if self.state.is_up:
                 await farewell()
-        with suppress(*_FAULTS):
+        with suppress(*FAULTS):
             await self._client.aclose()
 
     def _note_failure(self, name: str, error: Exception) -> None:
-        if not isinstance(error, _FAULTS):
+        if not isinstance(error, FAULTS):
             _log.error("%s cannot go on with Redis", name, exc_info=error)
         elif not self._failing:
             _log.warning("Redis at %s fails, going on without it: %s", self._shown_url, error)
@@ -118,13 +121,13 @@ async def wait_for(event: asyncio.Event, within_s: float) -> None:
     event.clear()
 
 
-def _client(url: str) -> Redis:
+def _client(url: str, within_s: float) -> Redis:
     try:
         client = Redis.from_url(
             url,
             retry=Retry(NoBackoff(), 0),
-            socket_timeout=COMMAND_WITHIN_S,
-            socket_connect_timeout=COMMAND_WITHIN_S,
+            socket_timeout=within_s,
+            socket_connect_timeout=within_s,
             **_OURS,
         )
         options = client.connection_pool.connection_kwargs

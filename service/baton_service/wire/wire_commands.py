@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import assert_never
 
 from baton_core.errors import InvalidRequestError
+from baton_core.prompt_embeds import PromptEmbeds
 from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.sessions.control_messages import Control
 from baton_core.sessions.router_messages import (
@@ -32,6 +33,7 @@ from baton_service.wire.wire_checks import (
     within_limit,
 )
 from baton_service.wire.wire_controls import decode_control, encode_control
+from baton_service.wire.wire_pooling import decode_pooling, encode_pooling
 from baton_service.wire.wire_sampling import decode_sampling, encode_sampling
 
 
@@ -39,7 +41,8 @@ def encode_command(message: ToWorker) -> pb.RouterData:
     """Write a command; the session gives it its number.
 
     Raises:
-        InvalidRequestError: it is over 1 MiB, its request has no seed, or it would call a function.
+        InvalidRequestError: it is over 1 MiB, embeddings aside, its request has no seed, or it would call a
+            function.
     """
     match message:
         case Generate():
@@ -57,7 +60,9 @@ def encode_command(message: ToWorker) -> pb.RouterData:
             data = pb.RouterData(control=encode_control(message))
         case _:
             assert_never(message)
-    return within_limit(data, MAX_COMMAND_BYTES)
+    spec = getattr(message, "spec", None)
+    num_bytes = sum(len(one.data) + len(one.digests) for one in spec.prompt_embeds) if spec else 0
+    return within_limit(data, MAX_COMMAND_BYTES + num_bytes)
 
 
 def decode_command(data: pb.RouterData) -> ToWorker:
@@ -97,6 +102,17 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
         resumed=[pb.OutputSoFar(index=one.index, token_ids=one.token_ids) for one in spec.resumed],
         tenant=spec.tenant,
         weights=spec.weights,
+        pooling=encode_pooling(spec.pooling),
+        prompt_embeds=[
+            pb.EmbeddingRows(
+                start=one.start,
+                hidden_size=one.hidden_size,
+                dtype=one.dtype,
+                data=one.data,
+                digests=one.digests,
+            )
+            for one in spec.prompt_embeds
+        ],
     )
 
 
@@ -117,6 +133,17 @@ def _decode_spec(message: pb.Generate | pb.Prefill | pb.Reserve) -> RequestSpec:
         resumed=_decode_resumed(spec.resumed, params.n),
         tenant=spec.tenant,
         weights=spec.weights,
+        pooling=decode_pooling(spec.pooling) if spec.HasField("pooling") else None,
+        prompt_embeds=tuple(
+            PromptEmbeds(
+                start=one.start,
+                hidden_size=one.hidden_size,
+                dtype=one.dtype,
+                data=one.data,
+                digests=one.digests,
+            )
+            for one in spec.prompt_embeds
+        ),
     )
 
 

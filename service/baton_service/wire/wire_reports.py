@@ -14,6 +14,7 @@ from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import (
     Failed,
     FirstToken,
+    Pooled,
     PromptLogprobs,
     Refused,
     Reserved,
@@ -43,6 +44,7 @@ from baton_service.wire.wire_logprobs import (
     split_prompt_logprobs,
 )
 from baton_service.wire.wire_phases import decode_phase_report, encode_phase_report
+from baton_service.wire.wire_pooling import decode_pooled, encode_pooled
 
 MAX_MERGED_BYTES: Final = 2**14
 """Size of merged token batches: a router reads each message at once."""
@@ -66,6 +68,8 @@ def encode_report(message: ToRouter) -> pb.WorkerData:
             data = pb.WorkerData(prompt_logprobs=encode_prompt_logprobs(message))
         case FirstToken():
             data = pb.WorkerData(first_token=_encode_first_token(message))
+        case Pooled():
+            data = pb.WorkerData(pooled=encode_pooled(message))
         case TokenBatch(outputs=outputs):
             data = pb.WorkerData(token_batch=pb.TokenBatch(outputs=_encode_outputs(outputs)))
         case Transferred():
@@ -105,6 +109,8 @@ def decode_report(data: pb.WorkerData) -> ToRouter:
             return decode_prompt_logprobs(data.prompt_logprobs)
         case "first_token":
             return _decode_first_token(data.first_token)
+        case "pooled":
+            return decode_pooled(data.pooled)
         case "token_batch":
             return TokenBatch(outputs=_decode_outputs(data.token_batch.outputs))
         case "transferred":

@@ -18,6 +18,7 @@ from baton_service.wire.wire_checks import (
     checked_number,
     require_set,
 )
+from baton_service.wire.wire_pooling import checked_pooling_model
 
 
 def encode_hello(info: WorkerInfo, *, router_epoch: int = 0, received: int = 0) -> pb.Hello:
@@ -46,6 +47,7 @@ def encode_hello(info: WorkerInfo, *, router_epoch: int = 0, received: int = 0) 
             structured_outputs_backend=identity.structured_outputs_backend,
             logits_processors=identity.logits_processors,
             logprobs_mode=identity.logprobs_mode,
+            pooling=identity.pooling,
         ),
         max_model_len=info.max_model_len,
         vocab_size=info.vocab_size,
@@ -102,6 +104,7 @@ def _decode_identity(identity: pb.Identity) -> ModelIdentity:
         structured_outputs_backend=identity.structured_outputs_backend,
         logits_processors=tuple(identity.logits_processors),
         logprobs_mode=identity.logprobs_mode,
+        pooling=checked_pooling_model(identity.pooling),
     )
 
 

@@ -42,7 +42,12 @@ class OwnRanks(LocalRanks):
             "nnodes is 2 with distributed_executor_backend 'ray'; allowed: 1, or mp",
         ),
         (
-            {"nnodes": 2, "tensor_parallel_size": 2, "prefill_workers": 1, "decode_workers": 1},
+            {
+                "distributed_executor_backend": "ray",
+                "tensor_parallel_size": 2,
+                "prefill_workers": 1,
+                "decode_workers": 1,
+            },
             "prefill_workers is 1 and decode_workers is 1, with ranks that share no KV pool",
         ),
         (
@@ -116,12 +121,20 @@ def test_machines_with_the_same_key_have_the_same_secret() -> None:
     [
         ("--headless", "--headless is True with node_rank 0; allowed: node_rank over 0"),
         (
-            "-tp 2 --nnodes 2 --prefill-workers 0 --decode-workers 0 --mixed 2",
-            "--mixed is 2 and makes 2 workers, with ranks that share no KV pool; allowed: 1",
+            "-tp 2 --nnodes 2 --prefill-tensor-parallel-size 1",
+            "--nnodes is 2 with 1 ranks of a prefill worker; allowed: a divisor of 1",
+        ),
+        (
+            "-tp 2 --nnodes 2 --master-port 65535",
+            "--master-port is 65535, the first of 2 workers' ports; allowed: at most 65534",
         ),
         (
             "-tp 2 --distributed-executor-backend ray -dp 2 --prefill-workers 0 --decode-workers 0 --mixed 1",
             "--mixed is 1 and makes 2 workers, with ranks that share no KV pool; allowed: 1",
+        ),
+        (
+            "-tp 2 --distributed-executor-backend ray",
+            "--prefill-workers is 1 and decode_workers is 1, with ranks that share no KV pool",
         ),
     ],
 )
@@ -160,3 +173,8 @@ def test_the_data_parallel_ranks_that_are_here(given: dict[str, Any], here: rang
 def test_one_engine_in_python_is_one_rank() -> None:
     with pytest.raises(ValueError, match="data_parallel_size is 2; allowed: 1 in Python"):
         LLM(data_parallel_size=2)
+
+
+def test_python_leads_no_prefill_and_decode_workers_over_machines() -> None:
+    with pytest.raises(InvalidConfigError, match=r"nnodes is 2 with prefill_workers 1 .*; allowed: 1 in Py"):
+        LLM(tensor_parallel_size=2, nnodes=2, prefill_workers=1, decode_workers=1)

@@ -46,7 +46,6 @@ def test_anything_else_is_refused(given: Any) -> None:
     [
         ("token_type_ids", "models that pool"),
         ("multi_modal_data", "models of text alone"),
-        ("prompt_embeds", "prompts are text or token ids"),
         ("encoder_prompt", "models with an encoder"),
     ],
 )

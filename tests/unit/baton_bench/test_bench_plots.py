@@ -11,6 +11,8 @@ from baton_bench.figures import LATENCIES, MARKED_PERCENTS, latencies_ms, measur
 from baton_bench.plots import plot_distributions, plot_sweep
 from tests.unit.baton_bench.answers import make_answer, make_run
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("matplotlib")
 ANSWERS = [make_answer(), make_answer([1.2, 1.3]), make_answer([1.5, 1.5, 1.9])]
 LIMITS_MS = {"ttft": 250.0, "tpot": 120.0}

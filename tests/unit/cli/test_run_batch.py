@@ -14,12 +14,14 @@ from typing import Any
 
 import pytest
 
-from baton.batch.batch_run import BatchRun
-from baton.batch.lines import BatchRequest, WrongLine, count_lines, read_line, read_lines
-from baton.batch.results import BatchError, BatchResponse, BatchResult, PartialResults, answered
+from baton.batch.lines import asking, count_lines
 from baton.cli import main
 from baton_bench.http_client import HttpClient, Origin
 from baton_core.errors import InvalidConfigError, RequestError
+from baton_router.batches.batch_run import BatchRun
+from baton_router.batches.partial_results import PartialResults, read_lines
+from baton_router.core.batches.batch_lines import BatchRequest, WrongLine, read_line
+from baton_router.core.batches.batch_results import BatchError, BatchResponse, BatchResult, answered
 
 CHAT = "/v1/chat/completions"
 
@@ -38,9 +40,17 @@ def written(path: Path) -> list[dict[str, Any]]:
 
 def test_a_line_is_a_request() -> None:
     request = read_line(1, line(url="/v1/messages", body={"model": "m", "stream": False}, other=1))
-    assert request == BatchRequest(
-        custom_id="a", method="POST", url="/v1/messages", body={"model": "m", "stream": False}
-    )
+    assert isinstance(request, BatchRequest)
+    assert (request.custom_id, request.method, request.url) == ("a", "POST", "/v1/messages")
+    assert json.loads(request.body_with({})) == {"model": "m", "stream": False}
+    assert json.loads(request.body_with({"model": "x", "priority": 4})) == {
+        "priority": 4,
+        "model": "m",
+        "stream": False,
+    }
+    empty = read_line(1, line(body={}))
+    assert isinstance(empty, BatchRequest)
+    assert (empty.body_with({}), empty.body_with({"priority": 4})) == (b"{}", b'{"priority":4}')
 
 
 @pytest.mark.parametrize(
@@ -55,6 +65,8 @@ def test_a_line_is_a_request() -> None:
         (line(url="/sleep"), "a", "line 7: url is '/sleep'; allowed: "),
         (line(body=[]), "a", "Expected `object`, got `array` - at `$.body`"),
         (line(body={"stream": True}), "a", "line 7: body.stream is True; allowed: false"),
+        (line(body={"background": 1}), "a", "line 7: body.background is 1; allowed: false"),
+        (line(custom_id=""), "", "line 7: custom_id is ''; allowed: 1 to 512 characters"),
     ],
 )
 def test_a_line_that_is_no_request_says_why(wrong: bytes, custom_id: str | None, message: str) -> None:
@@ -179,7 +191,7 @@ def run(port: int, lines: Path, results: PartialResults, pauses_s: tuple[float, 
     async def running() -> None:
         client = HttpClient(Origin(host="127.0.0.1", port=port), {})
         try:
-            batch = BatchRun(client, results, pauses_s=pauses_s)
+            batch = BatchRun(asking(client), results, pauses_s=pauses_s)
             await batch.run(read_lines(lines), 2, lambda: None)
         finally:
             await client.close()

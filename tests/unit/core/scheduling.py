@@ -19,11 +19,12 @@ def make_scheduler(
     budget: int = 64,
     max_num_seqs: int = 8,
     paging: Paging = ONE_GROUP,
+    num_stages: int = 1,
     **limits: Any,
 ) -> tuple[Scheduler, BlockPool]:
     pool = BlockPool(num_blocks)
     config = SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **limits)
-    return Scheduler(pool, paging, config), pool
+    return Scheduler(pool, paging, config, num_stages=num_stages), pool
 
 
 def plan_step(scheduler: Scheduler) -> StepPlan:

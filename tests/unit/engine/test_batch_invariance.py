@@ -29,10 +29,11 @@ from baton_engine.sizing import KVCacheSettings
 from baton_kernels.cpu.selection import load_build
 from baton_kernels.interface.kernels import AttentionBatch, Kernels
 from baton_kernels.selection import select_kernels
+from tests.models import make_model
 from tests.unit.engine.rank_threads import on_each_rank
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables
 
-pytestmark = pytest.mark.usefixtures("needs_build")
+pytestmark = [pytest.mark.usefixtures("needs_build"), pytest.mark.slow]
 ModelFolder = Callable[[str], Path]
 CPU = torch.device("cpu")
 NUM_BLOCKS = 64
@@ -149,20 +150,31 @@ def test_logits_have_the_same_bits_however_a_sequence_is_computed(
 def test_logits_have_the_same_bits_for_every_number_of_ranks(
     variant: str, dtype: torch.dtype, model_folder: ModelFolder
 ) -> None:
+    require_same_bits(model_folder(variant), dtype, (1, 2, 4))
+
+
+def test_eight_ranks_have_the_bits_of_one(tmp_path: Path) -> None:
+    """Each has a query head, and two KV heads are copied to four ranks each."""
+    folder = make_model(tmp_path / "model", "qwen2", num_heads=8, num_kv_heads=2)
+    require_same_bits(folder, torch.float32, (1, 8))
+
+
+def require_same_bits(folder: Path, dtype: torch.dtype, numbers: Sequence[int]) -> None:
+    """Compare logits of chunks and of mixed steps with those of other numbers of ranks."""
+
     def logits(ranks: Ranks) -> Tensor:
-        machine = Machine(model_folder(variant), dtype, ranks=ranks)
+        machine = Machine(folder, dtype, ranks=ranks)
         chunked, mixed = machine.logits(PROMPT, 32), mixed_steps(machine, 0)
         if ranks.place.is_leader:
             assert torch.equal(chunked, mixed)
         return mixed
 
     found = []
-    for tensor in (1, 2, 4):
+    for tensor in numbers:
         sizes = ParallelSizes(tensor=tensor, experts=ExpertPlacement.LINEAR, is_invariant=True)
         found.append(on_each_rank(sizes, logits))
     assert found[0].isfinite().all()
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])
+    assert all(torch.equal(found[0], other) for other in found[1:])
 
 
 def test_logits_over_a_prefix_that_another_sequence_computed_have_the_same_bits(

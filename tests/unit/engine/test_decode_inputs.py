@@ -19,6 +19,8 @@ from baton_engine.steps.decode_graphs import capture_sizes
 from baton_engine.steps.decode_inputs import DecodeInputs
 from tests.unit.engine.steps import make_slice
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 SPEC = KVSpec(
     num_layers=1,

@@ -17,7 +17,7 @@ from baton_kernels.cpu.graph_replay import GraphReplay
 from tests.models import VARIANTS, make_prompt
 from tests.unit.engine.steps import BLOCK_SIZE, make_plan, make_slice, make_spec
 
-pytestmark = pytest.mark.usefixtures("needs_build")
+pytestmark = [pytest.mark.usefixtures("needs_build"), pytest.mark.slow]
 NUM_BLOCKS = 8
 """Blocks of a sequence, in each KV group."""
 Tokens = list[list[int]]

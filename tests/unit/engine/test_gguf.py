@@ -19,13 +19,14 @@ from baton.config.engine_args import EngineArgs
 from baton.config.engine_folders import with_local_folders
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
+from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.gguf_files import read_gguf_entries
 from baton_engine.checkpoint.gguf_header import read_gguf_header
 from baton_engine.checkpoint.model_fields import read_gguf_config, read_model_fields
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.quantization.gguf import read_gguf_quantization
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.loading import ReadModel, describe_folder
+from baton_engine.loading import ReadModel
 from baton_engine.models.registry import read_model_config
 from baton_engine.quantization_choice import choose_quantization
 from baton_engine.weight_check import check_weights

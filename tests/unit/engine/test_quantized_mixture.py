@@ -35,6 +35,8 @@ from tests.quantized_reference import FIXTURES, quantized_weights
 from tests.unit.engine.rank_threads import on_each_rank
 from tests.unit.engine.test_mixture import MIXTURES, draw, read_mixture
 
+pytestmark = pytest.mark.slow
+
 ModelFolder = Callable[[str], Path]
 NUM_TOKENS = 23
 KINDS = (Kind.INT8_WEIGHT_ONLY, Kind.INT4_WEIGHT_ONLY, Kind.MXFP4, Kind.INT8, Kind.FP8_PER_CHANNEL)

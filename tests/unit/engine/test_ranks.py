@@ -22,6 +22,8 @@ from tests.quantized_reference import FIXTURES, quantized_weights
 from tests.unit.engine.rank_threads import run_ranks
 from tests.unit.engine.steps import BLOCK_SIZE, generate
 
+pytestmark = pytest.mark.slow
+
 VARIANTS = (
     "llama",
     "llama-mha-tied",
@@ -49,6 +51,7 @@ QUANTIZED_MIXTURES = (
     "gptq-qwen3-moe",
     "gptqmodel-awq-qwen2-moe",
     "gpt-oss-mxfp4",
+    "transformers-fp8-block-qwen3-moe",
 )
 SIZES = (
     ParallelSizes(tensor=2),
@@ -93,7 +96,8 @@ def test_stored_quantized_experts_stay_whole(name: str) -> None:
 def test_stored_quantized_experts_are_cut_between_groups() -> None:
     with pytest.raises(InvalidModelError, match=r"experts.* cut a group; allowed: .*enable_expert_parallel"):
         check_tokens(FIXTURES / "gpt-oss-mxfp4", ParallelSizes(tensor=2), read=quantized_weights)
-    check_tokens(FIXTURES / "gptq-qwen3-moe", ParallelSizes(tensor=2), read=quantized_weights)
+    for name in ("gptq-qwen3-moe", "transformers-fp8-block-qwen3-moe"):
+        check_tokens(FIXTURES / name, ParallelSizes(tensor=2), read=quantized_weights)
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,14 @@ CASES: Final = {
         dtype=_BRAIN,
     ),
 }
+GPU_CASES: Final = {
+    **CASES,
+    "fp4": WeightCase(element=Element.FP4, group_size=64),
+    "mxfp4_mxfp8": WeightCase(
+        element=Element.E2M1, scale_dtype=E8M0, group_size=32, rounding=ROUNDINGS["mx_e4m3"]
+    ),
+}
+"""`CASES`, and what Triton alone decodes in a way of its own."""
 
 
 def make_weight(case: WeightCase, generator: torch.Generator) -> tuple[QuantizedWeight, Tensor | None]:

@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,14 +17,20 @@ from baton_kernels.triton.aot_check import all_variants, check, main
 from baton_kernels.triton.decode import split_variant
 from baton_kernels.triton.kernel_configs import DEFAULT_ARCH, kernel_config
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("changes", "figure"),
-    [({"num_stages": 20}, "shared memory: "), ({"num_warps": 1}, "spills: ")],
-    ids=["shared memory", "registers"],
+    [
+        ({"num_stages": 20}, "shared memory: "),
+        ({"num_warps": 1}, "spills: "),
+        ({"instruction": "block_scale"}, "matrix instruction: "),
+    ],
+    ids=["shared memory", "registers", "instruction"],
 )
 def test_a_kernel_that_takes_too_much_is_refused_by_name(
-    changes: dict[str, int], figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     brain = torch.bfloat16

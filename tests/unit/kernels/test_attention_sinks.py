@@ -22,6 +22,8 @@ from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 from tests.unit.kernels.test_cpu_attention import ROUNDING, TOLERANCE, is_v_transposed, transpose_v
 
+pytestmark = pytest.mark.slow
+
 SLICES = ((1, 1), (1, 97), (3, 3), (9, 70), (1, 64), (2, 9), (1, 300))
 E4M3 = torch.float8_e4m3fn
 EXTREMES = (-torch.inf, -1e4, -30.0, 30.0, 1e4)

@@ -22,6 +22,8 @@ from baton_kernels.reference.torch_attention import TorchAttention
 from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 ROUNDING = {torch.float32: 0.0, torch.bfloat16: 2**-8}
 """Tolerance relative to a result."""

@@ -18,6 +18,8 @@ from baton_kernels.reference.reference_layers import attention_reference
 from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 CONTEXT = 130
 

@@ -21,6 +21,8 @@ from baton_kernels.interface.kernels import NOT_GATED, Function
 from baton_kernels.interface.sampling import Refusal
 from tests.unit.kernels.cpu_builds import BUILDS, load
 
+pytestmark = pytest.mark.slow
+
 
 @c_struct
 class Inner(ctypes.Structure):

@@ -26,6 +26,8 @@ from tests.unit.kernels.test_cpu_attention import (
     transpose_v,
 )
 
+pytestmark = pytest.mark.slow
+
 SCALES = LayerKVScales(k=0.37, v=2.9)
 SLICES = ((1, 1), (1, 97), (3, 3), (9, 70), (1, 64), (2, 9), (1, 300))
 formats = pytest.mark.parametrize("kv_dtype", FLOAT8, ids=str)

@@ -23,6 +23,8 @@ from tests.unit.kernels.quantized_weights import (
     make_weight,
 )
 
+pytestmark = pytest.mark.slow
+
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 2**-8}
 ROWS = (1, 2, 7, 16, 17, 50, 200)
 dtypes = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

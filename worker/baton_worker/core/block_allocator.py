@@ -131,7 +131,7 @@ class BlockAllocator:
 
     def _cached_length(self, seq: Sequence) -> int:
         """Blocks of its prefix with which a sequence can start."""
-        if not seq.params.reads_prefix_cache:
+        if not seq.reads_prefix_cache:
             return 0
         cache, hashes = self._pool.cache, [seq.hashes(group) for group in range(len(self._paging.windows))]
         limit = (seq.num_tokens - 1) // self._paging.block_size

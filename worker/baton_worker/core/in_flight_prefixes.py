@@ -35,7 +35,7 @@ class InFlightPrefixes:
 
     def is_computing_prefix_of(self, seq: Sequence) -> bool:
         """True if a sequence without blocks gets more of its prefix by waiting for a step."""
-        if seq.tables or not (seq.params.reads_prefix_cache and self._cache.is_enabled):
+        if seq.tables or not (seq.reads_prefix_cache and self._cache.is_enabled):
             return False
         hashes, limit = seq.hashes(), (seq.num_tokens - 1) // self._paging.block_size
         return any(

@@ -1,4 +1,8 @@
-"""The steps that the engine has: one, or two of which the second was planned while the first runs."""
+"""The steps that the engine has, in the order in which they come back.
+
+Those of a pipeline's stages compute different sequences; one that was planned ahead continues the step before
+it.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +57,16 @@ class InFlightSteps:
         return step
 
     def check_invariants(self) -> None:
-        """Raise AssertionError when there are too many, or one goes on with what the other has not."""
-        assert len(self._steps) <= 2, "more than two steps are in flight"
+        """Raise AssertionError when two compute a sequence, but for one that follows the other."""
         states = {seq.state for seq in self.sequences}
         assert states <= {SequenceState.RUNNING, SequenceState.DRAINING}, f"a step computes {states}"
-        if len(self._steps) == 2:
-            first, second = self._steps
-            assert second.num_tokens.keys() <= first.num_tokens.keys(), "a step follows nothing"
+        computed: set[Sequence] = set()
+        followed: set[Sequence] = set()
+        for step in self._steps:
+            own = set(step.num_tokens)
+            if step.plan.follows is None:
+                assert not own & computed, "two steps compute a sequence"
+            elif computed:
+                assert own <= followed, "a step follows nothing"
+            computed |= own
+            followed = own

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 from baton_core.requests.finish import FinishReason, finish_reason, is_full
 from baton_core.requests.logprobs import MAX_CHUNK_LOGPROBS, PositionLogprobs
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.sampling_rules import SamplingRules, check_first_token
-from baton_core.sessions.router_messages import FirstToken, PromptLogprobs, RequestSpec, SequenceOutput
+from baton_core.sessions.router_messages import (
+    FirstToken,
+    Pooled,
+    PromptLogprobs,
+    RequestSpec,
+    SequenceOutput,
+)
 from baton_core.worker.sequence import Sequence, SequenceState
+from baton_core.worker.step_plan import PooledValues
 from baton_worker.core.worker_config import WorkerConfig
+
+MAX_PART_BYTES: Final = 1 << 20
+"""Size of the parts in which a large pooled result travels."""
 
 
 class Outputs:
@@ -86,6 +97,21 @@ class Outputs:
             queue_s=leader.entered_s[SequenceState.RUNNING] - leader.arrival_s,
             prefill_s=now - leader.entered_s[SequenceState.RUNNING],
         )
+
+    def pooled(self, now: float, seq: Sequence, result: PooledValues) -> list[Pooled]:
+        """Return the messages of a result, each of a size that a session carries easily."""
+        running_s = seq.entered_s[SequenceState.RUNNING]
+        return [
+            Pooled(
+                request_id=seq.seq_id.request_id,
+                shape=result.shape,
+                values=result.values[start : start + MAX_PART_BYTES],
+                num_cached_tokens=seq.num_cached_tokens or 0,
+                queue_s=running_s - seq.arrival_s,
+                prefill_s=now - running_s,
+            )
+            for start in range(0, len(result.values), MAX_PART_BYTES)
+        ]
 
     def next_token(
         self, seq: Sequence, token_id: int, logprobs: tuple[PositionLogprobs, ...]

@@ -27,6 +27,16 @@ class PlanBuilder:
             return min(num_tokens, self._config.long_prefill_token_threshold)
         return num_tokens
 
+    def num_tokens_of(self, seq: Sequence) -> int:
+        """Tokens that this step computes of a sequence that has a place in it."""
+        if seq.is_whole:
+            return seq.num_uncomputed_tokens
+        return min(self.chunk(seq.num_uncomputed_tokens), seq.max_chunk_tokens)
+
+    def would_cut(self, seq: Sequence) -> bool:
+        """True if what is left of the step is too little for a sequence that is computed whole."""
+        return seq.is_whole and seq.num_uncomputed_tokens > self.budget
+
     def cuts(self, num_uncomputed: int) -> bool:
         """True if the step leaves a sequence with more tokens to compute."""
         return self.chunk(num_uncomputed) < num_uncomputed
@@ -58,6 +68,8 @@ class PlanBuilder:
                 samples=seq.sample_specs() if end == seq.num_tokens else (),
                 prompt_targets=targets,
                 prompt_logprobs=seq.prompt_logprobs if targets else None,
+                pooling=seq.pooling if end == seq.num_tokens else None,
+                embeds=seq.embeds(start, end),
             )
         )
 

@@ -48,7 +48,7 @@ class PreemptionPlanner:
         """True if it may be computed beside those that are computed in part."""
         while self._cut and self._cut[0].priority <= seq.priority:
             self._partial.append(self._cut.popleft().num_uncomputed_tokens)
-        return self._plan.has_place_for(self._allocator.num_left(seq), self._partial)
+        return seq.is_whole or self._plan.has_place_for(self._allocator.num_left(seq), self._partial)
 
     def reserve(self, seq: Sequence) -> bool:
         """Reserve a seat and blocks for it; False when it would not fit even if all were preempted."""
@@ -56,9 +56,9 @@ class PreemptionPlanner:
             self._allocator.use_prefix(seq)
             self._with_prefix.append(seq)
         num_left = seq.num_uncomputed_tokens
-        if self._plan.cuts(num_left):
+        if not seq.is_whole and self._plan.cuts(num_left):
             self._partial.append(num_left)
-        self._num_reserved_blocks += self._allocator.num_needed(seq, self._plan.chunk(num_left))
+        self._num_reserved_blocks += self._allocator.num_needed(seq, self._plan.num_tokens_of(seq))
         self._num_free_seats -= 1
         if self._num_free_seats < 0 and not any(map(_is_running, self._victims)):
             return False

@@ -27,15 +27,22 @@ from baton_worker.core.scheduler_config import SchedulerConfig
 class Scheduler:
     """Preemption takes from whoever is last in order and recomputes later.
 
-    A pinned sequence is never preempted. `schedule` is called only while no step is in flight, and decides
+    A pinned sequence is never preempted, nor one that a step in flight computes. `schedule` decides
     everything; `schedule_ahead` continues the sequences of the one step in flight, where that leaves nothing
     to decide.
+
+    Args:
+        num_stages: steps that `schedule` plans at a time, which divide the sequences evenly among them: while
+            one stage of a pipeline computes one, the other stages compute the others.
     """
 
-    def __init__(self, pool: BlockPool, paging: Paging, config: SchedulerConfig) -> None:
+    def __init__(
+        self, pool: BlockPool, paging: Paging, config: SchedulerConfig, *, num_stages: int = 1
+    ) -> None:
         self._pool = pool
         self._paging = paging
         self._config = config
+        self._num_stages = num_stages
         self._allocator = BlockAllocator(pool, paging, config.max_num_batched_tokens)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -57,6 +64,11 @@ class Scheduler:
     @property
     def is_step_in_flight(self) -> bool:
         return bool(self.in_flight)
+
+    @property
+    def is_full(self) -> bool:
+        """True if `schedule` has to wait for a step in flight."""
+        return len(self.in_flight) >= self._num_stages
 
     @property
     def num_queued_tokens(self) -> int:
@@ -82,16 +94,17 @@ class Scheduler:
     def schedule(self, now: float) -> StepPlan | None:
         """Plan one step and take the blocks it needs; None when there is nothing to compute.
 
-        The blocks of the sequences in the plan stay theirs until `complete`, whatever happens meanwhile.
+        It computes sequences that no step in flight computes. The blocks of the sequences in the plan stay
+        theirs until `complete`, whatever happens meanwhile.
         """
-        assert not self.in_flight, "a step is in flight"
+        assert not self.is_full, "as many steps are in flight as there are stages"
         self._in_flight_prefixes = None
         plan = PlanBuilder(self._config)
         self._preempt_for_waiting(now, plan)
         plan.num_preempted_before = self.num_preemptions
         decodes: list[Sequence] = []
         chunks: list[Sequence] = []
-        for seq in self._running:
+        for seq in self._idle():
             (decodes if seq.num_uncomputed_tokens == 1 else chunks).append(seq)
         for seq in decodes:
             self._schedule_running(now, seq, plan)
@@ -191,6 +204,8 @@ class Scheduler:
         """Schedule a running sequence, unless it was preempted meanwhile or has no place."""
         if not plan.budget or seq.state is not SequenceState.RUNNING:
             return
+        if len(plan.slices) >= self._share(len(self._running)):
+            return
         num_left = seq.num_uncomputed_tokens
         if num_left == 1 and self._allocator.has_slot(seq):
             plan.add(seq, 1, [])
@@ -198,9 +213,11 @@ class Scheduler:
             self._schedule_one(now, seq, plan)
 
     def _schedule_one(self, now: float, seq: Sequence, plan: PlanBuilder) -> None:
-        num_tokens = min(plan.chunk(seq.num_uncomputed_tokens), seq.max_chunk_tokens)
+        num_tokens = plan.num_tokens_of(seq)
         while (copies := self._allocator.allocate(seq, num_tokens)) is None:
             victim = self._victim(seq, plan)
+            if victim in self.in_flight:
+                return  # it waits for the blocks
             self._preempt(now, victim)
             if victim is seq:
                 return
@@ -214,8 +231,8 @@ class Scheduler:
             self._pool,
             self._allocator,
             plan,
-            running=self._running,
-            candidates=sorted(self._preemptible(), key=_order),
+            running=self._idle(),
+            candidates=sorted((one for one in self._preemptible() if one not in self.in_flight), key=_order),
             num_free_seats=self._config.max_num_seqs - len(self._running),
         )
         for seq in list(self._waiting):
@@ -241,11 +258,13 @@ class Scheduler:
         if has_preempted and (plan.slices or before < math.inf):
             return
         for seq in list(self._waiting):
-            if seq.priority >= before or not plan.budget or len(self._running) >= self._config.max_num_seqs:
+            if seq.priority >= before or not self._has_seat(plan):
                 return
             if self._prefixes_in_flight().is_computing_prefix_of(seq):
                 continue
-            if not plan.has_place_for(self._allocator.num_left(seq), plan.partial):
+            if plan.would_cut(seq):
+                return
+            if not seq.is_whole and not plan.has_place_for(self._allocator.num_left(seq), plan.partial):
                 continue
             if not self._start(now, seq, plan):
                 return
@@ -262,18 +281,31 @@ class Scheduler:
         for seq in [one for one in self._waiting if one.priority == first and one.tables]:
             if seq.num_uncomputed_tokens > 1:
                 continue
-            if not plan.budget or len(self._running) >= self._config.max_num_seqs:
-                return
-            if not self._start(now, seq, plan):
+            if not self._has_seat(plan) or not self._start(now, seq, plan):
                 return
             self._prefixes_in_flight().add(seq)
+
+    def _has_seat(self, plan: PlanBuilder) -> bool:
+        """True if one more may be admitted to this step."""
+        max_num_seqs, num_open = self._config.max_num_seqs, len(self._running) + len(self._waiting)
+        share = self._share(min(max_num_seqs, num_open))
+        return bool(plan.budget) and len(self._running) < max_num_seqs and len(plan.slices) < share
+
+    def _share(self, num_seqs: int) -> int:
+        """Return the sequences of one step, if that many are divided among the stages."""
+        return -(-num_seqs // self._num_stages)
+
+    def _idle(self) -> list[Sequence]:
+        """Return the running sequences that no step in flight computes, in order."""
+        computed = self.in_flight.sequences
+        return [seq for seq in self._running if seq not in computed]
 
     def _start(self, now: float, seq: Sequence, plan: PlanBuilder) -> bool:
         """False when the blocks do not suffice. If nothing runs, later ones that wait give theirs."""
         has_blocks = bool(seq.tables)
         if not has_blocks:
             self._allocator.use_prefix(seq)
-        num_tokens = min(plan.chunk(seq.num_uncomputed_tokens), seq.max_chunk_tokens)
+        num_tokens = plan.num_tokens_of(seq)
         while (copies := self._allocator.allocate(seq, num_tokens)) is None:
             victim = self._victim(seq, plan)
             if self._running or victim is seq:
@@ -284,7 +316,7 @@ class Scheduler:
         self._waiting.remove(seq)
         if seq.num_cached_tokens is None:
             seq.num_cached_tokens = seq.num_computed_tokens
-            if seq.params.reads_prefix_cache:
+            if seq.reads_prefix_cache:
                 self._pool.cache.note_lookup(seq.num_initial_tokens, seq.num_computed_tokens)
         seq.apply(now, SequenceInput.ADMIT)
         insort(self._running, seq, key=_order)
@@ -304,7 +336,7 @@ class Scheduler:
         return max([seq, *(one for one in self._preemptible() if one not in plan.num_tokens)], key=_order)
 
     def _preemptible(self) -> list[Sequence]:
-        """Sequences that hold blocks and may be preempted."""
+        """Sequences that hold blocks and may be preempted, at once or when no step computes them."""
         waiting = [one for one in self._waiting if one.tables]
         return waiting + [one for one in self._running if not one.is_pinned]
 

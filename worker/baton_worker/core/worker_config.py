@@ -10,12 +10,15 @@ from baton_core.errors import InvalidRequestError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.kv_layout.paging import Paging
 from baton_core.model.model_identity import ModelIdentity, with_weights
+from baton_core.prompt_embeds import check_places
 from baton_core.requests.logprobs import MAX_LOGPROBS
+from baton_core.requests.pooling import PoolingModel, check_runner
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.worker.learned_rates import LearnedRates
 from baton_decode.core.kv_pulls import KvPulls
 from baton_decode.core.transfer import PullTimings
 from baton_prefill.core.lease_table import LeaseTable, LeaseTimings
+from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
 
 
@@ -47,10 +50,16 @@ class WorkerConfig:
     """Take no requests for a while when steps fail in a row: others may do better."""
     plans_ahead: bool = False
     """True if a step is planned while the one before it runs, where that needs none of its tokens."""
+    num_stages: int = 1
+    """Stages of the model's pipeline: steps of different sequences that are in flight at a time."""
     logits_processors: frozenset[str] = frozenset()
     """Names that requests may ask for."""
+    embedding_size: int = 0
+    """Width of the embeddings that may stand in the place of tokens; 0 where the model takes none."""
     has_batch_processors: bool = False
     """True if the engine processes the logits of every request."""
+    pooling: PoolingModel | None = None
+    """Description of what the model pools; None: it generates."""
 
     @property
     def paging(self) -> Paging:
@@ -60,6 +69,10 @@ class WorkerConfig:
         """Return the configuration after a switch of weights: blocks get other hashes."""
         identity = with_weights(self.identity, weights)
         return self if identity is self.identity else replace(self, identity=identity)
+
+    def make_scheduler(self, pool: BlockPool) -> Scheduler:
+        """Return what plans the worker's steps."""
+        return Scheduler(pool, self.paging, self.scheduler, num_stages=self.num_stages)
 
     def make_lease_table(self, pool: BlockPool) -> LeaseTable:
         """Return the producer's half of a worker: what other workers pull from `pool`."""
@@ -83,17 +96,25 @@ class WorkerConfig:
         """Return a request's priority at this worker: all are alike under fcfs."""
         return 0 if self.scheduler.policy is SchedulingPolicy.FCFS else spec.priority
 
+    def is_whole(self, spec: RequestSpec) -> bool:
+        """Return whether a request's prompt is computed in one step, without the prefix cache."""
+        if spec.pooling is None or self.pooling is None:
+            return False
+        return self.pooling.needs_whole_prompt(spec.pooling.task)
+
     def check(self, spec: RequestSpec) -> None:
         """Refuse what does not fit this model or this worker.
 
         Raises:
             InvalidRequestError: names the field, its value and what is allowed.
         """
+        check_runner(self.pooling, spec.pooling)
         self._check_lengths(spec)
         for field_name, token_ids in _token_ids(spec):
             for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
                 if not 0 <= token_id < self.vocab_size:
                     raise InvalidRequestError(field_name, token_id, f"0 to {self.vocab_size - 1}")
+        self._check_embeds(spec)
         self._check_logprobs("logprobs", spec.params.logprobs)
         self._check_logprobs("prompt_logprobs", spec.params.prompt_logprobs)
         for name in spec.params.logits_processors:
@@ -103,6 +124,14 @@ class WorkerConfig:
 
     def _check_lengths(self, spec: RequestSpec) -> None:
         num_tokens, limit = len(spec.prompt_token_ids), self.max_model_len - 1
+        if spec.pooling is not None:
+            limit = self.max_model_len
+            if self.is_whole(spec):
+                limit = min(limit, self.scheduler.max_num_batched_tokens)
+            if not 1 <= num_tokens <= limit:
+                allowed = f"1 to {limit} tokens, which max_model_len and max_num_batched_tokens allow"
+                raise InvalidRequestError("prompt", f"{num_tokens} tokens", allowed)
+            return
         if not 1 <= num_tokens <= limit:
             allowed = f"1 to {limit} tokens, one less than max_model_len"
             raise InvalidRequestError("prompt", f"{num_tokens} tokens", allowed)
@@ -111,6 +140,15 @@ class WorkerConfig:
             if not 1 <= len(one.token_ids) <= most:
                 allowed = f"1 to {most} tokens, fewer than max_tokens and max_model_len leave"
                 raise InvalidRequestError("resumed", f"{len(one.token_ids)} tokens", allowed)
+
+    def _check_embeds(self, spec: RequestSpec) -> None:
+        check_places(spec.prompt_embeds, len(spec.prompt_token_ids))
+        for one in spec.prompt_embeds:
+            if one.hidden_size != self.embedding_size:
+                allowed = f"{self.embedding_size}, the width of the model's embeddings"
+                if not self.embedding_size:
+                    allowed = "none: this model takes token ids alone"
+                raise InvalidRequestError("prompt_embeds.hidden_size", one.hidden_size, allowed)
 
     def _check_logprobs(self, field_name: str, value: int | None) -> None:
         most = min(self.vocab_size, MAX_LOGPROBS)

@@ -54,7 +54,6 @@ from baton_worker.core.graceful_shutdown import GracefulShutdown
 from baton_worker.core.grammar_compilations import GrammarCompilations
 from baton_worker.core.outputs import Outputs
 from baton_worker.core.phase_reports import PhaseReports
-from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.step_health import StepHealth
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_load import count_deferred, measure_load
@@ -66,12 +65,11 @@ class WorkerCore:
     """Events in, effects out; `schedule` plans steps."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        max_chunk = config.scheduler.max_num_batched_tokens
-        needed = config.paging.max_blocks(config.max_model_len, max_chunk)
+        needed = config.paging.max_blocks(config.max_model_len, config.scheduler.max_num_batched_tokens)
         assert needed <= config.num_blocks, "max_model_len exceeds the pool"
         self.config = config
         self.pool = BlockPool(config.num_blocks, enable_prefix_caching=config.enable_prefix_caching)
-        self.scheduler = Scheduler(self.pool, config.paging, config.scheduler)
+        self.scheduler = config.make_scheduler(self.pool)
         self.leases = config.make_lease_table(self.pool)
         self.rates = LearnedRates()
         self.kv_pulls = config.make_kv_pulls(self.pool, self.rates)
@@ -113,15 +111,15 @@ class WorkerCore:
     def schedule(self, now: float) -> StepPlan | None:
         """Plan the next step; None where none may be, and when none is needed.
 
-        While one is in flight, that is one that can be planned without its tokens, if the config says so.
+        While as many are in flight as the model has stages, or nobody is left for another one, that is one
+        that can be planned without the tokens of the one in flight, if the config says so.
         """
         if self.controls.holds_steps:
             return None
-        if not self.scheduler.is_step_in_flight:
-            return self.scheduler.schedule(now)
-        if not self.config.plans_ahead:
-            return None
-        return self.scheduler.schedule_ahead(now, self.outputs.ends_with_next)
+        plan = None if self.scheduler.is_full else self.scheduler.schedule(now)
+        if plan is None and self.config.plans_ahead:
+            return self.scheduler.schedule_ahead(now, self.outputs.ends_with_next)
+        return plan
 
     def next_deadline(self) -> float | None:
         """The time when `on_deadline` is due."""
@@ -300,10 +298,13 @@ class WorkerCore:
             if request is None or failure is not None:
                 continue
             self._phases.end_slice(started_s, now, plan.slices[number], seq.num_initial_tokens)
+            if (pooled := result.pooled.get(number)) is not None:
+                effects += request.tell(*self.outputs.pooled(now, seq, pooled))
+                self._end(now, request, seq)
+                continue
             sampled, logprobs = result.sampled[number], result.logprobs.get(number, ())
             if (entries := result.prompt_logprobs.get(number)) is not None:
-                messages = self.outputs.prompt_logprobs(seq, entries)
-                effects += [SendToRouter(router_id=request.router_id, message=one) for one in messages]
+                effects += request.tell(*self.outputs.prompt_logprobs(seq, entries))
             if request.is_prefill:
                 blocks = seq.prompt_blocks(is_complete=bool(sampled))
                 effects += self.leases.add_blocks(seq.seq_id.request_id, blocks)
@@ -353,7 +354,7 @@ class WorkerCore:
         if failed:
             self.health.fail_step(now, message)
         code = ErrorCode.INTERNAL
-        return [effect for request in failed.values() for effect in self._fail(now, request, code, message)]
+        return [effect for one in failed.values() for effect in self._fail(now, one, code, message)]
 
     def _return_requests(self, now: float) -> list[WorkerEffect]:
         """Return requests to their routers, which continue them elsewhere."""
@@ -362,7 +363,7 @@ class WorkerCore:
 
     def _fail(self, now: float, request: WorkerRequest, code: ErrorCode, text: str) -> list[WorkerEffect]:
         failed = Failed(request_id=request.spec.request_id, code=code, message=text)
-        return [*self._cancel(now, request), SendToRouter(router_id=request.router_id, message=failed)]
+        return [*self._cancel(now, request), *request.tell(failed)]
 
     def _cancel(
         self, now: float, request: WorkerRequest, indices: tuple[int, ...] = ()

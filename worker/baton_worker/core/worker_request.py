@@ -6,9 +6,17 @@ from dataclasses import dataclass
 
 from baton_core.blocks.block_hash import root_hash
 from baton_core.errors import InvalidRequestError
-from baton_core.sessions.router_messages import Generate, OutputSoFar, Prefill, RequestSpec, Reserve
+from baton_core.sessions.router_messages import (
+    Generate,
+    OutputSoFar,
+    Prefill,
+    RequestSpec,
+    Reserve,
+    ToRouter,
+)
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_core.worker.step_plan import SeqId
+from baton_core.worker.worker_events import SendToRouter, WorkerEffect
 from baton_worker.core.outputs import Outputs
 from baton_worker.core.worker_config import WorkerConfig
 
@@ -31,6 +39,10 @@ class WorkerRequest:
         """The sequence that computes, or imports, the prompt."""
         return next(iter(self.sequences.values()))
 
+    def tell(self, *messages: ToRouter) -> list[WorkerEffect]:
+        """Return the effects that tell its router."""
+        return [SendToRouter(router_id=self.router_id, message=one) for one in messages]
+
     def take_followers(self) -> list[Sequence]:
         """Take the followers that may begin now."""
         followers, self.followers = self.followers, []
@@ -48,11 +60,13 @@ def new_request(
     """The request that a command asks for, with its first sequence, or all of them if they were resumed.
 
     Raises:
-        InvalidRequestError: several sequences were resumed, and are to be split.
+        InvalidRequestError: several sequences were resumed, or something is pooled, and it is to be split.
     """
     spec = command.spec
     if len(spec.resumed) > 1 and not isinstance(command, Generate):
         raise InvalidRequestError("resumed", f"{len(spec.resumed)} sequences", "one, where it is split")
+    if spec.pooling is not None and not isinstance(command, Generate):
+        raise InvalidRequestError("task", spec.pooling.task.value, "generate, where it is split")
     is_resumed = bool(spec.resumed)
     root, rules = root_hash(config.identity, spec.cache_salt), outputs.rules(spec)
     sequences = [
@@ -71,6 +85,9 @@ def new_request(
             publishes_contents=config.publishes_cache,
             cache_salt=spec.cache_salt,
             output_token_ids=one.token_ids,
+            pooling=spec.pooling,
+            is_whole=config.is_whole(spec),
+            prompt_embeds=spec.prompt_embeds,
         )
         for one in spec.resumed or (OutputSoFar(index=0, token_ids=()),)
     ]

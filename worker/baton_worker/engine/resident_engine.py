@@ -16,7 +16,7 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import require_equal
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.sessions.control_messages import EnginePart
-from baton_core.worker.step_plan import StepPlan
+from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.device import free_unused
 from baton_engine.loading import (
     EngineSettings,
@@ -142,7 +142,12 @@ class ResidentEngine:
         if self.group is None:
             return runner.launch(plan)
         with self.group.leading():
-            return runner.launch(plan)
+            launched = runner.launch(plan)
+        return partial(self._wait, self.group, launched)
+
+    def _wait(self, group: RankGroup, launched: Launched) -> StepResult:
+        with group.leading():
+            return launched()
 
     @property
     def is_lost(self) -> bool:

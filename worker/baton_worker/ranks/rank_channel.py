@@ -20,6 +20,8 @@ import msgspec
 
 from baton_core.model.model_description import ModelDescription
 from baton_core.msgpack import decoder_of
+from baton_core.prompt_embeds import PromptEmbeds
+from baton_core.requests.pooling import PoolingSpec
 from baton_core.worker.step_plan import (
     Followed,
     LogprobsSpec,
@@ -94,6 +96,8 @@ class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
     block_tables: tuple[tuple[int, ...], ...]
     is_sampled: bool
     num_prompt_targets: int
+    pooling: PoolingSpec | None = None
+    embeds: tuple[PromptEmbeds, ...] = ()
 
 
 class RefusedFrame(msgspec.Struct, frozen=True, tag="refused"):
@@ -117,7 +121,8 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
     """As in `StepPlan`: the leader gives the tokens to the other ranks within the step."""
 
     @classmethod
-    def of(cls, plan: StepPlan, pools: Pools) -> StepFrame:
+    def of(cls, plan: StepPlan, pools: Pools, *, has_embeds: bool = True) -> StepFrame:
+        """Return a plan's frame; without embeddings for ranks of later stages, which do not read them."""
         slices = tuple(
             SharedSlice(
                 token_ids=piece.token_ids,
@@ -125,6 +130,8 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
                 block_tables=piece.block_tables,
                 is_sampled=bool(piece.samples),
                 num_prompt_targets=len(piece.prompt_targets) if piece.prompt_logprobs else 0,
+                pooling=piece.pooling,
+                embeds=piece.embeds if has_embeds else (),
             )
             for piece in plan.slices
         )
@@ -242,6 +249,8 @@ def _followed(piece: SharedSlice) -> SequenceSlice:
         samples=(_SAMPLE,) if piece.is_sampled else (),
         prompt_targets=(0,) * piece.num_prompt_targets,
         prompt_logprobs=LogprobsSpec() if piece.num_prompt_targets else None,
+        pooling=piece.pooling,
+        embeds=piece.embeds,
     )
 
 

@@ -25,9 +25,10 @@ from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.ranks.transfer_plan import require_separable
 from baton_core.worker.step_plan import StepPlan
+from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
-from baton_engine.loading import EngineSettings, describe_folder
+from baton_engine.loading import EngineSettings
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import read_model_config
 from baton_engine.ranks.ranks import Ranks
@@ -273,7 +274,16 @@ class RankGroup:
             links.close_descriptor()
 
     def _announce(self, plan: StepPlan) -> None:
-        self._tell(encode_frame(StepFrame.of(plan, self.pools)))
+        if not any(piece.embeds for piece in plan.slices):
+            self._tell(encode_frame(StepFrame.of(plan, self.pools)))
+            return
+        for is_first in (True, False):
+            told = [one for one in self._followers if self._is_in_first_stage(one) is is_first]
+            if told:
+                self._tell(encode_frame(StepFrame.of(plan, self.pools, has_embeds=is_first)), told)
+
+    def _is_in_first_stage(self, one: _Follower) -> bool:
+        return RankPlace(sizes=self._place.sizes, rank=one.started.rank).is_first_stage
 
     def _tell_transfer(self, rank: int, effect: TransferEffect) -> None:
         told = [one for one in self._followers if one.started.rank == rank]

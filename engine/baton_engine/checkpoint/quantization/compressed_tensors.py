@@ -32,6 +32,8 @@ _FORMATS: Final = (
 )
 _GROUPS: Final = {"mxfp4-pack-quantized": 32, "mxfp8-quantized": 32, "nvfp4-pack-quantized": 16}
 """Inputs with one scale, where the format has no others."""
+_ORDERS: Final = ("static", "weight", "dynamic", "group")
+"""With the last two a tensor has the group of each input."""
 _STRATEGIES: Final = ("tensor", "channel", "group", "block", "token", "tensor_group")
 
 
@@ -136,8 +138,8 @@ def _read_arguments(group: ConfigFields, key: str) -> Arguments | None:
         block = Blocks(rows=1, columns=fields.integer("group_size"))
     elif strategy in ("channel", "token"):
         block = PER_CHANNEL
-    if fields.raw("actorder") not in (None, False, "static", "weight"):
-        raise fields.refuse("actorder", fields.raw("actorder"), "null, static, weight")
+    if fields.raw("actorder") not in (None, False, *_ORDERS):
+        raise fields.refuse("actorder", fields.raw("actorder"), f"null, {', '.join(_ORDERS)}")
     dynamic = fields.raw("dynamic")
     if dynamic not in (None, True, False, "local"):
         raise fields.refuse("dynamic", dynamic, "true, false, local")

@@ -19,6 +19,7 @@ from baton_engine.checkpoint.quantization.exclusions import compile_regex, conta
 from baton_engine.checkpoint.quantization.layer_format import FLOATS, LayerFormat, StoredTensor
 from baton_engine.checkpoint.quantization.unpacking import (
     WORD_BITS,
+    order_of_groups,
     pack_nibbles,
     require_divisible,
     unpack_words,
@@ -68,7 +69,7 @@ class GptqLayer:
                 allowed = f"at most {(1 << self.bits) - 2}, since 1 is added to them"
                 raise InvalidModelError(f"qzeros holds {(1 << self.bits) - 1}; allowed: {allowed}")
             zeros = zeros + 1
-        order = _order_of(tensors.get("g_idx"), in_features, group_size)
+        order = order_of_groups("g_idx", tensors.get("g_idx"), in_features, group_size)
         if order is not None:
             codes = codes[:, order]
         if self.bits == 8:
@@ -81,25 +82,6 @@ class GptqLayer:
             zeros=zeros.contiguous(),
             input_order=order,
         )
-
-
-def _order_of(groups: Tensor | None, in_features: int, group_size: int) -> Tensor | None:
-    """Return the inputs sorted by their groups; None where they are so.
-
-    Raises:
-        InvalidModelError: a group is out of range, or has not as many inputs as the others.
-    """
-    if groups is None:
-        return None
-    groups = groups.long()
-    num_groups = in_features // group_size
-    if groups.amin() < 0 or groups.amax() >= num_groups:
-        found = int(groups.amin() if groups.amin() < 0 else groups.amax())
-        raise InvalidModelError(f"g_idx holds {found}; allowed: 0 to {num_groups - 1}")
-    if (groups.bincount(minlength=num_groups) != group_size).any():
-        raise InvalidModelError(f"g_idx has groups of other sizes; allowed: {group_size} inputs each")
-    order = groups.argsort(stable=True)
-    return None if torch.equal(order, torch.arange(in_features)) else order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

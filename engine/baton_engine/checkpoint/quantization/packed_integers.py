@@ -15,6 +15,7 @@ from baton_engine.checkpoint.quantization.layouts import Blocks
 from baton_engine.checkpoint.quantization.stored_inputs import AS_THEY_ARE, StoredInputs
 from baton_engine.checkpoint.quantization.unpacking import (
     WORD_BITS,
+    order_of_groups,
     pack_nibbles,
     require_divisible,
     unpack_words,
@@ -23,6 +24,7 @@ from baton_kernels.interface.quantized import Element, QuantizedWeight
 
 _CODES: Final = "weight_packed"
 _ZEROS: Final = "weight_zero_point"
+_GROUPS: Final = "weight_g_idx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class PackedIntegers:
             _CODES: StoredTensor(dtypes=("I32",), shape=(out_features, in_features // per_word)),
             "weight_scale": StoredTensor(dtypes=FLOATS, shape=scales),
             "weight_shape": StoredTensor(dtypes=("I64", "I32"), shape=(2,), is_optional=True),
-            "weight_g_idx": StoredTensor(dtypes=("I32",), shape=(in_features,), is_optional=True),
+            _GROUPS: StoredTensor(dtypes=("I32",), shape=(in_features,), is_optional=True),
             **self.inputs.tensors(),
         }
         if not self.is_symmetric:
@@ -63,15 +65,21 @@ class PackedIntegers:
             raise InvalidModelError(
                 f"weight_shape is {shape.tolist()}; allowed: {[out_features, in_features]}"
             )
-        self._require_in_order(tensors.get("weight_g_idx"), in_features)
+        groups, group_size = tensors.get(_GROUPS), self.blocks.group_size(in_features)
+        if groups is not None and (groups == -1).all():
+            groups = None
+        order = order_of_groups(_GROUPS, groups, in_features, group_size)
+        if order is not None:
+            codes = codes[:, order]
         zeros = self._zeros(tensors, out_features, in_features)
         element = Element.INT4 if zeros is None else Element.UINT4
         return QuantizedWeight(
             element=element if self.bits == 4 else Element.INT8,
             codes=pack_nibbles(codes) if self.bits == 4 else (codes ^ 128).view(torch.int8),
             scales=self.blocks.per_output(tensors["weight_scale"], out_features, in_features),
-            group_size=self.blocks.group_size(in_features),
+            group_size=group_size,
             zeros=zeros,
+            input_order=order,
             input_rounding=self.inputs.read(tensors),
         )
 
@@ -85,10 +93,3 @@ class PackedIntegers:
         if self.bits == 8:
             zeros = zeros - 128
         return self.blocks.per_output(zeros, out_features, in_features)
-
-    def _require_in_order(self, groups: Tensor | None, in_features: int) -> None:
-        """Check that inputs are in the order of their groups."""
-        if groups is None or bool((groups == -1).all()):
-            return
-        if not torch.equal(groups.long(), torch.arange(in_features) // self.blocks.group_size(in_features)):
-            raise InvalidModelError("weight_g_idx is out of order; allowed: the groups of inputs in order")

@@ -58,3 +58,22 @@ def require_divisible(name: str, size: int, divisor: int) -> None:
     """
     if size % divisor:
         raise InvalidModelError(f"{name} is {size}; allowed: a multiple of {divisor}")
+
+
+def order_of_groups(name: str, groups: Tensor | None, in_features: int, group_size: int) -> Tensor | None:
+    """Return the inputs sorted by their groups, which a tensor of that name holds; None where they are so.
+
+    Raises:
+        InvalidModelError: a group is out of range, or has not as many inputs as the others.
+    """
+    if groups is None:
+        return None
+    groups = groups.long()
+    num_groups = in_features // group_size
+    if groups.amin() < 0 or groups.amax() >= num_groups:
+        found = int(groups.amin() if groups.amin() < 0 else groups.amax())
+        raise InvalidModelError(f"{name} holds {found}; allowed: 0 to {num_groups - 1}")
+    if (groups.bincount(minlength=num_groups) != group_size).any():
+        raise InvalidModelError(f"{name} has groups of other sizes; allowed: {group_size} inputs each")
+    order = groups.argsort(stable=True)
+    return None if torch.equal(order, torch.arange(in_features)) else order

@@ -180,5 +180,6 @@ class Assignment:
 
 
 def _config_for(spec: RequestSpec, config: PlacementConfig) -> PlacementConfig:
-    """Return the placement settings: several resumed sequences must stay at one worker."""
-    return replace(config, split=SplitMode.NEVER) if len(spec.resumed) > 1 else config
+    """Return the placement settings: several resumed sequences must stay at one worker, as what pools."""
+    is_whole = len(spec.resumed) > 1 or spec.pooling is not None
+    return replace(config, split=SplitMode.NEVER) if is_whole else config

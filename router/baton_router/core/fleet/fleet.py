@@ -12,10 +12,11 @@ from baton_core.errors import IncompatibleWorkerError
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.load_reservation import LoadReservation
 from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity, with_weights
+from baton_core.requests.pooling import PoolingModel, decode_pooling_model
 from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import KVSource, RequestSpec
 from baton_core.sessions.served_model import ServedModel
-from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad, WorkerRates
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
 from baton_core.weight_update import WeightVersion
 from baton_router.core.fleet.member import Member
 from baton_router.core.fleet.prefix_index import NUM_SHARDS, PrefixIndex
@@ -68,6 +69,16 @@ class Fleet:
         return with_weights(first.info.identity, self._weights) if first else None
 
     @property
+    def pooling(self) -> PoolingModel | None:
+        """Description of what the members pool; None where they generate, or there is none."""
+        identity = self.identity
+        return decode_pooling_model(identity.pooling) if identity else None
+
+    def _computes(self, role: Role) -> bool:
+        """True if workers of this role compute the last token of a request."""
+        return role.can_decode if self.pooling is None else role.can_prefill
+
+    @property
     def weights(self) -> str:
         """Hash of the weights that are served: members with others take no new request."""
         return self._weights
@@ -94,13 +105,14 @@ class Fleet:
             for member in self._members.values()
             if member.load.is_serving and member.info.identity.weights == self._weights
         ]
-        return any(role.can_decode for role in roles) and any(role.can_prefill for role in roles)
+        can_decode = self.pooling is not None or any(role.can_decode for role in roles)
+        return can_decode and any(role.can_prefill for role in roles)
 
     @property
     def max_model_len(self) -> int:
-        """Longest sequence of any member, in tokens, of those that decode if any; 0 without one."""
+        """Longest sequence of any member, in tokens, of those that decode, or pool, if any; 0 without one."""
         members = self._members.values()
-        decoders = [member for member in members if member.role.can_decode]
+        decoders = [member for member in members if self._computes(member.role)]
         return max((member.max_model_len for member in decoders or members), default=0)
 
     @property
@@ -307,7 +319,7 @@ class Fleet:
         identity = self.identity
         assert identity is not None, "hashes depend on the model"
         root = root_hash(with_weights(identity, spec.weights or identity.weights), spec.cache_salt)
-        return block_hashes(root, spec.given_token_ids, identity.block_size)
+        return block_hashes(root, spec.given_token_ids, identity.block_size, spec.prompt_embeds)
 
     def views(self, num_prompt_tokens: int, hashes: Sequence[bytes]) -> list[WorkerView]:
         """Return each worker as placement sees it, for a prompt whose blocks have these hashes."""
@@ -350,6 +362,7 @@ class Fleet:
             weights=spec.weights or self._weights,
             priority=spec.priority,
             data_parallel_rank=data_parallel_rank,
+            is_pooling=spec.pooling is not None,
             session_id=session_id,
             prompt_key=hashes[0].hex() if hashes else "",
             turn=self._num_placed,
@@ -367,6 +380,8 @@ class Fleet:
 
 def _num_needed_tokens(spec: RequestSpec, headroom_tokens: int) -> int:
     """Return the known tokens of the longest sequence, plus the output tokens it is expected to get."""
+    if spec.pooling is not None:
+        return len(spec.prompt_token_ids)
     num_prompt_tokens, max_tokens = len(spec.prompt_token_ids), spec.params.max_tokens
     num_tokens = num_prompt_tokens + max((len(one.token_ids) for one in spec.resumed), default=0)
     most = num_tokens + 1 if max_tokens is None else num_prompt_tokens + max_tokens

@@ -16,21 +16,21 @@ def why_not_ready(
     workers: Iterable[tuple[WorkerInfo, WorkerLoad]],
     absent: Sequence[AbsentWorker] = (),
     weights: str = "",
+    *,
+    is_pooling: bool = False,
 ) -> str:
     """Return the half of a request that no worker serves, with reasons; empty if both are served.
 
     `absent` are workers that have no session, but a process, or will have one again. Workers with other
-    `weights` than these, if any are given, do not serve.
+    `weights` than these, if any are given, do not serve. Nothing is decoded where the model pools.
     """
     known = sorted(workers, key=lambda one: one[0].worker_id)
     prefillers = [one for one in known if (one[1].role or one[0].role).can_prefill]
     decoders = [one for one in known if (one[1].role or one[0].role).can_decode]
     absent_prefillers = [one for one in absent if one.role.can_prefill]
     absent_decoders = [one for one in absent if one.role.can_decode]
-    for part, able, awaited in (
-        ("prefills", prefillers, absent_prefillers),
-        ("decodes", decoders, absent_decoders),
-    ):
+    parts = [("prefills", prefillers, absent_prefillers), ("decodes", decoders, absent_decoders)]
+    for part, able, awaited in parts[:1] if is_pooling else parts:
         if not any(load.is_serving and _has_weights(info, weights) for info, load in able):
             why = [f"{info.worker_id} {_why_not_serving(info, load, weights)}" for info, load in able]
             why = [*why, *map(str, awaited)][:MAX_NAMED]

@@ -70,5 +70,7 @@ TRANSITIONS: Final[dict[tuple[FlowState, FlowInput], FlowState]] = {
 TERMINAL: Final = frozenset({FlowState.FINISHED, FlowState.FAILED})
 PREFILLING: Final = frozenset({FlowState.LOCAL, FlowState.SPLIT})
 """States in which a worker computes the prompt and the tokens generated so far."""
+NEEDED_HALVES: Final = {_S.DECODING: ("decode",), _S.AWAITING_DECODE: ("prefill",)}
+"""Halves whose workers a request cannot do without, by its state; in all others both."""
 WITHOUT_WORKER: Final = frozenset({FlowState.AWAITING_DECODE, FlowState.MIGRATING})
 """States in which a request is placed before those that wait."""

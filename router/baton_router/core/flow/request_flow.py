@@ -13,6 +13,7 @@ from baton_core.sessions.router_messages import (
     FirstToken,
     FirstTokenOf,
     Generate,
+    Pooled,
     Prefill,
     PromptLogprobs,
     Refused,
@@ -24,27 +25,33 @@ from baton_core.sessions.router_messages import (
     Start,
     Transferred,
 )
+from baton_core.worker.step_plan import PooledValues
 from baton_router.core.admission.admission_gate import AdmissionGate
 from baton_router.core.admission.admission_outcome import Refusal
 from baton_router.core.admission.assignment import Assignment
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.flow.flow_limits import FlowLimits
-from baton_router.core.flow.flow_state import PREFILLING, TERMINAL, TRANSITIONS, FlowInput, FlowState
+from baton_router.core.flow.flow_state import (
+    NEEDED_HALVES,
+    PREFILLING,
+    TERMINAL,
+    TRANSITIONS,
+    FlowInput,
+    FlowState,
+)
 from baton_router.core.flow.migration import Migrations
 from baton_router.core.flow.request_record import RequestRecord
-from baton_router.core.flow.request_timings import measure_request
+from baton_router.core.flow.request_timings import finish, measure_request
 from baton_router.core.flow.token_stream import TokenStream
 from baton_router.core.placement.eligibility import Unplaceable
 from baton_router.core.placement.placement import Placement
 from baton_router.core.router_events import (
     FailRequest,
-    FinishRequest,
-    RequestTimings,
     RouterEffect,
     SendToWorker,
 )
 
-FlowMessage = Reserved | Refused | PromptLogprobs | FirstToken | Transferred | Failed
+FlowMessage = Reserved | Refused | PromptLogprobs | FirstToken | Pooled | Transferred | Failed
 
 
 class RequestFlow:
@@ -100,17 +107,13 @@ class RequestFlow:
     @property
     def deadline(self) -> float:
         """Time at which `on_deadline` is due."""
-        end = self._accepted_s + self._limits.timeout_s
-        match self._state:
-            case FlowState.WAITING:
-                queue_end = self._entered_s[FlowState.WAITING] + self._limits.queue_s
-                return min(end, queue_end, self._gate.give_up_s)
-            case FlowState.AWAITING_DECODE:
-                return min(end, self._entered_s[FlowState.AWAITING_DECODE] + self._limits.decode_wait_s)
-            case FlowState.MIGRATING:
-                return min(end, self.migrations.wait_until_s)
-            case _:
-                return end
+        return self._limits.deadline(
+            self._state,
+            self._entered_s[self._state],
+            accepted_s=self._accepted_s,
+            give_up_s=self._gate.give_up_s,
+            migrating_until_s=self.migrations.wait_until_s,
+        )
 
     # --- inputs ---
 
@@ -134,10 +137,8 @@ class RequestFlow:
                 return []
             case Refused():
                 return self._on_refused(now, worker_id, message)
-            case PromptLogprobs():
-                return self._on_prompt_logprobs(now, worker_id, message)
-            case FirstToken():
-                return self._on_first_token(now, worker_id, message)
+            case PromptLogprobs() | FirstToken() | Pooled():
+                return self._on_computed(now, worker_id, message)
             case Transferred():
                 self._transferred = message
                 self._assignment.end_transfer()
@@ -314,21 +315,26 @@ class RequestFlow:
 
     # --- tokens and ends ---
 
-    def _on_prompt_logprobs(self, now: float, worker_id: str, logprobs: PromptLogprobs) -> list[RouterEffect]:
+    def _on_computed(
+        self, now: float, worker_id: str, message: PromptLogprobs | FirstToken | Pooled
+    ) -> list[RouterEffect]:
+        """Take what the worker tells that computes the prompt."""
         if not self._is_prefilled_by(worker_id):
             return []
         try:
-            return self._stream.take_prompt(logprobs)
+            match message:
+                case PromptLogprobs():
+                    return self._stream.take_prompt(message)
+                case FirstToken():
+                    return self._on_first_token(now, message)
+                case Pooled():
+                    return self._on_pooled(now, message)
         except ValueError as error:
             return self.fail(now, ErrorCode.INTERNAL, f"worker {worker_id} gave {error}")
+        assert_never(message)
 
-    def _on_first_token(self, now: float, worker_id: str, message: FirstToken) -> list[RouterEffect]:
-        if not self._is_prefilled_by(worker_id):
-            return []
-        try:
-            first_outputs = self._stream.collect_first(message)
-        except ValueError as error:
-            return self.fail(now, ErrorCode.INTERNAL, f"worker {worker_id} gave {error}")
+    def _on_first_token(self, now: float, message: FirstToken) -> list[RouterEffect]:
+        first_outputs = self._stream.collect_first(message)
         if not first_outputs:
             return []
         self._apply(now, FlowInput.FIRST_TOKEN)
@@ -341,22 +347,20 @@ class RequestFlow:
             return effects + self._finish(now)
         return [*effects, self._start()] if self._assignment.current.is_split else effects
 
-    def _finish(self, now: float) -> list[RouterEffect]:
+    def _on_pooled(self, now: float, message: Pooled) -> list[RouterEffect]:
+        if (pooled := self._stream.collect_pooled(now, message)) is None:
+            return []
+        self._apply(now, FlowInput.FIRST_TOKEN)
+        self._record.take_first_token(now, message.num_cached_tokens)
+        self._first = message.as_first_token
+        return self._finish(now, pooled)
+
+    def _finish(self, now: float, pooled: PooledValues | None = None) -> list[RouterEffect]:
         self._apply(now, FlowInput.FINISH)
         self._record.finish(now, self._stream.num_tokens, self._stream.per_token_s)
-        terminal = FinishRequest(
-            request_id=self.spec.request_id,
-            num_prompt_tokens=len(self.spec.prompt_token_ids),
-            num_output_tokens=self._stream.num_tokens,
-            num_cached_tokens=self._first.num_cached_tokens if self._first else 0,
-            timings=self._timings(now),
-        )
-        return [*self._cancel_at_workers(), terminal]
-
-    def _timings(self, now: float) -> RequestTimings:
         placement = self._assignment.placement or self._last_placement
         assert placement is not None, "a finished request was placed"
-        return measure_request(
+        timings = measure_request(
             now,
             accepted_s=self._accepted_s,
             placed_s=self._placed_s,
@@ -365,6 +369,8 @@ class RequestFlow:
             first=self._first,
             transferred=self._transferred,
         )
+        first = self._first
+        return [*self._cancel_at_workers(), finish(self.spec, self._stream, first, timings, pooled)]
 
     # --- workers ---
 
@@ -377,13 +383,8 @@ class RequestFlow:
         placement = self._assignment.placement
         if placement is None or self._state in TERMINAL:
             return set()
-        match self._state:
-            case FlowState.DECODING:
-                return {placement.decode}
-            case FlowState.AWAITING_DECODE:
-                return {placement.prefill}
-            case _:
-                return {placement.prefill, placement.decode}
+        workers = {"prefill": placement.prefill, "decode": placement.decode}
+        return {workers[half] for half in NEEDED_HALVES.get(self._state, tuple(workers))}
 
     def _cancel_at_workers(self) -> list[RouterEffect]:
         """Cancel at both workers; a worker without the request ignores it."""

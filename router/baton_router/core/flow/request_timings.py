@@ -1,11 +1,12 @@
-"""The time and the workers of a request that is finished, from what its workers and its router measured."""
+"""The end of a request that is finished, with its time and its workers, as these and its router measured."""
 
 from __future__ import annotations
 
-from baton_core.sessions.router_messages import FirstToken, Transferred
+from baton_core.sessions.router_messages import FirstToken, RequestSpec, Transferred
+from baton_core.worker.step_plan import PooledValues
 from baton_router.core.flow.token_stream import TokenStream
 from baton_router.core.placement.placement import Placement
-from baton_router.core.router_events import RequestTimings
+from baton_router.core.router_events import FinishRequest, RequestTimings
 
 
 def measure_request(
@@ -30,4 +31,22 @@ def measure_request(
         transferred_bytes=transferred.num_bytes if transferred else 0,
         prefill_worker=placement.prefill,
         decode_worker=placement.decode if is_decoded else "",
+    )
+
+
+def finish(
+    spec: RequestSpec,
+    stream: TokenStream,
+    first: FirstToken | None,
+    timings: RequestTimings,
+    pooled: PooledValues | None,
+) -> FinishRequest:
+    """Return the end of a request that is finished."""
+    return FinishRequest(
+        request_id=spec.request_id,
+        num_prompt_tokens=len(spec.prompt_token_ids),
+        num_output_tokens=stream.num_tokens,
+        num_cached_tokens=first.num_cached_tokens if first else 0,
+        timings=timings,
+        pooled=pooled,
     )

@@ -13,13 +13,14 @@ from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import TokenBatch, ToRouter
 from baton_router.core.admission.admission import Admission, AdmissionConfig
 from baton_router.core.admission.admission_outcome import Refusal
+from baton_router.core.batches.line_pace import RequestLoad
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.prefix_index import NUM_SHARDS
 from baton_router.core.fleet.role_balance import BalanceConfig, RoleBalance
 from baton_router.core.fleet.role_pressure import Waiting
 from baton_router.core.flow.deadlines import Deadlines
 from baton_router.core.flow.flow_limits import FlowLimits
-from baton_router.core.flow.flow_state import TERMINAL, WITHOUT_WORKER, FlowState
+from baton_router.core.flow.flow_state import PREFILLING, TERMINAL, WITHOUT_WORKER, FlowState
 from baton_router.core.flow.request_flow import RequestFlow
 from baton_router.core.flow.request_log import RequestLog
 from baton_router.core.flow.request_record import open_record
@@ -70,6 +71,7 @@ class RouterCore:
         self._request_of_attempt: dict[str, str] = {}
         self._attempt_of: dict[str, str] = {}
         self._deadlines = Deadlines()
+        self._prefilling: set[str] = set()
         self._without_worker: dict[str, None] = {}
         self.is_held = False
         """True while no request that waits is dispatched; those that have begun go on."""
@@ -86,6 +88,15 @@ class RouterCore:
     def num_begun(self) -> int:
         """Requests that workers have, or have had: they do not wait for their first one."""
         return len(self._flows) - self.admission.num_waiting
+
+    @property
+    def load(self) -> RequestLoad:
+        """The open requests, as lines of batches see them."""
+        return RequestLoad(
+            num_requests=len(self._flows),
+            num_waiting=self.admission.num_waiting,
+            num_prefilling=len(self._prefilling),
+        )
 
     def on_event(self, now: float, event: RouterEvent) -> list[RouterEffect]:
         """Take one event; returns the effects for the shell, in order.
@@ -159,6 +170,7 @@ class RouterCore:
             assert self._request_of_attempt[flow.attempt_id] == request_id
         states = {request_id: flow.state for request_id, flow in self._flows.items()}
         self.admission.check_invariants({name for name in states if states[name] is FlowState.WAITING})
+        assert self._prefilling == {name for name in states if states[name] in PREFILLING}
         assert set(self._without_worker) == {name for name in states if states[name] in WITHOUT_WORKER}
         if not self._flows:
             assert self.fleet.has_no_reservations, "load is reserved without requests"
@@ -264,6 +276,7 @@ class RouterCore:
         """Update the maps after a flow's change of state."""
         request_id = flow.spec.request_id
         self._without_worker.pop(request_id, None)
+        self._prefilling.discard(request_id)
         self._request_of_attempt.pop(self._attempt_of.pop(request_id, ""), None)
         if flow.state in TERMINAL:
             del self._flows[request_id]
@@ -280,6 +293,8 @@ class RouterCore:
                 self._without_worker[request_id] = None
             case _:
                 self.admission.place(now, request_id)
+                if flow.state in PREFILLING:
+                    self._prefilling.add(request_id)
                 self._may_have_room = self._may_have_room or flow.state is FlowState.DECODING
         self._deadlines.set(request_id, flow.deadline)
         self._attempt_of[request_id] = flow.attempt_id

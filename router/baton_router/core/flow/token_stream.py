@@ -6,10 +6,12 @@ from baton_core.requests.finish import FinishReason
 from baton_core.sessions.router_messages import (
     FirstToken,
     OutputSoFar,
+    Pooled,
     PromptLogprobs,
     RequestSpec,
     SequenceOutput,
 )
+from baton_core.worker.step_plan import PooledValues
 from baton_router.core.router_events import EmitPromptLogprobs, EmitTokens, RouterEffect
 
 
@@ -22,6 +24,9 @@ class TokenStream:
         """First token since `begin_attempt` of each sequence that is not over."""
         self._first_outputs: tuple[SequenceOutput, ...] = ()
         """First outputs that have arrived: large ones come in several messages."""
+        self._is_pooling = spec.pooling is not None
+        self._pooled_parts: list[bytes] = []
+        """Parts of what is pooled that have arrived."""
         self.num_wasted_tokens = 0
         """Tokens that arrived after a stop string had ended their sequence."""
         self._request_id = spec.request_id
@@ -101,6 +106,7 @@ class TokenStream:
         """Begin an attempt: the next tokens come from another placement."""
         self.first_tokens.clear()
         self._first_outputs = ()
+        self._pooled_parts = []
 
     def collect_first(self, message: FirstToken) -> tuple[SequenceOutput, ...]:
         """Return the first outputs since `begin_attempt` once all open sequences have one; else none.
@@ -131,6 +137,22 @@ class TokenStream:
         if output.finish_reason is not None:
             self._end(index)
         return [EmitTokens(request_id=self._request_id, output=output)]
+
+    def collect_pooled(self, now: float, message: Pooled) -> PooledValues | None:
+        """Take a part of what is pooled since `begin_attempt`; returns the whole once its last part is here.
+
+        Raises:
+            ValueError: the request generates, or there is more than the whole has.
+        """
+        self._pooled_parts.append(message.values)
+        num_missing = message.num_bytes - sum(map(len, self._pooled_parts))
+        if not self._is_pooling or num_missing < 0:
+            raise ValueError(f"{-num_missing} bytes more than {message.shape} has")
+        if num_missing:
+            return None
+        self._first_s, self._last_s = [now], [now]
+        self._alive.clear()
+        return PooledValues(shape=message.shape, values=b"".join(self._pooled_parts))
 
     def outgrows_worker(self, output: SequenceOutput) -> bool:
         """Return True if a sequence ends at its worker's limit before it has all its tokens."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from baton_core.sessions.worker_info import Role
@@ -62,6 +62,9 @@ def find_eligible(
     A full worker that prefers to decode computes no prompt that a prefill worker could compute.
     """
     free = available(request, workers, excluded)
+    if request.is_pooling:
+        able = [one for one in free if one.role is not _DECODE]
+        return Eligible(decoders=able, prefillers=able, alone=able, splitters=[], receivers=[])
     decoders = [one for one in free if one.role is not _PREFILL]
     prefillers = [one for one in free if one.role is not _DECODE]
     is_never, is_always = config.split is SplitMode.NEVER, config.split is SplitMode.ALWAYS
@@ -124,31 +127,32 @@ def _absence(
 
     A draining worker counts as absent. A faulty one does not: most faults pass.
     """
-    decoders = [one for one in workers if one.role.can_decode]
+    computes, kind = _last_part(request)
+    decoders = [one for one in workers if computes(one)]
     if not decoders:
-        return Unplaceable(reason="no decode worker is registered", is_permanent=True)
+        return Unplaceable(reason=f"no {kind} worker is registered", is_permanent=True)
     largest, num_tokens = max(one.max_model_len for one in decoders), request.num_needed_tokens
     if num_tokens > largest:
-        most = f"the largest max_model_len of a decode worker is {largest}"
+        most = f"the largest max_model_len of a {kind} worker is {largest}"
         return Unplaceable(reason=f"the request needs {num_tokens} tokens; {most}", is_permanent=True)
     fitting = [one for one in workers if num_tokens <= one.max_model_len]
     able = f"that holds {num_tokens} tokens " if len(fitting) < len(workers) else ""
     present = [one for one in fitting if not (one.is_asleep or one.is_draining)]
-    if not any(one.role.can_decode for one in present):
-        is_asleep = all(one.is_asleep for one in fitting if one.role.can_decode)
+    if not any(computes(one) for one in present):
+        is_asleep = all(one.is_asleep for one in fitting if computes(one))
         does = "sleeps" if is_asleep else "sleeps or drains"
-        return Unplaceable(reason=f"every decode worker {able}{does}", is_permanent=True)
+        return Unplaceable(reason=f"every {kind} worker {able}{does}", is_permanent=True)
     if config.split is SplitMode.ALWAYS and not _has_pair(present):
         return Unplaceable(reason=f"no prefill worker {able}is registered and awake", is_permanent=True)
     able_weights = [one for one in present if request.weights in ("", one.weights)]
-    if not any(one.role.can_decode for one in able_weights):
-        return Unplaceable(reason=f"no decode worker {able}has weights {request.weights}", is_permanent=False)
+    if not any(computes(one) for one in able_weights):
+        return Unplaceable(reason=f"no {kind} worker {able}has weights {request.weights}", is_permanent=False)
     if config.split is SplitMode.ALWAYS and not _has_pair(able_weights):
         return Unplaceable(
             reason=f"no prefill worker {able}has weights {request.weights}", is_permanent=False
         )
-    if all(one.is_paused for one in present if one.role.can_decode):
-        return Unplaceable(reason=f"every decode worker {able}is paused", is_permanent=False)
+    if all(one.is_paused for one in present if computes(one)):
+        return Unplaceable(reason=f"every {kind} worker {able}is paused", is_permanent=False)
     return None
 
 
@@ -156,17 +160,25 @@ def _shortage(
     request: PlacementRequest, workers: Sequence[WorkerView], config: PlacementConfig, eligible: Eligible
 ) -> Unplaceable:
     """Return the reason for which present workers cannot take it now."""
+    computes, kind = _last_part(request)
     well = available(request, workers)
-    if not any(one.role.can_decode for one in well):
-        return Unplaceable(reason="every decode worker is faulty", is_permanent=False)
+    if not any(computes(one) for one in well):
+        return Unplaceable(reason=f"every {kind} worker is faulty", is_permanent=False)
     if config.split is SplitMode.ALWAYS and not _has_pair(well):
         return Unplaceable(reason="every prefill worker is faulty", is_permanent=False)
     if not eligible.decoders:
-        why = "every decode worker is full"
+        why = f"every {kind} worker is full"
     else:
         has_splitters = bool(eligible.splitters)
         why = "no decode worker has room for the prompt" if has_splitters else "every prefill worker is full"
     return Unplaceable(reason=why, is_permanent=False, is_full=True)
+
+
+def _last_part(request: PlacementRequest) -> tuple[Callable[[WorkerView], bool], str]:
+    """Return what tells the workers that may end a request, and the name of their kind."""
+    if request.is_pooling:
+        return (lambda view: view.role.can_prefill), "prefill"
+    return (lambda view: view.role.can_decode), "decode"
 
 
 def _has_pair(views: Sequence[WorkerView]) -> bool:

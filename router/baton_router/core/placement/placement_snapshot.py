@@ -88,6 +88,8 @@ class PlacementRequest:
     """Lower values are more important."""
     data_parallel_rank: int | None = None
     """The data-parallel rank whose workers are to take it, while it has some; None is any."""
+    is_pooling: bool = False
+    """True if it pools: a worker that prefills takes it whole, and nothing is decoded."""
     session_id: str = ""
     prompt_key: str = ""
     """Equal for prompts that begin alike."""

@@ -191,7 +191,7 @@ def _choice_options(
 
 
 def _text_of(content: str | list[str | dict[str, Any]]) -> str:
-    """Return a content as text; the template has checked that all parts are text."""
+    """Return a content as text, without embeddings; all other parts are text, as was checked."""
     if isinstance(content, str):
         return content
     return "\n".join(_text_of_part(part) for part in content)
@@ -200,4 +200,4 @@ def _text_of(content: str | list[str | dict[str, Any]]) -> str:
 def _text_of_part(part: str | dict[str, Any]) -> str:
     if isinstance(part, str):
         return part
-    return str(part["refusal" if part["type"] == "refusal" else "text"])
+    return str(part.get("refusal" if part["type"] == "refusal" else "text", ""))

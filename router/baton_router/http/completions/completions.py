@@ -10,6 +10,14 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from baton_core.errors import InvalidRequestError
+from baton_router.embeds.given_embeds import (
+    FIELD,
+    EmbedsLimits,
+    EmbedsPrompt,
+    PromptTokens,
+    placed,
+    read_encoded,
+)
 from baton_router.http.answer_defaults import fill_in
 from baton_router.http.calls import Call
 from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, ShownPrompt
@@ -19,7 +27,7 @@ from baton_router.http.json_pieces import elements_of, lazily
 from baton_router.http.sampling_fields import check_request, generation_requests, read_sampling
 from baton_router.http.usage import Usage, usage_of, usage_so_far
 from baton_router.requests.generation import Delta, Finished, PromptDelta
-from baton_router.text.prompts import Prompt
+from baton_router.text.prompts import AnyPrompt, Prompt
 
 MAX_PROMPTS: Final = 1024
 MAX_SEQUENCES: Final = 4096
@@ -44,26 +52,45 @@ async def complete(call: Call[CompletionRequest]) -> None:
             await call.reply(await reply.whole())
 
 
-async def read_completion(call: Call[CompletionRequest]) -> tuple[list[Prompt], dict[str, Any]]:
+async def read_completion(call: Call[CompletionRequest]) -> tuple[list[AnyPrompt], dict[str, Any]]:
     """Return the prompts of a body, which releases them, and its sampling parameters.
 
     Raises:
         InvalidRequestError: a field is wrong or cannot be had here; the message names it.
     """
     body = call.body
-    check_request(body)
+    check_request(body, takes_embeds=True)
     fill_in(body, call.state.settings.answers)
     if body.suffix:
         raise InvalidRequestError("suffix", body.suffix, "nothing: text can only be continued at its end")
-    prompts = await call.read(_read_prompts, body.prompt)
-    body.prompt = ""
+    embeds = _read_embeds(body)
+    prompts = [*embeds]
+    if not embeds or body.prompt:
+        prompts += await call.read(_read_prompts, body.prompt)
+    body.prompt = body.prompt_embeds = None
     if len(prompts) * (body.n or 1) > MAX_SEQUENCES:
         allowed = f"at most {MAX_SEQUENCES} sequences of all prompts together"
         raise InvalidRequestError("n", f"{body.n} for {len(prompts)} prompts", allowed)
     return prompts, _read_sampling(body)
 
 
-def _read_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
+def _read_embeds(body: CompletionRequest) -> list[AnyPrompt]:
+    given = body.prompt_embeds or []
+    texts = [given] if isinstance(given, str) else given
+    if texts and body.echo:
+        raise InvalidRequestError("echo", True, "false beside prompt_embeds, which have no text")
+    if len(texts) > MAX_PROMPTS:
+        raise InvalidRequestError(FIELD, f"{len(texts)} of them", f"at most {MAX_PROMPTS}")
+    return [EmbedsPrompt(partial(_decode, text)) for text in texts]
+
+
+def _decode(text: str, limits: EmbedsLimits) -> PromptTokens:
+    return placed(read_encoded(FIELD, text, limits))
+
+
+def _read_prompts(prompt: str | list[str | int | list[int]] | None) -> list[Prompt]:
+    if prompt is None:
+        raise InvalidRequestError("prompt", None, "a text, token ids, or a list of either")
     if isinstance(prompt, str):
         return [prompt]
     if not len(prompt) >= 1:
@@ -92,7 +119,9 @@ def _read_sampling(body: CompletionRequest) -> dict[str, Any]:
 class _CompletionReply:
     """The reply to one call: one choice for each sequence of each prompt."""
 
-    def __init__(self, call: Call[CompletionRequest], prompts: list[Prompt], generation: Generation) -> None:
+    def __init__(
+        self, call: Call[CompletionRequest], prompts: list[AnyPrompt], generation: Generation
+    ) -> None:
         body = call.body
         self._call = call
         self._generation = generation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,8 +15,13 @@ from baton_router.http.usage import Usage
 class CompletionRequest(RequestFields, kw_only=True):
     """Complete a text."""
 
-    prompt: str | list[str | int | list[int]]
-    """A text, token ids, or a list of either."""
+    one_of: ClassVar[frozenset[str]] = frozenset({"prompt", "prompt_embeds"})
+    """Fields of which it needs one."""
+    prompt: str | list[str | int | list[int]] | None = None
+    """A text, token ids, or a list of either. Needed without `prompt_embeds`."""
+    prompt_embeds: str | list[str] | None = None
+    """Embeddings in the place of a prompt, or several: base64 of a tensor [tokens, hidden size] as torch.save
+    or safetensors writes it. Their choices come before those of `prompt`."""
     max_tokens: int | None = 16
     """0 with echo: only the prompt; null: as many as the context holds."""
     logprobs: int | None = None

@@ -8,25 +8,49 @@ from uuid import uuid4
 
 import msgspec
 
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import ErrorCode, InvalidRequestError
 from baton_router.http.chat.schemas import ChatRequest
 from baton_router.http.errors import HttpError
-from baton_router.http.response_store import StoredResponse
+from baton_router.http.response_stores.response_store import ResponseStore, StoredResponse
+from baton_router.http.responses.replies import Response, ResponseError
 from baton_router.http.responses.request import as_chat, own_items
 from baton_router.http.responses.schemas import InputItem, ResponsesRequest
 
 _PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
 
 
+_ABANDONED: Final = ResponseError(
+    code=ErrorCode.UNAVAILABLE, message="the router that made the response is gone"
+)
+
+
 class _Output(msgspec.Struct):
     output: list[msgspec.Raw]
 
 
+async def find_response(
+    store: ResponseStore, key: str, *, field: str = "response_id", with_items: bool = False
+) -> StoredResponse:
+    """Return a response that is kept; one whose router is gone has failed.
+
+    Raises:
+        HttpError: 404, it is not kept; `field` names it.
+        RequestError: UNAVAILABLE, the store cannot be reached.
+    """
+    stored = await store.get(key, with_items=with_items)
+    if stored is not None and stored.is_abandoned:
+        response = msgspec.json.decode(stored.body, type=Response)
+        response.status, response.error = "failed", _ABANDONED
+        await store.finish(key, msgspec.json.encode(response), response.status)
+        stored = await store.get(key, with_items=with_items)
+    if stored is None:
+        raise not_found(field, key.partition(":")[2])
+    return stored
+
+
 def not_found(field: str, name: str) -> HttpError:
     """Return the refusal of a response that is not kept; 404."""
-    text = (
-        f"{field} is {name!r}; allowed: the id of a response that this router keeps, made with the same key"
-    )
+    text = f"{field} is {name!r}; allowed: the id of a response that is kept, made with the same key"
     return HttpError(404, "not_found", text, param=field)
 
 

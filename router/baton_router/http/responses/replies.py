@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 import msgspec
@@ -267,6 +268,19 @@ ItemEvent = (
     | ArgumentsDone
 )
 StreamEvent = Created | InProgress | Completed | Incomplete | Failed | ItemEvent
+
+
+_LAST: Final[Mapping[Status, type[Completed | Incomplete | Failed]]] = {
+    "completed": Completed,
+    "incomplete": Incomplete,
+    "failed": Failed,
+}
+
+
+def last_event(response: Response) -> Completed | Incomplete | Failed | None:
+    """Return the event that says how a response ended; None if it was cancelled: OpenAI has no such event."""
+    kind = _LAST.get(response.status)
+    return None if kind is None else kind(response=response)
 
 
 class DeletedResponse(msgspec.Struct, kw_only=True):

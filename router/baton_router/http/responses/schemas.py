@@ -129,9 +129,9 @@ class ResponsesRequest(Fields, kw_only=True):
     previous_response_id: str | None = None
     """A stored response whose conversation is continued."""
     store: bool | None = None
-    """The response is kept for a while at this router. Default: true, where the operator allows it."""
+    """The response is kept for a while. Default: true, where the operator allows it."""
     background: bool | None = None
-    """The reply comes at once, and the response is fetched by its id; needs `store`, and no `stream`."""
+    """The reply comes at once, and the response is fetched by its id, whoever disconnects; needs `store`."""
     stream: bool | None = None
     """The reply comes in pieces, as server-sent events."""
     stream_options: Any = None

@@ -11,16 +11,22 @@ from starlette.responses import Response as HttpResponse
 from baton_core.errors import InvalidRequestError
 from baton_router.http.calls import Call
 from baton_router.http.operator_routes import Query, read_query
-from baton_router.http.response_store import StoredResponse
-from baton_router.http.responses.conversations import not_found
+from baton_router.http.response_stores.response_store import StoredResponse, response_key
+from baton_router.http.responses.conversations import find_response, not_found
+from baton_router.http.responses.following import follow_response
 from baton_router.http.responses.replies import DeletedResponse, ItemList, Response
 
 MAX_LISTED: Final = 100
+_MAX_NUMBER: Final = 2**31 - 1
 
 
 class ResponseQuery(Query, kw_only=True):
     stream: bool = False
-    """Refused, but for false: events are not kept."""
+    """The reply is the events of a response made with background and stream, until it is over."""
+    starting_after: int | None = None
+    """The number of the last event that the client has; beside stream."""
+    include_obfuscation: bool = False
+    """Ignored: events are not padded."""
 
 
 class ItemsQuery(Query, kw_only=True):
@@ -37,19 +43,35 @@ class _Named(msgspec.Struct):
 
 
 async def show_response(call: Call[None]) -> None:
-    """Raises HttpError: 404, it is not kept; InvalidRequestError: its events are asked for."""
-    if read_query(call, ResponseQuery).stream:
-        raise InvalidRequestError("stream", True, "false: events are not kept")
-    await _reply(call, _find(call).body)
+    """Reply with a response, or with its events.
+
+    Raises:
+        HttpError: 404, it is not kept.
+        InvalidRequestError: a parameter is out of range, or the events are not kept.
+        RequestError: UNAVAILABLE, the store cannot be reached.
+    """
+    query = read_query(call, ResponseQuery)
+    after = query.starting_after
+    if after is not None and not (query.stream and 0 <= after <= _MAX_NUMBER):
+        allowed = f"an integer from 0 to {_MAX_NUMBER}, beside stream=true"
+        raise InvalidRequestError("starting_after", after, allowed)
+    stored = await _find(call)
+    if not query.stream:
+        await _reply(call, stored.body)
+        return
+    if not stored.has_events:
+        allowed = "false, unless the response was made with background: true and stream: true"
+        raise InvalidRequestError("stream", True, allowed)
+    async with call.while_connected():
+        events = follow_response(call.state.responses, _key(call), -1 if after is None else after)
+        await call.stream(events)
 
 
 async def delete_response(call: Call[None]) -> None:
     """Raises HttpError: 404, it is not kept."""
-    stored = _find(call)
     name = call.request.path_params["response_id"]
-    call.state.responses.delete(call.tenant, name)
-    if stored.task is not None:
-        stored.task.cancel()
+    if not await call.state.responses.delete(_key(call)):
+        raise not_found("response_id", name)
     await call.reply(DeletedResponse(id=name))
 
 
@@ -60,15 +82,14 @@ async def cancel_response(call: Call[None]) -> None:
         HttpError: 404, it is not kept.
         InvalidRequestError: it is not made in the background.
     """
-    stored = _find(call)
+    stored = await _find(call)
     response = msgspec.json.decode(stored.body, type=Response)
     if not response.background:
         raise InvalidRequestError("response_id", response.id, "the id of a response with background: true")
-    if (task := stored.task) is not None:
+    if stored.status == "in_progress":
         response.status = "cancelled"
-        body = msgspec.json.encode(response)
-        call.state.responses.update(call.tenant, response.id, body, response.status)
-        task.cancel()
+        await call.state.responses.finish(_key(call), msgspec.json.encode(response), response.status)
+        stored = await _find(call)
     await _reply(call, stored.body)
 
 
@@ -82,7 +103,7 @@ async def list_items(call: Call[None]) -> None:
     query = read_query(call, ItemsQuery)
     if not 1 <= query.limit <= MAX_LISTED:
         raise InvalidRequestError("limit", query.limit, f"an integer from 1 to {MAX_LISTED}")
-    items = _find(call).items
+    items = (await _find(call, with_items=True)).items
     items = items if query.order == "asc" else items[::-1]
     names = [msgspec.json.decode(item, type=_Named).id for item in items]
     start = 0
@@ -103,12 +124,12 @@ def _page(items: Sequence[bytes], names: Sequence[str], start: int, limit: int) 
     )
 
 
-def _find(call: Call[None]) -> StoredResponse:
-    name = call.request.path_params["response_id"]
-    stored = call.state.responses.get(call.tenant, name, call.arrived_s)
-    if stored is None:
-        raise not_found("response_id", name)
-    return stored
+def _key(call: Call[None]) -> str:
+    return response_key(call.tenant, call.request.path_params["response_id"])
+
+
+async def _find(call: Call[None], *, with_items: bool = False) -> StoredResponse:
+    return await find_response(call.state.responses, _key(call), with_items=with_items)
 
 
 async def _reply(call: Call[None], body: bytes) -> None:

@@ -14,7 +14,7 @@ from baton_router.http.responses.replies import (
 )
 from baton_router.http.responses.responses import create_response
 from baton_router.http.responses.schemas import ResponsesRequest
-from baton_router.http.route import Route, Tag
+from baton_router.http.route import BATCH_PRIORITY, Route, Tag
 
 _PATH: Final = "/v1/responses/{response_id}"
 RESPONSE_ROUTES: Final = (
@@ -26,6 +26,7 @@ RESPONSE_ROUTES: Final = (
         summary="Answer a conversation, in the format of the Responses API",
         handler=create_response,
         bodies=(ResponsesRequest,),
+        batch_defaults={"priority": BATCH_PRIORITY, "store": False},
         example={"input": "What is os.path?", "max_output_tokens": 32},
         reply=Response,
         chunk=StreamEvent,
@@ -41,7 +42,7 @@ RESPONSE_ROUTES: Final = (
         handler=stored.list_items,
         query=stored.ItemsQuery,
         reply=ItemList,
-        errors=(400, 404),
+        errors=(400, 404, 503),
     ),
     Route(
         method="POST",
@@ -51,18 +52,20 @@ RESPONSE_ROUTES: Final = (
         summary="End a response that is made in the background",
         handler=stored.cancel_response,
         reply=Response,
-        errors=(400, 404),
+        errors=(400, 404, 503),
     ),
     Route(
         method="GET",
         path=_PATH,
         operation_id="getResponse",
         tag=Tag.RESPONSES,
-        summary="A response that is kept",
+        summary="A response that is kept, or its events",
         handler=stored.show_response,
         query=stored.ResponseQuery,
         reply=Response,
-        errors=(400, 404),
+        chunk=StreamEvent,
+        errors=(400, 404, 503),
+        dialect=RESPONSES,
     ),
     Route(
         method="DELETE",
@@ -72,6 +75,6 @@ RESPONSE_ROUTES: Final = (
         summary="Forget a response",
         handler=stored.delete_response,
         reply=DeletedResponse,
-        errors=(404,),
+        errors=(404, 503),
     ),
 )

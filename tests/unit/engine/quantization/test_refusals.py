@@ -51,7 +51,7 @@ INT8_SPEC = {"dtype": "int8", "qscheme": "per_tensor"}
             32,
             "input_activations is 'float of 4",
         ),
-        ("ct-w4a16", f"{GROUP}.weights.actorder", "group", "actorder is 'group'; allowed: null"),
+        ("ct-w4a16", f"{GROUP}.weights.actorder", "random", "actorder is 'random'; allowed: null"),
         (
             "ct-w4a16",
             f"{GROUP}.weights.num_bits",

@@ -1,0 +1,49 @@
+"""Arguments of models that pool: embeddings, classes and scores in the place of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, Final
+
+from baton.config.engine_arg_fields import arg
+from baton_core.errors import InvalidConfigError
+
+RUNNERS: Final = ("auto", "generate", "pooling")
+CONVERSIONS: Final = ("auto", "none", "embed", "classify")
+
+
+@dataclass(kw_only=True)
+class PoolingArgs:
+    """The part of `EngineArgs` on pooling."""
+
+    runner: str = arg(
+        str,
+        "auto",
+        "generate tokens, or pool hidden states; auto: as the model's files say",
+        choices=RUNNERS,
+        reason="drafts are part of speculative decoding, which is not supported yet",
+    )
+    convert: str = arg(
+        str, "auto", "make a model that generates one that embeds, or classifies", choices=CONVERSIONS
+    )
+    pooler_config: Mapping[str, Any] | None = arg(
+        dict, None, "JSON with task, pooling_type, use_activation, dimensions: how hidden states are pooled"
+    )
+
+
+def read_pooling_args(args: Any) -> None:
+    """Mutate `EngineArgs`: a pooler_config may be an object.
+
+    Raises:
+        InvalidConfigError: a conversion is asked of a model that is to generate.
+    """
+    config = args.pooler_config
+    if is_dataclass(config) and not isinstance(config, type):
+        args.pooler_config = {name: value for name, value in asdict(config).items() if value is not None}
+    if args.runner == "generate":
+        for name in ("convert", "pooler_config"):
+            if getattr(args, name) not in ("auto", "none", None):
+                raise InvalidConfigError(
+                    f"{name} is {getattr(args, name)!r}; allowed with runner generate: none"
+                )

@@ -1,0 +1,138 @@
+"""The results of a batch, kept in a partial file from which a killed run goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Final, Self
+
+import msgspec
+
+from baton_core.errors import InvalidConfigError
+from baton_router.core.batches.batch_lines import BatchRequest, WrongLine, read_line
+from baton_router.core.batches.batch_results import BatchResult
+
+_SYNC_EVERY_S: Final = 1.0
+
+
+def read_lines(path: Path) -> Iterator[BatchRequest | WrongLine]:
+    """Yield what each line of a batch's input asks for, without the empty ones.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                yield read_line(number, line)
+
+
+class PartialResults:
+    """The results so far, one a line in a file that one run at a time appends to.
+
+    Results of earlier runs are read at the start; what follows the last whole line is dropped. Every result
+    is handed to the system at once; the disk has those that are older than a second when another one comes.
+    A file without any result is removed at the end. One thread at a time uses it.
+
+    Args:
+        flag: the flag that errors name: that of the output, or of its folder.
+
+    Attributes:
+        done: keys of the lines that have a result.
+        num_errors: the number of results with an error.
+        num_bytes: the size of the file.
+
+    Raises:
+        InvalidConfigError: the file cannot be written, or another run writes it.
+    """
+
+    def __init__(self, path: Path, flag: str = "--output-file") -> None:
+        self.path = path
+        self.done: set[str | int | None] = set()
+        self.num_errors = 0
+        self.num_bytes = 0
+        self._flag = flag
+        self._synced_s = time.monotonic()
+        self._lock = Lock()
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise InvalidConfigError(
+                f"{flag} has its results in {str(path)!r}; allowed: in a folder to write to "
+                f"({error.strerror})"
+            ) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise InvalidConfigError(
+                f"{flag} has its results in {str(path)!r}, which another run writes; "
+                "allowed: one run at a time"
+            ) from None
+        self._read()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        with self._lock:  # a run that was cancelled may still add a result
+            self._sync()
+            if not self.done:
+                self.path.unlink(missing_ok=True)
+            self._file.close()
+
+    def add(self, result: BatchResult) -> None:
+        """Append a result.
+
+        Raises:
+            InvalidConfigError: it cannot be written as a whole, such as to a full disk; none may follow.
+            ValueError: the file is closed.
+        """
+        line, reason = msgspec.json.encode(result) + b"\n", "no space is left"
+        with self._lock:
+            try:
+                is_whole = self._file.write(line) == len(line)
+            except OSError as error:
+                is_whole, reason = False, str(error.strerror)
+            if not is_whole:
+                raise InvalidConfigError(
+                    f"{self._flag} has its results in {str(self.path)!r}; allowed: where there is room "
+                    f"({reason}); the same command goes on"
+                )
+            self._count(result, len(line))
+            if time.monotonic() - self._synced_s > _SYNC_EVERY_S:
+                self._sync()
+
+    def rename(self, output: Path) -> None:
+        """Make the file the output, in the place of an older one, as a whole.
+
+        Raises:
+            OSError: it cannot be renamed.
+        """
+        self._sync()
+        self.path.replace(output)
+
+    def _read(self) -> None:
+        with self.path.open("rb") as file:
+            for line in file:
+                try:
+                    result = msgspec.json.decode(line, type=BatchResult)
+                except (msgspec.DecodeError, UnicodeDecodeError):
+                    break
+                if not line.endswith(b"\n"):
+                    break
+                self._count(result, len(line))
+        self._file.truncate(self.num_bytes)
+
+    def _count(self, result: BatchResult, num_bytes: int) -> None:
+        self.done.add(result.key)
+        self.num_errors += result.error is not None
+        self.num_bytes += num_bytes
+
+    def _sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self._synced_s = time.monotonic()

@@ -1,0 +1,72 @@
+"""The routes of `/v1/batches`: begin, list, show and cancel batches of a key."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from baton_core.errors import InvalidRequestError
+from baton_router.core.batches.batch import Batch
+from baton_router.http.batches.files import batches_of, checked_age, find_file, not_found
+from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBatchRequest, page_of
+from baton_router.http.calls import Call
+from baton_router.http.operator_routes import Query, read_query
+
+MAX_LISTED: Final = 100
+_MAX_PAIRS: Final = 16
+_MAX_NAME: Final = 64
+_MAX_TEXT: Final = 512
+
+
+async def create_batch(call: Call[CreateBatchRequest]) -> None:
+    """Begin a batch over a file of requests.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or a bound is reached; the message names it.
+        HttpError: 404, there is no such file.
+    """
+    body, batches = call.body, batches_of(call)
+    if body.endpoint not in batches.defaults:
+        raise InvalidRequestError("endpoint", body.endpoint, ", ".join(batches.defaults))
+    _check_metadata(body.metadata or {})
+    expires = body.output_expires_after
+    age_s = checked_age(call, "output_expires_after.seconds", expires.seconds) if expires else None
+    file = find_file(call, "input_file_id", body.input_file_id)
+    if file.purpose != "batch":
+        allowed = "the id of a file of purpose batch"
+        raise InvalidRequestError("input_file_id", f"one of purpose {file.purpose}", allowed)
+    await call.reply(await batches.create(call.tenant, file, body.endpoint, body.metadata, age_s))
+
+
+async def list_batches(call: Call[None]) -> None:
+    """Raises InvalidRequestError: a parameter is out of range."""
+    query = read_query(call, BatchesQuery)
+    found = batches_of(call).batches_of(call.tenant)[::-1]
+    await call.reply(BatchList(**page_of(found, query.after, query.limit, MAX_LISTED)))
+
+
+async def show_batch(call: Call[None]) -> None:
+    """Raises HttpError: 404."""
+    read_query(call, Query)
+    await call.reply(_find(call))
+
+
+async def cancel_batch(call: Call[None]) -> None:
+    """Raises HttpError: 404; InvalidRequestError: it is over."""
+    batch = _find(call)
+    await batches_of(call).cancel(batch)
+    await call.reply(batch)
+
+
+def _find(call: Call[None]) -> Batch:
+    name = call.request.path_params["batch_id"]
+    batch = batches_of(call).find(call.tenant, name)
+    if batch is None:
+        raise not_found("batch_id", name, "batch")
+    return batch
+
+
+def _check_metadata(metadata: dict[str, str]) -> None:
+    allowed = f"at most {_MAX_PAIRS} texts of {_MAX_TEXT} characters, with names of {_MAX_NAME}"
+    are_short = all(len(name) <= _MAX_NAME and len(text) <= _MAX_TEXT for name, text in metadata.items())
+    if len(metadata) > _MAX_PAIRS or not are_short:
+        raise InvalidRequestError("metadata", metadata, allowed)

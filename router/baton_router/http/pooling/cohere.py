@@ -1,0 +1,129 @@
+"""POST /v2/embed: embeddings in Cohere's format."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.pooling import PoolingTask
+from baton_router.http.calls import Call
+from baton_router.http.pooling.requests import pool, pooled_model, task_request
+from baton_router.http.pooling.schemas import CohereEmbedRequest, EmbedInput, PoolingFields
+from baton_router.http.pooling.vectors import Numbers, numbers_of, signs_of, text_of
+from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.text.prompts import Prompt
+
+_PROMPT_OF = {"search_query": ("query",), "search_document": ("document", "passage")}
+"""Names that prompts of models have for Cohere's types of input."""
+
+
+class EmbeddingsByType(msgspec.Struct, kw_only=True):
+    """The embeddings in each way that was asked for."""
+
+    float: list[Numbers] | UnsetType = UNSET
+    base64: list[str] | UnsetType = UNSET
+    binary: list[list[int]] | UnsetType = UNSET
+    """Signs, eight in an integer from -128 to 127."""
+    ubinary: list[list[int]] | UnsetType = UNSET
+    """Signs, eight in an integer from 0 to 255."""
+
+
+class ApiVersion(msgspec.Struct, kw_only=True):
+    """The version of Cohere's API."""
+
+    version: Literal["2"] = "2"
+
+
+class BilledUnits(msgspec.Struct, kw_only=True):
+    """Tokens of a call."""
+
+    input_tokens: int
+
+
+class EmbedMeta(msgspec.Struct, kw_only=True):
+    """Facts of a call."""
+
+    api_version: ApiVersion
+    billed_units: BilledUnits
+
+
+class CohereEmbedReply(msgspec.Struct, kw_only=True):
+    """The embeddings of all texts."""
+
+    id: str
+    embeddings: EmbeddingsByType
+    texts: list[str]
+    meta: EmbedMeta
+    response_type: Literal["embeddings_by_type"] = "embeddings_by_type"
+
+
+async def embed_by_type(call: Call[CohereEmbedRequest]) -> None:
+    """Reply with the embedding of each text.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or the model does not embed; the message names the field.
+        RequestError: as `pool`.
+    """
+    body = call.body
+    pooled_model(call)
+    texts = _texts(body)
+    prefix = _prefix(body.input_type, call.state.service.model.sentence_prompts)
+    truncate = body.truncate or "END"
+    fields = PoolingFields(
+        model=body.model,
+        truncate_prompt_tokens=None if truncate == "NONE" else body.max_tokens or -1,
+        truncation_side="left" if truncate == "START" else "right",
+        priority=body.priority,
+    )
+    prompts: list[Prompt] = [prefix + text for text in texts]
+    asked = task_request(fields, PoolingTask.EMBED, body.output_dimension)
+    results, ends = await pool(call, fields, prompts, asked)
+    embeddings = EmbeddingsByType()
+    for kind in body.embedding_types or ("float",):
+        match kind:
+            case "float":
+                embeddings.float = [numbers_of(one) for one in results]
+            case "base64":
+                embeddings.base64 = [text_of(one, "float32", "little") for one in results]
+            case "binary":
+                embeddings.binary = [signs_of(one, is_signed=True) for one in results]
+            case _:
+                embeddings.ubinary = [signs_of(one, is_signed=False) for one in results]
+    num_tokens = sum(end.num_prompt_tokens for end in ends)
+    await call.reply(
+        CohereEmbedReply(
+            id=call.request_id[:MAX_REQUEST_ID_CHARACTERS],
+            embeddings=embeddings,
+            texts=texts,
+            meta=EmbedMeta(api_version=ApiVersion(), billed_units=BilledUnits(input_tokens=num_tokens)),
+        )
+    )
+
+
+def _texts(body: CohereEmbedRequest) -> list[str]:
+    given = [name for name in ("texts", "inputs", "images") if getattr(body, name)]
+    if body.images:
+        raise InvalidRequestError("images", "given", "nothing: inputs are text")
+    if len(given) != 1:
+        raise InvalidRequestError("texts", ", ".join(given) or None, "one of texts and inputs")
+    if body.texts:
+        return body.texts
+    return [_joined(number, one) for number, one in enumerate(body.inputs or ())]
+
+
+def _joined(number: int, given: EmbedInput) -> str:
+    for part in given.content:
+        if part.type != "text" or part.text is None:
+            raise InvalidRequestError(f"inputs[{number}].content.type", part.type, "text")
+    return "".join(part.text or "" for part in given.content)
+
+
+def _prefix(input_type: str | None, prompts: Any) -> str:
+    """Return the text that the model wants before inputs of a type; empty where it names none."""
+    if input_type is None:
+        return ""
+    names = (input_type, *_PROMPT_OF.get(input_type, ()))
+    return next((prompts[name] for name in names if name in prompts), "")

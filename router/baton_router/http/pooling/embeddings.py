@@ -1,0 +1,221 @@
+"""POST /v1/embeddings, /pooling and /classify: what is pooled of each prompt by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+from starlette.responses import Response
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.pooling import PoolingTask
+from baton_core.worker.step_plan import PooledValues
+from baton_router.http.calls import Call
+from baton_router.http.json_pieces import as_list
+from baton_router.http.pooling.requests import (
+    pool,
+    pooled_model,
+    read_prompts,
+    task_request,
+    usage_of_prompts,
+)
+from baton_router.http.pooling.schemas import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    PoolingRequestBody,
+    PoolingUsage,
+    VectorFields,
+)
+from baton_router.http.pooling.vectors import Numbers, bytes_of, numbers_of, text_of
+from baton_router.requests.generation import Finished
+from baton_router.requests.scores import floats_of
+
+METADATA_HEADER = "metadata"
+"""Header that tells of the vectors in a reply of bytes, as JSON."""
+
+
+class EmbeddingItem(msgspec.Struct, kw_only=True):
+    """One embedding."""
+
+    index: int
+    object: Literal["embedding"] = "embedding"
+    embedding: Numbers | str
+    """Numbers, or base64 of their bytes; of a model that embeds tokens a row for each token."""
+
+
+class EmbeddingReply(msgspec.Struct, kw_only=True):
+    """The embeddings of all prompts."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[EmbeddingItem]
+    usage: PoolingUsage
+
+
+class PooledItem(msgspec.Struct, kw_only=True):
+    """The result of pooling one prompt."""
+
+    index: int
+    object: Literal["pooling"] = "pooling"
+    data: Numbers | str
+
+
+class PoolingReply(msgspec.Struct, kw_only=True):
+    """The results of pooling all prompts."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[PooledItem]
+    usage: PoolingUsage
+
+
+class ClassItem(msgspec.Struct, kw_only=True):
+    """The classes of one prompt."""
+
+    index: int
+    label: str | None
+    """The name of the most likely class."""
+    probs: list[float]
+    num_classes: int
+
+
+class ClassifyReply(msgspec.Struct, kw_only=True):
+    """The classes of all prompts."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[ClassItem]
+    usage: PoolingUsage
+
+
+async def embed(call: Call[EmbeddingRequest]) -> None:
+    """Reply with the embedding of each prompt.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or the model does not embed; the message names the field.
+        RequestError: as `pool`.
+    """
+    body, model = call.body, pooled_model(call)
+    task = PoolingTask.EMBED
+    if task not in model.tasks and PoolingTask.TOKEN_EMBED in model.tasks:
+        task = PoolingTask.TOKEN_EMBED
+        if body.encoding_format not in (None, "float"):
+            allowed = "float, for a model that embeds each token"
+            raise InvalidRequestError("encoding_format", body.encoding_format, allowed)
+    prompts = await call.read(read_prompts, body)
+    results, ends = await pool(call, body, prompts, task_request(body, task, body.dimensions))
+    if body.encoding_format in ("bytes", "bytes_only"):
+        await _reply_bytes(call, body, results, ends, "embd")
+        return
+    items = (EmbeddingItem(index=index, embedding=_written(body, one)) for index, one in enumerate(results))
+    await call.reply(
+        EmbeddingReply(
+            id=f"embd-{call.request_id}",
+            created=int(time.time()),
+            model=_name(call, body.model),
+            data=as_list(items, len(results)),
+            usage=usage_of_prompts(ends),
+        )
+    )
+
+
+async def pool_prompts(call: Call[PoolingRequestBody]) -> None:
+    """Reply with what is pooled of each prompt.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or the model lacks the task; the message names the field.
+        RequestError: as `pool`.
+    """
+    body, model = call.body, pooled_model(call)
+    name = PoolingTask.CLASSIFY if body.task == "score" else body.task
+    task = model.tasks[0] if name is None else PoolingTask(name)
+    prompts = await call.read(read_prompts, body)
+    results, ends = await pool(call, body, prompts, task_request(body, task, body.dimensions))
+    if body.encoding_format in ("bytes", "bytes_only"):
+        await _reply_bytes(call, body, results, ends, "pool")
+        return
+    items = (PooledItem(index=index, data=_written(body, one)) for index, one in enumerate(results))
+    await call.reply(
+        PoolingReply(
+            id=f"pool-{call.request_id}",
+            created=int(time.time()),
+            model=_name(call, body.model),
+            data=as_list(items, len(results)),
+            usage=usage_of_prompts(ends),
+        )
+    )
+
+
+async def classify(call: Call[ClassifyRequest]) -> None:
+    """Reply with the classes of each prompt.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or the model does not classify; the message names the field.
+        RequestError: as `pool`.
+    """
+    body, model = call.body, pooled_model(call)
+    prompts = await call.read(read_prompts, body)
+    results, ends = await pool(call, body, prompts, task_request(body, PoolingTask.CLASSIFY))
+    items = (_class_item(index, one, model.labels) for index, one in enumerate(results))
+    await call.reply(
+        ClassifyReply(
+            id=f"classify-{call.request_id}",
+            created=int(time.time()),
+            model=_name(call, body.model),
+            data=as_list(items, len(results)),
+            usage=usage_of_prompts(ends),
+        )
+    )
+
+
+def _class_item(index: int, pooled: PooledValues, labels: Sequence[str]) -> ClassItem:
+    probs = list(floats_of(pooled))
+    best = max(range(len(probs)), key=probs.__getitem__)
+    return ClassItem(index=index, label=labels[best], probs=probs, num_classes=len(probs))
+
+
+def _written(body: VectorFields, pooled: PooledValues) -> Numbers | str:
+    if body.encoding_format == "base64":
+        return text_of(pooled, body.embed_dtype or "float32", body.endianness or "little")
+    return numbers_of(pooled)
+
+
+async def _reply_bytes(
+    call: Call[Any],
+    body: VectorFields,
+    results: Sequence[PooledValues],
+    ends: Sequence[Finished],
+    kind: str,
+) -> None:
+    """Reply with the bytes of all results one after the other; a header tells of them, if it is wanted."""
+    dtype, endianness = body.embed_dtype or "float32", body.endianness or "little"
+    parts = [bytes_of(one, dtype, endianness) for one in results]
+    headers = {}
+    if body.encoding_format == "bytes":
+        data, start = [], 0
+        for index, (one, part) in enumerate(zip(results, parts, strict=True)):
+            place = {"index": index, "start": start, "end": start + len(part), "shape": list(one.shape)}
+            data.append({**place, "embed_dtype": dtype, "endianness": endianness})
+            start += len(part)
+        usage = usage_of_prompts(ends)
+        told = {
+            "id": f"{kind}-{call.request_id}",
+            "created": int(time.time()),
+            "model": _name(call, body.model),
+            "data": data,
+            "usage": {"prompt_tokens": usage.prompt_tokens, "total_tokens": usage.total_tokens},
+        }
+        headers[METADATA_HEADER] = msgspec.json.encode(told).decode()
+    await call.respond(Response(b"".join(parts), headers=headers, media_type="application/octet-stream"))
+
+
+def _name(call: Call[Any], given: str | None) -> str:
+    return given or call.state.service.model_names[0]

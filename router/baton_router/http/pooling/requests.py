@@ -1,0 +1,129 @@
+"""Runs the prompts of one call that pools, and collects their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.requests.pooling import PoolingModel, PoolingTask
+from baton_core.worker.step_plan import PooledValues
+from baton_router.http.call_context import read_context
+from baton_router.http.calls import Call
+from baton_router.http.chat.request import read_conversation
+from baton_router.http.generation import collect, generating
+from baton_router.http.pooling.schemas import PoolingFields, PoolingUsage, PromptFields, PromptInput
+from baton_router.requests.generation import Finished, GenerationRequest, PoolingRequest
+from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
+from baton_router.text.prompts import Prompt, TextPair
+
+MAX_PROMPTS: Final = 2048
+"""Prompts of one call."""
+
+
+def pooled_model(call: Call[Any]) -> PoolingModel:
+    """Return what the served model pools.
+
+    Raises:
+        InvalidRequestError: the model generates.
+        RequestError: UNAVAILABLE, no worker is there to tell.
+    """
+    fleet = call.state.service.router.fleet
+    if fleet.identity is None:
+        raise RequestError(ErrorCode.UNAVAILABLE, call.state.service.why_not_ready or "no worker is there")
+    if fleet.pooling is None:
+        allowed = "a model that pools: this one generates, unless workers run with --runner pooling"
+        raise InvalidRequestError("model", call.state.service.model_names[0], allowed)
+    return fleet.pooling
+
+
+def read_prompts(body: PromptFields) -> list[Prompt]:
+    """Return the prompts of a body.
+
+    Raises:
+        InvalidRequestError: there is none, or there are too many; the message names the field.
+    """
+    if (body.input is None) == (body.messages is None):
+        raise InvalidRequestError("input", body.input, "one of input and messages")
+    if body.input is None:
+        if body.add_generation_prompt is None:
+            body.add_generation_prompt = False
+        return [read_conversation(body)]
+    return _split(body.input)
+
+
+def _split(given: PromptInput) -> list[Prompt]:
+    if isinstance(given, str):
+        return [given]
+    if not given:
+        raise InvalidRequestError("input", given, "a text, token ids, or a list of either")
+    if all(isinstance(item, int) for item in given):
+        return [tuple(given)]  # type: ignore[arg-type]
+    prompts: list[Prompt] = []
+    for item in given:
+        if isinstance(item, int):
+            raise InvalidRequestError("input", "texts and numbers", "texts, or lists of token ids")
+        prompts.append(item if isinstance(item, str) else tuple(item))
+    return prompts
+
+
+async def pool(
+    call: Call[Any], fields: PoolingFields, prompts: Sequence[Prompt | TextPair], pooling: PoolingRequest
+) -> tuple[list[PooledValues], list[Finished]]:
+    """Pool each prompt; returns the results and the ends, in the order of the prompts.
+
+    Raises:
+        InvalidRequestError: a field is out of range; the message names it.
+        RequestError: NOT_FOUND, OVERLOADED, UNAVAILABLE, DEADLINE_EXCEEDED, or CANCELLED by a disconnect.
+    """
+    if len(prompts) > MAX_PROMPTS:
+        raise InvalidRequestError("input", f"{len(prompts)} prompts", f"at most {MAX_PROMPTS}")
+    if fields.normalize is not None:
+        raise InvalidRequestError("normalize", fields.normalize, "nothing: use_activation says it")
+    requests = _requests(call, fields, prompts, pooling)
+    async with generating(call, requests) as generation:
+        del requests
+        collected = await collect(generation, call.state.share)
+    ends = [one.finished for one in collected]
+    finished = [end for end in ends if end is not None]
+    return [end.pooled for end in finished if end.pooled is not None], finished
+
+
+def _requests(
+    call: Call[Any], fields: PoolingFields, prompts: Sequence[Prompt | TextPair], pooling: PoolingRequest
+) -> list[GenerationRequest]:
+    name = call.adopt_request_id(fields.request_id)
+    stem = name[: MAX_REQUEST_ID_CHARACTERS - 8]
+    context = read_context(call, fields.session_id, None)
+    adds_special = fields.add_special_tokens if isinstance(fields, PromptFields) else None
+    return [
+        GenerationRequest(
+            prompt=prompt,
+            prompt_field="input",
+            model=fields.model or "",
+            request_id=name if len(prompts) == 1 else f"{stem}-{number}",
+            cache_salt=fields.cache_salt or "",
+            priority=fields.priority or 0,
+            add_special_tokens=adds_special,
+            truncate_prompt_tokens=fields.truncate_prompt_tokens,
+            context=context,
+            pooling=pooling,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+
+
+def task_request(fields: PoolingFields, task: PoolingTask, dimensions: int | None = None) -> PoolingRequest:
+    """Return what is pooled of each prompt of a body."""
+    return PoolingRequest(
+        task=task,
+        dimensions=dimensions,
+        use_activation=fields.use_activation,
+        truncation_side=fields.truncation_side or "right",
+    )
+
+
+def usage_of_prompts(ends: Iterable[Finished]) -> PoolingUsage:
+    """Return the tokens of all prompts."""
+    num_tokens = sum(end.num_prompt_tokens for end in ends)
+    return PoolingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)

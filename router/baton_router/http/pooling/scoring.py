@@ -1,0 +1,201 @@
+"""POST /score and /rerank, under all their paths: how well pairs of texts go together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.pooling import PoolingModel, PoolingTask
+from baton_router.http.calls import Call
+from baton_router.http.pooling.requests import pool, pooled_model, task_request, usage_of_prompts
+from baton_router.http.pooling.schemas import (
+    PairFields,
+    PoolingUsage,
+    RerankRequest,
+    ScoreRequest,
+    TextItem,
+)
+from baton_router.requests.generation import Finished
+from baton_router.requests.scores import floats_of, late_interaction, pair_counts, pair_prompt, similarity
+from baton_router.text.prompts import Prompt, TextPair
+from baton_router.text.tokenization import Tokenizer
+
+_FIRST = ("text_1", "data_1", "queries")
+_SECOND = ("text_2", "data_2", "documents", "items")
+
+
+class ScoreItem(msgspec.Struct, kw_only=True):
+    """The score of one pair."""
+
+    index: int
+    object: Literal["score"] = "score"
+    score: float
+
+
+class ScoreReply(msgspec.Struct, kw_only=True):
+    """The scores of all pairs."""
+
+    id: str
+    object: Literal["list"] = "list"
+    created: int
+    model: str
+    data: list[ScoreItem]
+    usage: PoolingUsage
+
+
+class RankedDocument(msgspec.Struct, kw_only=True):
+    """A document as it was given."""
+
+    text: str
+
+
+class RankedItem(msgspec.Struct, kw_only=True):
+    """A document and its score."""
+
+    index: int
+    """The document's place in the request."""
+    document: RankedDocument
+    relevance_score: float
+
+
+class RerankReply(msgspec.Struct, kw_only=True):
+    """Documents, the one that fits best first."""
+
+    id: str
+    model: str
+    usage: PoolingUsage
+    results: list[RankedItem]
+
+
+async def score(call: Call[ScoreRequest]) -> None:
+    """Reply with the score of each pair.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or the model cannot score; the message names the field.
+        RequestError: as `pool`.
+    """
+    body = call.body
+    first, second = _texts(body, _FIRST), _texts(body, _SECOND)
+    scores, ends = await _score_pairs(call, body, first, second)
+    await call.reply(
+        ScoreReply(
+            id=f"score-{call.request_id}",
+            created=int(time.time()),
+            model=body.model or call.state.service.model_names[0],
+            data=[ScoreItem(index=index, score=one) for index, one in enumerate(scores)],
+            usage=usage_of_prompts(ends),
+        )
+    )
+
+
+async def rerank(call: Call[RerankRequest]) -> None:
+    """Reply with the documents in the order of their scores.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or the model cannot score; the message names the field.
+        RequestError: as `pool`.
+    """
+    body = call.body
+    if body.top_n is not None and body.top_n < 0:
+        raise InvalidRequestError("top_n", body.top_n, "an integer of at least 0; 0 means all")
+    if not body.documents:
+        raise InvalidRequestError("documents", [], "at least one document")
+    documents = [_text(one) for one in body.documents]
+    scores, ends = await _score_pairs(call, body, [_text(body.query)], documents)
+    order = sorted(range(len(scores)), key=lambda index: -scores[index])
+    await call.reply(
+        RerankReply(
+            id=f"rerank-{call.request_id}",
+            model=body.model or call.state.service.model_names[0],
+            usage=usage_of_prompts(ends),
+            results=[
+                RankedItem(
+                    index=index,
+                    document=RankedDocument(text=documents[index]),
+                    relevance_score=scores[index],
+                )
+                for index in order[: body.top_n or len(order)]
+            ],
+        )
+    )
+
+
+async def _score_pairs(
+    call: Call[Any], body: PairFields, first: list[str], second: list[str]
+) -> tuple[list[float], list[Finished]]:
+    """Score the pairs: by a cross-encoder, or by the embeddings of each text, each computed once."""
+    model, service = pooled_model(call), call.state.service
+    repeats = pair_counts(len(first), len(second))
+    if body.max_tokens_per_query is not None or body.max_tokens_per_doc is not None:
+        first, second = await service.run_in_thread(_cut, service.tokenizer, body, first, second)
+    task = model.scores_by
+    if task is None:
+        allowed = "score with a model that embeds, or has one class"
+        raise InvalidRequestError("model", service.model_names[0], f"{allowed}; this one has {model.tasks}")
+    if task is PoolingTask.CLASSIFY:
+        prompts = _pair_prompts(service.tokenizer, model, body, first * repeats, second)
+        results, ends = await pool(call, body, prompts, task_request(body, task))
+        return [floats_of(one)[0] for one in results], ends
+    texts: list[Prompt | TextPair] = [*first, *second]
+    results, ends = await pool(call, body, texts, task_request(body, task))
+    ones, others = results[: len(first)] * repeats, results[len(first) :]
+    if task is PoolingTask.TOKEN_EMBED:
+        pairs = zip(ones, others, strict=True)
+        return await service.run_in_thread(lambda: [late_interaction(*pair) for pair in pairs]), ends
+    vectors = [floats_of(one) for one in results]
+    ones_, others_ = vectors[: len(first)] * repeats, vectors[len(first) :]
+    return [similarity(one, other) for one, other in zip(ones_, others_, strict=True)], ends
+
+
+def _pair_prompts(
+    tokenizer: Tokenizer, model: PoolingModel, body: PairFields, first: Sequence[str], second: Sequence[str]
+) -> list[Prompt | TextPair]:
+    """Return what a cross-encoder reads: decoders by their operator's template for pairs, if there is one."""
+    template = body.chat_template
+    if template is None and model.is_causal:
+        template = tokenizer.chosen_template
+    arguments = dict(body.chat_template_kwargs or {})
+    if body.instruction is not None:
+        arguments["instruction"] = body.instruction
+    is_own = body.chat_template is not None
+    return [
+        pair_prompt(*pair, template, arguments, is_own=is_own) for pair in zip(first, second, strict=True)
+    ]
+
+
+def _cut(
+    tokenizer: Tokenizer, body: PairFields, first: list[str], second: list[str]
+) -> tuple[list[str], list[str]]:
+    """Cut the texts to the tokens that are to be kept of each."""
+    for field in ("max_tokens_per_query", "max_tokens_per_doc"):
+        value = getattr(body, field)
+        if value is not None and value < 1:
+            raise InvalidRequestError(field, value, "an integer of at least 1")
+
+    def cut(text: str, most: int | None) -> str:
+        if most is None or len(text) <= most:
+            return text
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        return text if len(ids) <= most else tokenizer.decode(ids[:most])
+
+    return (
+        [cut(text, body.max_tokens_per_query) for text in first],
+        [cut(text, body.max_tokens_per_doc) for text in second],
+    )
+
+
+def _texts(body: ScoreRequest, names: Sequence[str]) -> list[str]:
+    """Return the texts of whichever of these fields is given."""
+    given = {name: value for name in names if (value := getattr(body, name)) is not None}
+    if len(given) != 1:
+        raise InvalidRequestError(names[0], ", ".join(given) or None, f"one of {', '.join(names)}")
+    (texts,) = given.values()
+    return [_text(one) for one in (texts if isinstance(texts, list) else [texts])]
+
+
+def _text(given: str | TextItem) -> str:
+    return given if isinstance(given, str) else given.text

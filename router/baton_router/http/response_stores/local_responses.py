@@ -1,0 +1,164 @@
+"""Responses in the memory of one router."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from baton_router.http.response_stores.response_store import (
+    PAGE_EVENTS,
+    EventPage,
+    NewEvents,
+    RunningResponse,
+    StoredResponse,
+)
+from baton_router.process.http_settings import ResponseStoreLimits
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Entry:
+    """A response and its events."""
+
+    key: str
+    response: StoredResponse
+    stop: Callable[[], None]
+    created_s: float
+    num_bytes: int
+    events: list[bytes] = field(default_factory=list)
+    num_event_bytes: int = 0
+    num_events: int = 0
+    """Events that it has had, those included that are no longer kept."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.response.status != "in_progress"
+
+    def page(self, start: int) -> EventPage:
+        """Return the next events from number `start` on."""
+        num_dropped = self.num_events - len(self.events)
+        first = max(start, num_dropped)
+        events = self.events[first - num_dropped : first - num_dropped + PAGE_EVENTS]
+        is_over = self.is_over and first + len(events) >= self.num_events
+        return EventPage(first=first, events=events, num_events=self.num_events, is_over=is_over)
+
+
+class LocalResponses:
+    """A `ResponseStore` in memory. `clock` returns seconds."""
+
+    def __init__(self, limits: ResponseStoreLimits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+        self._num_bytes = 0
+        self._news = NewEvents()
+
+    async def put(
+        self, key: str, response: StoredResponse, stop: Callable[[], None]
+    ) -> RunningResponse | None:
+        self._forget(self._entries.get(key))
+        num_bytes = len(response.body) + sum(map(len, response.items))
+        if num_bytes > self._limits.num_bytes:
+            return None
+        entry = _Entry(key=key, response=response, stop=stop, created_s=self._clock(), num_bytes=num_bytes)
+        self._entries[key] = entry
+        self._num_bytes += num_bytes
+        self._evict()
+        return _LocalRunning(self, entry)
+
+    async def get(self, key: str, *, with_items: bool = False) -> StoredResponse | None:
+        self._evict()
+        entry = self._entries.get(key)
+        return None if entry is None else replace(entry.response)
+
+    async def finish(self, key: str, body: bytes, status: str) -> bool:
+        entry = self._entries.get(key)
+        if entry is None or not self.end(entry, body, status):
+            return False
+        entry.stop()
+        return True
+
+    async def delete(self, key: str) -> bool:
+        return self._forget(self._entries.get(key))
+
+    async def read_events(self, key: str, start: int) -> EventPage | None:
+        async def read() -> EventPage | None:
+            self._evict()
+            entry = self._entries.get(key)
+            return None if entry is None else entry.page(start)
+
+        return await self._news.next_page(key, read)
+
+    async def close(self) -> None: ...
+
+    def append(self, entry: _Entry, event: bytes) -> None:
+        """Keep the next event of a response that is in progress and kept."""
+        if entry.is_over or not self._has(entry):
+            return
+        entry.events.append(event)
+        entry.num_events += 1
+        added = len(event)
+        while entry.num_event_bytes + added > self._limits.num_event_bytes:
+            added -= len(entry.events.pop(0))
+        entry.num_event_bytes += added
+        self._grow(entry, added)
+
+    def end(self, entry: _Entry, body: bytes, status: str) -> bool:
+        """End a response; returns False if it is over or not kept."""
+        if entry.is_over or not self._has(entry):
+            return False
+        added = len(body) - len(entry.response.body)
+        entry.response = replace(entry.response, body=body, status=status)
+        self._grow(entry, added)
+        return self._has(entry)
+
+    def drop(self, entry: _Entry) -> None:
+        """Forget a response that its maker gives up."""
+        if not entry.is_over and self._has(entry):
+            entry.stop = lambda: None
+            self._forget(entry)
+
+    def _has(self, entry: _Entry) -> bool:
+        return self._entries.get(entry.key) is entry
+
+    def _grow(self, entry: _Entry, num_bytes: int) -> None:
+        entry.num_bytes += num_bytes
+        self._num_bytes += num_bytes
+        self._news.wake(entry.key)
+        self._evict()
+
+    def _forget(self, entry: _Entry | None) -> bool:
+        if entry is None:
+            return False
+        del self._entries[entry.key]
+        self._num_bytes -= entry.num_bytes
+        self._news.wake(entry.key)
+        if not entry.is_over:
+            entry.stop()
+        return True
+
+    def _evict(self) -> None:
+        limits = self._limits
+        while self._entries:
+            oldest = next(iter(self._entries.values()))
+            is_over = len(self._entries) > limits.num_responses or self._num_bytes > limits.num_bytes
+            if not is_over and self._clock() - oldest.created_s <= limits.age_s:
+                return
+            self._forget(oldest)
+
+
+class _LocalRunning:
+    """The `RunningResponse` of an entry."""
+
+    def __init__(self, store: LocalResponses, entry: _Entry) -> None:
+        self._store = store
+        self._entry = entry
+
+    def append(self, event: bytes) -> None:
+        self._store.append(self._entry, event)
+
+    async def finish(self, body: bytes, status: str) -> bool:
+        return self._store.end(self._entry, body, status)
+
+    def discard(self) -> None:
+        self._store.drop(self._entry)

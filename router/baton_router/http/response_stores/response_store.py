@@ -1,0 +1,136 @@
+"""The interface of the stores of responses: bounded in number, bytes and age, and apart by tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+PAGE_EVENTS: Final = 256
+"""Maximum number of events of one page."""
+_WAIT_S: Final = 5.0
+"""Longest wait for the next event of a response."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StoredResponse:
+    """A response as it is kept."""
+
+    body: bytes
+    """Its JSON."""
+    items: Sequence[bytes] = ()
+    """The JSON of each item of the conversation before it, that of earlier responses included."""
+    has_events: bool = False
+    """True if its events are kept beside it."""
+    status: str = "in_progress"
+    is_abandoned: bool = False
+    """True if it is in progress, but the router that makes it gives no sign any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Some events of a response."""
+
+    first: int
+    """Number of the first of them; higher than what was asked for where earlier ones are no longer kept."""
+    events: Sequence[bytes]
+    """The JSON of each."""
+    num_events: int
+    """Events that the response has had so far, without the last one, which says how it ended."""
+    is_over: bool
+    """True if the response is over, and no event follows the page but that one."""
+
+
+class RunningResponse(Protocol):
+    """A kept response, for the call that makes it."""
+
+    def append(self, event: bytes) -> None:
+        """Keep its next event; the oldest are dropped where all together take too many bytes."""
+        ...
+
+    async def finish(self, body: bytes, status: str) -> bool:
+        """Keep what became of it; returns False if it is not kept."""
+        ...
+
+    def discard(self) -> None:
+        """Forget it, unless it is finished."""
+        ...
+
+
+class ResponseStore(Protocol):
+    """Keeps responses by their keys; where it is full, the oldest go first.
+
+    Every method may raise RequestError: UNAVAILABLE, the store cannot be reached.
+    """
+
+    async def put(
+        self, key: str, response: StoredResponse, stop: Callable[[], None]
+    ) -> RunningResponse | None:
+        """Keep a response that begins; None if it is larger than the whole store.
+
+        `stop` is called when somebody else ends or deletes it, or when it is dropped before its end.
+        """
+        ...
+
+    async def get(self, key: str, *, with_items: bool = False) -> StoredResponse | None:
+        """Return a response, with the items before it if they are wanted; None if it is not kept."""
+        ...
+
+    async def finish(self, key: str, body: bytes, status: str) -> bool:
+        """End a response in the place of its maker; returns False if it was not in progress."""
+        ...
+
+    async def delete(self, key: str) -> bool:
+        """Forget a response; returns False if it is not kept."""
+        ...
+
+    async def read_events(self, key: str, start: int) -> EventPage | None:
+        """Return events from number `start` on, after a wait if there are none yet; None if it is not kept.
+
+        The page is empty where none comes within some seconds.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class NewEvents:
+    """Wakes calls that wait for the next event of a response."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    def wake(self, key: str) -> None:
+        """Wake those who wait for news of a response."""
+        for event in self._waiting.get(key, ()):
+            event.set()
+
+    async def next_page(self, key: str, read: Callable[[], Awaitable[EventPage | None]]) -> EventPage | None:
+        """Return what `read` returns; if that is an empty page, read once more after news or some time."""
+        with self._until_news(key) as news:
+            page = await read()
+            if page is None or page.events or page.is_over:
+                return page
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_WAIT_S):
+                    await news.wait()
+            return await read()
+
+    @contextmanager
+    def _until_news(self, key: str) -> Iterator[asyncio.Event]:
+        event = asyncio.Event()
+        waiting = self._waiting.setdefault(key, set())
+        waiting.add(event)
+        try:
+            yield event
+        finally:
+            waiting.remove(event)
+            if not waiting:
+                del self._waiting[key]
+
+
+def response_key(tenant: str, name: str) -> str:
+    """Return the key of a tenant's response; no tenant's name has a colon."""
+    return f"{tenant}:{name}"

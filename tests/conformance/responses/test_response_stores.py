@@ -1,0 +1,283 @@
+"""The promises of every store of responses: one in memory, and one in a real Redis that two routers share."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baton_core.errors import InvalidConfigError, RequestError
+from baton_router.http.response_stores.local_responses import LocalResponses
+from baton_router.http.response_stores.redis_responses import RedisResponses
+from baton_router.http.response_stores.response_store import (
+    PAGE_EVENTS,
+    EventPage,
+    ResponseStore,
+    RunningResponse,
+    StoredResponse,
+    response_key,
+)
+from baton_router.process.http_settings import ResponseStoreLimits
+from tests.integration.router_cluster import run
+from tests.integration.scripted_worker import until
+from tests.redis_server import RedisServer, needs_redis, redis_server
+
+kinds = pytest.mark.parametrize("kind", ["memory", pytest.param("redis", marks=needs_redis)])
+
+
+@asynccontextmanager
+async def stores(
+    kind: str, folder: Path, **limits: Any
+) -> AsyncIterator[tuple[ResponseStore, ResponseStore]]:
+    """Two stores of the same responses, for the one who makes them and for others."""
+    settings = ResponseStoreLimits(**limits)
+    if kind == "memory":
+        store = LocalResponses(settings)
+        yield store, store
+        return
+    async with redis_server(folder) as redis:
+        pair = [RedisResponses(redis.settings(), settings) for _ in range(2)]
+        try:
+            yield pair[0], pair[1]
+        finally:
+            for each in pair:
+                await each.close()
+
+
+class Maker:
+    """Somebody who makes a response, and notes when that is to stop."""
+
+    def __init__(self) -> None:
+        self.is_stopped = False
+        self.running: RunningResponse | None = None
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+async def put(store: ResponseStore, key: str, num_bytes: int = 10, *, has_events: bool = False) -> Maker:
+    """Keep a response with an item, which take so many bytes, or some more where a store frames items."""
+    maker = Maker()
+    response = StoredResponse(body=b"x" * (num_bytes - 1), items=(b"y",), has_events=has_events)
+    maker.running = await store.put(key, response, maker.stop)
+    return maker
+
+
+async def kept(store: ResponseStore, names: str) -> str:
+    return "".join([name for name in names if await store.get(name) is not None])
+
+
+async def found(store: ResponseStore, name: str) -> StoredResponse:
+    stored = await store.get(name)
+    assert stored is not None
+    return stored
+
+
+async def leased_until(redis: RedisServer, name: str) -> int:
+    """Return the time until which a response is leased, in ms."""
+    return int(await redis.ask("HGET", f"test:response:{name}", "leased_until"))
+
+
+async def next_events(store: ResponseStore, name: str, start: int) -> EventPage:
+    """Read a page that is not empty."""
+    while (page := await store.read_events(name, start)) is None or not page.events:
+        pass
+    return page
+
+
+async def status(store: ResponseStore, name: str) -> str:
+    """Return the status of a response, if it can be had."""
+    with suppress(RequestError):
+        stored = await store.get(name)
+        return stored.status if stored else ""
+    return ""
+
+
+@kinds
+def test_the_oldest_go_first_where_bytes_or_number_or_age_are_exceeded(kind: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stores(kind, tmp_path, num_responses=3, num_bytes=1000) as (own, other):
+            makers = {name: await put(own, name) for name in "abcd"}
+            assert await kept(other, "abcd") == "bcd"
+            makers["e"] = await put(own, "e", 900)
+            assert await kept(other, "bcde") == "cde"
+            running = makers["e"].running
+            assert running is not None
+            assert await running.finish(b"x" * 980, "completed")
+            assert await kept(other, "cde") == "de"
+            assert (await put(own, "f", 1100)).running is None, "it is larger than all may be together"
+            stored = await other.get("e", with_items=True)
+            assert stored is not None
+            assert (stored.body, list(stored.items), stored.status) == (b"x" * 980, [b"y"], "completed")
+            await until(lambda: makers["a"].is_stopped and makers["b"].is_stopped)
+            assert not makers["e"].is_stopped
+        async with stores(kind, tmp_path, age_s=0.1) as (own, other):
+            await put(own, "a")
+            await asyncio.sleep(0.2)
+            assert await kept(other, "a") == ""
+
+    run(scenario())
+
+
+@kinds
+def test_tenants_have_responses_of_their_own_and_a_name_has_one(kind: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stores(kind, tmp_path) as (own, other):
+            ours, theirs = response_key("t", "a"), response_key("u", "a")
+            first = await put(own, ours)
+            await put(own, theirs)
+            assert await other.delete(theirs)
+            assert not await other.delete(theirs)
+            assert await own.get(theirs) is None
+            second = await put(own, ours)
+            await until(lambda: first.is_stopped)
+            assert first.running is not None
+            assert second.running is not None
+            assert not await first.running.finish(b"1", "completed"), "another one has its name"
+            assert await other.finish(ours, b"2", "cancelled")
+            await until(lambda: second.is_stopped)
+            assert not await second.running.finish(b"3", "completed")
+            stored = await own.get(ours)
+            assert stored == StoredResponse(
+                body=b"2", items=stored.items if stored else (), status="cancelled"
+            )
+            given_up = await put(own, ours)
+            assert given_up.running is not None
+            given_up.running.discard()
+            async with asyncio.timeout(5):
+                while await other.get(ours) is not None:  # noqa: ASYNC110 (nothing tells)
+                    await asyncio.sleep(0.01)
+
+    run(scenario())
+
+
+@kinds
+def test_events_are_read_from_any_number_on_as_they_come(kind: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with stores(kind, tmp_path, num_bytes=8 * 2**14) as (own, other):
+            running = (await put(own, "a", has_events=True)).running
+            assert running is not None
+            reading = asyncio.create_task(next_events(other, "a", 0))
+            await asyncio.sleep(0.05)
+            running.append(b"0")
+            page = await reading
+            assert (page.first, page.events, page.num_events, page.is_over) == (0, [b"0"], 1, False)
+            for number in range(1, PAGE_EVENTS + 2):
+                running.append(b"%d" % number)
+            await running.finish(b"whole", "completed")
+            page = await other.read_events("a", 1)
+            assert page is not None
+            assert (page.first, page.events[0], len(page.events), page.is_over) == (
+                1,
+                b"1",
+                PAGE_EVENTS,
+                False,
+            )
+            page = await other.read_events("a", PAGE_EVENTS + 1)
+            assert page is not None
+            assert (page.events, page.is_over) == ([b"257"], True)
+            page = await other.read_events("a", PAGE_EVENTS + 9)
+            assert page is not None
+            assert (page.events, page.num_events, page.is_over) == ([], PAGE_EVENTS + 2, True)
+            assert await other.read_events("b", 0) is None
+
+            running = (await put(own, "c", has_events=True)).running
+            assert running is not None
+            for number in range(5):
+                running.append(b"%d" % number * 2**12)
+            await running.finish(b"whole", "completed")
+            page = await other.read_events("c", 0)
+            assert page is not None
+            assert (page.first, len(page.events), page.num_events) == (1, 4, 5), "the oldest are dropped"
+
+    run(scenario())
+
+
+@needs_redis
+def test_a_response_whose_router_is_gone_is_abandoned_and_one_that_is_leased_is_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with redis_server(tmp_path) as redis:
+            leased, gone = (
+                RedisResponses(redis.settings(), ResponseStoreLimits(), lease_s=lease_s)
+                for lease_s in (5.0, 0.1)
+            )
+            await put(leased, "a")
+            began = await leased_until(redis, "a")
+            await put(gone, "b")
+            await gone.close()
+            while await leased_until(redis, "a") == began or not (await found(leased, "b")).is_abandoned:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert not (await found(leased, "a")).is_abandoned
+            assert await leased.finish("b", b"", "failed")
+            await leased.close()
+
+    run(scenario())
+
+
+@needs_redis
+def test_while_redis_is_away_calls_fail_in_time_and_an_end_waits_for_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with redis_server(tmp_path) as redis:
+            store = RedisResponses(redis.settings(), ResponseStoreLimits(), within_s=0.3)
+            maker = await put(store, "a", has_events=True)
+            assert maker.running is not None
+            redis.signal(signal.SIGSTOP)
+            maker.running.append(b"0")
+            with pytest.raises(RequestError, match="responses are kept in Redis, which fails now"):
+                await store.get("a")
+            redis.signal(signal.SIGCONT)
+            await maker.running.finish(b"whole", "completed")
+            async with asyncio.timeout(10):
+                while await status(store, "a") != "completed":  # noqa: ASYNC110 (nothing tells)
+                    await asyncio.sleep(0.05)
+            page = await store.read_events("a", 0)
+            assert page is not None
+            assert (page.events, page.is_over) == ([b"0"], True)
+            lost = await put(store, "b")
+            await _restart(redis)
+            await until(lambda: lost.is_stopped)
+            assert lost.running is not None
+            assert not await lost.running.finish(b"", "completed"), "Redis has forgotten it"
+            await store.close()
+
+    run(scenario())
+
+
+@needs_redis
+def test_junk_in_the_place_of_a_response_ends_that_one_alone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with redis_server(tmp_path) as redis:
+            store = RedisResponses(redis.settings(), ResponseStoreLimits())
+            spoiled, other, written = [await put(store, name) for name in "abc"]
+            began = await leased_until(redis, "b")
+            for name in "ac":
+                await redis.ask("SET", f"test:response:{name}", "junk")
+            assert written.running is not None
+            assert not await written.running.finish(b"whole", "completed")
+            await until(lambda: spoiled.is_stopped)
+            while await leased_until(redis, "b") == began:  # noqa: ASYNC110 (nothing tells)
+                await asyncio.sleep(0.01)
+            assert not other.is_stopped
+            await redis.ask("SET", "test:responses", "junk")
+            with pytest.raises(RequestError, match="Redis, which fails now"):
+                await put(store, "d")
+            await store.close()
+
+    run(scenario())
+
+
+async def _restart(redis: RedisServer) -> None:
+    redis.kill()
+    await redis.start()
+
+
+def test_limits_are_named_where_they_are_out_of_range() -> None:
+    with pytest.raises(InvalidConfigError, match="--max-stored-responses is -1; allowed: 0 or more"):
+        ResponseStoreLimits(num_responses=-1)
+    with pytest.raises(InvalidConfigError, match="--max-stored-response-age is 0; allowed: seconds, over 0"):
+        ResponseStoreLimits(age_s=0)

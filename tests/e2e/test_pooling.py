@@ -1,0 +1,142 @@
+"""A served model that pools: the clients that ask for embeddings, lost workers, fuzzed bodies."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import cohere
+import httpx
+import openai
+import pytest
+from langchain_openai import OpenAIEmbeddings
+from transformers import BertConfig, BertModel
+
+from baton import LLM, EngineArgs
+from tests.e2e.documented import Documented
+from tests.e2e.fuzzed_calls import Fuzz
+from tests.e2e.hostile_client import send
+from tests.e2e.processes import FLOAT32, Cluster, children_of, serving, until
+from tests.pooling import make_pooling_model
+
+KEY: Final = "a-key"
+TEXTS: Final = ("What is os.path?", "The json module reads and writes JSON.", "A list holds items in order.")
+FLAGS: Final = (
+    *("--prefill-workers", "2", "--decode-workers", "0", "--runner", "pooling", "--api-key", KEY),
+    *("--served-model-name", "small-bert"),
+)
+WITHIN_S: Final = 30.0
+NUM_FUZZED: Final = 120
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "bert"
+    make_pooling_model(path, BertConfig, BertModel)
+    return path
+
+
+@pytest.fixture(scope="module")
+def expected(folder: Path) -> list[list[float]]:
+    """The embeddings of one process without workers."""
+    args = EngineArgs(str(folder), dtype="float32", batch_invariant=True)
+    outputs = LLM.from_engine_args(args).embed(list(TEXTS), use_tqdm=False)
+    return [one.outputs.embedding for one in outputs]
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two prefill workers, and nothing that decodes."""
+    flags = (str(folder), *FLOAT32, *FLAGS, "--batch-invariant")
+    with serving(tmp_path_factory.mktemp("pooling") / "cluster", *flags) as cluster:
+        yield cluster
+
+
+def test_openai_and_langchain_get_the_embeddings_of_one_process(
+    served: Cluster, expected: list[list[float]]
+) -> None:
+    url = f"http://{served.http_address}/v1"
+    with openai.OpenAI(base_url=url, api_key=KEY) as client:
+        # By itself the client asks for base64. AnythingLLM's embedder sends lists of up to 500 texts.
+        many = client.embeddings.create(model="small-bert", input=list(TEXTS) * 100)
+        assert [one.embedding for one in many.data] == expected * 100
+        assert [one.index for one in many.data] == list(range(300))
+        (one,) = client.embeddings.create(model="small-bert", input=TEXTS[0], encoding_format="float").data
+        assert one.embedding == expected[0]
+        with pytest.raises(openai.BadRequestError, match="dimensions is 8; allowed: none"):
+            client.embeddings.create(model="small-bert", input="a", dimensions=8)
+        with pytest.raises(openai.BadRequestError, match="task is 'generate'; allowed: embed, token_embed"):
+            client.completions.create(model="small-bert", prompt="a")
+    options: dict[str, Any] = {"base_url": url, "api_key": KEY, "check_embedding_ctx_length": False}
+    with httpx.Client() as http_client:
+        embeddings = OpenAIEmbeddings(model="small-bert", http_client=http_client, **options)
+        assert embeddings.embed_documents(list(TEXTS)) == expected
+        assert embeddings.embed_query(TEXTS[1]) == expected[1]
+
+
+def test_cohere_embeds_and_ranks(served: Cluster, expected: list[list[float]]) -> None:
+    address = f"http://{served.http_address}"
+    with httpx.Client() as http_client:
+        options: dict[str, Any] = {"api_key": KEY, "base_url": address, "httpx_client": http_client}
+        client = cohere.ClientV2(**options)
+        embedded = client.embed(
+            model="small-bert",
+            texts=list(TEXTS),
+            input_type="search_document",
+            embedding_types=["float", "ubinary"],
+        )
+        ranked = client.rerank(model="small-bert", query=TEXTS[2], documents=list(TEXTS), top_n=2)
+        older = cohere.Client(**options).rerank(query=TEXTS[2], documents=list(TEXTS))
+    assert embedded.embeddings.float_ == expected
+    bits = [sum((value > 0) << (7 - place) for place, value in enumerate(one[:8])) for one in expected]
+    assert embedded.embeddings.ubinary is not None
+    assert [one[0] for one in embedded.embeddings.ubinary] == bits
+    assert [one.index for one in ranked.results][:1] == [2]
+    assert len(ranked.results) == 2
+    assert ranked.results[0].relevance_score == pytest.approx(1.0)
+    assert sorted(one.index for one in older.results) == [0, 1, 2]
+
+
+def test_every_answer_is_the_same_when_a_worker_dies(served: Cluster, expected: list[list[float]]) -> None:
+    url, headers = f"http://{served.http_address}/v1/embeddings", {"authorization": f"Bearer {KEY}"}
+
+    def embed(number: int) -> bool:
+        body = {"input": TEXTS[number % len(TEXTS)]}
+        answer = httpx.post(url, json=body, headers=headers, timeout=WITHIN_S)
+        assert answer.status_code == 200, answer.text
+        return bool(answer.json()["data"][0]["embedding"] == expected[number % len(TEXTS)])
+
+    workers = [pid for pid, title in children_of(served.process.pid).items() if "prefill-worker" in title]
+    assert len(workers) == 2
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(embed, number) for number in range(240)]
+        until(lambda: sum(one.done() for one in answers) > 40, WITHIN_S, "answers")
+        os.kill(workers[0], signal.SIGKILL)
+        assert all(one.result(WITHIN_S) for one in answers)
+    until(lambda: len(served.info().workers) == 2, 60.0, "the worker is back")
+    served.wait_until_idle()
+
+
+def test_anything_else_is_answered_as_documented(served: Cluster) -> None:
+    documented = Documented(served.http_address, WITHIN_S, (("authorization", f"Bearer {KEY}"),))
+    paths = documented.document["paths"]
+    others = tuple(
+        path
+        for path, methods in paths.items()
+        if not any("Pooling" in operation.get("tags", ()) for operation in methods.values())
+    )
+    fuzz, random, statuses = Fuzz(documented.document, avoided=others), Random(0), set()
+    for _ in range(NUM_FUZZED):
+        call = fuzz.draw(random, only_with_body=True)
+        call = call.with_header("authorization", f"Bearer {KEY}")
+        if (answer := send(served.http_address, call, WITHIN_S)) is not None:
+            documented.check(call, answer)
+            statuses.add(answer.status)
+    assert {200, 400} <= statuses
+    served.wait_until_idle()
+    assert "Traceback" not in served.log.read_text()

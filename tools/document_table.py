@@ -1,0 +1,44 @@
+"""A table of docs/models.md between two marks, written row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tools.model_matrix import DOCUMENT, describe_run, fill_document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentTable:
+    """The table that one command writes; a run that was interrupted, or was of some rows alone, can go on."""
+
+    tool: str
+    """Name of its module in tools."""
+    heading: Sequence[str]
+    keys: Sequence[tuple[str, ...]]
+    """The first cells of all rows, in their order."""
+
+    @property
+    def _marks(self) -> tuple[str, str]:
+        begin, end = (f"<!-- written by tools/{self.tool}.py: {which} -->" for which in ("begin", "end"))
+        return begin, end
+
+    def read(self) -> dict[tuple[str, ...], list[str]]:
+        """Return the rows that the document has; none, where its table has other columns."""
+        begin, end = self._marks
+        _, _, rest = DOCUMENT.read_text().partition(begin)
+        lines = [line for line in rest.partition(end)[0].splitlines() if line.startswith("|")]
+        heading, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in lines or ["||"])
+        if heading != list(self.heading):
+            return {}
+        found = {tuple(row[: len(self.keys[0])]): row for row in rows[1:]}
+        return {key: found[key] for key in self.keys if key in found}
+
+    def write(self, row: Sequence[str]) -> None:
+        """Put a row into the document, in the place of the one that it has."""
+        rows = {**self.read(), tuple(row[: len(self.keys[0])]): row}
+        lines = [self.heading, ["---"] * len(self.heading), *(rows[key] for key in self.keys if key in rows)]
+        table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        made = describe_run(f"python -m tools.{self.tool}")
+        filled = fill_document(DOCUMENT.read_text(), f"{made}\n\n{table}", *self._marks)
+        DOCUMENT.write_text(filled)
