@@ -45,6 +45,11 @@ class ModelConfig(Protocol):
         ...
 
 
+def uncached_spec(block_size: int, dtype: str) -> KVSpec:
+    """Return the smallest blocks there are: without a KV cache the pool counts the tokens of prompts."""
+    return KVSpec(num_layers=1, num_kv_heads=1, head_dim=1, block_size=block_size, dtype=dtype)
+
+
 def read_architecture(fields: ConfigFields) -> str:
     """Return the one name under `architectures`.
 

@@ -12,7 +12,7 @@ from baton_engine.models.norm import NormLoader, RMSNorm
 from baton_engine.models.shares import Layer, Share, load_summed, scaled, share_of_outputs
 from baton_engine.models.step_attention import StepAttention
 from baton_engine.ranks.ranks import Ranks
-from baton_kernels.interface.kernels import LayerKernels
+from baton_kernels.interface.kernels import LayerKernels, rotate
 
 Rotation = tuple[Tensor, Tensor]
 """Cosine and sine, `[num_tokens, 1, rotary_dim]` each."""
@@ -36,9 +36,12 @@ class SelfAttention:
         layer: int,
         hidden_size: int,
         prefix: str,
+        is_causal: bool,
+        window: int | None,
     ) -> None:
         self._config = config
         self._layer = layer
+        self._is_causal, self._window = is_causal, window
         heads = scaled(ranks.place.part(config.num_heads), config.head_dim)
         kv_heads = scaled(ranks.place.kv_heads(config.num_kv_heads), config.head_dim)
         self._sizes = [len(heads), len(kv_heads), len(kv_heads)]
@@ -78,7 +81,7 @@ class SelfAttention:
     ) -> Tensor:
         """Map `[num_tokens, hidden_size]` to a new `[num_rows, hidden_size]`, of `rows` or of all tokens.
 
-        Writes K and V of all tokens to the cache.
+        Writes K and V of all tokens to the cache, unless every token sees its whole prompt.
         """
         config = self._config
         q, k, v = (
@@ -88,7 +91,11 @@ class SelfAttention:
         if self._qk_norms is not None:
             q_norm, k_norm = self._qk_norms
             q, k = q_norm(q), k_norm(k)
-        attended = attention.rotate_and_attention(
-            self._layer, q, k, v, rotation, scale=config.scale, softcap=config.softcap, sinks=self._sinks
-        )
+        if self._is_causal:
+            attended = attention.rotate_and_attention(
+                self._layer, q, k, v, rotation, scale=config.scale, softcap=config.softcap, sinks=self._sinks
+            )
+        else:
+            q, k = rotate(q, *rotation), rotate(k, *rotation)
+            attended = attention.bidirectional(q, k, v, scale=config.scale, window=self._window)
         return self._output((attended if rows is None else attended[rows]).flatten(-2))

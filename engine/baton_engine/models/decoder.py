@@ -127,6 +127,8 @@ class _DecoderLayer:
             layer=layer,
             hidden_size=size,
             prefix=f"{prefix}.self_attn",
+            is_causal=config.is_causal,
+            window=config.layers[layer].window,
         )
         self._feed_forward = _load_feed_forward(config, weights, kernels, ranks, layer)
         self.is_capturable = self._feed_forward.is_capturable

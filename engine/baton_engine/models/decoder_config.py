@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from baton_core.kv_layout.kv_spec import KVSpec, group_layers
+from baton_engine.checkpoint.model_config import uncached_spec
 from baton_engine.models.mixture_config import MixtureConfig
 from baton_engine.models.rope_config import RopeConfig
 
@@ -17,7 +18,8 @@ class LayerConfig:
     """In what the layers of one model may differ."""
 
     window: int | None
-    """Number of last tokens that a query sees (itself included); None is all."""
+    """Number of last tokens that a query sees (itself included); None is all. In a model that is not causal
+    it sees those at most so many positions away from its own."""
     rope: RopeConfig
 
 
@@ -96,6 +98,8 @@ class DecoderConfig:
     """Dtype of the checkpoint, by torch's name."""
     has_head: bool = True
     """False for a model whose hidden states are wanted alone: it has no logits."""
+    is_causal: bool = True
+    """False if tokens see their whole prompt: such a model has no KV cache."""
 
     @property
     def kv_variant(self) -> str:
@@ -104,6 +108,8 @@ class DecoderConfig:
 
     def kv_spec(self, block_size: int, dtype: str) -> KVSpec:
         """Return the shape of this model's KV blocks; `dtype` is the cache's dtype by torch's name."""
+        if not self.is_causal:
+            return uncached_spec(block_size, dtype)
         groups = group_layers([layer.window for layer in self.layers])
         return KVSpec(
             num_layers=max(len(group.layers) for group in groups),

@@ -39,6 +39,8 @@ class DecoderFamily:
     has_qk_norm: bool = False
     has_fused_projections: bool = False
     is_partial_rotary_allowed: bool = False
+    has_bidirectional_switch: bool = False
+    """True if tokens see those behind them, too, where `use_bidirectional_attention` is true."""
     has_sinks: bool = False
     """True if each layer's attention has a learned score for each query head that no value belongs to."""
     default_theta: float = 10_000.0
@@ -173,6 +175,7 @@ FAMILIES: Final[dict[str, DecoderFamily]] = {
         has_qk_norm=True,
         default_theta=1e6,
         default_local_theta=1e4,
+        has_bidirectional_switch=True,
         window_pattern=_all_but_each_sixth,
         has_attention_softcap=False,
         default_attention_softcap=None,

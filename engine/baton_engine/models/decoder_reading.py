@@ -75,12 +75,22 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
         eos_token_ids=read_eos_token_ids(folder, fields),
         dtype=read_checkpoint_dtype(fields, family.default_dtype),
         has_head=architecture == name,
+        is_causal=_read_is_causal(fields, family, attention),
     )
 
 
-def _read_attention(fields: ConfigFields, family: DecoderFamily, hidden_size: int) -> AttentionConfig:
+def _read_is_causal(fields: ConfigFields, family: DecoderFamily, attention: AttentionConfig) -> bool:
+    is_causal = fields.boolean("is_causal", True)
     if fields.boolean("use_bidirectional_attention", False):
-        raise fields.refuse("use_bidirectional_attention", True, "false")
+        if not family.has_bidirectional_switch:
+            raise fields.refuse("use_bidirectional_attention", True, "false")
+        is_causal = False
+    if not is_causal and (attention.softcap is not None or attention.has_sinks):
+        raise fields.refuse("is_causal", False, "true with soft caps or attention sinks")
+    return is_causal
+
+
+def _read_attention(fields: ConfigFields, family: DecoderFamily, hidden_size: int) -> AttentionConfig:
     num_heads = fields.integer("num_attention_heads")
     head_dim = _read_head_dim(fields, family, hidden_size, num_heads)
     has_bias = family.default_qkv_bias
@@ -164,7 +174,12 @@ def _read_window(fields: ConfigFields, family: DecoderFamily) -> int | None:
         return None
     if family.has_window_switch and not fields.boolean("use_sliding_window", False):
         return None
-    return fields.with_default("sliding_window", family.default_window).optional_integer("sliding_window")
+    window = fields.with_default("sliding_window", family.default_window).optional_integer("sliding_window")
+    if window is None:
+        return None
+    if fields.boolean("use_bidirectional_attention", False):
+        return window // 2
+    return window if fields.boolean("is_causal", True) else window - 1
 
 
 def _read_layer_types(fields: ConfigFields, family: DecoderFamily, num_layers: int) -> list[bool]:

@@ -21,9 +21,9 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
     """
     if sizes.num_ranks == 1 and not sizes.is_invariant:
         return
-    if ModelRegistry.is_registered(config.architecture) or not isinstance(
-        config, DecoderConfig | LearnedPositionsConfig
-    ):
+    is_encoder = isinstance(config, DecoderConfig | EncoderConfig) and not config.is_causal
+    is_foreign = is_encoder or ModelRegistry.is_registered(config.architecture)
+    if is_foreign or not isinstance(config, DecoderConfig | LearnedPositionsConfig):
         name, value = "pipeline_parallel_size", str(sizes.pipeline)
         if sizes.is_invariant:
             name, value = "parallel_invariant", "True"
@@ -31,7 +31,7 @@ def require_divisible(config: ModelConfig, sizes: ParallelSizes) -> None:
             name, value = "tensor_parallel_size", str(sizes.tensor)
         one = False if sizes.is_invariant else 1
         text = f"{name} is {value}; allowed with {config.architecture}: {one}"
-        reason = "an encoder" if isinstance(config, EncoderConfig) else "no native code"
+        reason = "an encoder" if is_encoder else "no native code"
         raise InvalidConfigError(f"{text} ({reason})")
     num_layers = sum(len(group.layers) for group in config.kv_spec(1, "float32").groups)
     if sizes.pipeline > num_layers:

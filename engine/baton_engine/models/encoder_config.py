@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from baton_core.kv_layout.kv_spec import KVSpec
+from baton_engine.checkpoint.model_config import uncached_spec
 from baton_engine.models.rope_config import RopeConfig
 
 
@@ -86,9 +87,14 @@ class EncoderConfig:
         """No encoder has a KV cache."""
         return ""
 
+    @property
+    def is_causal(self) -> bool:
+        """An encoder's tokens see their whole prompt."""
+        return False
+
     def kv_spec(self, block_size: int, dtype: str) -> KVSpec:
-        """Return the smallest blocks there are: an encoder's pool counts the tokens of its prompts."""
-        return KVSpec(num_layers=1, num_kv_heads=1, head_dim=1, block_size=block_size, dtype=dtype)
+        """Return blocks that hold next to nothing."""
+        return uncached_spec(block_size, dtype)
 
 
 GATED_ACTIVATIONS: Final = ("gelu", "gelu_pytorch_tanh", "silu")

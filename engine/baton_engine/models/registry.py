@@ -168,14 +168,15 @@ def why_not_native(config: ModelConfig) -> str:
 
 
 def require_head(config: ModelConfig) -> None:
-    """Refuse to generate with a model that has no logits.
+    """Refuse to generate with a model that has no logits, or whose tokens see those behind them.
 
     Raises:
         InvalidConfigError: naming the architecture.
     """
-    if isinstance(config, EncoderConfig) or not getattr(config, "has_head", True):
+    is_decoder = getattr(config, "has_head", True) and getattr(config, "is_causal", True)
+    if not is_decoder:
         text = f"runner is 'generate'; allowed with {config.architecture}: 'pooling'"
-        raise InvalidConfigError(f"{text} (it has no logits)")
+        raise InvalidConfigError(f"{text} (it has no logits, or its tokens see those behind them)")
 
 
 def build_model(

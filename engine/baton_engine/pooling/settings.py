@@ -172,7 +172,7 @@ def _read_embedder(
         matryoshka_dimensions=_read_matryoshka(fields, size),
         is_matryoshka=fields.boolean("is_matryoshka", False),
         has_token_types=_has_token_types(config),
-        is_causal=not isinstance(config, EncoderConfig),
+        is_causal=_is_causal(config),
     )
     uses_activation = True if files is None else files.is_normalized
     if overrides.use_activation is not None:
@@ -214,7 +214,7 @@ def _read_classifier(
             whole_tasks=_whole(tasks, pooling_type, config),
             labels=labels,
             has_token_types=_has_token_types(config),
-            is_causal=not isinstance(config, EncoderConfig),
+            is_causal=_is_causal(config),
         ),
         pooling_type=pooling_type,
         projections=head,
@@ -280,9 +280,13 @@ def _whole(
     tasks: tuple[PoolingTask, ...], pooling_type: str, config: PoolableConfig
 ) -> tuple[PoolingTask, ...]:
     """Return the tasks that need all hidden states of a prompt at once."""
-    if isinstance(config, EncoderConfig) or pooling_type != "LAST":
+    if pooling_type != "LAST" or not _is_causal(config):
         return tasks
     return tuple(task for task in tasks if task.is_per_token)
+
+
+def _is_causal(config: PoolableConfig) -> bool:
+    return isinstance(config, LearnedPositionsConfig) or config.is_causal
 
 
 def _default_type(config: PoolableConfig) -> str:

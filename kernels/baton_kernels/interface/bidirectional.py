@@ -19,6 +19,8 @@ def bidirectional_attention(
     q: Tensor, k: Tensor, v: Tensor, seq_lens: Sequence[int], scale: float, window: int | None
 ) -> Tensor:
     """`AttentionKernels.bidirectional`; neighbours of one length are computed by one call."""
+    if q.shape[1] != k.shape[1]:
+        k, v = (side.repeat_interleave(q.shape[1] // side.shape[1], dim=1) for side in (k, v))
     pieces, start = [], 0
     for seq_len, group in groupby(seq_lens):
         shape = sum(1 for _ in group), seq_len

@@ -230,9 +230,10 @@ class AttentionKernels(ABC):
     ) -> Tensor:
         """Attention of every token to all tokens of its own sequence, which no cache holds.
 
-        All are `[num_tokens, num_heads, head_dim]`, sequences of `seq_lens` tokens back to back. With a
-        window, position i attends to j with `abs(i - j) <= window`. Returns a new tensor shaped like `q`,
-        in which the numbers of a sequence do not depend on the others.
+        `q` is `[num_tokens, num_q_heads, head_dim]`, `k` and `v` `[num_tokens, num_kv_heads, head_dim]`, with
+        sequences of `seq_lens` tokens back to back; heads are shared as in `attention`. With a window,
+        position i attends to j with `abs(i - j) <= window`. Returns a new tensor shaped like `q`, in which
+        the numbers of a sequence do not depend on the others.
         """
         return bidirectional_attention(q, k, v, seq_lens, scale, window)
 

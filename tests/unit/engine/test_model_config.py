@@ -227,8 +227,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "attn_logit_softcapping is 50.0; allowed: null",
     ),
     (
-        {"architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True},
-        "use_bidirectional_attention is True; allowed: false",
+        {"architectures": ["Gemma2ForCausalLM"], "is_causal": False},
+        "is_causal is False; allowed: true with soft caps or attention sinks",
     ),
     ({"dtype": "int8"}, "dtype is 'int8'; allowed: float32, bfloat16, float16"),
     ({"eos_token_id": [-1]}, "eos_token_id is [-1]"),

@@ -17,6 +17,8 @@ from transformers import (
     BertForSequenceClassification,
     BertForTokenClassification,
     BertModel,
+    Gemma3TextConfig,
+    Gemma3TextModel,
     ModernBertConfig,
     ModernBertForSequenceClassification,
     ModernBertForTokenClassification,
@@ -58,6 +60,11 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "roberta": (RobertaConfig, RobertaModel, {"type_vocab_size": 1}),
     "modernbert": (ModernBertConfig, ModernBertModel, MODERN),
     "nomic-bert": (NomicBertConfig, NomicBertModel, {}),
+    "gemma3": (
+        Gemma3TextConfig,
+        Gemma3TextModel,
+        {**QWEN, "use_bidirectional_attention": True, "sliding_window": 20, "sliding_window_pattern": 2},
+    ),
     "qwen3": (Qwen3Config, Qwen3Model, QWEN),
     "bert-3-classes": (BertConfig, BertForSequenceClassification, {"num_labels": 3}),
     "bert-score": (BertConfig, BertForSequenceClassification, {"num_labels": 1}),
@@ -104,7 +111,7 @@ def close(found: Sequence[Tensor], expected: Sequence[Tensor], atol: float = 1e-
         torch.testing.assert_close(one, other, atol=atol, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "nomic-bert"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "nomic-bert", "gemma3"])
 def test_hidden_states_of_encoders_equal_those_of_transformers(
     name: str, written: Callable[[str], Written]
 ) -> None:
@@ -112,10 +119,23 @@ def test_hidden_states_of_encoders_equal_those_of_transformers(
     engine, types = EnginePooler(folder), None
     if engine.plan.model.has_token_types:
         types = [(torch.arange(len(prompt)) >= 3).long() for prompt in PROMPTS]
-    assert (types is None) == (name in ("roberta", "modernbert"))
+    assert (types is not None) == (name in ("bert", "nomic-bert"))
+    assert not engine.plan.model.is_causal
     found = engine.hidden(PROMPTS, None if types is None else torch.cat(types))
     expected = map(partial(reference, model), PROMPTS, types or [None] * len(PROMPTS))
     close(found, list(expected))
+
+
+def test_a_decoder_may_see_its_whole_prompt(written: Callable[[str], Written]) -> None:
+    folder, model = written("qwen3")
+    engine = EnginePooler(folder, overrides={"is_causal": False})
+    assert not engine.plan.model.is_causal
+    with torch.no_grad():
+        expected = [
+            model(torch.tensor([one]), attention_mask=torch.zeros(1, 1, len(one), len(one)))
+            for one in PROMPTS
+        ]
+    close(engine.hidden(PROMPTS), [out.last_hidden_state[0] for out in expected])
 
 
 @pytest.mark.parametrize("name", ["bert", "qwen3"])
@@ -152,6 +172,26 @@ def test_scores_of_prompts_equal_those_of_transformers(name: str, written: Calla
     close(engine.pool(PROMPTS, CLASSIFY), activated)
     assert engine.plan.model.labels == ("LABEL_0", "LABEL_1", "LABEL_2")[: 1 if is_score else 3]
     assert (engine.plan.model.scores_by == PoolingTask.CLASSIFY) == is_score
+
+
+def test_the_activation_of_scores_is_that_of_the_files(written: Callable[[str], Written]) -> None:
+    folder, model = written("bert-3-classes")
+    logits = [reference(model, prompt) for prompt in PROMPTS]
+    cases: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [
+        ({"problem_type": "multi_label_classification"}, torch.sigmoid),
+        ({"problem_type": "regression"}, lambda scores: scores),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, lambda scores: scores),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, torch.tanh),
+    ]
+    for overrides, activation in cases:
+        found = EnginePooler(folder, overrides=overrides).pool(PROMPTS, CLASSIFY)
+        close(found, [activation(scores) for scores in logits], 5e-5)
+    scaled = EnginePooler(folder, pooler={"logit_mean": -1.0, "logit_sigma": 4.0, "use_activation": False})
+    close(scaled.pool(PROMPTS, CLASSIFY), [(scores + 1) / 4 for scores in logits], 5e-5)
+    columns = EnginePooler(folder, pooler={"tok_pooling_type": "STEP", "returned_token_ids": [2, 0]})
+    tokens = PoolingSpec(task=PoolingTask.TOKEN_CLASSIFY, use_activation=False)
+    found = [scores[0] for scores in columns.pool(PROMPTS, tokens)]
+    close(found, [scores[[2, 0]] for scores in logits], 5e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("tokens")])
