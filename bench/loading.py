@@ -69,7 +69,8 @@ def memory_bytes(name: str) -> int:
 
 def load(arguments: argparse.Namespace) -> None:
     """Load one folder in this process and print what it took."""
-    from baton_engine.loading import EngineSettings, load_model
+    from baton_engine.engine_settings import EngineSettings
+    from baton_engine.loading import load_model
 
     (folder,) = arguments.models
     settings = EngineSettings(model=str(folder), dtype=arguments.dtype, quantization=arguments.quantization)

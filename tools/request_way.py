@@ -27,7 +27,7 @@ from google.protobuf.message import Message
 
 from baton.config.engine_args import BUNDLED_MODEL
 from baton_core.sessions.worker_info import Role
-from baton_engine.loading import EngineSettings
+from baton_engine.engine_settings import EngineSettings
 from baton_engine.sizing import KVCacheSettings
 from baton_router.main import RouterServer
 from baton_router.process.router_settings import RouterSettings

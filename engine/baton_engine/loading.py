@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription
-from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
+from baton_core.ranks.rank_layout import RankPlace
 from baton_core.requests.pooling import PoolingModel
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.folder_description import describe_folder
@@ -28,12 +26,13 @@ from baton_engine.checkpoint.weight_files import find_gguf
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.device import free_device_bytes, free_unused, resolve_device, returning_freed_memory
 from baton_engine.dtype import resolve_cache_dtype, resolve_dtype
+from baton_engine.engine_settings import EngineSettings
 from baton_engine.kernel_choice import choose_kernels
 from baton_engine.models.divisible import require_divisible, require_plain_sums
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config, require_head
 from baton_engine.pooling.pooler import Pooler, load_pooler
-from baton_engine.pooling.settings import PoolingSettings, find_pooling
+from baton_engine.pooling.settings import PoolingPlan, find_pooling
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
 from baton_engine.ranks.agreement import numerics_of_ranks, share_plan, sum_over_ranks
 from baton_engine.ranks.ranks import ALONE, Ranks
@@ -42,10 +41,8 @@ from baton_engine.sampling.logits_rules import LogitsRules
 from baton_engine.sampling.processor_batch import BatchProcessors
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.sampling.sampling_state import Grammars, SamplingStates
-from baton_engine.sampling.token_logprobs import LogprobsMode
 from baton_engine.sizing import (
     KVCachePlan,
-    KVCacheSettings,
     MemoryState,
     explaining_full_memory,
     memory_table,
@@ -53,70 +50,12 @@ from baton_engine.sizing import (
 )
 from baton_engine.steps.runner import ModelRunner
 from baton_engine.warm_up import WarmUp, WarmUpLimits
-from baton_kernels.cpu.variants import AUTO
 from baton_kernels.interface.kernels import Kernels
 
 logger = logging.getLogger(__name__)
 
 AllocatePool = Callable[[KVSpec, int], Tensor]
 """Returns a zeroed, contiguous pool of a number of blocks on the runner's device."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineSettings:
-    """Settings of the load of one worker's model."""
-
-    model: str
-    """A local folder or a Hugging Face id."""
-    dtype: str = "auto"
-    kv_cache_dtype: str = "auto"
-    """One of `CACHE_DTYPES`; auto is that of the model."""
-    quantization: str | None = None
-    """Quantization of the linear layers: one of `OnlineQuantization`, or the method of the checkpoint."""
-    quantization_config: Mapping[str, Any] | None = None
-    """Kinds of quantization by layers, as `read_online_plan` takes them."""
-    int4_w4a8: bool = False
-    """Round inputs of layers that are stored as 4-bit integers to int8, which changes their values."""
-    device: str = "cpu"
-    """One of `device.ALLOWED`."""
-    parallel: ParallelSizes = field(default_factory=ParallelSizes)
-    """The parts that the model is divided into, each computed by a rank of its own."""
-    block_size: int = 32
-    kv_cache: KVCacheSettings = field(default_factory=KVCacheSettings)
-    max_num_seqs: int = 128
-    """Sequences of the largest decode step that is captured."""
-    enforce_eager: bool = False
-    """Capture no decode steps."""
-    logits_processors: tuple[str, ...] = ()
-    """Functions that requests may name, as `package.module:function`, and classes that apply to all."""
-    logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
-    batch_invariant: bool = False
-    """Compute each token alike whatever shares its steps; slower."""
-    cpu_kernels: str = AUTO
-    """The build of the C++ kernels on a CPU, one of `CPU_KERNELS`."""
-    async_scheduling: bool | None = None
-    """Plan a step while the one before it runs; None: on a GPU."""
-    config_overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Values that come before those of config.json."""
-    has_dummy_weights: bool = False
-    """Random weights; none are read."""
-    runner: str = "auto"
-    """`generate` or `pooling`; auto is as the model's files say."""
-    pooling: PoolingSettings = field(default_factory=PoolingSettings)
-    """How hidden states are pooled."""
-
-    def __post_init__(self) -> None:
-        for name in ("block_size", "max_num_seqs"):
-            if getattr(self, name) < 1:
-                raise InvalidConfigError(
-                    f"{name} is {getattr(self, name)}; allowed: an integer of at least 1"
-                )
-        if self.parallel.is_invariant and not self.batch_invariant:
-            raise InvalidConfigError("parallel_invariant is True; allowed without batch_invariant: False")
-
-    def plans_ahead(self, device: torch.device) -> bool:
-        """True if steps on this device are planned while others run."""
-        return device.type == "cuda" if self.async_scheduling is None else self.async_scheduling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,13 +212,7 @@ def load_model(
     """
     device, ranks = resolve_device(settings.device), _placed(ranks, settings)
     processors, folder = LogitsProcessors.load(settings.logits_processors), resolve_model(settings.model)
-    config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
-    fields = read_model_fields(folder, settings.config_overrides)
-    pooling = find_pooling(folder, fields, config, settings.runner, settings.pooling)
-    if pooling is None:
-        require_head(config)
-    else:
-        config = pooling.config
+    config, pooling = _read_configs(settings, folder)
     require_divisible(config, ranks.place.sizes)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
@@ -322,6 +255,17 @@ def load_model(
         weight_bytes=weights.loaded_bytes,
         pooler=pooler,
     )
+
+
+def _read_configs(settings: EngineSettings, folder: Path) -> tuple[ModelConfig, PoolingPlan | None]:
+    """Read the model's configuration and how it pools; None where it generates."""
+    config = read_model_config(folder, settings.kv_cache.max_model_len, settings.config_overrides)
+    fields = read_model_fields(folder, settings.config_overrides)
+    pooling = find_pooling(folder, fields, config, settings.runner, settings.pooling)
+    if pooling is not None:
+        return pooling.config, pooling
+    require_head(config)
+    return config, None
 
 
 def _placed(ranks: Ranks, settings: EngineSettings) -> Ranks:

@@ -18,7 +18,8 @@ from msgspec import structs
 
 from baton import LLM
 from baton_core.errors import InvalidConfigError, InvalidModelError, RequestError
-from baton_engine.loading import EngineSettings, describe_folder
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import describe_folder
 from baton_engine.models.registry import read_model_config
 from baton_worker.rank_process import require_same_model
 from baton_worker.ranks.rank_channel import Pools, StartFrame

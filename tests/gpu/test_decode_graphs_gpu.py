@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from baton_engine.loading import EngineSettings, load_runner
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_runner
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps.runner import ModelRunner
 from tests.models import greedy_reference, make_model, make_prompt

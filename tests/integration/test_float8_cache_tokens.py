@@ -12,7 +12,8 @@ from baton import SamplingParams as PublicParams
 from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.sessions.router_messages import RequestSpec
-from baton_engine.loading import EngineSettings, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 from tests.models import make_model, make_prompt
 from tests.quantized_reference import FIXTURES, copy_with_tokenizer
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster

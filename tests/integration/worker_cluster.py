@@ -20,7 +20,7 @@ from baton_core.sessions.router_messages import ToRouter
 from baton_core.sessions.session import SessionTimings
 from baton_core.sessions.worker_info import Role, WorkerLoad
 from baton_core.worker.step_plan import StepPlan
-from baton_engine.loading import EngineSettings
+from baton_engine.engine_settings import EngineSettings
 from baton_engine.sampling.sampling_state import Grammars
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps.step_pipeline import Launched

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from baton_core.prompt_embeds import PromptEmbeds
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.phases import Phase, PhaseName, PhaseReport, TokenSources
+from baton_core.requests.pooling import PoolingModel, PoolingSpec, PoolingTask, encode_pooling_model
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.sampling_rules import ThinkingBudget
@@ -28,6 +30,7 @@ from baton_core.sessions.router_messages import (
     Generate,
     KVSource,
     OutputSoFar,
+    Pooled,
     Prefill,
     PromptLogprobs,
     Refused,
@@ -144,7 +147,16 @@ specs = st.builds(
         ),
         max_size=2,
     ).map(tuple),
+    pooling=st.none()
+    | st.builds(
+        PoolingSpec,
+        task=st.sampled_from(PoolingTask),
+        dimensions=st.none() | counts,
+        use_activation=st.none() | st.booleans(),
+        type_one_from=st.none() | counts,
+    ),
 )
+pooling_models = st.builds(PoolingModel, labels=st.lists(names, max_size=3).map(tuple))
 sources = st.builds(
     KVSource, worker_id=names, epoch=epochs, peer_address=st.text(max_size=20), kv_description=st.binary()
 )
@@ -209,6 +221,17 @@ REPORTS = {
         num_cached_tokens=counts,
         queue_s=seconds,
         prefill_s=seconds,
+    ),
+    Pooled: st.lists(st.integers(1, 4), min_size=1, max_size=2).flatmap(
+        lambda shape: st.builds(
+            Pooled,
+            request_id=names,
+            shape=st.just(tuple(shape)),
+            values=st.binary(min_size=1, max_size=4 * math.prod(shape)),
+            num_cached_tokens=counts,
+            queue_s=seconds,
+            prefill_s=seconds,
+        )
     ),
     TokenBatch: st.builds(TokenBatch, outputs=output_lists),
     Transferred: st.builds(
@@ -287,6 +310,8 @@ infos = st.builds(
         structured_outputs_backend=names,
         logits_processors=st.lists(names, max_size=3).map(tuple),
         logprobs_mode=st.just("") | names,
+        pooling=st.just("")
+        | st.builds(PoolingModel, labels=st.lists(names, max_size=3).map(tuple)).map(encode_pooling_model),
     ),
     max_model_len=positive,
     vocab_size=positive,

@@ -13,7 +13,8 @@ import torch
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
-from baton_engine.loading import EngineSettings, load_runner
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_runner
 from baton_engine.models.registry import read_model_config
 from baton_engine.sizing import KVCacheSettings
 from baton_kv.connector import KVConnector

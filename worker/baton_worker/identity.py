@@ -8,7 +8,8 @@ from pathlib import Path
 
 from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.pooling import encode_pooling_model
-from baton_engine.loading import EngineSettings, LoadedEngine
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import LoadedEngine
 from baton_service.tokenizer_files import read_tokenizer_digest
 
 

@@ -21,8 +21,9 @@ from baton_core.errors import InvalidConfigError
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import Role, WorkerInfo
 from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.engine_settings import EngineSettings
 from baton_engine.kernel_choice import choose_copy
-from baton_engine.loading import EngineSettings, LoadedEngine
+from baton_engine.loading import LoadedEngine
 from baton_engine.models.registry import read_model_config
 from baton_engine.structured.compiler import GrammarCompiler
 from baton_engine.warm_up import GRAMMAR as WARM_UP_GRAMMAR

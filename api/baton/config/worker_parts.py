@@ -16,7 +16,7 @@ from baton_core.sessions.worker_info import Role
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files, is_gguf, is_safetensors
 from baton_engine.device import resolve_device
-from baton_engine.loading import EngineSettings
+from baton_engine.engine_settings import EngineSettings
 from baton_engine.pooling.settings import PoolingSettings
 from baton_engine.sampling.token_logprobs import LogprobsMode
 from baton_engine.sizing import KVCacheSettings

@@ -1,4 +1,4 @@
-"""What a step pools: the rows that are needed, the types of its tokens, and the results of its slices."""
+"""Pooling of a step: the rows that are needed, the types of its tokens, and the results of its slices."""
 
 from __future__ import annotations
 

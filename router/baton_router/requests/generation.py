@@ -36,7 +36,7 @@ class Resumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolingRequest:
-    """What is to be pooled of a prompt, not checked yet."""
+    """A wish to pool a prompt, not checked yet."""
 
     task: PoolingTask
     dimensions: int | None = None

@@ -18,8 +18,9 @@ from baton_engine.checkpoint.quantization.checkpoint_quantization import read_qu
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.engine_settings import EngineSettings
 from baton_engine.kernel_choice import invariant_kernels
-from baton_engine.loading import EngineSettings, load_model, load_runner
+from baton_engine.loading import load_model, load_runner
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import build_model, read_model_config
 from baton_engine.models.step_attention import StepAttention

@@ -10,7 +10,8 @@ import torch
 from baton_core.errors import IncompatibleWorkerError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.dummy_weights import DummyWeights
-from baton_engine.loading import EngineSettings, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 from baton_engine.models.registry import read_model_config
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.weight_check import check_weights

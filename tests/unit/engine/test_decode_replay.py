@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from baton_core.worker.step_plan import SequenceSlice
-from baton_engine.loading import EngineSettings, load_runner
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_runner
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
 from baton_engine.steps.runner import ModelRunner

@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.loading import EngineSettings, load_runner
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_runner
 from baton_engine.sizing import KVCacheSettings
 
 pytestmark = pytest.mark.slow

@@ -15,7 +15,8 @@ from baton_engine import dtype
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
 from baton_engine.dtype import resolve_dtype
-from baton_engine.loading import EngineSettings, load_runner
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_runner
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps import runner
 from baton_engine.steps.decode_graphs import DecodeGraphs

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from baton_engine.loading import EngineSettings, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 from baton_engine.models.module_view import module_view
 from baton_engine.tensor_moves import find_tensors
 from tests.models import make_model

@@ -12,7 +12,8 @@ import pytest
 from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization as Kind
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan, read_online_plan
-from baton_engine.loading import EngineSettings, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 
 Q_PROJ = "model.layers.0.self_attn.q_proj"
 

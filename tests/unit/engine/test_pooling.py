@@ -42,7 +42,8 @@ from transformers import (
 from baton_core.errors import BatonError, InvalidConfigError, InvalidModelError, InvalidRequestError
 from baton_core.requests.pooling import PoolingSpec, PoolingTask
 from baton_engine.checkpoint.model_fields import read_model_fields
-from baton_engine.loading import EngineSettings, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 from baton_engine.pooling.settings import PoolingSettings, default_runner
 from baton_kernels.selection import select_invariant_kernels
 from tests.models import make_prompt

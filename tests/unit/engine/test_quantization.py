@@ -17,7 +17,8 @@ from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.online import quantize
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.loading import EngineSettings, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 from baton_engine.models.registry import read_model_config
 from baton_kernels.reference.quantized_product import dequantize
 from baton_kernels.selection import select_kernels

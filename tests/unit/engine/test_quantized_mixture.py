@@ -21,7 +21,8 @@ from baton_engine.checkpoint.quantization.methods import OnlineQuantization as K
 from baton_engine.checkpoint.quantization.online import quantize
 from baton_engine.checkpoint.quantization.online_plan import OnlinePlan
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.loading import EngineSettings, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 from baton_engine.models.experts import GroupedExperts, SeparateExperts, load_experts
 from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.mixture_config import MixtureConfig

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from baton_engine.loading import EngineSettings, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 from baton_engine.tensor_moves import find_tensors, move_tensors
 from tests.models import VARIANTS, make_model
 

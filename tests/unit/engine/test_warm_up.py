@@ -12,7 +12,8 @@ import pytest
 
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.worker.step_plan import SampleSpec, StepPlan, StepResult
-from baton_engine.loading import EngineSettings, load_runner
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_runner
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS, DecodeReplay
 from baton_engine.steps.runner import ModelRunner

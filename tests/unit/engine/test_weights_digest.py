@@ -15,7 +15,8 @@ from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint import weights
 from baton_engine.checkpoint.weight_files import TensorEntry, read_entries
 from baton_engine.checkpoint.weights import WeightReader
-from baton_engine.loading import EngineSettings, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import load_model
 from baton_engine.sizing import KVCacheSettings
 from tests.models import make_model
 

@@ -299,12 +299,12 @@ class WorkerCore:
                 continue
             self._phases.end_slice(started_s, now, plan.slices[number], seq.num_initial_tokens)
             if (pooled := result.pooled.get(number)) is not None:
-                effects += request.tell(*self.outputs.pooled(now, seq, pooled))
+                effects += request.emit(*self.outputs.pooled(now, seq, pooled))
                 self._end(now, request, seq)
                 continue
             sampled, logprobs = result.sampled[number], result.logprobs.get(number, ())
             if (entries := result.prompt_logprobs.get(number)) is not None:
-                effects += request.tell(*self.outputs.prompt_logprobs(seq, entries))
+                effects += request.emit(*self.outputs.prompt_logprobs(seq, entries))
             if request.is_prefill:
                 blocks = seq.prompt_blocks(is_complete=bool(sampled))
                 effects += self.leases.add_blocks(seq.seq_id.request_id, blocks)
@@ -363,7 +363,7 @@ class WorkerCore:
 
     def _fail(self, now: float, request: WorkerRequest, code: ErrorCode, text: str) -> list[WorkerEffect]:
         failed = Failed(request_id=request.spec.request_id, code=code, message=text)
-        return [*self._cancel(now, request), *request.tell(failed)]
+        return [*self._cancel(now, request), *request.emit(failed)]
 
     def _cancel(
         self, now: float, request: WorkerRequest, indices: tuple[int, ...] = ()

@@ -39,8 +39,8 @@ class WorkerRequest:
         """The sequence that computes, or imports, the prompt."""
         return next(iter(self.sequences.values()))
 
-    def tell(self, *messages: ToRouter) -> list[WorkerEffect]:
-        """Return the effects that tell its router."""
+    def emit(self, *messages: ToRouter) -> list[WorkerEffect]:
+        """Return the effects that send messages to its router."""
         return [SendToRouter(router_id=self.router_id, message=one) for one in messages]
 
     def take_followers(self) -> list[Sequence]:

@@ -18,13 +18,8 @@ from baton_core.ranks.rank_layout import RankPlace
 from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.device import free_unused
-from baton_engine.loading import (
-    EngineSettings,
-    LoadedEngine,
-    LoadedModel,
-    ReadModel,
-    load_model,
-)
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import LoadedEngine, LoadedModel, ReadModel, load_model
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.sampling_state import Grammars
 from baton_engine.sizing import KVCachePlan

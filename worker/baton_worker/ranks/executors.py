@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 
 from baton_core.errors import InvalidConfigError
-from baton_engine.loading import EngineSettings
+from baton_engine.engine_settings import EngineSettings
 from baton_worker.ranks.executor_settings import ExecutorSettings
 from baton_worker.ranks.node_ranks import NodeRanks
 from baton_worker.ranks.rank_starter import LocalRanks, RankStarter

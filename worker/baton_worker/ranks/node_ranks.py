@@ -8,7 +8,7 @@ from typing import Self
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.ranks.rank_layout import ParallelSizes
-from baton_engine.loading import EngineSettings
+from baton_engine.engine_settings import EngineSettings
 from baton_worker.ranks.executor_settings import JOIN_WITHIN_S, ExecutorSettings, started_with
 from baton_worker.ranks.rank_channel import RankChannel
 from baton_worker.ranks.rank_listener import RankListener

@@ -39,7 +39,7 @@ from baton_core.worker.worker_events import (
     PullAborted,
     PullDone,
 )
-from baton_engine.loading import EngineSettings
+from baton_engine.engine_settings import EngineSettings
 from baton_kv.group_connector import Answer
 from baton_kv.transfer_thread import TransferEffect, TransferEvent
 from baton_worker.ranks.group_transfers import KVEndpoint

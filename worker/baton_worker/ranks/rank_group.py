@@ -28,7 +28,7 @@ from baton_core.worker.step_plan import StepPlan
 from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
-from baton_engine.loading import EngineSettings
+from baton_engine.engine_settings import EngineSettings
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import read_model_config
 from baton_engine.ranks.ranks import Ranks

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
-from baton_engine.loading import EngineSettings
+from baton_engine.engine_settings import EngineSettings
 from baton_worker.ranks.executor_settings import LOOPBACK, ExecutorSettings
 from baton_worker.ranks.rank_channel import RankChannel
 

@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.ranks.rank_layout import ParallelSizes
 from baton_engine.device import resolve_device
-from baton_engine.loading import EngineSettings
+from baton_engine.engine_settings import EngineSettings
 from baton_worker.ranks import ray_cluster
 from baton_worker.ranks.executor_settings import ExecutorSettings, RaySettings
 from baton_worker.ranks.rank_channel import RankChannel

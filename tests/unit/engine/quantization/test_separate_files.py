@@ -15,7 +15,8 @@ import torch
 from baton_core.errors import InvalidConfigError, InvalidModelError
 from baton_engine.checkpoint.config_fields import ConfigFields
 from baton_engine.checkpoint.quantization.checkpoint_quantization import read_quantization
-from baton_engine.loading import EngineSettings, describe_folder, load_model
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import describe_folder, load_model
 from baton_engine.models.registry import read_model_config
 from baton_kernels.reference.quantized_product import dequantize
 from tests.quantized_reference import FIXTURES, quantized_weights

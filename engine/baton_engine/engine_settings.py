@@ -1,0 +1,73 @@
+"""The settings of the load of one worker's model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from baton_core.errors import InvalidConfigError
+from baton_core.ranks.rank_layout import ParallelSizes
+from baton_engine.pooling.settings import PoolingSettings
+from baton_engine.sampling.token_logprobs import LogprobsMode
+from baton_engine.sizing import KVCacheSettings
+from baton_kernels.cpu.variants import AUTO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """Settings of the load of one worker's model."""
+
+    model: str
+    """A local folder or a Hugging Face id."""
+    dtype: str = "auto"
+    kv_cache_dtype: str = "auto"
+    """One of `CACHE_DTYPES`; auto is that of the model."""
+    quantization: str | None = None
+    """Quantization of the linear layers: one of `OnlineQuantization`, or the method of the checkpoint."""
+    quantization_config: Mapping[str, Any] | None = None
+    """Kinds of quantization by layers, as `read_online_plan` takes them."""
+    int4_w4a8: bool = False
+    """Round inputs of layers that are stored as 4-bit integers to int8, which changes their values."""
+    device: str = "cpu"
+    """One of `device.ALLOWED`."""
+    parallel: ParallelSizes = field(default_factory=ParallelSizes)
+    """The parts that the model is divided into, each computed by a rank of its own."""
+    block_size: int = 32
+    kv_cache: KVCacheSettings = field(default_factory=KVCacheSettings)
+    max_num_seqs: int = 128
+    """Sequences of the largest decode step that is captured."""
+    enforce_eager: bool = False
+    """Capture no decode steps."""
+    logits_processors: tuple[str, ...] = ()
+    """Functions that requests may name, as `package.module:function`, and classes that apply to all."""
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
+    batch_invariant: bool = False
+    """Compute each token alike whatever shares its steps; slower."""
+    cpu_kernels: str = AUTO
+    """The build of the C++ kernels on a CPU, one of `CPU_KERNELS`."""
+    async_scheduling: bool | None = None
+    """Plan a step while the one before it runs; None: on a GPU."""
+    config_overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Values that come before those of config.json."""
+    has_dummy_weights: bool = False
+    """Random weights; none are read."""
+    runner: str = "auto"
+    """`generate` or `pooling`; auto is as the model's files say."""
+    pooling: PoolingSettings = field(default_factory=PoolingSettings)
+    """How hidden states are pooled."""
+
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_num_seqs"):
+            if getattr(self, name) < 1:
+                raise InvalidConfigError(
+                    f"{name} is {getattr(self, name)}; allowed: an integer of at least 1"
+                )
+        if self.parallel.is_invariant and not self.batch_invariant:
+            raise InvalidConfigError("parallel_invariant is True; allowed without batch_invariant: False")
+
+    def plans_ahead(self, device: torch.device) -> bool:
+        """True if steps on this device are planned while others run."""
+        return device.type == "cuda" if self.async_scheduling is None else self.async_scheduling
