@@ -300,7 +300,7 @@ def test_what_a_folder_is_for(written: Callable[[str], Written], tmp_path: Path)
         folder, _ = written(name)
         assert default_runner(folder, read_model_fields(folder)) == "pooling"
         with pytest.raises(InvalidConfigError, match=r"runner is 'generate'; allowed with .*: 'pooling'"):
-            load_model(EngineSettings(model=str(folder)))
+            load_model(EngineSettings(model=str(folder), runner="generate"))
 
 
 def test_settings_that_cannot_hold_are_refused_by_name(written: Callable[[str], Written]) -> None:
