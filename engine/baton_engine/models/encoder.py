@@ -114,13 +114,9 @@ class _Layer:
         self._qkv = linear(names.qkv, size, [size] * 3, has_bias=has_bias)
         self._output = linear([names.attention_output], size, [size], has_bias=has_bias)
         up_sizes = [inner] * (2 if config.is_gated else 1)
-        self._up = linear(names.up, size, up_sizes, has_bias=config.has_mlp_bias)
-        self._down = linear([names.down], inner, [size], has_bias=config.has_mlp_bias)
-        self._activate: Callable[[Tensor], Tensor]
-        if config.is_gated:
-            self._activate = partial(self._up.gated, _FUNCTIONS[config.activation])
-        else:
-            self._activate = tensors.activated(self._up, config.activation)
+        self._up = linear(names.up, size, up_sizes, has_bias=config.has_up_bias)
+        self._down = linear([names.down], inner, [size], has_bias=config.has_down_bias)
+        self._activate = tensors.activated(self._up)
 
     def forward(self, hidden: Tensor, rotation: _Rotation | None, attention: StepAttention) -> Tensor:
         """Map `[num_tokens, hidden_size]` to a new tensor of the same shape."""
@@ -168,9 +164,19 @@ class _Tensors:
             has_bias=has_bias,
         )
 
-    def activated(self, layer: _Linear, activation: str) -> Callable[[Tensor], Tensor]:
-        """Return a layer followed by an activation."""
+    def activated(self, layer: _Linear) -> Callable[[Tensor], Tensor]:
+        """Return the layer into the feed-forward network, followed by its activation or gate."""
+        config = self._config
+        if config.is_gated and not config.is_gate_last:
+            return partial(layer.gated, _FUNCTIONS[config.activation])
         function: Callable[[Tensor], Tensor] = functional.relu
-        if activation != "relu":
-            function = partial(self._kernels.apply, _FUNCTIONS[activation])
-        return lambda hidden: function(layer(hidden))
+        if config.activation != "relu":
+            function = partial(self._kernels.apply, _FUNCTIONS[config.activation])
+        if not config.is_gated:
+            return lambda hidden: function(layer(hidden))
+
+        def gated(hidden: Tensor) -> Tensor:
+            up, gate = layer(hidden).chunk(2, dim=-1)
+            return function(gate) * up
+
+        return gated

@@ -24,7 +24,7 @@ class EncoderNames:
     attention_output: str
     mlp_norm: str
     up: tuple[str, ...]
-    """Projections into the feed-forward network, side by side: where it is gated, the gate comes first."""
+    """Projections into the feed-forward network, side by side."""
     down: str
     positions: str | None = None
     """Table of learned positions; None without one."""
@@ -59,10 +59,13 @@ class EncoderConfig:
     layers: tuple[EncoderLayerConfig, ...]
     activation: str
     is_gated: bool
+    is_gate_last: bool = False
+    """True if the gate is the second half of the projections into the feed-forward network."""
     norm_eps: float
     has_norm_bias: bool = True
     has_attention_bias: bool = True
-    has_mlp_bias: bool = True
+    has_up_bias: bool = True
+    has_down_bias: bool = True
     num_token_types: int = 0
     num_positions: int = 0
     """Rows of the position table."""

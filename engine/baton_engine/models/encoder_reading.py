@@ -64,6 +64,19 @@ _NOMIC_NAMES: Final = EncoderNames(
     up=("mlp.fc12", "mlp.fc11"),
     down="mlp.fc2",
 )
+_GTE_NAMES: Final = EncoderNames(
+    prefix="gte.",
+    embedding="embeddings.word_embeddings",
+    type_table="embeddings.token_type_embeddings",
+    embedding_norm="embeddings.LayerNorm",
+    layers="encoder.layer",
+    attention_norm="attn_ln",
+    qkv=("attention.qkv_proj",),
+    attention_output="attention.o_proj",
+    mlp_norm="mlp_ln",
+    up=("mlp.up_gate_proj",),
+    down="mlp.down_proj",
+)
 _NOMIC_KEYS: Final = {
     "hidden_size": "n_embd",
     "num_hidden_layers": "n_layer",
@@ -160,7 +173,8 @@ def _read_modernbert(
         norm_eps=fields.number("norm_eps", 1e-5),
         has_norm_bias=fields.boolean("norm_bias", False),
         has_attention_bias=fields.boolean("attention_bias", False),
-        has_mlp_bias=fields.boolean("mlp_bias", False),
+        has_up_bias=fields.boolean("mlp_bias", False),
+        has_down_bias=fields.boolean("mlp_bias", False),
         max_position_embeddings=reader.trained_len,
         dtype=read_checkpoint_dtype(fields),
     )
@@ -213,9 +227,48 @@ def _read_nomic(
         is_gated=True,
         norm_eps=fields.number("layer_norm_eps", 1e-12),
         has_attention_bias=False,
-        has_mlp_bias=False,
+        has_up_bias=False,
+        has_down_bias=False,
         num_token_types=fields.integer("type_vocab_size", 2),
         max_position_embeddings=min(rope.trained_len, trained),
+        dtype=read_checkpoint_dtype(fields),
+    )
+
+
+def _read_gte(
+    architecture: str, family: str, fields: ConfigFields, max_model_len: int | None
+) -> EncoderConfig:
+    fields.choice("position_embedding_type", ("rope",), "rope")
+    fields.choice("layer_norm_type", ("layer_norm",), "layer_norm")
+    if fields.boolean("logn_attention_scale", False):
+        raise fields.refuse("logn_attention_scale", True, "false")
+    fields = fields.with_default("max_position_embeddings", 8192)
+    hidden_size, num_heads = _read_sizes(fields)
+    rope = RopeReader(
+        fields=fields,
+        head_dim=hidden_size // num_heads,
+        max_model_len=max_model_len,
+        default_theta=160_000.0,
+    )
+    num_layers = fields.integer("num_hidden_layers", 12, maximum=MAX_LAYERS)
+    num_types = fields.integer("type_vocab_size", 1, minimum=0)
+    names = replace(_GTE_NAMES, prefix=f"{family.lower()}.")
+    return EncoderConfig(
+        architecture=architecture,
+        family=family,
+        names=names if num_types else replace(names, type_table=None),
+        vocab_size=fields.integer("vocab_size", 250048),
+        hidden_size=hidden_size,
+        intermediate_size=fields.integer("intermediate_size", 3072),
+        num_heads=num_heads,
+        layers=(EncoderLayerConfig(rope=rope.read()),) * num_layers,
+        activation=fields.choice("hidden_act", GATED_ACTIVATIONS, "gelu"),
+        is_gated=True,
+        is_gate_last=True,
+        norm_eps=fields.number("layer_norm_eps", 1e-12),
+        has_up_bias=False,
+        num_token_types=num_types,
+        max_position_embeddings=rope.trained_len,
         dtype=read_checkpoint_dtype(fields),
     )
 
@@ -240,5 +293,7 @@ _READERS: Final[dict[str, _Reader]] = {
     "Camembert": _read_bert,
     "ModernBert": _read_modernbert,
     "NomicBert": _read_nomic,
+    "Gte": _read_gte,
+    "New": _read_gte,
 }
 ARCHITECTURES: Final = tuple(f"{family}{end}" for family in _READERS for end in _ENDS)

@@ -67,7 +67,7 @@ def read_encoder_head(
             return dense, classifier
         case _ if is_per_token:
             return (classifier,)
-        case "Bert" | "NomicBert":
+        case "Bert" | "NomicBert" | "Gte" | "New":
             names = (f"{config.names.prefix}pooler.dense", "pooler.dense")
             return _tanh(names, size), classifier
         case _:

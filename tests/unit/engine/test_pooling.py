@@ -19,6 +19,9 @@ from transformers import (
     BertModel,
     Gemma3TextConfig,
     Gemma3TextModel,
+    GteConfig,
+    GteForSequenceClassification,
+    GteModel,
     ModernBertConfig,
     ModernBertForSequenceClassification,
     ModernBertForTokenClassification,
@@ -61,6 +64,8 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "roberta": (RobertaConfig, RobertaModel, {"type_vocab_size": 1}),
     "modernbert": (ModernBertConfig, ModernBertModel, MODERN),
     "nomic-bert": (NomicBertConfig, NomicBertModel, {}),
+    "gte": (GteConfig, GteModel, {"type_vocab_size": 0}),
+    "gte-score": (GteConfig, GteForSequenceClassification, {"num_labels": 1}),
     "gemma3": (
         Gemma3TextConfig,
         Gemma3TextModel,
@@ -112,7 +117,7 @@ def close(found: Sequence[Tensor], expected: Sequence[Tensor], atol: float = 1e-
         torch.testing.assert_close(one, other, atol=atol, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "nomic-bert", "gemma3"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert", "nomic-bert", "gte", "gemma3"])
 def test_hidden_states_of_encoders_equal_those_of_transformers(
     name: str, written: Callable[[str], Written]
 ) -> None:
