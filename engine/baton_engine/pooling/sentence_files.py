@@ -11,7 +11,7 @@ from baton_engine.pooling.projection import ACTIVATIONS, IDENTITY, ProjectionPla
 
 MODULES_FILE: Final = "modules.json"
 _CONFIG_FILE: Final = "config_sentence_transformers.json"
-_LENGTH_FILES: Final = (
+_TEXT_FILES: Final = (
     "sentence_bert_config.json",
     "sentence_roberta_config.json",
     "sentence_xlm-roberta_config.json",
@@ -78,7 +78,13 @@ def read_sentence_files(folder: Path) -> SentenceFiles | None:
                     "path of the Transformer", fields.raw("path"), "empty, the model's folder"
                 )
     config = _optional_fields(folder / _CONFIG_FILE)
-    lengths = (_optional_fields(folder / name).optional_integer("max_seq_length") for name in _LENGTH_FILES)
+    texts = [_optional_fields(folder / name) for name in _TEXT_FILES]
+    for fields in texts:
+        if fields.boolean("do_lower_case", False) and not _lowers(folder):
+            raise fields.refuse(
+                "do_lower_case", True, "false, where tokenizer.json does not lower-case texts"
+            )
+    lengths = (fields.optional_integer("max_seq_length") for fields in texts)
     return SentenceFiles(
         pooling_type=pooling_type,
         projections=tuple(projections),
@@ -102,6 +108,19 @@ def read_activation(fields: ConfigFields, key: str) -> str | None:
 
 def _optional_fields(path: Path) -> ConfigFields:
     return ConfigFields.from_file(path) if path.exists() else ConfigFields(str(path), {})
+
+
+def _lowers(folder: Path) -> bool:
+    """Say whether the tokenizer of a folder lower-cases texts itself."""
+    normalizer = _optional_fields(folder / "tokenizer.json").section("normalizer")
+    if normalizer is None:
+        return False
+    parts = normalizer.raw("normalizers")
+    values = [one for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
+    return any(
+        one.get("type") == "Lowercase" or one.get("lowercase") is True
+        for one in (normalizer.values(), *values)
+    )
 
 
 def _read_kind(fields: ConfigFields, number: int) -> str:

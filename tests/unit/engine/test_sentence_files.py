@@ -50,7 +50,9 @@ def test_files_of_older_releases_say_the_same(tmp_path: Path) -> None:
     modes = {"pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     older = {"word_embedding_dimension": 16} | modes
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(older))
-    change(folder / "sentence_bert_config.json", max_seq_length=40)
+    change(folder / "sentence_bert_config.json", max_seq_length=40, do_lower_case=True)
+    lowering = {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}
+    change(folder / "tokenizer.json", normalizer=lowering)
     found, expected = pooled(folder)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     assert EnginePooler(folder).plan.config.max_position_embeddings == 40
@@ -62,6 +64,11 @@ def test_files_of_older_releases_say_the_same(tmp_path: Path) -> None:
         ("1_Pooling/config.json", {"pooling_mode": "max"}, "pooling_mode is .*max.*; allowed: one of cls"),
         ("1_Pooling/config.json", {"pooling_mode": ["cls", "mean"]}, "pooling_mode is .*; allowed: one of"),
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt is False; allowed: true"),
+        (
+            "sentence_bert_config.json",
+            {"do_lower_case": True},
+            "do_lower_case is True; allowed: false, where",
+        ),
         ("2_Dense/config.json", {"use_residual": True}, "use_residual is True; allowed: false"),
         ("2_Dense/config.json", {"in_features": 15}, "in_features of 2_Dense is 15; allowed: 16"),
         ("2_Dense/config.json", {"activation_function": "os.system"}, "activation_function is 'os.system'"),
