@@ -146,7 +146,7 @@ def _read_pooling_type(fields: ConfigFields) -> str:
         modes = [name for key, name in _OLD_MODES.items() if fields.boolean(key, False)] or ["mean"]
     else:
         modes = mode if isinstance(mode, list) else [mode]
-    if len(modes) != 1 or modes[0] not in _MODES:
+    if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in _MODES:
         raise fields.refuse("pooling_mode", modes, f"one of {', '.join(_MODES)}")
     if not fields.boolean("include_prompt", True):
         raise fields.refuse("include_prompt", False, "true")

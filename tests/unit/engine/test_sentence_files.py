@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any, Final
@@ -10,8 +11,11 @@ from typing import Any, Final
 import pytest
 import torch
 
-from baton_core.errors import InvalidModelError
+from baton_core.errors import InvalidConfigError, InvalidModelError
+from baton_engine.checkpoint.model_fields import read_model_fields
+from baton_engine.models.registry import read_model_config
 from baton_engine.pooling.sentence_files import read_sentence_files
+from baton_engine.pooling.settings import PoolingSettings, read_pooling
 from tests.pooling import CLASSIFY, EMBED, EnginePooler
 
 FIXTURES: Final = Path("tests/fixtures/pooling").resolve()
@@ -82,6 +86,27 @@ def test_what_is_not_implemented_is_refused(
     change(folder / file, **values)
     with pytest.raises(InvalidModelError, match=message):
         EnginePooler(folder)
+
+
+@pytest.mark.parametrize("name", ["bert-mean-dense-normalize", "bert-cross-encoder", "qwen3-logit-score"])
+def test_a_hostile_value_is_refused_or_harmless(name: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FIXTURES / name, tmp_path / "model"))
+    further = {"id2label": None, "matryoshka_dimensions": None, "sentence_transformers": None}
+    further |= {"classifier_from_token": None, "problem_type": None, "is_causal": None, "num_labels": None}
+    refusals: list[str] = []
+    for path in folder.rglob("*config*.json"):
+        values = json.loads(path.read_text())
+        for key in values | (further if path.name == "config.json" else {}):
+            for value in (-1, 10**30, 0.5, math.nan, "x" * 1000, [], [{}], {}, {"0": {}}, [1] * 1000):
+                path.write_text(json.dumps(values | {key: value}))
+                try:
+                    config = read_model_config(folder)
+                    read_pooling(folder, read_model_fields(folder), config, PoolingSettings())
+                except (InvalidModelError, InvalidConfigError) as error:
+                    refusals.append(str(error))
+        path.write_text(json.dumps(values))
+    assert len(refusals) > 50
+    assert all("; allowed: " in refusal and len(refusal) < 1200 for refusal in refusals)
 
 
 @pytest.mark.parametrize(
