@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    BertConfig,
     BloomConfig,
     Cohere2Config,
     DeepseekV3Config,
+    ElectraConfig,
     FalconH1Config,
     GPTBigCodeConfig,
     GPTJConfig,
@@ -126,7 +126,7 @@ def test_windows_and_heads_are_found_without_weights(tmp_path: Path) -> None:
         (FalconH1Config(**SMALL), "FalconH1ForCausalLM", "a convolution over tokens"),
         (GraniteSWAConfig(**SMALL), "GraniteSWAForCausalLM", "further tensors: s_aux"),
         (T5Config(), "T5ForConditionalGeneration", "an encoder"),
-        (BertConfig(**SMALL), "BertForMaskedLM", "no class of this name"),
+        (ElectraConfig(**SMALL), "ElectraForMaskedLM", "no class of this name"),
         (
             OlmoeConfig(**SMALL, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}),
             "OlmoeForCausalLM",
