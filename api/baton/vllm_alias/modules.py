@@ -6,6 +6,10 @@ from typing import Final
 
 from baton.vllm_alias.envs import VARIABLES
 
+_POOLED: Final = (
+    "ClassificationOutput ClassificationRequestOutput EmbeddingOutput EmbeddingRequestOutput PoolingOutput "
+    "PoolingRequestOutput ScoringOutput ScoringRequestOutput"
+)
 _STAND_INS: Final = "baton.vllm_alias.stand_ins"
 _TOKENIZERS: Final = "baton.vllm_alias.tokenizers"
 _PARALLEL_STATE: Final = {
@@ -21,7 +25,8 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm": {
         "baton": (
             "AsyncEngineArgs AsyncLLMEngine CompletionOutput EngineArgs LLM LLMEngine ModelRegistry "
-            "PromptType RequestOutput SamplingParams TextPrompt TokensPrompt initialize_ray_cluster"
+            "PromptType RequestOutput SamplingParams TextPrompt TokensPrompt initialize_ray_cluster "
+            f"PoolingParams {_POOLED}"
         ),
         _STAND_INS: "__version__ __version_tuple__",
     },
@@ -57,8 +62,9 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.model_executor": {},
     "vllm.model_executor.models": _MODEL_REGISTRY,
     "vllm.model_executor.models.registry": _MODEL_REGISTRY,
-    "vllm.outputs": {"baton": "CompletionOutput RequestOutput"},
+    "vllm.outputs": {"baton": f"CompletionOutput RequestOutput {_POOLED}"},
     "vllm.platforms": {_STAND_INS: "current_platform"},
+    "vllm.pooling_params": {"baton": "PoolingParams"},
     "vllm.plugins": {"baton.processes.plugins": "load_general_plugins=load_plugins"},
     "vllm.renderers": {},
     "vllm.renderers.hf": {_TOKENIZERS: "resolve_chat_template"},
@@ -109,7 +115,6 @@ _REASONS: Final[dict[str, str]] = {
     ),
     "it belongs to adapters, which Baton does not support yet": "vllm.lora",
     "LLM takes parts of a configuration as dictionaries, such as profiler_config={...}": "vllm.config",
-    "it belongs to models that pool, which Baton does not support yet": "vllm.pooling_params",
     "ranks are started by tensor_parallel_size and distributed_executor_backend, as docs/parallel.md says": (
         "vllm.distributed vllm.ray"
     ),

@@ -98,6 +98,10 @@ GIVEN: dict[str, Any] = {
     "split": "never",
     "decode_workers": 1,
     "enable_log_requests": True,
+    "enable_prompt_embeds": True,
+    "runner": "pooling",
+    "convert": "embed",
+    "pooler_config": {"pooling_type": "MEAN"},
 }
 """A value other than the default for every field that does something, but for those of `EXCLUSIVE`."""
 EXCLUSIVE: dict[str, Any] = {"data_parallel_rank": 2, "data_parallel_external_lb": True}

@@ -28,18 +28,6 @@ def test_another_name_is_none() -> None:
         baton.PoolingParms  # noqa: B018
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("PoolingParams", "models that pool are not supported yet"),
-        ("ClassificationRequestOutput", "models that pool are not supported yet"),
-    ],
-)
-def test_names_of_vllm_s_that_are_not_here_say_why(name: str, said: str) -> None:
-    with pytest.raises(ImportError, match=f"baton.{name} is not supported: .*{said}"):
-        exec(f"from baton import {name}")
-
-
 def test_the_version_is_that_of_the_package() -> None:
     assert baton.__version__ == version("baton")
     assert ".".join(map(str, baton.__version_tuple__)) == baton.__version__
