@@ -153,19 +153,23 @@ def digest_between(embeds: Iterable[PromptEmbeds], start: int, end: int) -> byte
 def _first_non_finite(data: bytes, dtype: str) -> int | None:
     """Return the number of the first NaN or infinity; None where all are finite.
 
-    Such numbers have an exponent of ones alone: they are looked for in all bytes at once.
+    Such numbers have an exponent of ones alone: they are looked for in many bytes at once.
     """
     size = ITEM_BYTES[dtype]
-    high = data[size - 1 :: size]
-    if dtype == "float16":
-        found = int.from_bytes(high.translate(_ALL_ONES_OF_FIVE), "little")
-    else:
-        low = data[size - 2 :: size]
-        found = int.from_bytes(high.translate(_ALL_ONES_OF_SEVEN), "little")
-        found &= int.from_bytes(low.translate(_TOP_BIT), "little")
-    return (found & -found).bit_length() // 8 if found else None
+    for start in range(0, len(data), _MANY_BYTES):
+        part = data[start : start + _MANY_BYTES]
+        high = part[size - 1 :: size]
+        if dtype == "float16":
+            found = int.from_bytes(high.translate(_ALL_ONES_OF_FIVE), "little")
+        else:
+            found = int.from_bytes(high.translate(_ALL_ONES_OF_SEVEN), "little")
+            found &= int.from_bytes(part[size - 2 :: size].translate(_TOP_BIT), "little")
+        if found:
+            return start // size + (found & -found).bit_length() // 8
+    return None
 
 
+_MANY_BYTES: Final = 2**16
 _ALL_ONES_OF_FIVE: Final = bytes(byte & 0x7C == 0x7C for byte in range(256))
 _ALL_ONES_OF_SEVEN: Final = bytes(byte & 0x7F == 0x7F for byte in range(256))
 _TOP_BIT: Final = bytes(byte >= 0x80 for byte in range(256))

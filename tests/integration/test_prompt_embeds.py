@@ -68,16 +68,17 @@ def jobs_of(folder: Path) -> list[Job]:
     params = replace(GREEDY, **penalty)
     return [
         Job(RequestSpec(request_id="ids", prompt_token_ids=ids, params=GREEDY), [tokens]),
-        Job(ask("rows", blank, rows), [tokens]),
+        Job(ask("rows", blank, rows, params=replace(GREEDY, n=2)), [tokens, tokens]),
         Job(ask("both", mixed, rows[:40], rows[50:]), [tokens]),
         Job(ask("penalized", blank, drawn, params=params), [continued(model, drawn, **penalty)]),
         Job(ask("half", blank, drawn.half()), [continued(model, drawn.half().float())]),
+        Job(ask("one row", blank[:1], drawn[:1]), [continued(model, drawn[:1])]),
     ]
 
 
 def ask(name: str, token_ids: TokenIds, *rows: Tensor, params: SamplingParams = GREEDY) -> RequestSpec:
     """A request with embeddings at its beginning and, if there are more of them, at its end."""
-    starts = (0, LENGTH - len(rows[-1]))
+    starts = (0, len(token_ids) - len(rows[-1]))
     embeds = tuple(embeds_of(one, start) for one, start in zip(rows, starts, strict=False))
     return RequestSpec(request_id=name, prompt_token_ids=token_ids, params=params, prompt_embeds=embeds)
 

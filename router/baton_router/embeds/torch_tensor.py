@@ -16,6 +16,8 @@ from typing import Any, Final
 
 _MAX_PICKLE_BYTES: Final = 2**14
 _MAX_ENTRIES: Final = 32
+_ENTRY: Final = b"PK\x01\x02"
+"""Begins an entry of an archive's directory, all of which are read before any is looked at."""
 _STORAGES: Final = {
     "torch FloatStorage": "float32",
     "torch HalfStorage": "float16",
@@ -67,6 +69,8 @@ def read_torch_tensor(content: bytes) -> TensorBytes:
         NoTensorError: it is damaged, compressed, or holds something else than one dense tensor that lies
             row-major in it.
     """
+    if content.count(_ENTRY) > _MAX_ENTRIES:
+        raise NoTensorError("an archive of many files")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             return _read_archive(archive)
@@ -79,8 +83,8 @@ def read_torch_tensor(content: bytes) -> TensorBytes:
 
 def _read_archive(archive: zipfile.ZipFile) -> TensorBytes:
     entries = archive.infolist()
-    if len(entries) > _MAX_ENTRIES or any(one.compress_type != zipfile.ZIP_STORED for one in entries):
-        raise NoTensorError("an archive of many or of compressed files")
+    if any(one.compress_type != zipfile.ZIP_STORED for one in entries):
+        raise NoTensorError("an archive of compressed files")
     pickles = [one for one in entries if one.filename.endswith("/data.pkl")]
     if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
         raise NoTensorError("an archive without the description of one tensor")

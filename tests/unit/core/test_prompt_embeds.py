@@ -37,6 +37,10 @@ def test_rows_between_positions_are_those_of_the_tensor(dtype: torch.dtype) -> N
 def test_the_first_number_that_is_not_finite_is_named(dtype: torch.dtype, value: float) -> None:
     rows = torch.full((5, 3), torch.finfo(dtype).max, dtype=dtype) * torch.tensor([1, -1, 1e-3]).to(dtype)
     assert embeds_of(rows).num_tokens == 5
+    many = rows.repeat(10_000, 1)
+    many[40_003, 1] = many[40_004, 0] = value
+    with pytest.raises(InvalidRequestError, match=r"prompt_embeds is 'NaN or infinite in row 40003'"):
+        embeds_of(many)
     rows[3, 1] = rows[4, 0] = value
     with pytest.raises(InvalidRequestError, match=r"prompt_embeds is 'NaN or infinite in row 3'; allowed: "):
         embeds_of(rows)
