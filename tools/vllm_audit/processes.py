@@ -162,7 +162,8 @@ def two_machines() -> str:
     """A model whose ranks are of two machines, one of them a process that this one starts, has both."""
     port = free_port()
     flags = ("-tp", "2", "-n", "2", "-r", "1", "--master-port", str(port), "--headless")
-    machine = subprocess.Popen([sys.executable, "-m", "baton", "serve", MODEL, *flags])
+    one_mixed = ("--prefill-workers", "0", "--decode-workers", "0", "--mixed", "1")
+    machine = subprocess.Popen([sys.executable, "-m", "baton", "serve", MODEL, *flags, *one_mixed])
     try:
         with LLM(MODEL, tensor_parallel_size=2, nnodes=2, master_port=port) as llm:
             expect(llm.get_world_size() == 2, f"get_world_size() is {llm.get_world_size()}")
