@@ -41,9 +41,8 @@ class Migrations:
 
     @property
     def wait_until_s(self) -> float:
-        """End of the wait for another worker."""
-        assert self._since_s is not None, "it waits"
-        return self._since_s + self._limits.wait_s
+        """End of the wait for another worker; infinity without one."""
+        return math.inf if self._since_s is None else self._since_s + self._limits.wait_s
 
     def extend(self, now: float) -> None:
         """Restart the wait, if there is one: there are workers, but none has room."""
