@@ -70,6 +70,8 @@ SETTINGS: Final = {
 }
 READY_WITHIN_S: Final = 600.0
 ANSWERS_WITHIN_S: Final = 300.0
+PATIENCE: Final = ("--queue-timeout", str(ANSWERS_WITHIN_S))
+"""Eight processes of two workers may share few cores."""
 NUM_CPUS: Final = 8
 """CPUs that the node of the Ray cluster takes itself to have: places for so many ranks."""
 
@@ -132,7 +134,7 @@ def separate_commands(case: Case, folder: Path, flags: Sequence[str]) -> Iterato
     """Run a router, a prefill and a decode worker, each by its own command."""
     with ExitStack() as stack:
         command = (*BATON, "router", str(case.folder))
-        cluster = stack.enter_context(starting(folder, "--split", "always", command=command))
+        cluster = stack.enter_context(starting(folder, *PATIENCE, "--split", "always", command=command))
         log = stack.enter_context((folder / "workers.log").open("wb"))
         for role in ("prefill", "decode"):
             worker = (*BATON, f"{role}-worker", str(case.folder), "--router", cluster.address)
@@ -159,7 +161,7 @@ def compare(case: Case, size: str, way: tuple[str, str], address: str) -> str:
                 return compare_cluster(case, cluster, 2)
         workers = ("--split", "always") if arrangement == "split" else ONE_MIXED
         command = (*SERVE, str(case.folder))
-        with starting(folder, *NO_GRAMMARS, *flags, *workers, command=command) as cluster:
+        with starting(folder, *PATIENCE, *NO_GRAMMARS, *flags, *workers, command=command) as cluster:
             num_workers = (2 if arrangement == "split" else 1) * fields.get("data_parallel_size", 1)
             return compare_cluster(case, cluster, num_workers)
 
