@@ -80,7 +80,6 @@ GIVEN: dict[str, Any] = {
     "kv_transport": "tcp",
     "cpu_kernels": "plain",
     "max_logprobs": -1,
-    "enable_prompt_embeds": True,
     "logprobs_mode": "raw_logits",
     "logits_processors": ("package.module:function",),
     "structured_outputs_backend": "guidance",

@@ -8,6 +8,7 @@ import pickle
 import struct
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,9 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from baton_core.errors import ContextLengthError, InvalidRequestError
+from baton_core.errors import ContextLengthError, InvalidRequestError, RequestError
 from baton_router.embeds.given_embeds import EmbedsLimits, read_encoded
 from baton_router.embeds.torch_tensor import NoTensorError, read_torch_tensor
+from baton_router.streams.embeds_memory import EmbedsMemory
+from tests.builders import make_request
 from tests.fuzz.hostile_bytes import hostile, within_memory
 from tests.prompt_embeds import embeds_of, encoded, safetensors_file, torch_file
 
@@ -128,3 +131,16 @@ def test_damaged_files_are_read_or_refused(content: bytes) -> None:
 @given(hostile(st.just(safetensors_file(prompt_embeds=ROWS))))
 def test_damaged_text_is_read_or_refused(content: bytes) -> None:
     within_memory(lambda text: read(text=text), encoded(content), InvalidRequestError)  # type: ignore[arg-type]
+
+
+def test_open_requests_hold_embeddings_up_to_a_limit() -> None:
+    embeds = embeds_of(ROWS)
+    specs = [replace(make_request(), prompt_embeds=(embeds,))]
+    memory = EmbedsMemory(max_bytes=2 * len(embeds.data))
+    with memory.hold(specs), memory.hold(specs):
+        with pytest.raises(RequestError, match=r"prompt_embeds of other requests take 320 bytes, these 160;"):
+            memory.hold(specs).__enter__()
+        with memory.hold([make_request()]):
+            pass
+    with memory.hold(specs * 2):
+        pass

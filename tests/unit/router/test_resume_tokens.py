@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ from baton_router.requests.resume_tokens import (
     require_same,
 )
 from tests.builders import make_identity
+from tests.prompt_embeds import embeds_of
 
 TOKENS = ResumeTokens("the fleet's")
 NOW_S = 1_800_000_000
@@ -121,6 +123,7 @@ def test_the_fingerprint_of_a_prompt_is_made_with_the_secret() -> None:
 
 CHANGES: list[tuple[dict[str, Any], str]] = [
     ({"prompt_token_ids": (5, 6, 8)}, "another prompt"),
+    ({"prompt_embeds": (embeds_of(torch.ones(2, 4)),)}, "another prompt"),
     ({"cache_salt": "s"}, "another key or cache_salt"),
     ({"params": replace(SPEC.params, seed=8)}, "other sampling parameters"),
     ({"params": replace(SPEC.params, stop=("End",))}, "other sampling parameters"),
