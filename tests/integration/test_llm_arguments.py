@@ -96,8 +96,8 @@ def test_arguments_of_what_there_is_not_are_refused(llm: LLM, given: dict[str, A
     assert llm.generate(PROMPT, greedy(1), use_tqdm=False, **nothing)  # type: ignore[arg-type]
 
 
-def test_outputs_of_pooling_are_not_waited_for(llm: LLM) -> None:
-    with pytest.raises(InvalidRequestError, match=r"output_type is .*int.*; allowed: RequestOutput: models"):
+def test_only_outputs_that_the_model_gives_are_waited_for(llm: LLM) -> None:
+    with pytest.raises(InvalidRequestError, match=r"output_type is .*int.*; allowed: RequestOutput, as"):
         llm.wait_for_completion(int)
     assert llm.wait_for_completion((RequestOutput, int), use_tqdm=False) == []
 

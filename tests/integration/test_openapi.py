@@ -25,6 +25,15 @@ OPERATION_IDS = {
     "DELETE /v1/responses/{response_id}": "deleteResponse",
     "POST /v1/responses/{response_id}/cancel": "cancelResponse",
     "GET /v1/responses/{response_id}/input_items": "listInputItems",
+    "POST /v1/embeddings": "createEmbedding",
+    "POST /v2/embed": "embedByType",
+    "POST /pooling": "pool",
+    "POST /classify": "classify",
+    "POST /score": "score",
+    "POST /v1/score": "scoreV1",
+    "POST /rerank": "rerank",
+    "POST /v1/rerank": "rerankV1",
+    "POST /v2/rerank": "rerankV2",
     "POST /inference/v1/generate": "generateTokens",
     "POST /tokenize": "tokenize",
     "POST /detokenize": "detokenize",
@@ -117,7 +126,7 @@ def test_schemas_are_json_schemas_and_examples_follow_them(document: dict[str, A
             schema = {**media["schema"], "components": document["components"]}
             jsonschema.Draft202012Validator(schema).validate(media["example"])
             examples += 1
-    assert examples == 17
+    assert examples == 26
 
 
 def test_every_field_of_a_request_is_described(document: dict[str, Any]) -> None:

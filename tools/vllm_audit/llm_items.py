@@ -193,8 +193,8 @@ METHODS: Final = Group(
     {
         "__init__": lambda: expect(llm().llm_engine, "no engine"),
         **{one: _works_as_method(one) for one in _METHODS},
-        "encode": lambda: llm().encode(PROMPT),
-        "embed": lambda: llm().embed(PROMPT),
+        "encode": lambda: pooling().encode(PROMPT, use_tqdm=False),
+        "embed": lambda: pooling().embed(PROMPT, use_tqdm=False),
         "get_world_size": _world_size,
         "reset_mm_cache": lambda: llm().reset_mm_cache(),
         "__repr__": _repr,

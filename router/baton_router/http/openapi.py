@@ -29,6 +29,7 @@ _TAGS: Final = {
     Tag.COMPLETIONS: "Texts that are continued.",
     Tag.MESSAGES: "Conversations, in the format of Anthropic's API.",
     Tag.RESPONSES: "Conversations, in the format of OpenAI's Responses API; responses are kept a while.",
+    Tag.POOLING: "Embeddings, classes and scores, of models that pool.",
     Tag.FILES: "Inputs and outputs of batches; only with --files-directory.",
     Tag.BATCHES: "Requests that are answered between others; only with --files-directory.",
     Tag.TOKENS: "Token ids: in and out, from text and to text.",

@@ -101,6 +101,7 @@ class TextItem(Fields, kw_only=True):
     """A text as an object."""
 
     text: str
+    """The text."""
 
 
 Texts = str | TextItem | list[str | TextItem]
@@ -144,7 +145,9 @@ class RerankRequest(PairFields, kw_only=True):
     """A query, and documents to order by how well they answer it."""
 
     query: str | TextItem
+    """The query."""
     documents: list[str | TextItem]
+    """The documents, at least one."""
     top_n: int | None = None
     """Documents to return; 0 means all. Default: all."""
     return_documents: Any = None
@@ -161,12 +164,14 @@ class InputContent(Fields, kw_only=True):
     type: str
     """text; others are refused."""
     text: str | None = None
+    """The text."""
 
 
 class EmbedInput(Fields, kw_only=True):
     """An input in parts, which are joined."""
 
     content: list[InputContent]
+    """The parts, in order."""
 
 
 class CohereEmbedRequest(Fields, kw_only=True):

@@ -83,14 +83,14 @@ POOLING_ROUTES: Final = (
             path=path,
             operation_id=name,
             tag=Tag.POOLING,
-            summary="Score pairs of texts",
+            summary=f"Score pairs of texts{beside}",
             handler=score,
             bodies=(ScoreRequest,),
             example={"text_1": "How are paths joined?", "text_2": _DOCUMENTS},
             reply=ScoreReply,
             errors=_ERRORS,
         )
-        for path, name in (("/score", "score"), ("/v1/score", "scoreV1"))
+        for path, name, beside in (("/score", "score", ""), ("/v1/score", "scoreV1", ", as at /score"))
     ),
     *(
         Route(
@@ -98,13 +98,17 @@ POOLING_ROUTES: Final = (
             path=path,
             operation_id=name,
             tag=Tag.POOLING,
-            summary="Order documents by how well they answer a query",
+            summary=f"Order documents by how well they answer a query{beside}",
             handler=rerank,
             bodies=(RerankRequest,),
             example={"query": "How are paths joined?", "documents": _DOCUMENTS},
             reply=RerankReply,
             errors=_ERRORS,
         )
-        for path, name in (("/rerank", "rerank"), ("/v1/rerank", "rerankV1"), ("/v2/rerank", "rerankV2"))
+        for path, name, beside in (
+            ("/rerank", "rerank", ""),
+            ("/v1/rerank", "rerankV1", ", as Cohere's first version has it"),
+            ("/v2/rerank", "rerankV2", ", as Cohere's second version has it"),
+        )
     ),
 )
