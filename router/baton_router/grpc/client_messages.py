@@ -230,7 +230,7 @@ def encode_event(event: GenerationEvent) -> pb.GenerateEvent:
 
 def encode_pooled(pooled: PooledValues) -> Iterator[pb.GenerateEvent]:
     """Write what was pooled, in parts that a message holds."""
-    for start in range(0, len(pooled.values), MAX_PART_BYTES):
+    for start in range(0, max(1, len(pooled.values)), MAX_PART_BYTES):
         part = pooled.values[start : start + MAX_PART_BYTES]
         yield pb.GenerateEvent(pooled=pb.PooledEvent(shape=pooled.shape, values=part))
 

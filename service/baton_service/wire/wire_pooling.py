@@ -61,7 +61,7 @@ def decode_pooled(message: pb.Pooled) -> Pooled:
         queue_s=checked_number("queue_s", message.queue_s),
         prefill_s=checked_number("prefill_s", message.prefill_s),
     )
-    if not 1 <= len(pooled.shape) <= 2 or not 0 < len(pooled.values) <= pooled.num_bytes:
+    if not 1 <= len(pooled.shape) <= 2 or len(pooled.values) > pooled.num_bytes:
         raise InvalidRequestError("pooled.shape", list(pooled.shape), "one or two sizes, those of its values")
     return pooled
 

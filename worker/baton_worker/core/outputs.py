@@ -110,7 +110,7 @@ class Outputs:
                 queue_s=running_s - seq.arrival_s,
                 prefill_s=now - running_s,
             )
-            for start in range(0, len(result.values), MAX_PART_BYTES)
+            for start in range(0, max(1, len(result.values)), MAX_PART_BYTES)
         ]
 
     def next_token(

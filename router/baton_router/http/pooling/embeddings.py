@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -32,8 +33,11 @@ from baton_router.http.pooling.vectors import Numbers, bytes_of, numbers_of, tex
 from baton_router.requests.generation import Finished
 from baton_router.requests.scores import floats_of
 
-METADATA_HEADER = "metadata"
+METADATA_HEADER: Final = "metadata"
 """Header that tells of the vectors in a reply of bytes, as JSON."""
+T = TypeVar("T")
+_LARGE_BYTES: Final = 2**18
+"""Results of a call from which on they are written in a thread."""
 
 
 class EmbeddingItem(msgspec.Struct, kw_only=True):
@@ -115,7 +119,8 @@ async def embed(call: Call[EmbeddingRequest]) -> None:
     if body.encoding_format in ("bytes", "bytes_only"):
         await _reply_bytes(call, body, results, ends, "embd")
         return
-    items = (EmbeddingItem(index=index, embedding=_written(body, one)) for index, one in enumerate(results))
+    written = await _written(call, body, results)
+    items = (EmbeddingItem(index=index, embedding=one) for index, one in enumerate(written))
     await call.reply(
         EmbeddingReply(
             id=f"embd-{call.request_id}",
@@ -142,7 +147,8 @@ async def pool_prompts(call: Call[PoolingRequestBody]) -> None:
     if body.encoding_format in ("bytes", "bytes_only"):
         await _reply_bytes(call, body, results, ends, "pool")
         return
-    items = (PooledItem(index=index, data=_written(body, one)) for index, one in enumerate(results))
+    written = await _written(call, body, results)
+    items = (PooledItem(index=index, data=one) for index, one in enumerate(written))
     await call.reply(
         PoolingReply(
             id=f"pool-{call.request_id}",
@@ -182,10 +188,23 @@ def _class_item(index: int, pooled: PooledValues, labels: Sequence[str]) -> Clas
     return ClassItem(index=index, label=labels[best], probs=probs, num_classes=len(probs))
 
 
-def _written(body: VectorFields, pooled: PooledValues) -> Numbers | str:
-    if body.encoding_format == "base64":
-        return text_of(pooled, body.embed_dtype or "float32", body.endianness or "little")
-    return numbers_of(pooled)
+async def _written(
+    call: Call[Any], body: VectorFields, results: Sequence[PooledValues]
+) -> Iterable[Numbers | str]:
+    """Return the results as JSON has them: numbers are made while they are written."""
+    if body.encoding_format != "base64":
+        return map(numbers_of, results)
+    write = partial(text_of, dtype=body.embed_dtype or "float32", endianness=body.endianness or "little")
+    return await _beside_loop(call, write, results)
+
+
+async def _beside_loop(
+    call: Call[Any], write: Callable[[PooledValues], T], results: Sequence[PooledValues]
+) -> list[T]:
+    """Write results: large ones in a thread."""
+    if sum(len(one.values) for one in results) < _LARGE_BYTES:
+        return list(map(write, results))
+    return await call.state.service.run_in_thread(lambda: list(map(write, results)))
 
 
 async def _reply_bytes(
@@ -197,7 +216,7 @@ async def _reply_bytes(
 ) -> None:
     """Reply with the bytes of all results one after the other; a header tells of them, if it is wanted."""
     dtype, endianness = body.embed_dtype or "float32", body.endianness or "little"
-    parts = [bytes_of(one, dtype, endianness) for one in results]
+    parts = await _beside_loop(call, partial(bytes_of, dtype=dtype, endianness=endianness), results)
     headers = {}
     if body.encoding_format == "bytes":
         data, start = [], 0

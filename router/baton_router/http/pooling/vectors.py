@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final
 
 from baton_core.worker.step_plan import PooledValues
+from baton_router.http.json_pieces import as_list
 from baton_router.requests.scores import floats_of
 
 Numbers = list[float | list[float]]
@@ -25,12 +26,14 @@ def numbers_of(pooled: PooledValues) -> Numbers:
     if len(pooled.shape) == 1:
         return list(values)
     num_rows, size = pooled.shape
-    return [list(values[row * size : (row + 1) * size]) for row in range(num_rows)]
+    return as_list((list(values[row * size : (row + 1) * size]) for row in range(num_rows)), num_rows)
 
 
 def bytes_of(pooled: PooledValues, dtype: str, endianness: str) -> bytes:
     """Return the elements as bytes, rounded to `dtype`, each in the order of `endianness`."""
     order = sys.byteorder if endianness == "native" else endianness
+    if (dtype, order) == ("float32", "little"):
+        return pooled.values
     mark = "<" if order == "little" else ">"
     values = floats_of(pooled)
     match dtype:

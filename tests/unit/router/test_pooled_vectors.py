@@ -1,0 +1,104 @@
+"""Vectors as clients get them, prompts that are cut, and scores of pairs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import struct
+from array import array
+
+import pytest
+import torch
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.pooling import PoolingModel, PoolingSpec, PoolingTask, check_runner
+from baton_core.worker.step_plan import PooledValues
+from baton_router.http.json_pieces import json_pieces
+from baton_router.http.pooling.vectors import bytes_of, numbers_of, signs_of, text_of
+from baton_router.requests.scores import late_interaction, pair_counts, similarity
+from baton_router.text.tokenization import kept_lengths
+
+VALUES = (0.1, -2.5, 0.0, 448.0, 1e-3, -1e-9, 3.0, 7.25, -0.3, 1e5)
+DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
+
+
+def pooled(*rows: tuple[float, ...]) -> PooledValues:
+    shape = (len(rows[0]),) if len(rows) == 1 else (len(rows), len(rows[0]))
+    return PooledValues(shape=shape, values=b"".join(array("f", row).tobytes() for row in rows))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_elements_are_rounded_as_torch_rounds_them(dtype: str) -> None:
+    finite = torch.finfo(DTYPES[dtype])
+    given = torch.tensor(VALUES).clamp(finite.min, finite.max)
+    expected = given.to(DTYPES[dtype]).view(torch.uint8).numpy().tobytes()
+    assert bytes_of(pooled(VALUES), dtype, "little") == expected
+
+
+def test_bytes_have_an_order_and_a_text() -> None:
+    one = pooled((1.5, -2.0))
+    assert bytes_of(one, "float32", "big") == struct.pack(">2f", 1.5, -2.0)
+    assert bytes_of(one, "float32", "native") == struct.pack("=2f", 1.5, -2.0)
+    assert base64.b64decode(text_of(one, "float32", "little")) == struct.pack("<2f", 1.5, -2.0)
+    assert signs_of(pooled((1.0, -1.0, 0.0, 2.0, 1.0, -1.0, -1.0, -1.0, 3.0)), is_signed=False) == [152, 128]
+    assert signs_of(pooled((1.0, -1.0)), is_signed=True) == [0]
+
+
+def test_a_matrix_is_written_row_by_row() -> None:
+    rows = tuple((float(row), -float(row)) for row in range(50))
+    pieces = list(json_pieces(numbers_of(pooled(*rows))))
+    assert json.loads(b"".join(pieces)) == [list(row) for row in rows]
+    assert len(pieces) >= len(rows)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit", "kept"),
+    [
+        ([9], 4, [4]),
+        ([3, 4], 9, [3, 4]),
+        ([2, 20], 10, [2, 8]),
+        ([20, 2], 10, [8, 2]),
+        ([20, 30], 11, [5, 6]),
+        ([30, 20], 11, [6, 5]),
+    ],
+)
+def test_the_longer_text_of_a_pair_is_cut_first(lengths: list[int], limit: int, kept: list[int]) -> None:
+    assert kept_lengths(lengths, limit) == kept
+
+
+def test_pairs_and_their_scores() -> None:
+    assert [pair_counts(1, 3), pair_counts(2, 2)] == [3, 1]
+    for counts in ((0, 1), (2, 3), (2, 1)):
+        with pytest.raises(InvalidRequestError, match="data is"):
+            pair_counts(*counts)
+    assert similarity((1.0, 1.0), (1.0, 0.0)) == pytest.approx(math.sqrt(0.5))
+    assert similarity((0.0,), (1.0,)) == 0.0
+    one, other = torch.randn(3, 4), torch.randn(5, 4)
+    expected = float((one @ other.T).max(dim=1).values.sum())
+    given = (pooled(*map(tuple, rows.tolist())) for rows in (one, other))
+    assert late_interaction(*given) == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_a_model_cannot_pool_is_refused_by_name() -> None:
+    embeds = PoolingModel(tasks=(PoolingTask.EMBED,), embedding_size=64, matryoshka_dimensions=(16, 32))
+    classifies = PoolingModel(tasks=(PoolingTask.CLASSIFY,), labels=("a",))
+    check_runner(embeds, PoolingSpec(task=PoolingTask.EMBED, dimensions=16))
+    check_runner(None, None)
+    for model, spec, said in (
+        (embeds, PoolingSpec(task=PoolingTask.EMBED, dimensions=8), "dimensions is 8; allowed: 16, 32"),
+        (embeds, PoolingSpec(task=PoolingTask.CLASSIFY), "task is 'classify'; allowed: embed"),
+        (embeds, PoolingSpec(task=PoolingTask.EMBED, type_one_from=3), "token_type_ids is 'ones'"),
+        (classifies, PoolingSpec(task=PoolingTask.CLASSIFY, dimensions=8), "dimensions is 8; allowed: none"),
+        (embeds, None, "task is 'generate'; allowed: embed"),
+        (None, PoolingSpec(task=PoolingTask.EMBED), "task is 'embed'; allowed: generate"),
+    ):
+        with pytest.raises(InvalidRequestError, match=said):
+            check_runner(model, spec)
+    assert classifies.scores_by is PoolingTask.CLASSIFY
+    assert embeds.result_bytes(PoolingSpec(task=PoolingTask.EMBED, dimensions=16), 9) == 64
