@@ -240,7 +240,7 @@ class TestOpenAI:
         with pytest.raises(openai.NotFoundError) as missing:
             client.chat.completions.create(model="huge", messages=MESSAGES)
         assert missing.value.code == "model_not_found"
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(openai.BadRequestError, match="allowed: a model that pools"):
             client.embeddings.create(model="tiny", input="x")
         with (
             openai.OpenAI(base_url=url, api_key="wrong", max_retries=0) as stranger,

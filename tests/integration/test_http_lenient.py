@@ -150,7 +150,7 @@ def test_routes_of_vllm_that_are_not_here_say_what_to_do() -> None:
     async def scenario() -> None:
         async with http_cluster() as client:
             for path, words in {
-                "/v1/embeddings": "no pooling models",
+                "/v1/audio/transcriptions": "no speech models",
                 "/sleep": "--enable-operator-routes",
                 "/tokenizer_info": "--enable-tokenizer-info-endpoint",
             }.items():

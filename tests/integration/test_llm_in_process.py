@@ -322,15 +322,6 @@ def test_names_that_nobody_knows_are_refused(folder: Path) -> None:
         LLM("/nowhere")
 
 
-@pytest.mark.parametrize("name", ["encode", "embed", "classify", "score"])
-def test_pooling_is_refused_by_name(llm: LLM, name: str) -> None:
-    with pytest.raises(
-        InvalidConfigError,
-        match=f"LLM.{name} is not supported: models that pool are not supported yet; allowed",
-    ):
-        getattr(llm, name)("a")
-
-
 def test_it_shows_what_it_is(llm: LLM, folder: Path) -> None:
     shown = repr(llm)
     assert shown.startswith("LlamaForCausalLM(\n")
