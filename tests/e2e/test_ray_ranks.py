@@ -21,6 +21,7 @@ from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model, make_prompt
 
 LOST_WITHIN_S = 12.0
+NUM_STARTS = 3
 NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
 
 
@@ -32,13 +33,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Two nodes of one CPU each; this process is on the first."""
-    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    cluster = started()
     try:
-        cluster.add_node(**NODE)
         yield cluster
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def started() -> Cluster:
+    """Start the nodes, anew where one does not answer within the 30 s that Ray gives it."""
+    for attempt in range(1, NUM_STARTS + 1):
+        cluster = Cluster()
+        try:
+            cluster.add_node(**NODE, include_dashboard=False)
+            cluster.add_node(**NODE)
+            break
+        except Exception:  # Ray raises nothing narrower.
+            cluster.shutdown()
+            if attempt == NUM_STARTS:
+                raise
+    return cluster
 
 
 def over_ray(folder: Path, cluster: Cluster, **changes: Any) -> LLM:

@@ -19,7 +19,7 @@ from baton_simulator.simulation import simulate
 from baton_simulator.topology import parse_topology
 from tests.sim.mutations import MISTAKES, READS_WRONG, Mistake
 
-NUM_SEEDS = 600
+NUM_SEEDS = 400
 PER_TEST = 100
 MET = (
     "crashes",
