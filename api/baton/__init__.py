@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from baton.config.vllm_config import VllmConfig
     from baton.inputs import EmbedsPrompt, PromptType, TextPrompt, TokensPrompt
     from baton.logprobs import FlatLogprobs, Logprob
+    from baton.lora import LoRARequest
     from baton.outputs import CompletionOutput, RequestOutput, RequestStateStats
     from baton.pooling_outputs import (
         ClassificationOutput,
@@ -53,6 +54,7 @@ __all__ = [
     "EngineArgs",
     "FlatLogprobs",
     "LLMEngine",
+    "LoRARequest",
     "Logprob",
     "ModelRegistry",
     "PoolingOutput",
@@ -90,6 +92,7 @@ _HOMES = {
     "baton.pooling_params": ("PoolingParams",),
     "baton.inputs": ("EmbedsPrompt", "PromptType", "TextPrompt", "TokensPrompt"),
     "baton.logprobs": ("FlatLogprobs", "Logprob"),
+    "baton.lora": ("LoRARequest",),
     "baton.outputs": ("CompletionOutput", "RequestMetrics", "RequestOutput", "RequestStateStats"),
     "baton.sampling_params": (
         *("BeamSearchParams", "RepetitionDetectionParams", "RequestOutputKind", "SamplingParams"),

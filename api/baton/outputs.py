@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeAlias
 
 from baton.logprobs import FlatLogprobs, PromptLogprobs, SampleLogprobs
+from baton.lora import LoRARequest
 
 _log = logging.getLogger(__name__)
 
@@ -79,8 +80,8 @@ class CompletionOutput:
     """`stop`, `length`, `repetition` or `abort`; None while the sequence is generated."""
     stop_reason: str | int | None = None
     """The stop string or token that ended it, or `repetition_detected`; None: the tokenizer's end token."""
-    lora_request: None = None
-    """Adapters are not supported."""
+    lora_request: LoRARequest | None = None
+    """None: that of the whole output says it."""
     sampling_mask: None = None
     spec_decode_metrics: None = None
     weight_versions: None = None
@@ -104,8 +105,8 @@ class RequestOutput:
     outputs: list[CompletionOutput]
     finished: bool
     metrics: RequestStateStats | None
-    lora_request: None
-    """Adapters are not supported."""
+    lora_request: LoRARequest | None
+    """The adapter that computed it; None is the model alone."""
     encoder_prompt: None
     """Models with an encoder are not supported."""
     encoder_prompt_token_ids: None
@@ -128,7 +129,7 @@ class RequestOutput:
         outputs: list[CompletionOutput],
         finished: bool,
         metrics: RequestStateStats | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         encoder_prompt: None = None,
         encoder_prompt_token_ids: None = None,
         num_cached_tokens: int | None = None,

@@ -10,6 +10,7 @@ import torch
 
 from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import ParallelSizes
+from baton_engine.adapters.adapter_settings import AdapterSettings
 from baton_engine.pooling.settings import PoolingSettings
 from baton_engine.sampling.token_logprobs import LogprobsMode
 from baton_engine.sizing import KVCacheSettings
@@ -58,6 +59,9 @@ class EngineSettings:
     """`generate` or `pooling`; auto is as the model's files say."""
     pooling: PoolingSettings = field(default_factory=PoolingSettings)
     """How hidden states are pooled."""
+
+    adapters: AdapterSettings | None = None
+    """The limits of LoRA adapters; None takes none."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs"):

@@ -12,10 +12,12 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor
 
+from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.requests.pooling import PoolingModel
+from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.model_config import ModelConfig
@@ -28,7 +30,9 @@ from baton_engine.device import free_device_bytes, free_unused, resolve_device, 
 from baton_engine.dtype import resolve_cache_dtype, resolve_dtype
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.kernel_choice import choose_kernels
+from baton_engine.models.decoder_config import DecoderConfig
 from baton_engine.models.divisible import require_divisible, require_plain_sums
+from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config, require_head
 from baton_engine.pooling.pooler import Pooler, load_pooler
@@ -110,6 +114,8 @@ class LoadedModel:
     """Size of the weights in memory."""
     pooler: Pooler | None = None
     """None where tokens are generated."""
+    adapters: AdapterBank | None = None
+    """None where the engine takes no LoRA adapters."""
 
     def start(
         self, allocate_pool: AllocatePool | None = None, grammars: Grammars | None = None
@@ -130,7 +136,9 @@ class LoadedModel:
         sampler = Sampler(
             self.kernels.sampling, LogitsRules(states, self.batch_processors), settings.logprobs_mode
         )
-        runner = ModelRunner(self.model, attention, kv_pool, spec, sampler, self.ranks, self.pooler)
+        runner = ModelRunner(
+            self.model, attention, kv_pool, spec, sampler, self.ranks, self.pooler, self.adapters
+        )
         if self.ranks.place.is_leader:
             self._warm_up(runner, has_grammars=grammars is not None)
         elif self.pooler is None:
@@ -228,6 +236,7 @@ def load_model(
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
+    bank = weights.adapters = make_bank(settings, config, dtype, device)
     with returning_freed_memory():
         model = build_model(config, weights, kernels.layers, ranks)
         pooler = None if pooling is None else load_pooler(pooling, weights)
@@ -254,7 +263,26 @@ def load_model(
         quantization=quantization,
         weight_bytes=weights.loaded_bytes,
         pooler=pooler,
+        adapters=bank,
     )
+
+
+def make_bank(
+    settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> AdapterBank | None:
+    """Return where the model's layers for adapters are told of; None where the engine takes none.
+
+    Raises:
+        InvalidConfigError: no such model takes adapters.
+    """
+    if settings.adapters is None:
+        return None
+    if not isinstance(config, DecoderConfig | LearnedPositionsConfig) or not getattr(
+        config, "is_causal", True
+    ):
+        text = f"enable_lora is True; allowed with {config.architecture}: False"
+        raise InvalidConfigError(f"{text} (decoders with native code take adapters)")
+    return AdapterBank(settings.adapters, dtype, device)
 
 
 def _read_configs(settings: EngineSettings, folder: Path) -> tuple[ModelConfig, PoolingPlan | None]:

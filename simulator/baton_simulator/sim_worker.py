@@ -14,13 +14,16 @@ from baton_core.sessions.worker_info import WorkerInfo
 from baton_core.worker.step_plan import StepPlan
 from baton_core.worker.worker_events import (
     AbortPull,
+    AdapterLoaded,
     CacheChanged,
     ChecksumsComputed,
     CompileGrammar,
     ComputeChecksums,
+    DropAdapter,
     FromConsumer,
     FromProducer,
     GrammarCompiled,
+    LoadAdapter,
     Pull,
     RunControl,
     StepDone,
@@ -195,6 +198,15 @@ class SimWorker(Node):
         error = BAD_GRAMMAR if self.rng.random() < faults.grammar_failure else ""
         compiled = GrammarCompiled(compilation_id=effect.compilation_id, error=error)
         self.after(self.rng.uniform(0, faults.max_prepare_s), lambda: self.handle(compiled))
+
+    def load_adapter(self, effect: LoadAdapter) -> None:
+        loaded = AdapterLoaded(digest=effect.adapter.digest)
+        self.after(
+            self.rng.uniform(0, self.cluster.conditions.faults.max_prepare_s), lambda: self.handle(loaded)
+        )
+
+    def drop_adapter(self, effect: DropAdapter) -> None:
+        """An adapter here is nothing but its digest."""
 
     def run_control(self, effect: RunControl) -> None:
         raise AssertionError(f"nobody asked this worker for {effect}")

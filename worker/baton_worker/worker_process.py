@@ -334,6 +334,7 @@ def worker_config(
         enable_prefix_caching=settings.enable_prefix_caching
         and (engine.pooling is None or engine.pooling.is_causal),
         pooling=engine.pooling,
+        max_cpu_loras=settings.engine.adapters.max_cpu_loras if settings.engine.adapters else 0,
         embedding_size=getattr(engine.runner.model, "embedding_size", 0),
         plans_ahead=settings.engine.plans_ahead(engine.runner.model.device),
         num_stages=settings.engine.parallel.pipeline,

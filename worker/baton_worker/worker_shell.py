@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,6 +19,7 @@ from typing import Protocol
 import zmq.asyncio
 
 from baton_core.errors import BatonError, ErrorCode
+from baton_core.requests.adapter import Adapter
 from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.phases import PhaseReport
 from baton_core.requests.structured_outputs import StructuredOutputsParams
@@ -30,15 +31,18 @@ from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_core.worker.step_plan import StepResult
 from baton_core.worker.worker_events import (
     AbortPull,
+    AdapterLoaded,
     CacheChanged,
     CompileGrammar,
     ComputeChecksums,
     ControlDone,
+    DropAdapter,
     FromConsumer,
     FromProducer,
     FromRouter,
     GrammarCompiled,
     Leave,
+    LoadAdapter,
     Pull,
     RouterJoined,
     RouterLost,
@@ -129,6 +133,7 @@ class Worker:
         self.metrics = WorkerMetrics(parts.model_name, self._core, shared)
         self._producer = parts.producer
         self._grammars = parts.grammars
+        self._adapters = ThreadPoolExecutor(1, "adapters")
         self._followers = parts.followers
         self._worker_id = parts.info.worker_id
         self._info = parts.info
@@ -254,6 +259,13 @@ class Worker:
         if not grammar.cancelled():
             self.on_event(grammar_compiled(compilation_id, grammar.exception()))
 
+    def _deliver_adapter(self, adapter: Adapter, began_s: float, loading: Future[None]) -> None:
+        if loading.cancelled():
+            return
+        loaded = adapter_loaded(adapter, loading.exception(), self._loop.time() - began_s)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits for it
+            self._loop.call_soon_threadsafe(self.on_event, loaded)
+
     def _answer_control(self, asked: RunControl) -> None:
         """Called on the engine thread, or on one of its own."""
         done = self._controls.answer(asked)
@@ -336,6 +348,14 @@ class Worker:
         else:
             grammar.add_done_callback(partial(self._deliver_grammar, effect.compilation_id))
 
+    def load_adapter(self, effect: LoadAdapter) -> None:
+        adapter, began_s = effect.adapter, self._loop.time()
+        loading = self._adapters.submit(self._resident.load_adapter, adapter.path, adapter.digest)
+        loading.add_done_callback(partial(self._deliver_adapter, adapter, began_s))
+
+    def drop_adapter(self, effect: DropAdapter) -> None:
+        self._adapters.submit(self._resident.drop_adapter, effect.digest)
+
     def run_control(self, effect: RunControl) -> None:
         answer = partial(self._answer_control, effect)
         if effect.action is ControlAction.CHECK_WEIGHTS:
@@ -354,6 +374,7 @@ class Worker:
         await self._consumer.close()
         self._producer.close()
         await asyncio.to_thread(self._grammars.close)
+        await asyncio.to_thread(self._adapters.shutdown, cancel_futures=True)
         await asyncio.to_thread(self._engine.close, _CLOSE_WITHIN_S)
         await asyncio.to_thread(self._resident.close)
         await asyncio.to_thread(self._transfers.close, _CLOSE_WITHIN_S)
@@ -369,3 +390,15 @@ def grammar_compiled(compilation_id: int, error: BaseException | None) -> Gramma
     _log.error("a grammar could not be compiled", exc_info=error)
     text = f"structured_outputs could not be compiled: {type(error).__name__}: {error}"
     return GrammarCompiled(compilation_id=compilation_id, error=text, code=ErrorCode.INTERNAL)
+
+
+def adapter_loaded(adapter: Adapter, error: BaseException | None, seconds: float = 0.0) -> AdapterLoaded:
+    """The answer to a `LoadAdapter`."""
+    if error is None:
+        _log.info("adapter %s is loaded, in %.3f s", adapter.name, seconds)
+        return AdapterLoaded(digest=adapter.digest, seconds=seconds)
+    if isinstance(error, BatonError):
+        return AdapterLoaded(digest=adapter.digest, error=str(error), code=error.code)
+    _log.error("adapter %s could not be loaded", adapter.name, exc_info=error)
+    text = f"adapter {adapter.name} could not be loaded: {type(error).__name__}: {error}"
+    return AdapterLoaded(digest=adapter.digest, error=text, code=ErrorCode.INTERNAL)

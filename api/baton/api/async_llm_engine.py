@@ -22,6 +22,7 @@ from baton.executors.async_spawned_executor import AsyncSpawnedExecutor
 from baton.executors.engine_loop import EngineLoop
 from baton.executors.executor import ABORTED, AsyncExecutor, Inbox, InboxEvent
 from baton.inputs import PromptType, TokensPrompt
+from baton.lora import LoRARequest
 from baton.outputs import RequestOutput
 from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
 from baton.pooling_params import PoolingParams
@@ -103,7 +104,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates):
         request_id: str,
         *,
         prompt_text: str | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         trace_headers: None = None,
         priority: int = 0,
@@ -119,14 +120,17 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates):
             InvalidRequestError: a field is out of range, or an open request has the id.
             RequestError: the request failed, or cannot be taken now.
         """
-        refuse_unsupported(
-            lora_request=lora_request, trace_headers=trace_headers, data_parallel_rank=data_parallel_rank
-        )
+        refuse_unsupported(trace_headers=trace_headers, data_parallel_rank=data_parallel_rank)
         if prompt_text is not None and not isinstance(prompt, str | Mapping | Conversation):
             prompt = TokensPrompt(prompt_token_ids=prompt, prompt=prompt_text)
         if len(self._open) >= MAX_OPEN:
             raise RequestError(ErrorCode.OVERLOADED, f"{len(self._open)} requests are open, the maximum")
-        options = RequestOptions(request_id=request_id, priority=priority, tokenization=tokenization_kwargs)
+        options = RequestOptions(
+            request_id=request_id,
+            priority=priority,
+            tokenization=tokenization_kwargs,
+            lora_request=lora_request,
+        )
         builder = await asyncio.to_thread(
             self.requests.build,
             prompt,
@@ -144,7 +148,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates):
         pooling_params: PoolingParams | None,
         request_id: str,
         *,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         trace_headers: None = None,
         priority: int = 0,
         tokenization_kwargs: Mapping[str, Any] | None = None,

@@ -92,4 +92,5 @@ def request_builder(args: EngineArgs, model: ModelFolder) -> RequestBuilder:
         limits,
         seed=args.seed,
         takes_text=not args.skip_tokenizer_init,
+        max_lora_rank=args.max_lora_rank if args.enable_lora else None,
     )

@@ -13,7 +13,7 @@ from baton.api.llm_engine import LLMEngine
 from baton.api.llm_operations import LLMOperations
 from baton.api.llm_pooling import PoolingMethods
 from baton.api.metrics import Metric
-from baton.api.offline_requests import OfflineRequests, Params
+from baton.api.offline_requests import LoRARequests, OfflineRequests, Params
 from baton.api.progress import UseTqdm
 from baton.api.prompt_searches import search_prompts
 from baton.api.prompts import as_list
@@ -22,6 +22,7 @@ from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import BUNDLED_MODEL, EngineArgs
 from baton.config.vllm_config import ModelConfig
 from baton.inputs import PromptType
+from baton.lora import LoRARequest
 from baton.outputs import RequestOutput
 from baton.pooling_outputs import PoolingRequestOutput
 from baton.sampling_params import BeamSearchParams, SamplingParams
@@ -89,7 +90,7 @@ class LLM(LLMOperations, PoolingMethods):
         sampling_params: Params | None = None,
         *,
         use_tqdm: UseTqdm = True,
-        lora_request: None = None,
+        lora_request: LoRARequests = None,
         priority: Sequence[int] | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: None = None,
@@ -99,6 +100,7 @@ class LLM(LLMOperations, PoolingMethods):
         Args:
             sampling_params: for all prompts, or one for each; None takes the model's defaults.
             use_tqdm: show a bar; a function makes the bar in the place of `tqdm`.
+            lora_request: the adapter for all prompts, or one, or None, for each.
             priority: one for each prompt, lower values first, under the scheduling policy `priority`; under
                 another it counts for nothing.
             tokenization_kwargs: `truncate_prompt_tokens` and `add_special_tokens`.
@@ -127,7 +129,7 @@ class LLM(LLMOperations, PoolingMethods):
         messages: Messages | Sequence[Messages],
         sampling_params: Params | None = None,
         use_tqdm: UseTqdm = True,
-        lora_request: None = None,
+        lora_request: LoRARequests = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
@@ -169,7 +171,7 @@ class LLM(LLMOperations, PoolingMethods):
         self,
         prompts: PromptType | Sequence[PromptType],
         params: BeamSearchParams,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         use_tqdm: UseTqdm = False,
         concurrency_limit: int | None = None,
     ) -> list[BeamSearchOutput]:
@@ -181,14 +183,13 @@ class LLM(LLMOperations, PoolingMethods):
             InvalidRequestError: a prompt or a parameter is out of range.
             RequestError: a request failed, or the engine sleeps.
         """
-        refuse_unsupported(lora_request=lora_request)
         check_runner(self.llm_engine.pooling, None)
         params.check()
         return search_prompts(
             self.llm_engine,
             as_list(prompts),
             params,
-            partial(self.generate, use_tqdm=False),
+            partial(self.generate, use_tqdm=False, lora_request=lora_request),
             use_tqdm=use_tqdm,
             concurrency_limit=concurrency_limit,
         )
@@ -197,7 +198,7 @@ class LLM(LLMOperations, PoolingMethods):
         self,
         prompts: PromptType | Sequence[PromptType],
         sampling_params: Params | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequests = None,
         priority: Sequence[int] | None = None,
         use_tqdm: UseTqdm = True,
         tokenization_kwargs: Mapping[str, Any] | None = None,
@@ -209,17 +210,19 @@ class LLM(LLMOperations, PoolingMethods):
             InvalidRequestError: a prompt or parameter is out of range; nothing was taken.
             RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
         """
-        refuse_unsupported(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        refuse_unsupported(mm_processor_kwargs=mm_processor_kwargs)
         check_runner(self.llm_engine.pooling, None)
         given = as_list(prompts)
-        return self._offline.enqueue(given, sampling_params, priority, tokenization_kwargs, use_tqdm)
+        return self._offline.enqueue(
+            given, sampling_params, priority, tokenization_kwargs, use_tqdm, lora_request
+        )
 
     def enqueue_chat(
         self,
         messages: Messages | Sequence[Messages],
         sampling_params: Params | None = None,
         use_tqdm: UseTqdm = True,
-        lora_request: None = None,
+        lora_request: LoRARequests = None,
         priority: Sequence[int] | None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
@@ -236,7 +239,7 @@ class LLM(LLMOperations, PoolingMethods):
             InvalidRequestError: a message or a parameter is out of range; nothing was taken.
             RequestError: UNAVAILABLE, the engine sleeps at level 1 or 2.
         """
-        refuse_unsupported(lora_request=lora_request, mm_processor_kwargs=mm_processor_kwargs)
+        refuse_unsupported(mm_processor_kwargs=mm_processor_kwargs)
         check_runner(self.llm_engine.pooling, None)
         options = ChatOptions(
             chat_template=chat_template or self.chat_template,
@@ -247,7 +250,9 @@ class LLM(LLMOperations, PoolingMethods):
             chat_template_kwargs=chat_template_kwargs,
         )
         given = as_conversations(messages, options)
-        return self._offline.enqueue(given, sampling_params, priority, tokenization_kwargs, use_tqdm)
+        return self._offline.enqueue(
+            given, sampling_params, priority, tokenization_kwargs, use_tqdm, lora_request
+        )
 
     def wait_for_completion(
         self, output_type: type | tuple[type, ...] | None = None, *, use_tqdm: UseTqdm = True

@@ -19,6 +19,7 @@ from baton.executors.executor import Executor
 from baton.executors.in_process_executor import InProcessExecutor
 from baton.executors.spawned_executor import SpawnedExecutor
 from baton.inputs import PromptType
+from baton.lora import LoRARequest
 from baton.outputs import RequestOutput
 from baton.pooling_outputs import PoolingOutput, PoolingRequestOutput
 from baton.pooling_params import PoolingParams
@@ -120,7 +121,7 @@ class LLMEngine(ConfiguredEngine):
         prompt: PromptType | Conversation | None = None,
         params: SamplingParams | PoolingParams | None = None,
         arrival_time: float | None = None,
-        lora_request: None = None,
+        lora_request: LoRARequest | None = None,
         tokenization_kwargs: Mapping[str, Any] | None = None,
         trace_headers: None = None,
         priority: int = 0,
@@ -140,7 +141,6 @@ class LLMEngine(ConfiguredEngine):
         if not isinstance(request_id, str):
             raise TypeError(f"request_id is {request_id!r}; allowed: text")
         refuse_unsupported(
-            lora_request=lora_request,
             trace_headers=trace_headers,
             prompt_adapter_request=prompt_adapter_request,
         )
@@ -148,7 +148,11 @@ class LLMEngine(ConfiguredEngine):
         if prompt is None:
             raise TypeError("add_request() needs a prompt")
         options = RequestOptions(
-            request_id=request_id, priority=priority, arrival_s=arrival_time, tokenization=tokenization_kwargs
+            request_id=request_id,
+            priority=priority,
+            arrival_s=arrival_time,
+            tokenization=tokenization_kwargs,
+            lora_request=lora_request,
         )
         builder = self.requests.build(
             prompt, params, options, max_model_len=self.max_model_len, pooling=self.pooling

@@ -10,6 +10,7 @@ from baton.api.progress import Progress, UseTqdm, counted
 from baton.api.prompts import one_each
 from baton.api.request_builder import RequestOptions
 from baton.inputs import PromptType
+from baton.lora import LoRARequest
 from baton.pooling_params import PoolingParams
 from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_router.text.chat_template import Conversation
@@ -17,6 +18,8 @@ from baton_router.text.prompts import TextPair
 
 Params: TypeAlias = SamplingParams | Sequence[SamplingParams]
 """Sampling parameters for all prompts, or one for each."""
+LoRARequests: TypeAlias = LoRARequest | Sequence[LoRARequest | None] | None
+"""An adapter for all prompts, or one or None for each."""
 AnyParams: TypeAlias = Params | PoolingParams | Sequence[PoolingParams]
 
 
@@ -40,6 +43,7 @@ class OfflineRequests:
         priority: Sequence[int] | None,
         tokenization_kwargs: Mapping[str, Any] | None,
         use_tqdm: UseTqdm,
+        lora_request: LoRARequests = None,
     ) -> list[str]:
         """Check all requests, then submit them; a caller waits for them later. Returns their ids.
 
@@ -52,10 +56,15 @@ class OfflineRequests:
         field = "sampling_params" if engine.pooling is None else "pooling_params"
         all_params: list[Any] = one_each(field, params, default, num_prompts)
         priorities = one_each("priority", priority, 0, num_prompts)
+        adapters = one_each("lora_request", lora_request, None, num_prompts)
         builders = []
-        for prompt, one, rank in zip(counted(prompts, use_tqdm), all_params, priorities, strict=True):
+        each = zip(counted(prompts, use_tqdm), all_params, priorities, adapters, strict=True)
+        for prompt, one, rank, adapter in each:
             options = RequestOptions(
-                priority=rank, kind=RequestOutputKind.FINAL_ONLY, tokenization=tokenization_kwargs
+                priority=rank,
+                kind=RequestOutputKind.FINAL_ONLY,
+                tokenization=tokenization_kwargs,
+                lora_request=adapter,
             )
             builder = engine.requests.build(
                 prompt, one, options, max_model_len=engine.max_model_len, pooling=engine.pooling

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from baton.logprobs import FlatLogprobs, LogprobsOnePosition, SampleLogprobs, read_position
+from baton.lora import LoRARequest
 from baton.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
@@ -27,11 +28,12 @@ class OutputBuilder:
         *,
         kind: RequestOutputKind | None = None,
         arrival_s: float | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> None:
         """`kind` is instead of the request's own, `arrival_s` wall clock."""
         params = spec.params
         self.spec = spec
-        self._prompt = prompt
+        self._prompt, self._lora_request = prompt, lora_request
         self._kind = params.output_kind if kind is None else kind
         self._texts = [new_texts() if params.detokenize else None for _ in range(params.n)]
         self._prompt_texts = new_texts() if params.detokenize else None
@@ -108,6 +110,7 @@ class OutputBuilder:
             prompt_logprobs=self._show_prompt(is_delta=is_delta),
             outputs=outputs,
             finished=self._is_over,
+            lora_request=self._lora_request,
             metrics=self._metrics(),
             num_cached_tokens=None if finished is None else finished.num_cached_tokens,
             kv_transfer_params=None if finished is None else _transfer_params(self.request_id, finished),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from random import Random
 from typing import Any, Final
@@ -12,6 +12,7 @@ from baton.api.output_builder import OutputBuilder
 from baton.api.pooled_output_builder import PooledOutputBuilder
 from baton.api.prompts import PromptParts, read_prompt
 from baton.inputs import PromptType
+from baton.lora import KnownAdapters, LoRARequest
 from baton.pooling_params import PoolingParams
 from baton.sampling_params import RequestOutputKind, SamplingParams
 from baton_core.errors import InvalidRequestError
@@ -48,6 +49,7 @@ class RequestOptions:
     """Wall clock; None is now."""
     tokenization: Mapping[str, Any] | None = None
     """`truncate_prompt_tokens` and `add_special_tokens`."""
+    lora_request: LoRARequest | None = None
 
 
 class Counter:
@@ -68,7 +70,8 @@ class Counter:
 class RequestBuilder:
     """Reads the requests of one model. Its seeds follow from `seed` and the order of the calls.
 
-    Without `takes_text` prompts are token ids, and outputs have no text.
+    Without `takes_text` prompts are token ids, and outputs have no text; without a `max_lora_rank` there are
+    no adapters.
     """
 
     def __init__(
@@ -79,12 +82,14 @@ class RequestBuilder:
         *,
         seed: int,
         takes_text: bool = True,
+        max_lora_rank: int | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self._defaults = model.sampling_defaults
         self._reader = PromptReader((), model, tokenizer, limits)
         self._random = Random(seed)
         self._takes_text = takes_text
+        self.adapters = KnownAdapters(max_lora_rank)
         self.counter = Counter()
         self._new_texts = partial(TokenTexts, cache(self._decode_token), tokenizer.token_bytes)
 
@@ -128,8 +133,9 @@ class RequestBuilder:
             **tokenization,
         )
         spec = bounded(self._reader.read(request, max_model_len=max_model_len), max_model_len)
-        kind, arrival_s = options.kind, options.arrival_s
-        return OutputBuilder(text, spec, self._new_texts, kind=kind, arrival_s=arrival_s)
+        spec = replace(spec, adapter=self.adapters.find(options.lora_request))
+        kind, arrival_s, lora = options.kind, options.arrival_s, options.lora_request
+        return OutputBuilder(text, spec, self._new_texts, kind=kind, arrival_s=arrival_s, lora_request=lora)
 
     def _build_pooled(
         self,

@@ -24,6 +24,7 @@ from baton.config.engine_arg_values import (
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
 from baton.config.flags import BYTES, COUNT, MODEL, NAME
 from baton.config.ignored_engine_args import IGNORED
+from baton.config.lora_args import LoRAArgs, check_lora_args
 from baton.config.parallel_args import ParallelArgs, check_parallel
 from baton.config.pooling_args import PoolingArgs, read_pooling_args
 from baton.config.processor_names import names_of
@@ -56,7 +57,7 @@ _UnusedArgs: Any = make_dataclass(
 
 
 @dataclass
-class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, _UnusedArgs):  # type: ignore[misc]  # made of a table
+class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, LoRAArgs, _UnusedArgs):  # type: ignore[misc]  # made of a table
     """Arguments of `LLM` and the engines.
 
     A function as `hf_overrides` gets the Transformers configuration and returns the one to use.
@@ -292,6 +293,7 @@ class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, _UnusedArgs):  # ty
         check_fields(self)
         check_parallel(self)
         read_pooling_args(self)
+        check_lora_args(self)
         check_profiler_config(self.profiler_config or {})
         read_kv_events_config(self.kv_events_config)
 

@@ -72,22 +72,22 @@ _GROUPS: Final = (
     ),
     _group("all layers have the same type of KV cache", unset="kv_cache_dtype_skip_layers"),
     _group(
-        "adapters are not supported yet",
+        "adapters change linear layers, the embedding and the head of text models, as PEFT stores them",
         unset=(
-            "max_cpu_loras lora_target_modules default_mm_loras long_lora_scaling_factors "
-            "qlora_adapter_name_or_path max_lora_cls_labels"
+            "lora_target_modules default_mm_loras long_lora_scaling_factors qlora_adapter_name_or_path "
+            "max_lora_cls_labels"
         ),
         off=(
-            "enable_lora fully_sharded_loras enable_lora_bias enable_tower_connector_lora "
-            "specialize_active_lora enable_mixed_moe_lora_format enable_moe_shared_loras "
-            "enable_prompt_adapter"
+            "enable_lora_bias enable_tower_connector_lora specialize_active_lora "
+            "enable_mixed_moe_lora_format enable_moe_shared_loras enable_prompt_adapter"
         ),
-        max_loras=1,
-        max_lora_rank=16,
-        lora_dtype="auto",
         lora_extra_vocab_size=256,
         max_prompt_adapters=1,
         max_prompt_adapter_token=0,
+    ),
+    _group("adapters are computed in the model's dtype", lora_dtype="auto"),
+    _group(
+        "each rank has one matrix of an adapter whole, and its part of the other", off="fully_sharded_loras"
     ),
     _group(
         "speculative decoding is not supported yet",

@@ -30,6 +30,7 @@ def scheduler_config(args: EngineArgs) -> SchedulerConfig:
         max_num_partial_prefills=args.max_num_partial_prefills,
         max_long_partial_prefills=args.max_long_partial_prefills,
         long_prefill_token_threshold=args.long_prefill_token_threshold,
+        max_loras=args.max_loras,
     )
 
 

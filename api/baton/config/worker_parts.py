@@ -8,6 +8,7 @@ from typing import Any
 from baton.config.engine_args import EngineArgs
 from baton.config.environment import cpu_kv_cache_bytes
 from baton.config.launch_checks import scheduler_config
+from baton.config.lora_args import adapter_settings
 from baton.config.parallel_args import RAY_ENVIRONMENT, require_even_nodes
 from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
@@ -62,6 +63,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         logprobs_mode=LogprobsMode(args.logprobs_mode),
         config_overrides=args.hf_overrides or {},
         has_dummy_weights=args.load_format == "dummy",
+        adapters=adapter_settings(args),
         runner=args.runner,
         pooling=PoolingSettings(convert=args.convert, pooler=dict(args.pooler_config or {})),
     )

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeAlias
 
 from baton_core.errors import BatonError
+from baton_core.requests.adapter import Adapter
 from baton_core.requests.phases import PhaseReport
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.worker_info import Role, WorkerLoad
@@ -18,7 +19,9 @@ from baton_core.worker.step_plan import StepPlan
 from baton_core.worker.worker_events import (
     CacheChanged,
     CompileGrammar,
+    DropAdapter,
     FromRouter,
+    LoadAdapter,
     RouterJoined,
     SendToRouter,
     StepDone,
@@ -45,8 +48,9 @@ from baton_router.core.router_events import (
 from baton_service.tracing import NO_TRACING, Tracing, report_spans
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
+from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.worker_process import worker_info
-from baton_worker.worker_shell import CacheFollower, GrammarBackend, grammar_compiled
+from baton_worker.worker_shell import CacheFollower, GrammarBackend, adapter_loaded, grammar_compiled
 
 _ROUTER_ID = "in-process"
 ClientEffect: TypeAlias = EmitTokens | EmitPromptLogprobs | FinishRequest | FailRequest
@@ -59,6 +63,7 @@ class CorePair:
         self,
         config: WorkerConfig,
         grammars: GrammarBackend,
+        engine: ResidentEngine,
         followers: Sequence[CacheFollower] = (),
         tracing: Tracing = NO_TRACING,
     ) -> None:
@@ -67,7 +72,7 @@ class CorePair:
         """Effects for clients, in order; the reader empties it."""
         self._router = RouterCore(RouterConfig(limits=limits))
         self._worker = WorkerCore(replace(config, pauses_when_failing=False))  # there is no other
-        self._grammars = grammars
+        self._grammars, self._engine = grammars, engine
         self._followers = followers
         self._tracing = tracing
         self._to_router: deque[RouterEvent] = deque()
@@ -125,11 +130,23 @@ class CorePair:
                     self._to_router.append(FromWorker(worker_id=worker_id, message=message))
                 case CompileGrammar(compilation_id=number, structured_outputs=params):
                     self._to_worker.append(grammar_compiled(number, self._compile(params)))
+                case LoadAdapter(adapter=adapter):
+                    self._to_worker.append(adapter_loaded(adapter, self._load_adapter(adapter)))
+                case DropAdapter(digest=digest):
+                    self._engine.drop_adapter(digest)
                 case CacheChanged():
                     for follower in self._followers:
                         follower.on_changed(effect)
                 case _:
                     raise AssertionError(f"a lone worker moves no blocks: {effect}")
+
+    def _load_adapter(self, adapter: Adapter) -> BaseException | None:
+        """Load an adapter now; returns the error, or None."""
+        try:
+            self._engine.load_adapter(adapter.path, adapter.digest)
+        except Exception as error:
+            return error
+        return None
 
     def _compile(self, params: StructuredOutputsParams) -> BaseException | None:
         """Compile a grammar now; returns the error, or None."""

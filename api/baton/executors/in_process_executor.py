@@ -160,7 +160,7 @@ class InProcessExecutor:
         self._tracing.close()
 
     def _new_cores(self) -> CorePair:
-        return CorePair(self._config, self._grammars, self._publishers, self._tracing)
+        return CorePair(self._config, self._grammars, self._engine, self._publishers, self._tracing)
 
     def _note_ended(self, text: RequestText, end: FinishRequest | FailRequest) -> None:
         self._spans.on_ended(time.monotonic(), text, end, self._cores.record(end.request_id))

@@ -58,7 +58,7 @@ MODULES: Final[dict[str, dict[str, str]]] = {
     "vllm.logits_process": {"collections.abc": "LogitsProcessor=Callable"},
     "vllm.logprobs": _LOGPROBS,
     "vllm.lora": {},
-    "vllm.lora.request": {_STAND_INS: "LoRARequest"},
+    "vllm.lora.request": {"baton.lora": "LoRARequest"},
     "vllm.model_executor": {},
     "vllm.model_executor.models": _MODEL_REGISTRY,
     "vllm.model_executor.models.registry": _MODEL_REGISTRY,
@@ -113,7 +113,7 @@ _REASONS: Final[dict[str, str]] = {
     "it belongs to multimodal input, which Baton does not support yet": (
         "vllm.assets vllm.connections vllm.multimodal"
     ),
-    "it belongs to adapters, which Baton does not support yet": "vllm.lora",
+    "LoRARequest is all that callers need of adapters, as docs/lora.md says": "vllm.lora",
     "LLM takes parts of a configuration as dictionaries, such as profiler_config={...}": "vllm.config",
     "ranks are started by tensor_parallel_size and distributed_executor_backend, as docs/parallel.md says": (
         "vllm.distributed vllm.ray"

@@ -11,7 +11,6 @@ import logging
 import sys
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
@@ -32,17 +31,6 @@ __version_tuple__: Final = tuple(
 
 _FAR_AWAY: Final = "8.8.8.8:53"
 """An address behind the interface that other machines know; nothing is sent to it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoRARequest:
-    """The name and the folder of an adapter; a call that gets one is refused, for Baton loads none."""
-
-    lora_name: str
-    lora_int_id: int
-    lora_path: str = ""
-    base_model_name: str | None = None
-    load_inplace: bool = False
 
 
 class UsageContext(StrEnum):

@@ -1,8 +1,8 @@
 """Content addresses of KV blocks: chained 128-bit hashes.
 
 A block's hash covers every token up to its end, or the embedding in its place, so equal hashes mean equal KV.
-The root covers what else KV depends on: model identity and tenant salt. In KV groups after the first, the
-group follows the hash.
+The root covers what else KV depends on: model identity, tenant salt and adapter. In KV groups after the
+first, the group follows the hash.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from baton_core.prompt_embeds import PromptEmbeds, digest_between
 HASH_BYTES = 16
 _NOT_HASHED = frozenset({"transport", "numerics"})
 MAX_ROOTS = 1024
-"""Roots that are remembered, one for each tenant salt."""
+"""Roots that are remembered, one for each tenant salt and adapter."""
 
 
 @lru_cache(maxsize=MAX_ROOTS)
-def root_hash(identity: ModelIdentity, cache_salt: str = "") -> bytes:
-    """Parent of a sequence's first block.
+def root_hash(identity: ModelIdentity, cache_salt: str = "", adapter_digest: str = "") -> bytes:
+    """Parent of a sequence's first block; `adapter_digest` is that of its LoRA adapter.
 
     `transport` is left out: it moves blocks, it does not make them. So is `numerics`: workers that differ in
     it never meet, and blocks do not outlive their worker.
     """
     parts = (*(str(part) for name, part in _named(identity) if name not in _NOT_HASHED), cache_salt)
+    parts += (adapter_digest,) if adapter_digest else ()
     framed = b"".join(len(part.encode()).to_bytes(4, "little") + part.encode() for part in parts)
     return blake2b(framed, digest_size=HASH_BYTES).digest()
 

@@ -21,6 +21,11 @@ class BlockContent:
     cache_salt: str = ""
     embeds_digest: bytes = b""
     """Digest of the embeddings that stand in the place of some of its tokens; empty without any."""
+    adapter_digest: str = ""
+    """Digest of the LoRA adapter that computed it; empty is the model alone."""
+    adapter_name: str | None = None
+    adapter_number: int | None = None
+    """The id of that adapter, where it has one."""
 
 
 def cache_events(
@@ -42,9 +47,9 @@ def cache_events(
             parent_block_hash=blocks[0].parent,
             token_ids=tuple(token_id for block in blocks for token_id in block.token_ids),
             block_size=block_size,
-            lora_id=None,
+            lora_id=blocks[0].adapter_number,
             medium=DEVICE_MEDIUM,
-            lora_name=None,
+            lora_name=blocks[0].adapter_name,
             extra_keys=_extra_keys(blocks),
             epoch=epoch,
         )
@@ -72,7 +77,8 @@ def _runs(stored: Sequence[bytes], contents: Sequence[BlockContent]) -> list[_Ru
 def _extra_keys(blocks: Sequence[BlockContent]) -> tuple[tuple[str, ...] | None, ...] | None:
     """The salt is a key of a sequence's first block, and through it of all that follow.
 
-    A digest of embeddings, in hexadecimal digits, is a key of the block that has them.
+    So is the digest of its adapter. A digest of embeddings, in hexadecimal digits, is a key of the block
+    that has them.
     """
     keys = tuple(_keys_of(block) or None for block in blocks)
     return keys if any(keys) else None
@@ -80,4 +86,5 @@ def _extra_keys(blocks: Sequence[BlockContent]) -> tuple[tuple[str, ...] | None,
 
 def _keys_of(block: BlockContent) -> tuple[str, ...]:
     salt = "" if block.index else block.cache_salt
-    return tuple(key for key in (salt, block.embeds_digest.hex()) if key)
+    adapter = "" if block.index else block.adapter_digest
+    return tuple(key for key in (salt, adapter, block.embeds_digest.hex()) if key)

@@ -41,8 +41,14 @@ class ControlAction(StrEnum):
     """Argument: path. Answered with the hash of the weights, while steps go on."""
     SWITCH_WEIGHTS = "switch_weights"
     """Argument: path, weights. Begins when the worker has no open work, and takes no new one until then."""
+    LOAD_ADAPTER = "load_adapter"
+    """Argument: path, digest. Between a worker's ranks, as the next one."""
+    DROP_ADAPTER = "drop_adapter"
+    """Argument: digest."""
 
 
+RANK_ACTIONS: Final = frozenset({ControlAction.LOAD_ADAPTER, ControlAction.DROP_ADAPTER})
+"""Actions that a worker asks of the ranks of its model, and nobody else of a worker."""
 WORKER_ACTIONS: Final = frozenset({ControlAction.CHECK_WEIGHTS, ControlAction.SWITCH_WEIGHTS})
 """Actions that routers ask of workers, and operators do not ask of routers."""
 

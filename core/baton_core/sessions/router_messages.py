@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from baton_core.errors import ErrorCode
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.prompt_embeds import PromptEmbeds
+from baton_core.requests.adapter import Adapter
 from baton_core.requests.finish import FinishReason
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.phases import PhaseReport
@@ -57,11 +58,18 @@ class RequestSpec:
     """The task to pool the prompt for; None: tokens are generated."""
     prompt_embeds: tuple[PromptEmbeds, ...] = ()
     """Embeddings in the place of prompt tokens, in order; the tokens there are placeholders."""
+    adapter: Adapter | None = None
+    """The LoRA adapter that changes the model for it; None is the model as it is."""
 
     @property
     def given_token_ids(self) -> tuple[int, ...]:
         """The prompt, and what the first of the sequences that go on has generated."""
         return self.prompt_token_ids + (self.resumed[0].token_ids if self.resumed else ())
+
+    @property
+    def adapter_digest(self) -> str:
+        """The digest of its adapter; empty without one."""
+        return "" if self.adapter is None else self.adapter.digest
 
     @property
     def num_sequences(self) -> int:

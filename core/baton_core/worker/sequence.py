@@ -13,6 +13,7 @@ from baton_core.blocks.block_tables import BlockTables
 from baton_core.kv_events.cache_events import BlockContent
 from baton_core.kv_layout.paging import Paging
 from baton_core.prompt_embeds import PromptEmbeds, between, digest_between, known_tokens
+from baton_core.requests.adapter import Adapter
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.requests.pooling import PoolingSpec
 from baton_core.requests.repetition import RepetitionWatch
@@ -78,11 +79,14 @@ class Sequence:
         pooling: PoolingSpec | None = None,
         is_whole: bool = False,
         prompt_embeds: tuple[PromptEmbeds, ...] = (),
+        adapter: Adapter | None = None,
     ) -> None:
         assert params.seed is not None, "whoever accepts a request gives it a seed"
         self.seq_id, self.params, self.arrival_s = seq_id, params, arrival_s
         self.priority = priority
         """Lower values are scheduled first."""
+        self.adapter = adapter
+        """The LoRA adapter that computes it; None is the model alone."""
         self.is_pinned = is_pinned
         """Never preempted: its blocks are offered to a consumer while it computes the rest."""
         self.num_prompt_tokens = len(prompt_token_ids)
@@ -122,6 +126,11 @@ class Sequence:
     @property
     def state(self) -> SequenceState:
         return self._state
+
+    @property
+    def adapter_digest(self) -> str:
+        """The digest of its adapter; empty without one."""
+        return "" if self.adapter is None else self.adapter.digest
 
     @property
     def num_tokens(self) -> int:
@@ -181,6 +190,9 @@ class Sequence:
             token_ids=tuple(self.token_ids[start : start + size]),
             cache_salt=self._cache_salt,
             embeds_digest=digest_between(self._prompt_embeds, start, start + size),
+            adapter_digest=self.adapter_digest,
+            adapter_name=None if self.adapter is None else self.adapter.name,
+            adapter_number=None if self.adapter is None else self.adapter.number or None,
         )
 
     def embeds(self, start: int, end: int) -> tuple[PromptEmbeds, ...]:
@@ -233,6 +245,7 @@ class Sequence:
             publishes_contents=self._publishes_contents,
             cache_salt=self._cache_salt,
             prompt_embeds=self._prompt_embeds,
+            adapter=self.adapter,
         )
         for token_id in self.token_ids[self.num_prompt_tokens :]:
             sibling.append(token_id)

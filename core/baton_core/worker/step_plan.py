@@ -88,6 +88,8 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The task to pool for behind this slice, which ends a prompt; None in other slices."""
     embeds: tuple[PromptEmbeds, ...] = ()
     """Embeddings in the place of tokens; their positions count from `token_ids[0]`."""
+    adapter: str = ""
+    """Digest of the LoRA adapter of its tokens; empty is none."""
 
     @property
     def num_scheduled_tokens(self) -> int:

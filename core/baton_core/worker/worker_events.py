@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from baton_core.errors import ErrorCode
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.kv_events.events import KVEvent
+from baton_core.requests.adapter import Adapter
 from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.control_messages import ControlAction, EnginePart
 from baton_core.sessions.peer_messages import ToConsumer, ToProducer
@@ -98,6 +99,18 @@ class GrammarCompiled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterLoaded:
+    """Answer to `LoadAdapter`: steps may use it, or, with an error, its requests end."""
+
+    digest: str
+    error: str = ""
+    code: ErrorCode = ErrorCode.INVALID_REQUEST
+    """Code of the error."""
+    seconds: float = 0.0
+    """Time that it took."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PullDone:
     """A pull has ended: nothing writes its local blocks any more."""
 
@@ -151,6 +164,7 @@ WorkerEvent = (
     | ChecksumsComputed
     | ChecksumsFailed
     | GrammarCompiled
+    | AdapterLoaded
     | PullDone
     | PullAborted
     | ControlDone
@@ -194,6 +208,20 @@ class CompileGrammar:
     structured_outputs: StructuredOutputsParams
     tenant: str = ""
     """Tenants take turns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAdapter:
+    """Load an adapter beside the steps; ends with one `AdapterLoaded`."""
+
+    adapter: Adapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropAdapter:
+    """Forget an adapter that nothing in flight uses."""
+
+    digest: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +276,8 @@ WorkerEffect = (
     | SendToProducer
     | ComputeChecksums
     | CompileGrammar
+    | LoadAdapter
+    | DropAdapter
     | Pull
     | AbortPull
     | RunControl

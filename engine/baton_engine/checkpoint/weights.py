@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from baton_core.errors import InvalidModelError
+from baton_engine.checkpoint.adapter_places import AdapterPlaces
 from baton_engine.checkpoint.gguf_files import read_gguf_entries
 from baton_engine.checkpoint.quantization.fp8_experts import separate_fp8_experts
 from baton_engine.checkpoint.quantization.gguf import BLOCK_TYPES, decode_values, stored_shape, unpaired
@@ -99,6 +100,8 @@ class WeightReader:
         self.device = torch.device(device)
         self.online = online
         self._int4_w4a8 = int4_w4a8
+        self.adapters: AdapterPlaces | None = None
+        """Where layers are told of that adapters may change; None where the engine takes none."""
         self.linear_dtype = torch.float32 if online else dtype
         """In which weights and biases of linear layers are wanted."""
         self.loaded_bytes = 0

@@ -47,8 +47,7 @@ class SelfAttention:
         self._sizes = [len(heads), len(kv_heads), len(kv_heads)]
         self._qkv = load_projection(
             weights,
-            prefix,
-            config.projections,
+            [f"{prefix}.{name}" for name in config.projections],
             kernels,
             in_size=hidden_size,
             out_sizes=[config.query_size, config.kv_size, config.kv_size],
@@ -58,7 +57,7 @@ class SelfAttention:
 
         def load_output(share: Share, has_bias: bool) -> Layer:
             return load_projection(
-                *(weights, prefix, ["o_proj"], kernels),
+                *(weights, [f"{prefix}.o_proj"], kernels),
                 in_size=config.query_size,
                 out_sizes=[hidden_size],
                 has_bias=has_bias,

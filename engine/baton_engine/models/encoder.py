@@ -15,7 +15,7 @@ from torch.nn import functional
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.encoder_config import EncoderConfig
 from baton_engine.models.input_embeds import InputEmbeds
-from baton_engine.models.linear import Linear, SideBySide, load_projection
+from baton_engine.models.linear import Linear, SideBySide, load_plain_projection
 from baton_engine.models.norm import LayerNorm
 from baton_engine.models.rope import RotaryEmbedding
 from baton_engine.models.step_attention import StepAttention
@@ -157,8 +157,9 @@ class _Tensors:
     def linear(
         self, prefix: str, names: Sequence[str], in_size: int, out_sizes: Sequence[int], *, has_bias: bool
     ) -> _Linear:
-        return load_projection(
-            *(self._weights, self._prefix + prefix, names, self._kernels),
+        layers = [f"{self._prefix}{prefix}.{name}" for name in names]
+        return load_plain_projection(
+            *(self._weights, layers, self._kernels),
             in_size=in_size,
             out_sizes=out_sizes,
             has_bias=has_bias,

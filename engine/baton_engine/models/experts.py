@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.linear import (
-    Linear,
-    SideBySide,
+    AnyLinear,
     is_to_quantize,
+    load_plain_projection,
     load_projection,
     make_linear,
     share_to_read,
@@ -62,7 +62,7 @@ class GroupedExperts:
 class Expert:
     """One gated feed-forward network; its layers may be of codes."""
 
-    def __init__(self, gate_up: Linear | SideBySide, down: Linear | SideBySide) -> None:
+    def __init__(self, gate_up: AnyLinear, down: AnyLinear) -> None:
         self._gate_up, self._down = gate_up, down
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -172,21 +172,24 @@ def load_expert(
     hidden_size: int,
     intermediate_size: int,
     share: ExpertShare,
+    *,
+    takes_adapters: bool = False,
 ) -> Expert:
     """Read a share of one expert, each of its layers as it is stored or as the plan of quantization says.
+
+    With `takes_adapters` it computes the rows of a step in their order, and adapters may change it.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
-    gate_up, sizes = [names.gate, names.up], [intermediate_size] * 2
+    load = load_projection if takes_adapters else load_plain_projection
+    inner = [f"{prefix}.{name}" for name in (names.gate, names.up)]
+    down, sizes = f"{prefix}.{names.down}", [intermediate_size] * 2
     return Expert(
-        load_projection(
-            weights, prefix, gate_up, kernels, in_size=hidden_size, out_sizes=sizes, share=share.rows
-        ),
-        load_projection(
+        load(weights, inner, kernels, in_size=hidden_size, out_sizes=sizes, share=share.rows),
+        load(
             weights,
-            prefix,
-            [names.down],
+            [down],
             kernels,
             in_size=intermediate_size,
             out_sizes=[hidden_size],

@@ -53,8 +53,7 @@ class GatedFeedForward:
         self.is_capturable = True
         self._gate_up = load_projection(
             weights,
-            prefix,
-            config.projections,
+            [f"{prefix}.{name}" for name in config.projections],
             kernels,
             in_size=hidden_size,
             out_sizes=[inner, inner],
@@ -64,7 +63,7 @@ class GatedFeedForward:
 
         def load_down(share: Share, has_bias: bool) -> Layer:
             return load_projection(
-                *(weights, prefix, ["down_proj"], kernels),
+                *(weights, [f"{prefix}.down_proj"], kernels),
                 in_size=inner,
                 out_sizes=[hidden_size],
                 has_bias=has_bias,
@@ -72,14 +71,15 @@ class GatedFeedForward:
             )
 
         self._down = load_summed(load_down, ranks, own, has_bias=has_bias)
-        self._kernels = kernels
+        self._kernels, self._adapters = kernels, weights.adapters
         self._is_invariant = ranks.place.sizes.is_invariant
         self._activation = Function.SILU if config.activation == "silu" else Function.GELU_TANH
         is_in_pieces = weights.device.type == "cpu" and not self._gate_up.gates(self._activation)
         self._num_rows = _CPU_ROWS if is_in_pieces else None
 
     def forward(self, hidden: Tensor) -> Tensor:
-        if self._num_rows is None or len(hidden) <= self._num_rows:
+        has_adapters = self._adapters is not None and self._adapters.is_active
+        if self._num_rows is None or len(hidden) <= self._num_rows or has_adapters:
             return self._map(hidden)
         starts = range(0, len(hidden), self._num_rows)
         return torch.cat([self._map(hidden[start : start + self._num_rows]) for start in starts])

@@ -17,7 +17,15 @@ from torch.nn import functional
 from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.input_embeds import InputEmbeds
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
-from baton_engine.models.linear import Linear, Piece, find_pieces, load_piece, make_linear, share_to_read
+from baton_engine.models.linear import (
+    AnyLinear,
+    Piece,
+    adapted,
+    find_pieces,
+    load_piece,
+    make_linear,
+    share_to_read,
+)
 from baton_engine.models.norm import LayerNorm
 from baton_engine.models.shares import WHOLE, Layer, Share, load_summed, scaled, share_of_outputs
 from baton_engine.models.stage import Stage
@@ -62,8 +70,8 @@ class LearnedPositionsDecoder:
         if place.is_first_stage or (place.is_last_stage and is_tied):
             name = f"{tensors.prefix}{names.embedding}.weight"
             self._embedding = Embedding(weights, name, vocab_size, width, ranks)
-        self._project_in: Linear | None = None
-        self._project_out: Linear | None = None
+        self._project_in: AnyLinear | None = None
+        self._project_out: AnyLinear | None = None
         if place.is_first_stage:
             self._positions = tensors.load(f"{names.positions}.weight", (config.num_positions, size))
             if width != size:
@@ -202,7 +210,7 @@ class _Tensors:
         *,
         has_bias: bool | None = None,
         share: Share = WHOLE,
-    ) -> Linear:
+    ) -> AnyLinear:
         """Load one linear layer, or a rank's share of it, with outputs of `out_sizes` side by side.
 
         The files hold it under one name, or in parts under one name for each output.
@@ -223,7 +231,9 @@ class _Tensors:
         if len(loaded) > 1:
             quantized = [one for one in loaded if isinstance(one, QuantizedWeight)]
             weight = stack(quantized) if quantized else torch.cat(loaded)  # type: ignore[arg-type]
-        return make_linear(weights, layers[0], weight, bias, self._kernels, out_sizes=out_sizes, share=share)
+        kernels = self._kernels
+        layer = make_linear(weights, layers[0], weight, bias, kernels, out_sizes=out_sizes, share=share)
+        return adapted(weights, layer, layers, kernels, in_size=in_size, out_sizes=out_sizes, share=share)
 
     def summed(self, name: str, out_size: int, in_size: int, inputs: range) -> Callable[[Tensor], Tensor]:
         """Load a linear layer of which this rank has the part of these inputs."""

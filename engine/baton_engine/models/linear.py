@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from baton_core.errors import InvalidModelError
+from baton_engine.checkpoint.adapter_places import AdapterPlace, PlacePart
 from baton_engine.checkpoint.quantization.methods import OnlineQuantization
 from baton_engine.checkpoint.quantization.online import quantize
 from baton_engine.checkpoint.weights import Part, WeightReader
@@ -102,6 +103,52 @@ class SideBySide:
 
     def gated(self, function: Function, x: Tensor) -> Tensor:
         return self._kernels.apply_mul(function, self(x))
+
+
+class AdaptedLinear:
+    """A linear layer whose outputs adapters change where rows of a step have some."""
+
+    def __init__(self, layer: Linear | SideBySide, place: AdapterPlace, kernels: LayerKernels) -> None:
+        self._layer, self._place, self._kernels = layer, place, kernels
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """As `Linear`."""
+        return self._place.add(x, self._layer(x))
+
+    def gates(self, function: Function) -> bool:
+        """As `Linear`; a row's delta comes before the function, so it is never so with adapters."""
+        return not self._place.is_active and self._layer.gates(function)
+
+    def gated(self, function: Function, x: Tensor) -> Tensor:
+        """As `Linear`."""
+        if self._place.is_active:
+            return self._kernels.apply_mul(function, self(x))
+        return self._layer.gated(function, x)
+
+
+AnyLinear = Linear | SideBySide | AdaptedLinear
+
+
+def adapted(
+    weights: WeightReader,
+    layer: Linear | SideBySide,
+    layers: Sequence[str],
+    kernels: LayerKernels,
+    *,
+    in_size: int,
+    out_sizes: Sequence[int],
+    share: Share = WHOLE,
+) -> AnyLinear:
+    """Return a layer as adapters change it, where the engine takes some; `layers` are its names."""
+    if weights.adapters is None:
+        return layer
+    pieces = find_pieces(layers, out_sizes, share)
+    parts = [
+        PlacePart(layer=one.layer, out_size=one.out_size, rows=None if one.rows is None else one.rows.indices)
+        for one in pieces
+    ]
+    place = weights.adapters.linear(parts, in_size, kernels, share.inputs)
+    return AdaptedLinear(layer, place, kernels)
 
 
 def _torch_product(weight: QuantizedWeight, bias: Tensor | None, *, is_invariant: bool) -> Product:
@@ -198,7 +245,7 @@ def load_head(
     tied: Tensor | None,
     kernels: LayerKernels = _TORCH,
     share: Share = WHOLE,
-) -> Linear:
+) -> AnyLinear:
     """Return the output head `[vocab_size, size]`: the layer of that name, or the rows of the embedding it is
     tied to; of the layer only a share. `tied` is as much of the table as `share_to_read` says.
 
@@ -211,24 +258,24 @@ def load_head(
             weight = _take(layer, weight, [shape[0]], share)
         head = Linear(weight, kernels=kernels, dtype=weights.dtype)
         weights.loaded_bytes += head.packed_bytes
-        return head
-    read = share_to_read(weights, layer, share)
-    (piece,) = find_pieces([layer], [shape[0]], read)
-    weight = load_piece(weights, piece, shape[1], read)
-    return make_linear(weights, layer, weight, None, kernels, out_sizes=[shape[0]], share=share)
+    else:
+        read = share_to_read(weights, layer, share)
+        (piece,) = find_pieces([layer], [shape[0]], read)
+        weight = load_piece(weights, piece, shape[1], read)
+        head = make_linear(weights, layer, weight, None, kernels, out_sizes=[shape[0]], share=share)
+    return adapted(weights, head, [layer], kernels, in_size=shape[1], out_sizes=[shape[0]], share=share)
 
 
 def load_projection(
     weights: WeightReader,
-    prefix: str,
-    names: Sequence[str],
+    layers: Sequence[str],
     kernels: LayerKernels,
     *,
     in_size: int,
     out_sizes: Sequence[int],
     has_bias: bool = False,
     share: Share = WHOLE,
-) -> Linear | SideBySide:
+) -> AnyLinear:
     """Load one linear layer with outputs of `out_sizes` side by side, or a rank's share of it.
 
     The files hold it under one name, or in parts under one name for each output. Parts that are not
@@ -237,10 +284,30 @@ def load_projection(
     Raises:
         InvalidModelError: a tensor is missing or has another shape, or a share cuts what belongs together.
     """
-    layers = [f"{prefix}.{name}" for name in names]
+    layer = load_plain_projection(
+        weights, layers, kernels, in_size=in_size, out_sizes=out_sizes, has_bias=has_bias, share=share
+    )
+    return adapted(weights, layer, layers, kernels, in_size=in_size, out_sizes=out_sizes, share=share)
+
+
+def load_plain_projection(
+    weights: WeightReader,
+    layers: Sequence[str],
+    kernels: LayerKernels,
+    *,
+    in_size: int,
+    out_sizes: Sequence[int],
+    has_bias: bool = False,
+    share: Share = WHOLE,
+) -> Linear | SideBySide:
+    """Load the layer of that name, or those side by side, as it is without adapters.
+
+    Raises:
+        InvalidModelError: as `load_projection`.
+    """
     if len({_kind_of(weights, layer) for layer in layers}) > 1:
-        each = zip(names, out_sizes, share.by_output(len(names)), strict=True)
-        load = partial(load_projection, weights, prefix, kernels=kernels, in_size=in_size, has_bias=has_bias)
+        each = zip(layers, out_sizes, share.by_output(len(layers)), strict=True)
+        load = partial(load_plain_projection, weights, kernels=kernels, in_size=in_size, has_bias=has_bias)
         return SideBySide([load([name], out_sizes=[size], share=part) for name, size, part in each], kernels)
     pieces = find_pieces(layers, out_sizes, share)
     bias = _load_bias(weights, pieces) if has_bias else None

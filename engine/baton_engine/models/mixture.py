@@ -127,7 +127,9 @@ class _SharedExpert:
         inner = None if is_whole else ranks.place.part(size)
         share = ExpertShare(numbers=range(1), inner=inner, ranks=ranks.tensor)
         expert = f"{prefix}.shared_expert"
-        self._expert = load_expert(config.names, weights, kernels, expert, config.hidden_size, size, share)
+        self._expert = load_expert(
+            config.names, weights, kernels, expert, config.hidden_size, size, share, takes_adapters=True
+        )
         self._scale = _load_gate(weights, f"{prefix}.shared_expert_gate", 1, config.hidden_size, kernels)
 
     def forward(self, hidden: Tensor) -> Tensor:

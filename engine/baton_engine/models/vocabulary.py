@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_engine.checkpoint.adapter_places import AdapterPlace
 from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.linear import load_head, share_to_read
 from baton_engine.models.shares import WHOLE, Share
@@ -26,6 +27,9 @@ class Embedding:
         self._tokens = ranks.place.tokens(vocab_size)
         part = None if self._ranks.size == 1 else Part(0, self._tokens)
         self._table = weights.load(name, self._shape, part=part)
+        self._adapted: AdapterPlace | None = None
+        if weights.adapters is not None:
+            self._adapted = weights.adapters.embedding(name.removesuffix(".weight"), self._shape)
 
     @property
     def rows(self) -> Tensor:
@@ -39,6 +43,10 @@ class Embedding:
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """Return the embeddings `[num_tokens, size]` of `token_ids` `[num_tokens] int64`."""
+        rows = self._look_up(token_ids)
+        return rows if self._adapted is None else self._adapted.add(token_ids, rows)
+
+    def _look_up(self, token_ids: Tensor) -> Tensor:
         if self._ranks.size == 1:
             return self._table[token_ids]
         own = token_ids - self._tokens.start

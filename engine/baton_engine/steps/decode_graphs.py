@@ -66,7 +66,7 @@ class DecodeGraphs:
     def takes(self, slices: Sequence[SequenceSlice]) -> bool:
         """Say whether a step is replayed: one token of each sequence, no embeddings, and not too many."""
         return len(slices) <= self._inputs.max_num_seqs and all(
-            piece.num_scheduled_tokens == 1 and not piece.embeds for piece in slices
+            piece.num_scheduled_tokens == 1 and not (piece.embeds or piece.adapter) for piece in slices
         )
 
     def forward(self, slices: Sequence[SequenceSlice], sampled: Tensor | None = None) -> Tensor:

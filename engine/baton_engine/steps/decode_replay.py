@@ -60,7 +60,9 @@ class DecodeReplay:
         return (
             self._is_recordable
             and len(slices) <= self._inputs.max_num_seqs
-            and all(piece.num_scheduled_tokens == 1 and not piece.embeds for piece in slices)
+            and all(
+                piece.num_scheduled_tokens == 1 and not (piece.embeds or piece.adapter) for piece in slices
+            )
         )
 
     @torch.inference_mode()

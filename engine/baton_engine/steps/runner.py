@@ -7,6 +7,7 @@ Called from the engine thread only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, chain
 from typing import Final
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.transfer_plan import block_part
 from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
+from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.models.input_embeds import input_embeds
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
@@ -54,6 +56,7 @@ class ModelRunner:
         sampler: Sampler | None = None,
         ranks: Ranks = ALONE,
         pooler: Pooler | None = None,
+        adapters: AdapterBank | None = None,
     ) -> None:
         self.rank = self.local_rank = ranks.place.rank
         """Number among the processes that compute one model together."""
@@ -68,6 +71,8 @@ class ModelRunner:
             self._own_pool = kv_pool[:, :, :, part.heads.start : part.heads.stop]
         self._kernels = kernels
         self._pooler = pooler
+        self.adapters = adapters
+        """The LoRA adapters; None where the model takes none."""
         self._sampler = sampler or Sampler()
         self.spec = spec
         self._captured: DecodeGraphs | DecodeReplay | None = None
@@ -121,7 +126,7 @@ class ModelRunner:
             return self._follow(hidden, plan)
         sampled = self._sample(hidden, plan.slices)
         token_ids = begin_download(sampled.token_ids)
-        prompts = prompt_logprobs(self.model, hidden, plan.slices, self._sampler.mode)
+        prompts = prompt_logprobs(self._logits_of, hidden, plan.slices, self._sampler.mode)
         self._last = plan.step_id, sampled.token_ids
         return lambda: step_result(plan, sampled, token_ids(), prompts)
 
@@ -129,7 +134,7 @@ class ModelRunner:
         """Compute this rank's part of the logits that the leader of its group asks for."""
         if self._ranks.place.is_last_stage:
             self._logits(hidden, plan.slices)
-            follow_prompt_logprobs(self.model, hidden, plan.slices)
+            follow_prompt_logprobs(self._logits_of, hidden, plan.slices)
         return lambda: StepResult(step_id=plan.step_id, sampled=())
 
     def _sampled_before(self, plan: StepPlan) -> Tensor | None:
@@ -173,9 +178,17 @@ class ModelRunner:
         if wanted is not None:
             (rows,) = upload((np.array(wanted, np.int64),), self.model.device)
         embeds = input_embeds(slices, self.model.dtype, self.model.device)
-        if embeds is None:
-            return self.model.forward(sampled, attention, rows)
-        return self.model.forward(sampled, attention, rows, embeds=embeds)
+        others = {} if embeds is None else {"embeds": embeds}
+        with self._adapting([(piece.adapter, piece.num_scheduled_tokens) for piece in slices], wanted):
+            return self.model.forward(sampled, attention, rows, **others)
+
+    def _adapting(
+        self, runs: Sequence[tuple[str, int]], wanted: Sequence[int] | None = None
+    ) -> AbstractContextManager[None]:
+        """Have layers add the deltas of adapters to their rows, given as runs of so many rows of each."""
+        if self.adapters is None or not any(digest for digest, _ in runs):
+            return nullcontext()
+        return self.adapters.choosing([digest for digest, number in runs for _ in range(number)], wanted)
 
     def _batches(self, slices: tuple[SequenceSlice, ...]) -> list[AttentionBatch]:
         """Return the positions of the slices, for each KV group."""
@@ -206,7 +219,13 @@ class ModelRunner:
         rows = _last_rows(slices)
         if not rows:
             return hidden[:0]
-        return self.model.logits(hidden if len(rows) == len(hidden) else hidden[rows])
+        with self._adapting([(piece.adapter, 1) for piece in slices if piece.samples]):
+            return self.model.logits(hidden if len(rows) == len(hidden) else hidden[rows])
+
+    def _logits_of(self, hidden: Tensor, adapter: str) -> Tensor:
+        """Return the logits of rows of one adapter."""
+        with self._adapting([(adapter, len(hidden))]):
+            return self.model.logits(hidden)
 
 
 def _last_rows(slices: Sequence[SequenceSlice]) -> list[int]:

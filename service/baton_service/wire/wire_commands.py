@@ -7,6 +7,7 @@ from typing import assert_never
 
 from baton_core.errors import InvalidRequestError
 from baton_core.prompt_embeds import PromptEmbeds
+from baton_core.requests.adapter import Adapter
 from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_core.sessions.control_messages import Control
 from baton_core.sessions.router_messages import (
@@ -103,6 +104,7 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
         tenant=spec.tenant,
         weights=spec.weights,
         pooling=encode_pooling(spec.pooling),
+        adapter=_encode_adapter(spec.adapter),
         prompt_embeds=[
             pb.EmbeddingRows(
                 start=one.start,
@@ -114,6 +116,17 @@ def _encode_spec(spec: RequestSpec) -> pb.RequestSpec:
             for one in spec.prompt_embeds
         ],
     )
+
+
+def _encode_adapter(adapter: Adapter | None) -> pb.Adapter | None:
+    if adapter is None:
+        return None
+    return pb.Adapter(name=adapter.name, digest=adapter.digest, path=adapter.path, number=adapter.number)
+
+
+def _decode_adapter(adapter: pb.Adapter) -> Adapter:
+    digest = checked_name("adapter.digest", adapter.digest)
+    return Adapter(name=adapter.name, digest=digest, path=adapter.path, number=adapter.number)
 
 
 def _decode_spec(message: pb.Generate | pb.Prefill | pb.Reserve) -> RequestSpec:
@@ -134,6 +147,7 @@ def _decode_spec(message: pb.Generate | pb.Prefill | pb.Reserve) -> RequestSpec:
         tenant=spec.tenant,
         weights=spec.weights,
         pooling=decode_pooling(spec.pooling) if spec.HasField("pooling") else None,
+        adapter=_decode_adapter(spec.adapter) if spec.HasField("adapter") else None,
         prompt_embeds=tuple(
             PromptEmbeds(
                 start=one.start,

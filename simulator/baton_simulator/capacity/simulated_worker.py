@@ -19,8 +19,10 @@ from baton_core.worker.worker_events import (
     ChecksumsComputed,
     CompileGrammar,
     ComputeChecksums,
+    DropAdapter,
     FromConsumer,
     FromProducer,
+    LoadAdapter,
     Pull,
     PullAborted,
     PullDone,
@@ -150,6 +152,12 @@ class SimulatedWorker:
                 clock.after(0.0, partial(self.on_event, PullAborted(pull_id=pull_id, is_fenced=True)))
 
     def compile_grammar(self, effect: CompileGrammar) -> None:
+        raise AssertionError(f"nobody asked this worker for {effect}")
+
+    def load_adapter(self, effect: LoadAdapter) -> None:
+        raise AssertionError(f"nobody asked this worker for {effect}")
+
+    def drop_adapter(self, effect: DropAdapter) -> None:
         raise AssertionError(f"nobody asked this worker for {effect}")
 
     def run_control(self, effect: RunControl) -> None:

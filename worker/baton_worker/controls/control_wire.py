@@ -20,8 +20,10 @@ from baton_worker.controls.engine_operations import (
     CallWorker,
     CheckWeights,
     Control,
+    DropAdapter,
     EngineOperation,
     FinishWeightUpdate,
+    LoadAdapter,
     Profile,
     ResetPrefixCache,
     Sleep,
@@ -44,6 +46,15 @@ class _WakeUp(_Argument):
     tags: tuple[str, ...] = ()
 
 
+class _LoadAdapter(_Argument):
+    path: str
+    digest: str
+
+
+class _DropAdapter(_Argument):
+    digest: str
+
+
 class _Profile(_Argument):
     prefix: str = ""
 
@@ -64,6 +75,8 @@ _ARGUMENTS: Final[dict[ControlAction, type[msgspec.Struct]]] = {
     ControlAction.START_PROFILE: _Profile,
     ControlAction.APPLY_MODEL: _Apply,
     ControlAction.COLLECTIVE_RPC: _Call,
+    ControlAction.LOAD_ADAPTER: _LoadAdapter,
+    ControlAction.DROP_ADAPTER: _DropAdapter,
     ControlAction.CHECK_WEIGHTS: CheckWeightsArgument,
     ControlAction.SWITCH_WEIGHTS: SwitchWeightsArgument,
 }
@@ -98,6 +111,10 @@ def encode_control(command: Control | EngineOperation) -> tuple[ControlAction, s
             return ControlAction.UPDATE_WEIGHTS, _to_json({"path": path})
         case FinishWeightUpdate():
             return ControlAction.FINISH_WEIGHT_UPDATE, "{}"
+        case LoadAdapter(path=path, digest=digest):
+            return ControlAction.LOAD_ADAPTER, _to_json({"path": path, "digest": digest})
+        case DropAdapter(digest=digest):
+            return ControlAction.DROP_ADAPTER, _to_json({"digest": digest})
         case CheckWeights(path=path):
             return ControlAction.CHECK_WEIGHTS, _to_json({"path": path})
         case SwitchWeights(path=path, weights=weights):
@@ -124,6 +141,10 @@ def decode_control(action: ControlAction, argument_json: str) -> EngineOperation
                 return ApplyModel(function=func)
             case _Call():
                 return CallWorker(method=argument.method, args=argument.args, kwargs=argument.kwargs)
+            case _LoadAdapter(path=path, digest=digest):
+                return LoadAdapter(path=path, digest=digest)
+            case _DropAdapter(digest=digest):
+                return DropAdapter(digest=digest)
             case CheckWeightsArgument(path=path):
                 return CheckWeights(path=path)
             case SwitchWeightsArgument(path=path, weights=weights):

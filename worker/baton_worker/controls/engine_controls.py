@@ -15,7 +15,9 @@ from baton_worker.controls.engine_operations import (
     ApplyModel,
     CallWorker,
     CheckWeights,
+    DropAdapter,
     EngineOperation,
+    LoadAdapter,
     Profile,
     Sleep,
     SwitchWeights,
@@ -88,6 +90,10 @@ class EngineControls:
                 return self._profiler.start(folder or self._profiler_folder, prefix)
             case Profile():
                 return self._profiler.stop()
+            case LoadAdapter(path=path, digest=digest):
+                return self._engine.load_adapter(path, digest)
+            case DropAdapter(digest=digest):
+                return self._engine.drop_adapter(digest)
             case CheckWeights(path=path):
                 return self._engine.check_weights(path)
             case SwitchWeights(path=path, weights=weights):

@@ -70,6 +70,7 @@ class PlanBuilder:
                 prompt_logprobs=seq.prompt_logprobs if targets else None,
                 pooling=seq.pooling if end == seq.num_tokens else None,
                 embeds=seq.embeds(start, end),
+                adapter=seq.adapter_digest,
             )
         )
 
@@ -83,6 +84,7 @@ class PlanBuilder:
                 start=seq.num_tokens,
                 block_tables=seq.tables.ahead(seq.num_tokens),
                 samples=seq.sample_specs(num_ahead=1),
+                adapter=seq.adapter_digest,
             )
         )
 

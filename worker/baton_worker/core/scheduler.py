@@ -238,6 +238,8 @@ class Scheduler:
         for seq in list(self._waiting):
             if not planner.has_victims_for(seq):
                 break
+            if not self._takes_adapter_of(seq):
+                continue
             if self._prefixes_in_flight().is_computing_prefix_of(seq) or not planner.has_place_for(seq):
                 continue
             if not planner.reserve(seq):
@@ -260,7 +262,7 @@ class Scheduler:
         for seq in list(self._waiting):
             if seq.priority >= before or not self._has_seat(plan):
                 return
-            if self._prefixes_in_flight().is_computing_prefix_of(seq):
+            if not self._takes_adapter_of(seq) or self._prefixes_in_flight().is_computing_prefix_of(seq):
                 continue
             if plan.would_cut(seq):
                 return
@@ -279,7 +281,7 @@ class Scheduler:
             return
         first = self._waiting[0].priority
         for seq in [one for one in self._waiting if one.priority == first and one.tables]:
-            if seq.num_uncomputed_tokens > 1:
+            if seq.num_uncomputed_tokens > 1 or not self._takes_adapter_of(seq):
                 continue
             if not self._has_seat(plan) or not self._start(now, seq, plan):
                 return
@@ -290,6 +292,13 @@ class Scheduler:
         max_num_seqs, num_open = self._config.max_num_seqs, len(self._running) + len(self._waiting)
         share = self._share(min(max_num_seqs, num_open))
         return bool(plan.budget) and len(self._running) < max_num_seqs and len(plan.slices) < share
+
+    def _takes_adapter_of(self, seq: Sequence) -> bool:
+        """True if a sequence may join those that run, which have at most `max_loras` adapters."""
+        if seq.adapter is None:
+            return True
+        others = {one.adapter_digest for one in self._running if one.adapter is not None}
+        return seq.adapter_digest in others or len(others) < self._config.max_loras
 
     def _share(self, num_seqs: int) -> int:
         """Return the sequences of one step, if that many are divided among the stages."""

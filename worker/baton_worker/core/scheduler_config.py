@@ -53,8 +53,11 @@ class SchedulerConfig:
     long_prefill_token_threshold: int = 0
     """A prompt with more tokens to compute is long, and gets this many in a step; 0: no prompt is long."""
 
+    max_loras: int = 1
+    """Different LoRA adapters that run at once; a request with another one waits, and others pass it."""
+
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_num_partial_prefills"):
+        for name in ("max_num_seqs", "max_loras", "max_num_batched_tokens", "max_num_partial_prefills"):
             if getattr(self, name) < 1:
                 raise InvalidConfigError(
                     f"{name} is {getattr(self, name)}; allowed: an integer of at least 1"

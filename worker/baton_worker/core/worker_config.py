@@ -46,6 +46,8 @@ class WorkerConfig:
     pull: PullTimings = field(default_factory=PullTimings)
     compile_within_s: float = 30.0
     """Time that a request's grammar may take to compile."""
+    max_cpu_loras: int = 0
+    """LoRA adapters that are kept loaded; 0 where the engine takes none."""
     pauses_when_failing: bool = True
     """Take no requests for a while when steps fail in a row: others may do better."""
     plans_ahead: bool = False
@@ -109,6 +111,8 @@ class WorkerConfig:
             InvalidRequestError: names the field, its value and what is allowed.
         """
         check_runner(self.pooling, spec.pooling)
+        if spec.adapter is not None and not self.max_cpu_loras:
+            raise InvalidRequestError("lora_request", spec.adapter.name, "None: enable_lora is False")
         self._check_lengths(spec)
         for field_name, token_ids in _token_ids(spec):
             for token_id in (min(token_ids, default=0), max(token_ids, default=0)):

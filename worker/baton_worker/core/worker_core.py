@@ -30,6 +30,7 @@ from baton_core.worker.learned_rates import LearnedRates
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_core.worker.worker_events import (
+    AdapterLoaded,
     ChecksumsComputed,
     ChecksumsFailed,
     ControlDone,
@@ -48,6 +49,7 @@ from baton_core.worker.worker_events import (
     WorkerEffect,
     WorkerEvent,
 )
+from baton_worker.core.adapter_cache import AdapterCache
 from baton_worker.core.cache_reports import CacheReports
 from baton_worker.core.controls import Controls, OpenWork
 from baton_worker.core.graceful_shutdown import GracefulShutdown
@@ -75,6 +77,7 @@ class WorkerCore:
         self.kv_pulls = config.make_kv_pulls(self.pool, self.rates)
         self.outputs = Outputs(config)
         self.grammars = GrammarCompilations(config.compile_within_s)
+        self.adapters = AdapterCache(config.max_cpu_loras, config.compile_within_s)
         self.controls = Controls(self.pool)
         self.controls.weights = config.identity.weights
         self.health = StepHealth(self.controls.status, pauses=config.pauses_when_failing)
@@ -89,7 +92,7 @@ class WorkerCore:
 
     @property
     def num_deferred(self) -> int:
-        return count_deferred(self._requests.values(), self.grammars)
+        return count_deferred(self._requests.values(), self._awaits)
 
     @property
     def open_work(self) -> OpenWork:
@@ -106,6 +109,7 @@ class WorkerCore:
         self.leases.set_draining(now, is_draining=self.controls.status.is_draining)
         if not self.scheduler.is_step_in_flight:
             effects += self.controls.begin(self.open_work)
+        effects += self.adapters.advance(self._digests_in_flight())
         return effects + self._cache_reports.publish() + self._phases.publish(now)
 
     def schedule(self, now: float) -> StepPlan | None:
@@ -123,7 +127,15 @@ class WorkerCore:
 
     def next_deadline(self) -> float | None:
         """The time when `on_deadline` is due."""
-        parts = (self.leases, self.kv_pulls, self.grammars, self.controls, self.shutdown, self.health)
+        parts = (
+            self.leases,
+            self.kv_pulls,
+            self.grammars,
+            self.adapters,
+            self.controls,
+            self.shutdown,
+            self.health,
+        )
         deadlines = [part.next_deadline() for part in parts]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -131,9 +143,10 @@ class WorkerCore:
         """Act on every wait that is over."""
         self.health.on_deadline(now)
         effects = self.leases.expire(now) + self.kv_pulls.on_deadline(now) + self._return_requests(now)
-        for request_id, text in self.grammars.overdue(now):
+        for request_id, text in [*self.grammars.overdue(now), *self.adapters.overdue(now)]:
             effects += self._fail(now, self._requests[request_id], ErrorCode.DEADLINE_EXCEEDED, text)
         effects += self._start_ready(now) + self.controls.expire(now, self.open_work)
+        effects += self.adapters.advance(self._digests_in_flight())
         return effects + self._phases.publish(now)
 
     def load(self, now: float) -> WorkerLoad:
@@ -145,6 +158,7 @@ class WorkerCore:
         for part in (self.pool, self.scheduler, self.leases, self.kv_pulls, self.controls):
             part.check_invariants()
         self.grammars.check_invariants(self._requests)
+        self.adapters.check_invariants(self._requests)
         self._phases.check_invariants(self._requests.keys())
         if not self.open_work and not self.scheduler.is_step_in_flight:
             assert self.pool.num_available == self.pool.num_blocks, "idle, but blocks are in use"
@@ -172,6 +186,8 @@ class WorkerCore:
                 return self.kv_pulls.on_event(now, event)
             case GrammarCompiled():
                 return self._on_grammar_compiled(now, event)
+            case AdapterLoaded():
+                return self._on_adapter_loaded(now, event)
             case ControlDone():
                 effects = self.controls.on_done(event)
                 self.config = self.config.with_weights(self.controls.weights)
@@ -227,14 +243,14 @@ class WorkerCore:
             reserved = Reserved(request_id=spec.request_id, num_cached_tokens=seq.num_cached_tokens or 0)
             effects = pulls + self.leases.withdraw(spec.request_id, "it is decoded where it was computed")
             effects.append(SendToRouter(router_id=router_id, message=reserved))
-        else:
-            if spec.params.structured_outputs is None:
-                self.scheduler.add(seq)
-            if request.is_prefill:
-                effects = self.leases.open(now, spec.request_id, router_id)
+        elif request.is_prefill:
+            effects = self.leases.open(now, spec.request_id, router_id)
         if (grammar := spec.params.structured_outputs) is not None:
             effects.append(self.grammars.begin(now, spec.request_id, grammar, spec.tenant))
+        if spec.adapter is not None:
+            self.adapters.begin(now, spec.request_id, spec.adapter)
         self._requests[spec.request_id] = request
+        self._add_when_ready(spec.request_id)
         self._phases.open(now, router_id, spec, self.kv_pulls.get(spec.request_id))
         return effects
 
@@ -243,18 +259,38 @@ class WorkerCore:
         request_id = self.grammars.end(compiled.compilation_id)
         if request_id is None:
             return []
-        request = self._requests[request_id]
         if compiled.error:
-            return self._fail(now, request, compiled.code, compiled.error)
-        if self.kv_pulls.get(request_id) is None:
-            self.scheduler.add(request.leader)
+            return self._fail(now, self._requests[request_id], compiled.code, compiled.error)
+        self._add_when_ready(request_id)
         return []
 
+    def _on_adapter_loaded(self, now: float, loaded: AdapterLoaded) -> list[WorkerEffect]:
+        """Let the requests begin that waited for an adapter, or end them."""
+        effects: list[WorkerEffect] = []
+        for request_id in self.adapters.end(loaded):
+            if loaded.error:
+                effects += self._fail(now, self._requests[request_id], loaded.code, loaded.error)
+            else:
+                self._add_when_ready(request_id)
+        return effects
+
+    def _awaits(self, request_id: str) -> bool:
+        """Say whether a request waits for its grammar or its adapter."""
+        return request_id in self.grammars or request_id in self.adapters
+
+    def _add_when_ready(self, request_id: str) -> None:
+        """Schedule a request that waits for nothing any more; a reservation begins with its blocks."""
+        if not self._awaits(request_id) and self.kv_pulls.get(request_id) is None:
+            self.scheduler.add(self._requests[request_id].leader)
+
+    def _digests_in_flight(self) -> set[str]:
+        return {seq.adapter_digest for seq in self.scheduler.in_flight.sequences}
+
     def _start_ready(self, now: float) -> list[WorkerEffect]:
-        """Let the reservations join the batch that have first tokens, blocks and compiled grammars."""
+        """Let the reservations join the batch that have first tokens and blocks, and await nothing else."""
         effects: list[WorkerEffect] = []
         for request_id, tokens in self.kv_pulls.ready():
-            if request_id in self.grammars:
+            if self._awaits(request_id):
                 continue
             request = self._requests[request_id]
             transferred = self.kv_pulls.start(now, request_id)
@@ -398,3 +434,4 @@ class WorkerCore:
         self._requests.pop(request_id, None)
         self._phases.close(request_id)
         self.grammars.drop(request_id)
+        self.adapters.drop(request_id)

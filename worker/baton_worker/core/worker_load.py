@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from baton_core.blocks.block_pool import BlockPool
 from baton_core.sessions.worker_info import WorkerLoad
 from baton_core.worker.learned_rates import LearnedRates
 from baton_core.worker.sequence import SequenceState
 from baton_worker.core.controls import Controls
-from baton_worker.core.grammar_compilations import GrammarCompilations
 from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.worker_request import WorkerRequest
 
 
-def count_deferred(requests: Iterable[WorkerRequest], compilations: GrammarCompilations) -> int:
-    """Count the requests that no step can take yet: their blocks or their grammars are awaited."""
+def count_deferred(requests: Iterable[WorkerRequest], awaits: Callable[[str], bool]) -> int:
+    """Count the requests that no step can take yet: their blocks, grammars or adapters are awaited."""
     return sum(
-        request.spec.request_id in compilations
+        awaits(request.spec.request_id)
         or any(seq.state is SequenceState.PULLING for seq in request.sequences.values())
         for request in requests
     )

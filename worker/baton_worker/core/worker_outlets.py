@@ -12,6 +12,8 @@ from baton_core.worker.worker_events import (
     CacheChanged,
     CompileGrammar,
     ComputeChecksums,
+    DropAdapter,
+    LoadAdapter,
     Pull,
     RunControl,
     SendToConsumer,
@@ -44,6 +46,14 @@ class WorkerOutlets(Protocol):
         """Begin to compile a grammar; `GrammarCompiled` follows."""
         ...
 
+    def load_adapter(self, effect: LoadAdapter) -> None:
+        """Begin to load an adapter; `AdapterLoaded` follows."""
+        ...
+
+    def drop_adapter(self, effect: DropAdapter) -> None:
+        """Forget an adapter."""
+        ...
+
     def run_control(self, effect: RunControl) -> None:
         """Have the engine do what an operator asks; `ControlDone` follows."""
         ...
@@ -67,6 +77,10 @@ def carry_out(effects: Iterable[WorkerEffect], outlets: WorkerOutlets) -> None:
                 outlets.transfer(effect)
             case CompileGrammar():
                 outlets.compile_grammar(effect)
+            case LoadAdapter():
+                outlets.load_adapter(effect)
+            case DropAdapter():
+                outlets.drop_adapter(effect)
             case RunControl():
                 outlets.run_control(effect)
             case CacheChanged():

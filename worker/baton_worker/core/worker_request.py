@@ -68,7 +68,7 @@ def new_request(
     if spec.pooling is not None and not isinstance(command, Generate):
         raise InvalidRequestError("task", spec.pooling.task.value, "generate, where it is split")
     is_resumed = bool(spec.resumed)
-    root, rules = root_hash(config.identity, spec.cache_salt), outputs.rules(spec)
+    root, rules = root_hash(config.identity, spec.cache_salt, spec.adapter_digest), outputs.rules(spec)
     sequences = [
         Sequence(
             SeqId(spec.request_id, one.index),
@@ -88,6 +88,7 @@ def new_request(
             pooling=spec.pooling,
             is_whole=config.is_whole(spec),
             prompt_embeds=spec.prompt_embeds,
+            adapter=spec.adapter,
         )
         for one in spec.resumed or (OutputSoFar(index=0, token_ids=()),)
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -11,12 +13,13 @@ from typing import Final
 
 from torch import Tensor
 
-from baton_core.errors import ErrorCode, InvalidModelError, RequestError
+from baton_core.errors import ErrorCode, InvalidModelError, InvalidRequestError, RequestError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import require_equal
 from baton_core.ranks.rank_layout import RankPlace
-from baton_core.sessions.control_messages import EnginePart
+from baton_core.sessions.control_messages import ControlAction, EnginePart
 from baton_core.worker.step_plan import StepPlan, StepResult
+from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.device import free_unused
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import LoadedEngine, LoadedModel, ReadModel, load_model
@@ -86,6 +89,10 @@ class ResidentEngine:
         self._give_back_pool = give_back_pool
         self._weight_folder: Path | None = None
         """Folder of the weights after a switch; None is the model's own."""
+        self._adapters: dict[str, str] = {}
+        """Folders of the adapters that are loaded, by digest."""
+        self._untold: deque[tuple[ControlAction, dict[str, str]]] = deque(maxlen=None if is_leading else 0)
+        """Changes of them that the other ranks have not heard of."""
         self._away: frozenset[EnginePart] = frozenset()
         try:
             with self.group.explaining() if self.group else nullcontext():
@@ -137,8 +144,21 @@ class ResidentEngine:
         if self.group is None:
             return runner.launch(plan)
         with self.group.leading():
+            self._tell_of_adapters(self.group)
             launched = runner.launch(plan)
         return partial(self._wait, self.group, launched)
+
+    def _tell_of_adapters(self, group: RankGroup) -> None:
+        """Have the other ranks load, or forget, the adapters that this one has since the last step.
+
+        Raises:
+            InvalidRequestError: a rank cannot read what the leader has read.
+        """
+        while self._untold:
+            action, argument = self._untold.popleft()
+            for answer in group.call(action, json.dumps(argument))():
+                if isinstance(answer, Exception):
+                    raise answer
 
     def _wait(self, group: RankGroup, launched: Launched) -> StepResult:
         with group.leading():
@@ -207,6 +227,24 @@ class ResidentEngine:
         """
         return check_weights(Path(path), self._read, self._settings.config_overrides)
 
+    def load_adapter(self, path: str, digest: str) -> None:
+        """Load a LoRA adapter; any thread may call it, while the engine computes.
+
+        Raises:
+            InvalidRequestError: the folder cannot be read, has another content, or does not fit the model.
+        """
+        if self._model is not None:
+            _bank(self._model).load(path, digest)
+        self._adapters[digest] = path
+        self._untold.append((ControlAction.LOAD_ADAPTER, {"path": path, "digest": digest}))
+
+    def drop_adapter(self, digest: str) -> None:
+        """Forget an adapter that no step uses."""
+        self._adapters.pop(digest, None)
+        if self._model is not None:
+            _bank(self._model).drop(digest)
+        self._untold.append((ControlAction.DROP_ADAPTER, {"digest": digest}))
+
     def switch_weights(self, path: str, weights: str) -> None:
         """Compute with the weights of a folder from now on; what is cached is lost.
 
@@ -230,7 +268,10 @@ class ResidentEngine:
         self._engine = self._start(model)
 
     def _load(self, plan: KVCachePlan | None = None, weight_folder: Path | None = None) -> LoadedModel:
-        return load_model(self._settings, plan, weight_folder, self._ranks)
+        model = load_model(self._settings, plan, weight_folder, self._ranks)
+        for digest, path in self._adapters.items():
+            _bank(model).load(path, digest)
+        return model
 
     def _start(self, model: LoadedModel) -> LoadedEngine:
         place = None if self._allocate_pool is None else partial(self._place_pool, self._allocate_pool)
@@ -252,3 +293,9 @@ class ResidentEngine:
         where, hint = "what the worker started with", "; start the worker again for another model"
         require_equal("weights", read.weights, self._read.weights, where, hint)
         self._read.description.require_same(read.description, where)
+
+
+def _bank(model: LoadedModel) -> AdapterBank:
+    if model.adapters is None:
+        raise InvalidRequestError("lora_request", "an adapter", "None: enable_lora is False")
+    return model.adapters

@@ -98,6 +98,7 @@ class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
     num_prompt_targets: int
     pooling: PoolingSpec | None = None
     embeds: tuple[PromptEmbeds, ...] = ()
+    adapter: str = ""
 
 
 class RefusedFrame(msgspec.Struct, frozen=True, tag="refused"):
@@ -132,6 +133,7 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
                 num_prompt_targets=len(piece.prompt_targets) if piece.prompt_logprobs else 0,
                 pooling=piece.pooling,
                 embeds=piece.embeds if has_embeds else (),
+                adapter=piece.adapter,
             )
             for piece in plan.slices
         )
@@ -251,6 +253,7 @@ def _followed(piece: SharedSlice) -> SequenceSlice:
         prompt_logprobs=LogprobsSpec() if piece.num_prompt_targets else None,
         pooling=piece.pooling,
         embeds=piece.embeds,
+        adapter=piece.adapter,
     )
 
 

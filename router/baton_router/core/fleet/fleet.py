@@ -323,7 +323,8 @@ class Fleet:
         """Return the hashes of the full blocks of the request's known tokens, as the members compute them."""
         identity = self.identity
         assert identity is not None, "hashes depend on the model"
-        root = root_hash(with_weights(identity, spec.weights or identity.weights), spec.cache_salt)
+        identity = with_weights(identity, spec.weights or identity.weights)
+        root = root_hash(identity, spec.cache_salt, spec.adapter_digest)
         return block_hashes(root, spec.given_token_ids, identity.block_size, spec.prompt_embeds)
 
     def views(self, num_prompt_tokens: int, hashes: Sequence[bytes]) -> list[WorkerView]:

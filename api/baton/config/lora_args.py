@@ -1,0 +1,50 @@
+"""Arguments of LoRA adapters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from baton.config.engine_arg_fields import Part, arg
+from baton_core.errors import InvalidConfigError
+from baton_engine.adapters.adapter_settings import AdapterSettings
+
+MAX_RANK: Final = 512
+_MAX_ADAPTERS: Final = 65_536
+
+
+@dataclass(kw_only=True)
+class LoRAArgs:
+    """The part of `EngineArgs` on adapters."""
+
+    enable_lora: bool = arg(bool, False, "take LoRA adapters in PEFT's format", Part.BOTH)
+    max_loras: int = arg(int, 1, "different adapters that run at once", low=1, high=_MAX_ADAPTERS)
+    max_lora_rank: int = arg(int, 16, "highest rank of an adapter", Part.BOTH, low=1, high=MAX_RANK)
+    max_cpu_loras: int | None = arg(
+        int,
+        None,
+        "adapters that each worker keeps loaded, the last used ones; default: max_loras",
+        low=1,
+        high=_MAX_ADAPTERS,
+    )
+
+
+def check_lora_args(args: Any) -> None:
+    """Refuse arguments of adapters that do not go together.
+
+    Raises:
+        InvalidConfigError: naming the field, its value and what is allowed.
+    """
+    if args.max_cpu_loras is not None and args.max_cpu_loras < args.max_loras:
+        text = f"max_cpu_loras is {args.max_cpu_loras}"
+        raise InvalidConfigError(f"{text}; allowed: at least {args.max_loras}, the max_loras")
+    if args.enable_lora and args.pipeline_parallel_size > 1:
+        text = f"enable_lora is True with pipeline_parallel_size {args.pipeline_parallel_size}"
+        raise InvalidConfigError(f"{text}; allowed: False, or pipeline_parallel_size 1")
+
+
+def adapter_settings(args: Any) -> AdapterSettings | None:
+    """Return the engine's limits of adapters; None where it takes none."""
+    if not args.enable_lora:
+        return None
+    return AdapterSettings(max_rank=args.max_lora_rank, max_cpu_loras=args.max_cpu_loras or args.max_loras)

@@ -1,0 +1,89 @@
+"""LoRA adapters as callers in Python name them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from baton_core.errors import InvalidRequestError
+from baton_core.requests.adapter import Adapter
+from baton_sandbox.adapter_folder import read_adapter_folder
+
+
+@dataclass(slots=True)
+class LoRARequest:
+    """An adapter by name: its id, of at least 1, and its folder in PEFT's format.
+
+    Raises:
+        InvalidRequestError: the name or the folder is empty, or the id is out of range.
+    """
+
+    lora_name: str
+    lora_int_id: int
+    lora_path: str = ""
+    base_model_name: str | None = None
+    load_inplace: bool = False
+    """Read the folder again, where the name was used before."""
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.lora_int_id, int) and 1 <= self.lora_int_id < 2**63):
+            raise InvalidRequestError("lora_int_id", self.lora_int_id, "a number of at least 1")
+        for name in ("lora_name", "lora_path"):
+            if not (isinstance(value := getattr(self, name), str) and value):
+                raise InvalidRequestError(name, value, "text that is not empty")
+
+    def __eq__(self, other: object) -> bool:
+        """True if the other one has the same name."""
+        return isinstance(other, LoRARequest) and self.lora_name == other.lora_name
+
+    def __hash__(self) -> int:
+        return hash(self.lora_name)
+
+    @property
+    def adapter_id(self) -> int:
+        return self.lora_int_id
+
+    @property
+    def name(self) -> str:
+        return self.lora_name
+
+    @property
+    def path(self) -> str:
+        return self.lora_path
+
+
+class KnownAdapters:
+    """The adapters that a caller has named, each read once.
+
+    Args:
+        max_rank: the highest rank; None where the engine takes no adapters.
+    """
+
+    def __init__(self, max_rank: int | None) -> None:
+        self._max_rank = max_rank
+        self._read: dict[LoRARequest, tuple[str, Adapter]] = {}
+        """By name: the folder as it was given, and the adapter."""
+
+    def find(self, request: LoRARequest | None) -> Adapter | None:
+        """Return the adapter of a request; its folder is read when its name comes first.
+
+        Raises:
+            InvalidRequestError: it is no `LoRARequest`, the engine takes none, or the folder cannot be used.
+        """
+        if request is None:
+            return None
+        if self._max_rank is None:
+            raise InvalidRequestError("lora_request", request, "None: enable_lora is False")
+        if not isinstance(request, LoRARequest):
+            raise InvalidRequestError("lora_request", request, "a LoRARequest, or None")
+        known = self._read.get(request)
+        if known is not None and known[0] == request.lora_path and not request.load_inplace:
+            return known[1]
+        folder = read_adapter_folder(request.lora_path, self._max_rank)
+        adapter = Adapter(
+            name=request.lora_name,
+            digest=folder.digest,
+            path=str(folder.path.absolute()),
+            number=request.lora_int_id,
+        )
+        self._read[request] = (request.lora_path, adapter)
+        return adapter

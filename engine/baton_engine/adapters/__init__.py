@@ -1,0 +1,1 @@
+"""LoRA adapters: their tensors, and the layers whose outputs they change."""
