@@ -63,6 +63,18 @@ class KnownAdapters:
         self._read: dict[LoRARequest, tuple[str, Adapter]] = {}
         """By name: the folder as it was given, and the adapter."""
 
+    @property
+    def ids(self) -> set[int]:
+        """The ids of the adapters."""
+        return {request.lora_int_id for request in self._read}
+
+    def forget(self, lora_int_id: int) -> bool:
+        """Forget the adapters of an id; False where there are none."""
+        found = [request for request in self._read if request.lora_int_id == lora_int_id]
+        for request in found:
+            del self._read[request]
+        return bool(found)
+
     def find(self, request: LoRARequest | None) -> Adapter | None:
         """Return the adapter of a request; its folder is read when its name comes first.
 
@@ -85,5 +97,6 @@ class KnownAdapters:
             path=str(folder.path.absolute()),
             number=request.lora_int_id,
         )
+        self._read.pop(request, None)
         self._read[request] = (request.lora_path, adapter)
         return adapter

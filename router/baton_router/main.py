@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from baton_core.errors import BatonError
+from baton_core.errors import BatonError, InvalidConfigError
 from baton_core.sessions.session import SessionTimings
 from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
@@ -43,6 +43,7 @@ from baton_router.process.router import Router
 from baton_router.process.router_settings import RouterSettings
 from baton_router.redis.router_sharing import open_router_share
 from baton_router.requests.resume_tokens import ResumeTokens
+from baton_router.requests.served_adapters import ServedAdapters, read_lora_modules
 from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import find_model_folder, read_chat_template, read_model_folder
@@ -265,6 +266,7 @@ class RouterServer:
             settings.generation_config,
             settings.override_generation_config,
         )
+        adapters = _adapters(settings)
         self._router.serve(read_served_model(model, settings.limits.logits_processors))
         return GenerationService(
             settings.model_names,
@@ -279,6 +281,7 @@ class RouterServer:
             resume_tokens=ResumeTokens(settings.resume_secret),
             seed=settings.seed,
             log_requests=settings.log_requests,
+            adapters=adapters,
         )
 
     def _advertised_address(self) -> str:
@@ -362,3 +365,18 @@ async def _run_until_signal(
         following.cancel()
         await asyncio.wait([following])
         await server.stop()
+
+
+def _adapters(settings: RouterSettings) -> ServedAdapters:
+    """Read the adapters that are served from the start.
+
+    Raises:
+        InvalidConfigError: one cannot be used.
+    """
+    adapters = ServedAdapters(settings.model_names, settings.max_lora_rank)
+    for name, path in read_lora_modules(settings.lora_modules):
+        try:
+            adapters.add(adapters.read(name, path))
+        except BatonError as error:
+            raise InvalidConfigError(f"--lora-modules has {name!r}: {error}") from error
+    return adapters

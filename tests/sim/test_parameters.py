@@ -104,7 +104,7 @@ def test_what_is_asked_for_survives_a_bad_network(seed: int, windows: Windows) -
             assert outcome.spec.params.structured_outputs is not None
             assert (end.code, end.message) == (ErrorCode.INVALID_REQUEST, BAD_GRAMMAR)
     check_clean(cluster)
-    assert not any(len(worker.core.grammars) for worker in cluster.workers.values())
+    assert not any(len(worker.core.preparations.grammars) for worker in cluster.workers.values())
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -23,7 +23,7 @@ from baton_core.requests.adapter import Adapter
 from baton_core.requests.attempt_names import name_at_client
 from baton_core.requests.phases import PhaseReport
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_core.sessions.control_messages import ControlAction
+from baton_core.sessions.control_messages import BESIDE_STEPS
 from baton_core.sessions.peer_messages import ToConsumer, ToProducer
 from baton_core.sessions.router_messages import KVSource, ToRouter, ToWorker, Transferred
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
@@ -31,7 +31,6 @@ from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_core.worker.step_plan import StepResult
 from baton_core.worker.worker_events import (
     AbortPull,
-    AdapterLoaded,
     CacheChanged,
     CompileGrammar,
     ComputeChecksums,
@@ -61,6 +60,7 @@ from baton_worker.controls.worker_controls import WorkerControls
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.core.worker_outlets import carry_out
+from baton_worker.engine.adapter_loading import adapter_loaded
 from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.first_pulls import FirstPulls
 from baton_worker.kv_transfer import KVTransfers
@@ -259,12 +259,11 @@ class Worker:
         if not grammar.cancelled():
             self.on_event(grammar_compiled(compilation_id, grammar.exception()))
 
-    def _deliver_adapter(self, adapter: Adapter, began_s: float, loading: Future[None]) -> None:
+    def _deliver_adapter(self, adapter: Adapter, loading: Future[float]) -> None:
         if loading.cancelled():
             return
-        loaded = adapter_loaded(adapter, loading.exception(), self._loop.time() - began_s)
         with suppress(RuntimeError):  # the loop is closed: nobody waits for it
-            self._loop.call_soon_threadsafe(self.on_event, loaded)
+            self._loop.call_soon_threadsafe(self.on_event, adapter_loaded(adapter, loading))
 
     def _answer_control(self, asked: RunControl) -> None:
         """Called on the engine thread, or on one of its own."""
@@ -349,17 +348,16 @@ class Worker:
             grammar.add_done_callback(partial(self._deliver_grammar, effect.compilation_id))
 
     def load_adapter(self, effect: LoadAdapter) -> None:
-        adapter, began_s = effect.adapter, self._loop.time()
-        loading = self._adapters.submit(self._resident.load_adapter, adapter.path, adapter.digest)
-        loading.add_done_callback(partial(self._deliver_adapter, adapter, began_s))
+        loading = self._adapters.submit(self._resident.load_adapter, effect.adapter)
+        loading.add_done_callback(partial(self._deliver_adapter, effect.adapter))
 
     def drop_adapter(self, effect: DropAdapter) -> None:
         self._adapters.submit(self._resident.drop_adapter, effect.digest)
 
     def run_control(self, effect: RunControl) -> None:
         answer = partial(self._answer_control, effect)
-        if effect.action is ControlAction.CHECK_WEIGHTS:
-            threading.Thread(target=answer, name="check-weights", daemon=True).start()
+        if effect.action in BESIDE_STEPS:
+            threading.Thread(target=answer, name=str(effect.action), daemon=True).start()
         else:
             self._engine.run(answer)
 
@@ -390,15 +388,3 @@ def grammar_compiled(compilation_id: int, error: BaseException | None) -> Gramma
     _log.error("a grammar could not be compiled", exc_info=error)
     text = f"structured_outputs could not be compiled: {type(error).__name__}: {error}"
     return GrammarCompiled(compilation_id=compilation_id, error=text, code=ErrorCode.INTERNAL)
-
-
-def adapter_loaded(adapter: Adapter, error: BaseException | None, seconds: float = 0.0) -> AdapterLoaded:
-    """The answer to a `LoadAdapter`."""
-    if error is None:
-        _log.info("adapter %s is loaded, in %.3f s", adapter.name, seconds)
-        return AdapterLoaded(digest=adapter.digest, seconds=seconds)
-    if isinstance(error, BatonError):
-        return AdapterLoaded(digest=adapter.digest, error=str(error), code=error.code)
-    _log.error("adapter %s could not be loaded", adapter.name, exc_info=error)
-    text = f"adapter {adapter.name} could not be loaded: {type(error).__name__}: {error}"
-    return AdapterLoaded(digest=adapter.digest, error=text, code=ErrorCode.INTERNAL)

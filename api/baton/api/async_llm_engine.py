@@ -12,8 +12,9 @@ from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_executor import make_executor
 from baton.api.engine_options import EngineConfig
 from baton.api.llm_engine import Builder
+from baton.api.lora_methods import AsyncLoRAMethods
 from baton.api.metrics import Metric
-from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, Refused, refuse_unsupported
+from baton.api.refused import KEEPS_RUNNING, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.api.weight_updates import WeightUpdates
 from baton.config.engine_args import AsyncEngineArgs, EngineArgs
@@ -43,7 +44,7 @@ MAX_OPEN: Final = 8192
 _log = logging.getLogger(__name__)
 
 
-class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates):
+class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates, AsyncLoRAMethods):
     """A model for callers on an event loop.
 
     With `prefill_workers` and `decode_workers` it runs router and workers as processes of their own; without,
@@ -133,9 +134,7 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates):
         )
         builder = await asyncio.to_thread(
             self.requests.build,
-            prompt,
-            sampling_params,
-            options,
+            *(prompt, sampling_params, options),
             max_model_len=self._executor.max_model_len,
             pooling=self.pooling,
         )
@@ -310,7 +309,6 @@ class AsyncLLMEngine(ConfiguredEngine, AsyncWeightUpdates):
     release_kv_cache_memory = Refused("sleep(level=1) gives the KV cache up and keeps the weights")
     wait_for_requests_to_drain = Refused("sleep(0, mode='wait') waits for the open requests")
     add_request = Refused("generate takes a request and yields its outputs")
-    add_lora, remove_lora, list_loras, pin_lora = (Refused(NO_ADAPTERS) for _ in range(4))
 
     async def is_sleeping(self) -> bool:
         return self._is_sleeping

@@ -8,10 +8,11 @@ from typing import Any, Self, TypeAlias
 from baton.api.configured_engine import ConfiguredEngine
 from baton.api.engine_executor import make_executor
 from baton.api.engine_options import EngineConfig
+from baton.api.lora_methods import LoRAMethods
 from baton.api.metrics import Metric
 from baton.api.output_builder import OutputBuilder
 from baton.api.pooled_output_builder import PooledOutputBuilder
-from baton.api.refused import KEEPS_RUNNING, NO_ADAPTERS, Refused, refuse_unsupported
+from baton.api.refused import KEEPS_RUNNING, Refused, refuse_unsupported
 from baton.api.request_builder import RequestOptions
 from baton.config.engine_args import EngineArgs
 from baton.config.vllm_config import ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
@@ -41,7 +42,7 @@ Builder: TypeAlias = OutputBuilder | PooledOutputBuilder
 AnyOutput: TypeAlias = RequestOutput | PoolingRequestOutput[PoolingOutput]
 
 
-class LLMEngine(ConfiguredEngine):
+class LLMEngine(ConfiguredEngine, LoRAMethods):
     """A model, and the requests that are open at it.
 
     `vllm_config`, `model_config` and what else describes it comes from `ConfiguredEngine`.
@@ -268,7 +269,6 @@ class LLMEngine(ConfiguredEngine):
         call = CallWorker(method=method, args=tuple(args), kwargs=dict(kwargs or {}), timeout_s=timeout)
         return self.control(call)
 
-    add_lora, remove_lora, list_loras, pin_lora = (Refused(NO_ADAPTERS) for _ in range(4))
     release_kv_cache_memory = Refused("sleep(level=1) gives the KV cache up and keeps the weights")
 
     def control(self, command: Control) -> list[Any]:

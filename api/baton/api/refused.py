@@ -6,10 +6,9 @@ from typing import Final, NoReturn
 
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 
-NO_ADAPTERS: Final = "adapters are not supported yet; allowed: requests to the model itself"
 _REASONS: Final = {
-    "lora_request": "adapters are not supported yet",
-    "prompt_adapter_request": "adapters are not supported yet",
+    "lora_request": "adapters are for models that generate",
+    "prompt_adapter_request": "of adapters there are LoRA ones",
     "mm_processor_kwargs": "models of text alone are supported",
     "trace_headers": "requests over HTTP and gRPC carry a traceparent",
     "data_parallel_rank": "Baton chooses the worker",

@@ -11,6 +11,7 @@ from typing import Any, Final
 from baton.api.output_builder import OutputBuilder
 from baton.api.pooled_output_builder import PooledOutputBuilder
 from baton.api.prompts import PromptParts, read_prompt
+from baton.api.refused import refuse_unsupported
 from baton.inputs import PromptType
 from baton.lora import KnownAdapters, LoRARequest
 from baton.pooling_params import PoolingParams
@@ -149,6 +150,7 @@ class RequestBuilder:
             given = "generate" if isinstance(params, SamplingParams) else "pooling"
             check_runner(pooling, None if given == "generate" else PoolingSpec(task=PoolingTask.EMBED))
         assert pooling is not None, "it was checked"
+        refuse_unsupported(lora_request=options.lora_request)
         cache_salt, type_one_from = "", None
         read: TextPair | Conversation | str | tuple[int, ...]
         if isinstance(prompt, TextPair | Conversation):

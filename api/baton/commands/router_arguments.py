@@ -102,6 +102,15 @@ ANSWER_FLAGS: Final = (
         low=-(2**63),
         high=2**63 - 1,
     ),
+    Flag(
+        "--lora-modules",
+        str,
+        (),
+        "LoRA adapters that are served from the start: name=path, or JSON with name and path",
+        is_list=True,
+        nargs="+",
+        metavar="NAME=PATH",
+    ),
     Flag("--chat-template", str, "", "a Jinja file, or Jinja, instead of the model's own chat template"),
     Flag("--trust-request-chat-template", bool, False, "let requests bring chat templates of their own"),
     Flag(
@@ -157,6 +166,12 @@ HTTP_FLAGS: Final = (
     ),
     Flag("--max-n-sequences", int, 64, "sequences that one request may ask for (n)", low=1, high=16_384),
     Flag("--enable-operator-routes", bool, False, "serve the routes that change the workers' state"),
+    Flag(
+        "--enable-lora-updates",
+        bool,
+        False,
+        "serve the routes that load and unload LoRA adapters without the other operator routes",
+    ),
     Flag("--enable-tokenizer-info-endpoint", bool, False, "serve /tokenizer_info, chat template included"),
     _cross_origin("--allowed-origins", (), "origins whose pages may call from a browser; * is all", "ORIGIN"),
     Flag("--allow-credentials", bool, False, "let such pages send cookies"),

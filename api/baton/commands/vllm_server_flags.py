@@ -37,7 +37,7 @@ TAKEN: Final[Mapping[str, Taken]] = {
     "--cohere-is-reasoning-model": Taken("there are no routes of Cohere"),
 }
 _ROUTERS: Final = "a router is one process; for more, start baton router with --redis"
-_ADAPTERS: Final = "adapters are not supported"
+_ADAPTERS: Final = "of adapters there are LoRA ones: --lora-modules"
 _PARALLEL: Final = (
     "there is no data parallelism within a model; --prefill-workers, --decode-workers and --mixed add workers"
 )
@@ -46,7 +46,6 @@ SERVER_FIXED: Final[dict[str, Fixed]] = {
     "--api-server-count": Fixed((1,), _ROUTERS),
     "--skip-tokenizer-init": Fixed((False,), "a server takes and returns text; in Python LLM has it"),
     "--grpc": Fixed((False,), "gRPC is served beside HTTP, at --grpc-port"),
-    "--lora-modules": Fixed((None,), _ADAPTERS),
     "--prompt-adapters": Fixed((None,), _ADAPTERS),
     "--tool-server": Fixed((None,), "the server calls no tools; clients run those of tool_calls"),
     "--log-config-file": Fixed((None,), "lines go to standard error; --log-format and --log-level set them"),

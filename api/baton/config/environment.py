@@ -24,6 +24,7 @@ _STANDS_FOR: Final[Mapping[str, tuple[str, Callable[[str], str]]]] = {
     "VLLM_LOGGING_LEVEL": ("--log-level", lambda text: _LEVELS.get(text.lower(), text.lower())),
     "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": ("--idle-timeout", str),
     MAX_N_VARIABLE: ("--max-n-sequences", str),
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": ("--enable-lora-updates", str.lower),
     "VLLM_SERVER_DEV_MODE": ("--enable-operator-routes", str.lower),
     "VLLM_TORCH_PROFILER_DIR": ("--profiler-config", lambda text: json.dumps({"torch_profiler_dir": text})),
     "VLLM_CPU_OMP_THREADS_BIND": ("--cpu-bind", lambda text: "none" if text == "nobind" else text),

@@ -10,12 +10,13 @@ import grpc
 from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorLoad, Inbox
 from baton.executors.generation_events import EventReader
-from baton.executors.operator_client import ask_workers
+from baton.executors.operator_client import ask_workers, serve_adapter
 from baton.executors.request_encoder import encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton.executors.spawned_executor import read_load
-from baton_core.errors import ErrorCode, RequestError
+from baton_core.errors import BatonError, ErrorCode, RequestError
+from baton_core.requests.adapter import Adapter
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
@@ -35,6 +36,8 @@ class AsyncSpawnedExecutor:
         self._process = ServingProcess(args)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._channel: grpc.aio.Channel | None = None
+        self._served: set[str] = set()
+        """Digests of the adapters that the router serves."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.max_model_len, self.num_blocks = self._process.max_model_len, self._process.num_blocks
         self.pooling = self._process.pooling
@@ -53,7 +56,7 @@ class AsyncSpawnedExecutor:
         if not self.is_running:
             raise RequestError(ErrorCode.UNAVAILABLE, "the processes of the cluster have ended")
         request = encode_request(spec, self.max_model_len)
-        task = asyncio.create_task(self._read(request, inbox))
+        task = asyncio.create_task(self._read(request, spec.adapter, inbox))
         self._tasks[spec.request_id] = task
         task.add_done_callback(lambda done: self._forget(spec.request_id, done))
 
@@ -84,7 +87,14 @@ class AsyncSpawnedExecutor:
             task.cancel()
         self._process.close()
 
-    async def _read(self, request: pb.GenerateRequest, inbox: Inbox) -> None:
+    async def _read(self, request: pb.GenerateRequest, adapter: Adapter | None, inbox: Inbox) -> None:
+        if adapter is not None and adapter.digest not in self._served:
+            try:
+                await asyncio.to_thread(serve_adapter, self._process, adapter)
+            except BatonError as error:
+                inbox.put((RequestError(error.code, str(error)),))
+                return
+            self._served.add(adapter.digest)
         call = self._stub().Generate(request, metadata=self._process.access.metadata)
         reader = EventReader()
         try:

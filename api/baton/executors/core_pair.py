@@ -6,6 +6,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
@@ -17,6 +18,7 @@ from baton_core.requests.structured_outputs import StructuredOutputsParams
 from baton_core.sessions.worker_info import Role, WorkerLoad
 from baton_core.worker.step_plan import StepPlan
 from baton_core.worker.worker_events import (
+    AdapterLoaded,
     CacheChanged,
     CompileGrammar,
     DropAdapter,
@@ -48,9 +50,10 @@ from baton_router.core.router_events import (
 from baton_service.tracing import NO_TRACING, Tracing, report_spans
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
+from baton_worker.engine.adapter_loading import adapter_loaded
 from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.worker_process import worker_info
-from baton_worker.worker_shell import CacheFollower, GrammarBackend, adapter_loaded, grammar_compiled
+from baton_worker.worker_shell import CacheFollower, GrammarBackend, grammar_compiled
 
 _ROUTER_ID = "in-process"
 ClientEffect: TypeAlias = EmitTokens | EmitPromptLogprobs | FinishRequest | FailRequest
@@ -131,7 +134,7 @@ class CorePair:
                 case CompileGrammar(compilation_id=number, structured_outputs=params):
                     self._to_worker.append(grammar_compiled(number, self._compile(params)))
                 case LoadAdapter(adapter=adapter):
-                    self._to_worker.append(adapter_loaded(adapter, self._load_adapter(adapter)))
+                    self._to_worker.append(self._load_adapter(adapter))
                 case DropAdapter(digest=digest):
                     self._engine.drop_adapter(digest)
                 case CacheChanged():
@@ -140,13 +143,14 @@ class CorePair:
                 case _:
                     raise AssertionError(f"a lone worker moves no blocks: {effect}")
 
-    def _load_adapter(self, adapter: Adapter) -> BaseException | None:
-        """Load an adapter now; returns the error, or None."""
+    def _load_adapter(self, adapter: Adapter) -> AdapterLoaded:
+        """Load an adapter now."""
+        loading: Future[float] = Future()
         try:
-            self._engine.load_adapter(adapter.path, adapter.digest)
+            loading.set_result(self._engine.load_adapter(adapter))
         except Exception as error:
-            return error
-        return None
+            loading.set_exception(error)
+        return adapter_loaded(adapter, loading)
 
     def _compile(self, params: StructuredOutputsParams) -> BaseException | None:
         """Compile a grammar now; returns the error, or None."""

@@ -12,6 +12,7 @@ import grpc
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.requests.adapter import Adapter
 from baton_core.sessions.control_messages import UPDATE_TIMEOUT_S, ControlAction
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import OperatorStub
@@ -63,6 +64,21 @@ def ask_workers(process: ServingProcess, command: Control, *, has_open_requests:
     if isinstance(command, ResetPrefixCache):
         return [not answer["num_in_use"] for answer in answers]
     return answers
+
+
+def serve_adapter(process: ServingProcess, adapter: Adapter) -> None:
+    """Have the router serve an adapter under its digest.
+
+    Raises:
+        BatonError: the folder cannot be used, or does not fit the model.
+    """
+    argument_json = json.dumps({"lora_name": adapter.digest, "lora_path": adapter.path})
+    request = pb.ControlRequest(action=ControlAction.SERVE_ADAPTER, argument_json=argument_json)
+    with process.access.open_channel(process.address) as channel:
+        try:
+            OperatorStub(channel).Control(request, timeout=_TIMEOUT_S)  # type: ignore[no-untyped-call]
+        except grpc.RpcError as error:
+            raise request_error(error) from None
 
 
 def _ask_until_settled(

@@ -28,6 +28,8 @@ LOCAL_FIELDS: Final = ("flat_logprobs", "output_kind")
 def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
     """Write a request that is checked; where it sets no `max_tokens`, as many as `max_model_len` leaves.
 
+    An adapter is asked for by its digest, as `serve_adapter` names it.
+
     Raises:
         InvalidRequestError: a logits processor is a function of this process.
     """
@@ -40,6 +42,7 @@ def encode_request(spec: RequestSpec, max_model_len: int) -> pb.GenerateRequest:
         request_id=spec.request_id,
         token_ids=pb.TokenIds(ids=spec.prompt_token_ids),
         sampling_params=params,
+        model=spec.adapter_digest,
         cache_salt=spec.cache_salt,
         priority=spec.priority,
         pooling=None if spec.pooling is None else _encode_pooling(spec.pooling),

@@ -14,11 +14,12 @@ import grpc
 from baton.config.engine_args import EngineArgs
 from baton.executors.executor import ExecutorEvent, ExecutorLoad
 from baton.executors.generation_events import EventReader
-from baton.executors.operator_client import ask_workers
+from baton.executors.operator_client import ask_workers, serve_adapter
 from baton.executors.request_encoder import encode_request
 from baton.executors.router_client import request_error
 from baton.executors.serving_process import ServingProcess
-from baton_core.errors import ErrorCode, RequestError
+from baton_core.errors import BatonError, ErrorCode, RequestError
+from baton_core.requests.adapter import Adapter
 from baton_core.sessions.router_messages import RequestSpec
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
@@ -46,6 +47,8 @@ class SpawnedExecutor:
         self._events: SimpleQueue[tuple[_Call, ExecutorEvent]] = SimpleQueue()
         """Pending events: no more than the open requests' own tokens."""
         self._calls: dict[str, _Call] = {}
+        self._served: set[str] = set()
+        """Digests of the adapters that the router serves."""
         self.max_model_len, self.num_blocks = self._process.max_model_len, self._process.num_blocks
         self.pooling = self._process.pooling
 
@@ -57,7 +60,7 @@ class SpawnedExecutor:
         """
         call = _Call(encode_request(spec, self.max_model_len))
         self._calls[spec.request_id] = call
-        self._threads.submit(self._read, call)
+        self._threads.submit(self._read, call, spec.adapter)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests without further events; ended and unknown ones are ignored."""
@@ -100,14 +103,19 @@ class SpawnedExecutor:
         self._process.close()
         self._threads.shutdown(cancel_futures=True)
 
-    def _read(self, call: _Call) -> None:
+    def _read(self, call: _Call, adapter: Adapter | None) -> None:
         try:
+            if adapter is not None and adapter.digest not in self._served:
+                serve_adapter(self._process, adapter)
+                self._served.add(adapter.digest)
             reader = EventReader()
             for message in call.open(self._stub):
                 if (event := reader.read(message)) is not None:
                     self._events.put((call, event))
         except grpc.RpcError as error:
             self._events.put((call, request_error(error)))
+        except BatonError as error:
+            self._events.put((call, RequestError(error.code, str(error))))
         except Exception as error:
             self._events.put((call, RequestError(ErrorCode.INTERNAL, f"{type(error).__name__}: {error}")))
 

@@ -41,6 +41,10 @@ class ControlAction(StrEnum):
     """Argument: path. Answered with the hash of the weights, while steps go on."""
     SWITCH_WEIGHTS = "switch_weights"
     """Argument: path, weights. Begins when the worker has no open work, and takes no new one until then."""
+    SERVE_ADAPTER = "serve_adapter"
+    """Argument: lora_name, lora_path. The router serves a LoRA adapter once it fits at every worker."""
+    CHECK_ADAPTER = "check_adapter"
+    """Argument: path, digest. Answered once the adapter was found to fit the model, while steps go on."""
     LOAD_ADAPTER = "load_adapter"
     """Argument: path, digest. Between a worker's ranks, as the next one."""
     DROP_ADAPTER = "drop_adapter"
@@ -51,6 +55,8 @@ RANK_ACTIONS: Final = frozenset({ControlAction.LOAD_ADAPTER, ControlAction.DROP_
 """Actions that a worker asks of the ranks of its model, and nobody else of a worker."""
 WORKER_ACTIONS: Final = frozenset({ControlAction.CHECK_WEIGHTS, ControlAction.SWITCH_WEIGHTS})
 """Actions that routers ask of workers, and operators do not ask of routers."""
+BESIDE_STEPS: Final = frozenset({ControlAction.CHECK_WEIGHTS, ControlAction.CHECK_ADAPTER})
+"""Actions that a worker does while it computes, one of each at a time."""
 
 
 class EnginePart(StrEnum):

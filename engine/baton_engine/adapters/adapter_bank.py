@@ -192,12 +192,19 @@ class AdapterBank:
         Raises:
             InvalidRequestError: the folder cannot be read, has another content by now, or does not fit.
         """
-        if digest in self._loaded:
-            return
+        if digest not in self._loaded:
+            deltas = self.check(path, digest)
+            self._loaded[digest] = {index: delta for index, delta in deltas.items() if delta is not None}
+
+    def check(self, path: str, digest: str) -> dict[int, _Delta | _EmbeddingDelta | None]:
+        """Return what an adapter would be at each place; nothing is kept.
+
+        Raises:
+            InvalidRequestError: as `load`.
+        """
         tensors = read_adapter(path, digest, self.settings.max_rank)
         names = self._names(tensors)
-        deltas = {index: place.make_delta(tensors, names) for index, place in enumerate(self._places)}
-        self._loaded[digest] = {index: delta for index, delta in deltas.items() if delta is not None}
+        return {index: place.make_delta(tensors, names) for index, place in enumerate(self._places)}
 
     def drop(self, digest: str) -> None:
         """Forget an adapter that no step uses any more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import grpc
+import msgspec
 
 from baton_core.errors import InvalidRequestError
 from baton_core.sessions.control_messages import ControlAction
@@ -27,6 +28,10 @@ class OperatorService(baton_pb2_grpc.OperatorServicer):
     ) -> pb.ControlResponse:
         if request.action not in tuple(ControlAction):
             raise InvalidRequestError("action", request.action, ", ".join(ControlAction))
+        if request.action == ControlAction.SERVE_ADAPTER:
+            asked = _read_adapter(request.argument_json)
+            await self._service.load_adapter(asked.lora_name, asked.lora_path, replaces=True)
+            return pb.ControlResponse()
         with self._service.open_call():
             results = await self._service.router.operations.control(
                 ControlAction(request.action),
@@ -45,6 +50,19 @@ class OperatorService(baton_pb2_grpc.OperatorServicer):
                 for worker_id, result in results.items()
             ]
         )
+
+
+class _ServeAdapter(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    lora_name: str
+    lora_path: str
+
+
+def _read_adapter(argument_json: str) -> _ServeAdapter:
+    try:
+        return msgspec.json.decode(argument_json, type=_ServeAdapter)
+    except msgspec.DecodeError as error:
+        allowed = f"an object with lora_name and lora_path ({error})"
+        raise InvalidRequestError("argument", argument_json, allowed) from None
 
 
 def _read_timeout(request: pb.ControlRequest) -> float:

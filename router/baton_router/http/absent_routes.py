@@ -8,10 +8,12 @@ from typing import Final
 
 _SPEECH: Final = "those in /openapi.json: no speech models are served"
 _OPERATOR: Final = "those in /openapi.json: this router runs without --enable-operator-routes"
+_ADAPTERS: Final = "those in /openapi.json: this router runs without --enable-lora-updates"
 _FILES: Final = "those in /openapi.json: this router runs without --files-directory"
 _BELOW: Final = re.compile(r"(/v1/(?:files|batches))/.*", re.DOTALL)
 _ROUTES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("/v1/audio/transcriptions", "/v1/audio/translations"), _SPEECH),
+    **dict.fromkeys(("/v1/load_lora_adapter", "/v1/unload_lora_adapter"), _ADAPTERS),
     **dict.fromkeys(("/v1/files", "/v1/batches"), _FILES),
     "/v1/chat/completions/batch": "/v1/chat/completions: one call for each conversation, all at once",
     "/server_info": "/debug/cluster: it shows the workers and what they serve",
@@ -19,7 +21,7 @@ _ROUTES: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
             *("/reset_prefix_cache", "/sleep", "/wake_up", "/is_sleeping", "/collective_rpc"),
-            *("/start_profile", "/stop_profile", "/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+            *("/start_profile", "/stop_profile"),
         ),
         _OPERATOR,
     ),

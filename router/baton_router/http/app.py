@@ -24,7 +24,7 @@ from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.middleware import REQUEST_ID_HEADER, CountedCalls, RequestIds, name_route
 from baton_router.http.openapi import describe
 from baton_router.http.operator_middleware import with_middleware
-from baton_router.http.operator_table import OPERATOR_ROUTES
+from baton_router.http.operator_table import ADAPTER_ROUTES, OPERATOR_ROUTES
 from baton_router.http.route import PARAMETER, Route
 from baton_router.http.routes import DOCS, METRICS, ROUTES, TOKENIZER_INFO
 from baton_router.process.http_settings import HttpSettings
@@ -40,6 +40,8 @@ def make_app(state: AppState) -> ASGIApp:
     settings = state.settings
     table = [_as_set(route, settings) for route in ROUTES]
     table += OPERATOR_ROUTES if settings.enable_operator_routes else ()
+    if settings.enable_lora_updates and not settings.enable_operator_routes:
+        table += ADAPTER_ROUTES
     table += (TOKENIZER_INFO,) if settings.enable_tokenizer_info else ()
     table += BATCH_ROUTES if state.batches is not None else ()
     if settings.serves_docs:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from baton_core.errors import STATUS, InvalidRequestError, RequestError
 from baton_core.sessions.control_messages import ControlAction
@@ -168,10 +168,28 @@ async def collective_rpc(call: Call[CollectiveRpcRequest]) -> None:
     await call.reply(CollectiveRpcReply(results=results))
 
 
-async def refuse_adapter(call: Call[LoadAdapterRequest | UnloadAdapterRequest]) -> None:
-    """Raises HttpError: 501."""
-    text = "adapters are not supported: the model is served as it is"
-    raise HttpError(501, "not_supported", text, param="lora_name")
+async def load_adapter(call: Call[LoadAdapterRequest]) -> None:
+    """Reply with plain text once the adapter can be asked for.
+
+    Raises:
+        HttpError: a worker cannot use it.
+    """
+    body = call.body
+    try:
+        async with call.while_connected():
+            await call.state.service.load_adapter(
+                body.lora_name, body.lora_path, replaces=bool(body.load_inplace)
+            )
+    except RequestError as error:
+        raise HttpError(STATUS[error.code].http, error.code, str(error), param="lora_path") from None
+    await call.respond(PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully."))
+
+
+async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
+    """Reply with plain text; requests that have begun go on."""
+    name = call.body.lora_name
+    call.state.service.adapters.remove(name)
+    await call.respond(PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully."))
 
 
 def read_query(call: Call[Any], kind: type[QueryT]) -> QueryT:

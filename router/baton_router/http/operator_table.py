@@ -10,6 +10,31 @@ from baton_router.http.weight_routes import WEIGHT_ROUTES
 
 _CONTROLS: Final = (400, 429, 499, 502, 503, 504)
 
+ADAPTER_ROUTES: Final = (
+    Route(
+        method="POST",
+        path="/v1/load_lora_adapter",
+        operation_id="loadLoraAdapter",
+        tag=Tag.OPERATOR,
+        summary="Load an adapter",
+        handler=operator_routes.load_adapter,
+        bodies=(operator_routes.LoadAdapterRequest,),
+        example={"lora_name": "name", "lora_path": "/adapters/name"},
+        errors=_CONTROLS,
+    ),
+    Route(
+        method="POST",
+        path="/v1/unload_lora_adapter",
+        operation_id="unloadLoraAdapter",
+        tag=Tag.OPERATOR,
+        summary="Forget an adapter",
+        handler=operator_routes.unload_adapter,
+        bodies=(operator_routes.UnloadAdapterRequest,),
+        example={"lora_name": "name"},
+        errors=(400, 404),
+    ),
+)
+"""Routes that add and remove LoRA adapters."""
 OPERATOR_ROUTES: Final = (
     Route(
         method="POST",
@@ -114,27 +139,6 @@ OPERATOR_ROUTES: Final = (
         reply=operator_routes.CollectiveRpcReply,
         errors=_CONTROLS,
     ),
-    Route(
-        method="POST",
-        path="/v1/load_lora_adapter",
-        operation_id="loadLoraAdapter",
-        tag=Tag.OPERATOR,
-        summary="Load an adapter",
-        handler=operator_routes.refuse_adapter,
-        bodies=(operator_routes.LoadAdapterRequest,),
-        example={"lora_name": "name", "lora_path": "/adapters/name"},
-        errors=(501,),
-    ),
-    Route(
-        method="POST",
-        path="/v1/unload_lora_adapter",
-        operation_id="unloadLoraAdapter",
-        tag=Tag.OPERATOR,
-        summary="Forget an adapter",
-        handler=operator_routes.refuse_adapter,
-        bodies=(operator_routes.UnloadAdapterRequest,),
-        example={"lora_name": "name"},
-        errors=(501,),
-    ),
+    *ADAPTER_ROUTES,
     *WEIGHT_ROUTES,
 )

@@ -10,7 +10,6 @@ import msgspec
 from starlette.responses import Response
 
 from baton_router.http.calls import Call
-from baton_router.requests.validation import check_model
 from baton_router.text.model_folder import read_json
 from baton_service.exposition import CONTENT_TYPE
 
@@ -28,6 +27,7 @@ class Model(msgspec.Struct, kw_only=True):
     root: str
     """The folder or id that it is served from: load generators find its tokenizer there."""
     parent: str | None = None
+    """The base model of an adapter."""
     max_model_len: int
     permission: list[dict[str, Any]] = []
 
@@ -40,7 +40,8 @@ class ModelList(msgspec.Struct, kw_only=True):
 
 
 async def list_models(call: Call[None]) -> None:
-    await call.reply(ModelList(data=[_describe(call, name) for name in call.state.service.model_names]))
+    names = call.state.service.adapters.names
+    await call.reply(ModelList(data=[_describe(call, name) for name in names]))
 
 
 async def show_model(call: Call[None]) -> None:
@@ -53,16 +54,18 @@ async def show_model(call: Call[None]) -> None:
     if not name:
         await list_models(call)
         return
-    check_model(name, call.state.service.model_names)
+    call.state.service.adapters.find(name)
     await call.reply(_describe(call, name))
 
 
 def _describe(call: Call[None], name: str) -> Model:
     service = call.state.service
+    adapter = service.adapters.find(name)
     return Model(
         id=name,
         created=call.state.started_at,
-        root=call.state.model,
+        root=call.state.model if adapter is None else adapter.path,
+        parent=None if adapter is None else service.adapters.parent,
         max_model_len=service.max_model_len,
     )
 

@@ -10,7 +10,13 @@ from itertools import count
 from typing import Any, Final
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
-from baton_core.sessions.control_messages import WORKER_ACTIONS, Control, ControlAction, ControlResult
+from baton_core.sessions.control_messages import (
+    RANK_ACTIONS,
+    WORKER_ACTIONS,
+    Control,
+    ControlAction,
+    ControlResult,
+)
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.role_guard import require_served
 from baton_router.operations.dispatch_hold import DispatchHold
@@ -90,7 +96,7 @@ class Operations:
                 DEADLINE_EXCEEDED, an earlier change of roles has not ended.
         """
         _require_object(argument_json)
-        if action in WORKER_ACTIONS:
+        if action in WORKER_ACTIONS | RANK_ACTIONS:
             raise InvalidRequestError("action", action, ", ".join(UPDATE_ACTIONS))
         if action in SLEEP_ACTIONS:
             return await self._sleep.change(action, argument_json, timeout_s, worker_ids)

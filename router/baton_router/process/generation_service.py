@@ -6,6 +6,7 @@ One object per router, on its loop. Counts what is open, so that a router that s
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -15,7 +16,9 @@ from typing import Final, ParamSpec, TypeVar
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.phases import Phase, PhaseName
 from baton_core.requests.request_context import RequestContext
+from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.router_messages import RequestSpec
+from baton_router.operations.operations import read_results
 from baton_router.process.logged_requests import LoggedRequests
 from baton_router.process.router import Router
 from baton_router.process.text_converter import TextConverter
@@ -24,7 +27,8 @@ from baton_router.requests.prompt_reader import PromptReader
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
 from baton_router.requests.resume_tokens import ResumeTokens
 from baton_router.requests.resumption import AcceptedRequest, RequestReader
-from baton_router.requests.validation import check_model, tenant_salt
+from baton_router.requests.served_adapters import ServedAdapters
+from baton_router.requests.validation import tenant_salt
 from baton_router.streams.body_memory import BodyMemory
 from baton_router.streams.client_stream import ClientStream
 from baton_router.streams.embeds_memory import EmbedsMemory
@@ -85,8 +89,10 @@ class GenerationService:
         resume_tokens: ResumeTokens | None = None,
         seed: int | None = None,
         log_requests: LoggedRequests | None = None,
+        adapters: ServedAdapters | None = None,
     ) -> None:
         self.model_names = tuple(model_names)
+        self.adapters = adapters or ServedAdapters(model_names)
         self.model = model
         self.tokenizer = tokenizer
         self.router = router
@@ -102,9 +108,11 @@ class GenerationService:
         self._shares_prefixes = shares_prefixes
         self._log_requests = log_requests or LoggedRequests()
         self.resume_tokens = resume_tokens or ResumeTokens()
-        self._prompts = PromptReader(model_names, model, tokenizer, limits, seed=seed)
+        self._prompts = PromptReader(model_names, model, tokenizer, limits, seed=seed, adapters=self.adapters)
         self._requests = RequestReader(self._prompts, self.resume_tokens, model.vocab_size)
         self._texts = TextConverter(model, tokenizer, limits)
+        self._adapter_turn = asyncio.Lock()
+        """Workers check one adapter at a time."""
         self._num_calls = 0
         self._is_draining = False
         self._is_idle = asyncio.Event()
@@ -228,6 +236,23 @@ class GenerationService:
         async with ends_within(self.timeout_s):
             return await self._threads.run(function, *args, **kwargs)
 
+    async def load_adapter(self, name: str, path: str, *, replaces: bool = False) -> None:
+        """Serve the adapter of a folder under a name, once every worker has found that it fits the model.
+
+        Raises:
+            InvalidRequestError: the name is taken, or the folder cannot be used.
+            RequestError: OVERLOADED, or what a worker says of it.
+        """
+        with self.open_call():
+            adapter = await self._threads.run(self.adapters.read, name, path, replaces=replaces)
+            argument = json.dumps({"path": adapter.path, "digest": adapter.digest})
+            async with ends_within(self.timeout_s), self._adapter_turn:
+                if adapter in self.adapters.adapters:
+                    return
+                check = ControlAction.CHECK_ADAPTER
+                read_results(await self.router.operations.control(check, argument, self.timeout_s, ()))
+                self.adapters.add(adapter, replaces=replaces)
+
     async def tokenize(
         self,
         prompt: Prompt,
@@ -242,7 +267,7 @@ class GenerationService:
             InvalidRequestError: a field is out of range; the message names it.
             RequestError: NOT_FOUND, OVERLOADED, UNAVAILABLE, or DEADLINE_EXCEEDED.
         """
-        check_model(model, self.model_names)
+        self.adapters.find(model)
         with self.open_call():
             async with ends_within(self.timeout_s if timeout_s is None else timeout_s):
                 return await self._threads.run(
@@ -263,7 +288,7 @@ class GenerationService:
             InvalidRequestError: a field is out of range; the message names it.
             RequestError: NOT_FOUND, OVERLOADED, UNAVAILABLE, or DEADLINE_EXCEEDED.
         """
-        check_model(model, self.model_names)
+        self.adapters.find(model)
         with self.open_call():
             async with ends_within(self.timeout_s if timeout_s is None else timeout_s):
                 return await self._threads.run(

@@ -97,6 +97,8 @@ class HttpSettings:
     root_path: str = ""
     """Prefix that a proxy in front strips from paths."""
     enable_operator_routes: bool = False
+    enable_lora_updates: bool = False
+    """Serves the routes of adapters even without the other operator routes."""
     enable_tokenizer_info: bool = False
     """Serves /tokenizer_info."""
     allowed_origins: tuple[str, ...] = ()

@@ -41,6 +41,10 @@ class RouterSettings:
     """Values that come before those of the model's config.json."""
     served_model_names: tuple[str, ...] = ()
     """Names that clients use, the first one first; none means `model` as it is written."""
+    max_lora_rank: int | None = None
+    """Highest rank of a LoRA adapter; None where none are taken."""
+    lora_modules: tuple[str, ...] = ()
+    """Adapters that are served from the start: name=path, or JSON."""
     host: str = "127.0.0.1"
     port: int = 8000
     """HTTP port; 0 lets the system choose."""

@@ -21,10 +21,10 @@ from baton_router.embeds.given_embeds import EmbedsLimits, EmbedsPrompt, PromptT
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.pooled_prompts import read_pooled_prompt
 from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
+from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.thinking import read_thinking
 from baton_router.requests.validation import (
     check_embeds_allowed,
-    check_model,
     check_name,
     check_params,
     check_prompt,
@@ -74,8 +74,9 @@ class PromptReader:
         limits: RequestLimits = DEFAULT_LIMITS,
         *,
         seed: int | None = None,
+        adapters: ServedAdapters | None = None,
     ) -> None:
-        self._model_names = model_names
+        self._adapters = adapters or ServedAdapters(model_names)
         self._model = model
         self._tokenizer = tokenizer
         self._limits = limits
@@ -97,12 +98,16 @@ class PromptReader:
             InvalidRequestError: a field is out of range; the message names it.
             RequestError: NOT_FOUND, another model is requested.
         """
-        check_model(request.model, self._model_names)
+        adapter = self._adapters.find(request.model)
         check_name("request_id", request.request_id, MAX_REQUEST_ID_CHARACTERS)
         check_name("cache_salt", request.cache_salt, MAX_CACHE_SALT_CHARACTERS)
         check_template_trust(request.prompt, self._limits)
         priority = read_priority(request.priority)
         if request.pooling is not None:
+            if adapter is not None:
+                raise InvalidRequestError(
+                    "model", adapter.name, f"{self._adapters.parent!r}: adapters generate"
+                )
             token_ids, spec = read_pooled_prompt(
                 request, request.pooling, self._tokenizer, pooling, max_model_len, self._model.vocab_size
             )
@@ -125,6 +130,7 @@ class PromptReader:
             params=params,
             cache_salt=request.cache_salt,
             priority=priority,
+            adapter=adapter,
             bad_words=encode_bad_words(params.bad_words, self._tokenizer, self._model.vocab_size),
             thinking=read_thinking(params, prompt.token_ids, self._tokenizer, self._limits.reasoning),
         )

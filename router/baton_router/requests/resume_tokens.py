@@ -66,7 +66,10 @@ class ResumeTokens:
 
     def fingerprints(self, spec: RequestSpec, tenant: str, identity: ModelIdentity | None) -> Fingerprints:
         """Return those of a request with its seed; `identity` is the workers', None while there are none."""
-        model = _NO_MODEL if identity is None else self._digest(b"model", _describe_model(identity))
+        model = _NO_MODEL
+        if identity is not None:
+            described = _describe_model(identity) + spec.adapter_digest.encode()
+            model = self._digest(b"model", described)
         return Fingerprints(
             prompt=self._digest(b"prompt", _describe_prompt(spec)),
             parameters=self._digest(b"parameters", _describe_params(spec.params)),

@@ -37,7 +37,7 @@ def asked(effects: list[Any]) -> list[CompileGrammar]:
 
 
 def assert_nothing_is_left(worker: Worker) -> None:
-    assert worker.core.num_requests == len(worker.core.grammars) == 0
+    assert worker.core.num_requests == len(worker.core.preparations.grammars) == 0
     assert worker.core.pool.num_used == 0
     assert worker.core.schedule(0.0) is None
     assert worker.core.next_deadline() is None
@@ -116,7 +116,7 @@ def test_a_reservation_that_is_refused_prepares_nothing() -> None:
     worker = make_worker(num_blocks=4, max_num_batched_tokens=8)
     worker.reserve(make_request("a", prompt=10))
     assert asked(worker.reserve(make_spec("b", prompt=10, first=100))) == []
-    assert len(worker.core.grammars) == 0
+    assert len(worker.core.preparations.grammars) == 0
 
 
 # --- what may go wrong ---
@@ -187,7 +187,7 @@ def test_a_name_in_use_is_refused_without_being_prepared() -> None:
     worker = make_worker()
     worker.generate(make_spec())
     assert asked(worker.generate(make_spec())) == []
-    assert len(worker.core.grammars) == 1
+    assert len(worker.core.preparations.grammars) == 1
 
 
 def test_who_waits_for_nothing_is_found_out() -> None:

@@ -18,6 +18,7 @@ from baton_worker.controls.dotted_names import require_name
 from baton_worker.controls.engine_operations import (
     ApplyModel,
     CallWorker,
+    CheckAdapter,
     CheckWeights,
     Control,
     DropAdapter,
@@ -44,6 +45,11 @@ class _Sleep(_Argument):
 
 class _WakeUp(_Argument):
     tags: tuple[str, ...] = ()
+
+
+class _CheckAdapter(_Argument):
+    path: str
+    digest: str
 
 
 class _LoadAdapter(_Argument):
@@ -75,6 +81,7 @@ _ARGUMENTS: Final[dict[ControlAction, type[msgspec.Struct]]] = {
     ControlAction.START_PROFILE: _Profile,
     ControlAction.APPLY_MODEL: _Apply,
     ControlAction.COLLECTIVE_RPC: _Call,
+    ControlAction.CHECK_ADAPTER: _CheckAdapter,
     ControlAction.LOAD_ADAPTER: _LoadAdapter,
     ControlAction.DROP_ADAPTER: _DropAdapter,
     ControlAction.CHECK_WEIGHTS: CheckWeightsArgument,
@@ -111,6 +118,8 @@ def encode_control(command: Control | EngineOperation) -> tuple[ControlAction, s
             return ControlAction.UPDATE_WEIGHTS, _to_json({"path": path})
         case FinishWeightUpdate():
             return ControlAction.FINISH_WEIGHT_UPDATE, "{}"
+        case CheckAdapter(path=path, digest=digest):
+            return ControlAction.CHECK_ADAPTER, _to_json({"path": path, "digest": digest})
         case LoadAdapter(path=path, digest=digest):
             return ControlAction.LOAD_ADAPTER, _to_json({"path": path, "digest": digest})
         case DropAdapter(digest=digest):
@@ -141,6 +150,8 @@ def decode_control(action: ControlAction, argument_json: str) -> EngineOperation
                 return ApplyModel(function=func)
             case _Call():
                 return CallWorker(method=argument.method, args=argument.args, kwargs=argument.kwargs)
+            case _CheckAdapter(path=path, digest=digest):
+                return CheckAdapter(path=path, digest=digest)
             case _LoadAdapter(path=path, digest=digest):
                 return LoadAdapter(path=path, digest=digest)
             case _DropAdapter(digest=digest):

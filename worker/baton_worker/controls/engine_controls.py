@@ -8,12 +8,14 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from baton_core.errors import InvalidRequestError
+from baton_core.requests.adapter import Adapter
 from baton_engine.models.module_view import module_view
 from baton_worker.controls.control_wire import encode_control
 from baton_worker.controls.dotted_names import resolve_function
 from baton_worker.controls.engine_operations import (
     ApplyModel,
     CallWorker,
+    CheckAdapter,
     CheckWeights,
     DropAdapter,
     EngineOperation,
@@ -50,7 +52,7 @@ class EngineControls:
             Exception: as `run`, at any of them.
         """
         group = self._engine.group
-        if group is None or isinstance(command, CheckWeights):
+        if group is None or isinstance(command, CheckWeights | CheckAdapter):
             return [self.run(command)]
         answers = group.call(*encode_control(command))
         own: Any
@@ -90,8 +92,10 @@ class EngineControls:
                 return self._profiler.start(folder or self._profiler_folder, prefix)
             case Profile():
                 return self._profiler.stop()
+            case CheckAdapter(path=path, digest=digest):
+                return self._engine.check_adapter(path, digest)
             case LoadAdapter(path=path, digest=digest):
-                return self._engine.load_adapter(path, digest)
+                return self._engine.load_adapter(Adapter(name="", path=path, digest=digest))
             case DropAdapter(digest=digest):
                 return self._engine.drop_adapter(digest)
             case CheckWeights(path=path):

@@ -108,6 +108,14 @@ class SwitchWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckAdapter:
+    """Find out whether a LoRA adapter fits the model, without keeping it."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadAdapter:
     """Load a LoRA adapter that requests will ask for."""
 
@@ -155,6 +163,7 @@ EngineOperation: TypeAlias = (
     | Profile
     | CheckWeights
     | SwitchWeights
+    | CheckAdapter
     | LoadAdapter
     | DropAdapter
 )

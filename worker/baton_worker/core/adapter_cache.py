@@ -1,16 +1,20 @@
 """The LoRA adapters of one worker: which are loaded, who uses them, who waits for them.
 
 At most so many are loaded at a time. One that nobody uses gives way to another, the least recently used
-first; while all are in use, requests for others wait in their order.
+first. While all are in use, requests for others wait in their order. Requests for loaded ones pass them, but
+no longer than `PATIENCE_S`: then whoever comes waits behind them, so that a place becomes free.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
+from typing import Final
 
 from baton_core.requests.adapter import Adapter
 from baton_core.worker.worker_events import AdapterLoaded, DropAdapter, LoadAdapter, WorkerEffect
+
+PATIENCE_S: Final = 2.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,42 +26,41 @@ class _Entry:
 
 
 class AdapterCache:
-    """Requests come by `begin` and go by `drop`; between them their adapter stays loaded."""
+    """Requests come by `begin` and go by `drop`; between them their adapter stays loaded.
+
+    Args:
+        most: adapters that are loaded, or being loaded, at a time.
+        within_s: time that the loading of one may take.
+    """
 
     def __init__(self, most: int, within_s: float) -> None:
         self._most, self._within_s = most, within_s
         self._entries: dict[str, _Entry] = {}
         """Adapters that are loaded or being loaded, by digest, the least recently used first."""
-        self._queue: dict[str, Adapter] = {}
-        """Requests that wait for a place, in order."""
+        self._queue: dict[str, tuple[Adapter, float]] = {}
+        """Requests that wait for a place, in order, each with the time since when."""
         self._deadlines: dict[str, float] = {}
-        """Requests that wait, in the order of their deadlines."""
+        """Requests whose adapter is being loaded, in the order of their deadlines."""
         self._digests: dict[str, str] = {}
         """The adapter of each open request that has one."""
 
-    def __contains__(self, request_id: str) -> bool:
+    def __contains__(self, request_id: object) -> bool:
         """Say whether a request waits for its adapter."""
-        return request_id in self._deadlines
+        return request_id in self._queue or request_id in self._deadlines
 
     @property
     def loaded(self) -> tuple[str, ...]:
         """Digests of the adapters that are loaded."""
         return tuple(digest for digest, entry in self._entries.items() if entry.is_loaded)
 
-    @property
-    def names(self) -> dict[str, str]:
-        """Names of the adapters that are loaded or being loaded, by digest."""
-        return {digest: entry.adapter.name for digest, entry in self._entries.items()}
-
     def begin(self, now: float, request_id: str, adapter: Adapter) -> None:
         """Take a request, which waits unless its adapter is loaded."""
         self._digests[request_id] = adapter.digest
         entry = self._entries.get(adapter.digest)
-        if entry is not None and entry.is_loaded:
+        if entry is not None and entry.is_loaded and not self._is_impatient(now):
             self._use(request_id, adapter.digest)
-            return
-        self._deadlines[request_id] = now + self._within_s
-        self._queue[request_id] = adapter
+        else:
+            self._queue[request_id] = (adapter, now)
 
     def end(self, loaded: AdapterLoaded) -> tuple[str, ...]:
         """Take an answer; returns the requests that waited for it, which need not wait any longer."""
@@ -65,40 +68,49 @@ class AdapterCache:
         if entry is None or entry.is_loaded:
             return ()
         entry.is_loaded = True
-        waiting = tuple(request_id for request_id in entry.users if request_id in self._deadlines)
-        for request_id in waiting:
+        for request_id in entry.users:
             del self._deadlines[request_id]
         if loaded.error:
             del self._entries[loaded.digest]
-        return tuple(sorted(waiting))
+        return tuple(sorted(entry.users))
 
     def drop(self, request_id: str) -> None:
         """Forget a request that is over."""
         digest = self._digests.pop(request_id, None)
-        if digest is None:
-            return
-        self._deadlines.pop(request_id, None)
         self._queue.pop(request_id, None)
-        if (entry := self._entries.get(digest)) is not None:
+        self._deadlines.pop(request_id, None)
+        if digest is not None and (entry := self._entries.get(digest)) is not None:
             entry.users.discard(request_id)
 
-    def advance(self, in_flight: Set[str]) -> list[WorkerEffect]:
-        """Give places to those that queue, as far as there are any; steps in flight use some adapters."""
+    def advance(self, now: float, in_flight: Set[str]) -> tuple[list[WorkerEffect], list[str]]:
+        """Give places to those that wait, as far as there are any; steps in flight use some adapters.
+
+        Returns what is to be done, and the requests whose adapter is loaded already.
+        """
         effects: list[WorkerEffect] = []
-        for request_id, adapter in list(self._queue.items()):
+        ready: list[str] = []
+        for request_id, (adapter, since_s) in list(self._queue.items()):
             if adapter.digest not in self._entries:
                 if len(self._entries) >= self._most:
-                    if (idle := self._idle(in_flight)) is None:
+                    if (idle := self._idle(in_flight)) is not None:
+                        del self._entries[idle]
+                        effects.append(DropAdapter(digest=idle))
+                    elif now - since_s > PATIENCE_S:
+                        break
+                    else:
                         continue
-                    del self._entries[idle]
-                    effects.append(DropAdapter(digest=idle))
                 self._entries[adapter.digest] = _Entry(adapter=adapter)
                 effects.append(LoadAdapter(adapter=adapter))
             del self._queue[request_id]
             self._use(request_id, adapter.digest)
-        return effects
+            if self._entries[adapter.digest].is_loaded:
+                ready.append(request_id)
+            else:
+                self._deadlines[request_id] = now + self._within_s
+        return effects, ready
 
     def next_deadline(self) -> float | None:
+        """The time when `overdue` names somebody."""
         return next(iter(self._deadlines.values()), None)
 
     def overdue(self, now: float) -> list[tuple[str, str]]:
@@ -110,10 +122,15 @@ class AdapterCache:
         """Raise AssertionError when a request that is over has an adapter, or too many are loaded."""
         assert len(self._entries) <= self._most, "too many adapters are loaded"
         assert set(self._digests) <= set(request_ids), "a request that is over has an adapter"
-        assert set(self._deadlines) <= set(self._digests), "somebody waits for no adapter"
-        assert set(self._queue) <= set(self._deadlines), "somebody queues who does not wait"
+        loading = [entry.users for entry in self._entries.values() if not entry.is_loaded]
+        assert set(self._deadlines) == {request_id for users in loading for request_id in users}
         users = {request_id for entry in self._entries.values() for request_id in entry.users}
-        assert users | set(self._queue) == set(self._digests), "a request has no place and does not queue"
+        assert not users & set(self._queue), "a request has a place and waits for one"
+        assert users | set(self._queue) == set(self._digests), "a request has no place and does not wait"
+
+    def _is_impatient(self, now: float) -> bool:
+        """True if somebody has waited so long for a place that nobody may pass."""
+        return any(now - since_s > PATIENCE_S for _, since_s in self._queue.values())
 
     def _use(self, request_id: str, digest: str) -> None:
         self._entries[digest] = self._entries.pop(digest)

@@ -14,6 +14,7 @@ from typing import Final
 from baton_core.blocks.block_pool import BlockPool
 from baton_core.errors import BatonError, ErrorCode, OverloadedError, RequestError
 from baton_core.sessions.control_messages import (
+    BESIDE_STEPS,
     Control,
     ControlAction,
     ControlResult,
@@ -92,7 +93,7 @@ class Controls:
     def _exclusive(self) -> _Asked | None:
         """The control that runs between steps."""
         running = self._running.values()
-        return next((asked for asked in running if asked.action is not ControlAction.CHECK_WEIGHTS), None)
+        return next((asked for asked in running if asked.action not in BESIDE_STEPS), None)
 
     def require_accepting(self, command: Generate | Prefill | Reserve) -> None:
         """Refuse a request; while a switch of weights waits, those alone that have not begun elsewhere.
@@ -122,8 +123,8 @@ class Controls:
                 return [self._answer(asked, json.dumps(counts))]
             case ControlAction.SET_ROLE | ControlAction.DRAIN | ControlAction.UNDRAIN:
                 return [self._change_status(asked, work)]
-            case ControlAction.CHECK_WEIGHTS:
-                return [self._check_weights(asked)]
+            case ControlAction.CHECK_WEIGHTS | ControlAction.CHECK_ADAPTER:
+                return [self._check_beside(asked)]
             case ControlAction.SWITCH_WEIGHTS:
                 return self._take_switch(asked)
         if len(self._queue) >= MAX_QUEUED:
@@ -153,7 +154,7 @@ class Controls:
         asked = self._running.pop(done.run_id, None)
         if asked is None:
             return []
-        if asked.action is not ControlAction.CHECK_WEIGHTS:
+        if asked.action not in BESIDE_STEPS:
             self._away, self._is_giving_up = done.away, False
             self.weights = done.weights or self.weights
         if asked is self._switch:
@@ -196,10 +197,10 @@ class Controls:
         argument_json = asked.control.argument_json
         return RunControl(run_id=self._num_begun, action=asked.action, argument_json=argument_json)
 
-    def _check_weights(self, asked: _Asked) -> WorkerEffect:
+    def _check_beside(self, asked: _Asked) -> WorkerEffect:
         """Begin a check at once: it needs no engine, and reads one file after the other."""
-        if any(one.action is ControlAction.CHECK_WEIGHTS for one in self._running.values()):
-            return self._refuse(asked, OverloadedError("weights are being checked; allowed: one at a time"))
+        if any(one.action is asked.action for one in self._running.values()):
+            return self._refuse(asked, OverloadedError(f"{asked.action} runs; allowed: one at a time"))
         return self._run(asked)
 
     def _take_switch(self, asked: _Asked) -> list[WorkerEffect]:

@@ -22,7 +22,7 @@ class GrammarCompilations:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def __contains__(self, request_id: str) -> bool:
+    def __contains__(self, request_id: object) -> bool:
         return request_id in self._numbers
 
     def begin(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from baton_core.blocks.block_pool import BlockPool
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import InvalidRequestError, OverloadedError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.kv_layout.paging import Paging
 from baton_core.model.model_identity import ModelIdentity, with_weights
@@ -125,6 +125,18 @@ class WorkerConfig:
             if isinstance(name, str) and name not in self.logits_processors:
                 allowed = ", ".join(sorted(self.logits_processors)) or "none at this worker"
                 raise InvalidRequestError("logits_processors", name, allowed)
+
+    def check_open(self, spec: RequestSpec, open_ids: Collection[str]) -> None:
+        """Refuse a name that is taken, and more requests than may be open.
+
+        Raises:
+            InvalidRequestError: an open request has the name.
+            OverloadedError: as many are open as may be.
+        """
+        if spec.request_id in open_ids:
+            raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
+        if len(open_ids) >= self.max_num_requests:
+            raise OverloadedError(f"this worker has {len(open_ids)} requests, its maximum")
 
     def _check_lengths(self, spec: RequestSpec) -> None:
         num_tokens, limit = len(spec.prompt_token_ids), self.max_model_len - 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from baton_core.blocks.block_pool import BlockPool
-from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, OverloadedError
+from baton_core.errors import BatonError, ErrorCode, OverloadedError
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.sessions.control_messages import Control
 from baton_core.sessions.router_messages import (
@@ -49,13 +49,12 @@ from baton_core.worker.worker_events import (
     WorkerEffect,
     WorkerEvent,
 )
-from baton_worker.core.adapter_cache import AdapterCache
 from baton_worker.core.cache_reports import CacheReports
 from baton_worker.core.controls import Controls, OpenWork
 from baton_worker.core.graceful_shutdown import GracefulShutdown
-from baton_worker.core.grammar_compilations import GrammarCompilations
 from baton_worker.core.outputs import Outputs
 from baton_worker.core.phase_reports import PhaseReports
+from baton_worker.core.preparations import Preparations
 from baton_worker.core.step_health import StepHealth
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_load import count_deferred, measure_load
@@ -76,8 +75,7 @@ class WorkerCore:
         self.rates = LearnedRates()
         self.kv_pulls = config.make_kv_pulls(self.pool, self.rates)
         self.outputs = Outputs(config)
-        self.grammars = GrammarCompilations(config.compile_within_s)
-        self.adapters = AdapterCache(config.max_cpu_loras, config.compile_within_s)
+        self.preparations = Preparations(config.compile_within_s, config.max_cpu_loras)
         self.controls = Controls(self.pool)
         self.controls.weights = config.identity.weights
         self.health = StepHealth(self.controls.status, pauses=config.pauses_when_failing)
@@ -92,7 +90,7 @@ class WorkerCore:
 
     @property
     def num_deferred(self) -> int:
-        return count_deferred(self._requests.values(), self._awaits)
+        return count_deferred(self._requests.values(), self.preparations)
 
     @property
     def open_work(self) -> OpenWork:
@@ -109,7 +107,7 @@ class WorkerCore:
         self.leases.set_draining(now, is_draining=self.controls.status.is_draining)
         if not self.scheduler.is_step_in_flight:
             effects += self.controls.begin(self.open_work)
-        effects += self.adapters.advance(self._digests_in_flight())
+        effects += self._load_adapters(now)
         return effects + self._cache_reports.publish() + self._phases.publish(now)
 
     def schedule(self, now: float) -> StepPlan | None:
@@ -127,15 +125,7 @@ class WorkerCore:
 
     def next_deadline(self) -> float | None:
         """The time when `on_deadline` is due."""
-        parts = (
-            self.leases,
-            self.kv_pulls,
-            self.grammars,
-            self.adapters,
-            self.controls,
-            self.shutdown,
-            self.health,
-        )
+        parts = (self.leases, self.kv_pulls, self.preparations, self.controls, self.shutdown, self.health)
         deadlines = [part.next_deadline() for part in parts]
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -143,10 +133,10 @@ class WorkerCore:
         """Act on every wait that is over."""
         self.health.on_deadline(now)
         effects = self.leases.expire(now) + self.kv_pulls.on_deadline(now) + self._return_requests(now)
-        for request_id, text in [*self.grammars.overdue(now), *self.adapters.overdue(now)]:
+        for request_id, text in self.preparations.overdue(now):
             effects += self._fail(now, self._requests[request_id], ErrorCode.DEADLINE_EXCEEDED, text)
         effects += self._start_ready(now) + self.controls.expire(now, self.open_work)
-        effects += self.adapters.advance(self._digests_in_flight())
+        effects += self._load_adapters(now)
         return effects + self._phases.publish(now)
 
     def load(self, now: float) -> WorkerLoad:
@@ -157,8 +147,7 @@ class WorkerCore:
         """Raise AssertionError when parts disagree about a block or a request."""
         for part in (self.pool, self.scheduler, self.leases, self.kv_pulls, self.controls):
             part.check_invariants()
-        self.grammars.check_invariants(self._requests)
-        self.adapters.check_invariants(self._requests)
+        self.preparations.check_invariants(self._requests)
         self._phases.check_invariants(self._requests.keys())
         if not self.open_work and not self.scheduler.is_step_in_flight:
             assert self.pool.num_available == self.pool.num_blocks, "idle, but blocks are in use"
@@ -174,8 +163,8 @@ class WorkerCore:
                 return self._cache_reports.on_joined(router_id, has_locality=has_locality)
             case RouterLost(router_id=router_id):
                 self._cache_reports.on_lost(router_id)
-                lost = [r for r in self._requests.values() if r.router_id == router_id]
-                return [effect for request in lost for effect in self._cancel(now, request)]
+                lost = [one for one in self._requests.values() if one.router_id == router_id]
+                return [effect for one in lost for effect in self._cancel(now, one)]
             case FromConsumer() | ChecksumsComputed() | ChecksumsFailed():
                 return self.leases.on_event(now, event)
             case FromProducer(message=message):
@@ -184,10 +173,8 @@ class WorkerCore:
             case PullDone() | PullAborted():
                 self._phases.end_copy(now, event)
                 return self.kv_pulls.on_event(now, event)
-            case GrammarCompiled():
-                return self._on_grammar_compiled(now, event)
-            case AdapterLoaded():
-                return self._on_adapter_loaded(now, event)
+            case GrammarCompiled() | AdapterLoaded():
+                return self._on_prepared(now, event)
             case ControlDone():
                 effects = self.controls.on_done(event)
                 self.config = self.config.with_weights(self.controls.weights)
@@ -202,7 +189,9 @@ class WorkerCore:
         match command:
             case Generate(spec=spec) | Prefill(spec=spec) | Reserve(spec=spec):
                 try:
-                    self._check(command)
+                    self.config.check(spec)
+                    self.controls.require_accepting(command)
+                    self.config.check_open(spec, self._requests)
                     return self._accept(now, router_id, command)
                 except BatonError as error:
                     refused = Refused(request_id=spec.request_id, code=error.code, message=str(error))
@@ -220,22 +209,12 @@ class WorkerCore:
                 return self.controls.take(now, router_id, command, self.open_work)
         assert_never(command)
 
-    def _check(self, command: Generate | Prefill | Reserve) -> None:
-        spec = command.spec
-        self.config.check(spec)
-        self.controls.require_accepting(command)
-        if spec.request_id in self._requests:
-            raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
-        if len(self._requests) >= self.config.max_num_requests:
-            raise OverloadedError(f"this worker has {len(self._requests)} requests, its maximum")
-
     def _accept(
         self, now: float, router_id: str, command: Generate | Prefill | Reserve
     ) -> list[WorkerEffect]:
         spec = command.spec
         request = new_request(now, router_id, command, config=self.config, outputs=self.outputs)
-        seq = request.leader
-        effects: list[WorkerEffect] = []
+        seq, effects = request.leader, list[WorkerEffect]()
         if isinstance(command, Reserve):
             pulls = self.kv_pulls.reserve(now, seq, command.source, self.leases.held(spec.request_id))
             if pulls is None:
@@ -245,52 +224,38 @@ class WorkerCore:
             effects.append(SendToRouter(router_id=router_id, message=reserved))
         elif request.is_prefill:
             effects = self.leases.open(now, spec.request_id, router_id)
-        if (grammar := spec.params.structured_outputs) is not None:
-            effects.append(self.grammars.begin(now, spec.request_id, grammar, spec.tenant))
-        if spec.adapter is not None:
-            self.adapters.begin(now, spec.request_id, spec.adapter)
+        effects += self.preparations.begin(now, spec)
         self._requests[spec.request_id] = request
         self._add_when_ready(spec.request_id)
         self._phases.open(now, router_id, spec, self.kv_pulls.get(spec.request_id))
         return effects
 
-    def _on_grammar_compiled(self, now: float, compiled: GrammarCompiled) -> list[WorkerEffect]:
-        """Let a request begin, or end it; a reservation begins when it has its blocks, too."""
-        request_id = self.grammars.end(compiled.compilation_id)
-        if request_id is None:
-            return []
-        if compiled.error:
-            return self._fail(now, self._requests[request_id], compiled.code, compiled.error)
-        self._add_when_ready(request_id)
-        return []
-
-    def _on_adapter_loaded(self, now: float, loaded: AdapterLoaded) -> list[WorkerEffect]:
-        """Let the requests begin that waited for an adapter, or end them."""
+    def _on_prepared(self, now: float, event: GrammarCompiled | AdapterLoaded) -> list[WorkerEffect]:
+        """Let the requests begin that waited for a grammar or an adapter, or end them."""
         effects: list[WorkerEffect] = []
-        for request_id in self.adapters.end(loaded):
-            if loaded.error:
-                effects += self._fail(now, self._requests[request_id], loaded.code, loaded.error)
+        for request_id in self.preparations.end(event):
+            if event.error:
+                effects += self._fail(now, self._requests[request_id], event.code, event.error)
             else:
                 self._add_when_ready(request_id)
         return effects
 
-    def _awaits(self, request_id: str) -> bool:
-        """Say whether a request waits for its grammar or its adapter."""
-        return request_id in self.grammars or request_id in self.adapters
-
     def _add_when_ready(self, request_id: str) -> None:
         """Schedule a request that waits for nothing any more; a reservation begins with its blocks."""
-        if not self._awaits(request_id) and self.kv_pulls.get(request_id) is None:
+        if request_id not in self.preparations and self.kv_pulls.get(request_id) is None:
             self.scheduler.add(self._requests[request_id].leader)
 
-    def _digests_in_flight(self) -> set[str]:
-        return {seq.adapter_digest for seq in self.scheduler.in_flight.sequences}
+    def _load_adapters(self, now: float) -> list[WorkerEffect]:
+        effects, ready = self.preparations.load_adapters(now, self.scheduler.in_flight.sequences)
+        for request_id in ready:
+            self._add_when_ready(request_id)
+        return effects
 
     def _start_ready(self, now: float) -> list[WorkerEffect]:
         """Let the reservations join the batch that have first tokens and blocks, and await nothing else."""
         effects: list[WorkerEffect] = []
         for request_id, tokens in self.kv_pulls.ready():
-            if self._awaits(request_id):
+            if request_id in self.preparations:
                 continue
             request = self._requests[request_id]
             transferred = self.kv_pulls.start(now, request_id)
@@ -389,8 +354,7 @@ class WorkerCore:
             failed[seq.seq_id.request_id] = request
         if failed:
             self.health.fail_step(now, message)
-        code = ErrorCode.INTERNAL
-        return [effect for one in failed.values() for effect in self._fail(now, one, code, message)]
+        return [e for one in failed.values() for e in self._fail(now, one, ErrorCode.INTERNAL, message)]
 
     def _return_requests(self, now: float) -> list[WorkerEffect]:
         """Return requests to their routers, which continue them elsewhere."""
@@ -433,5 +397,4 @@ class WorkerCore:
     def _forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
         self._phases.close(request_id)
-        self.grammars.drop(request_id)
-        self.adapters.drop(request_id)
+        self.preparations.drop(request_id)

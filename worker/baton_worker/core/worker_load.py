@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Container, Iterable
 
 from baton_core.blocks.block_pool import BlockPool
 from baton_core.sessions.worker_info import WorkerLoad
@@ -13,10 +13,10 @@ from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.worker_request import WorkerRequest
 
 
-def count_deferred(requests: Iterable[WorkerRequest], awaits: Callable[[str], bool]) -> int:
+def count_deferred(requests: Iterable[WorkerRequest], preparations: Container[str]) -> int:
     """Count the requests that no step can take yet: their blocks, grammars or adapters are awaited."""
     return sum(
-        awaits(request.spec.request_id)
+        request.spec.request_id in preparations
         or any(seq.state is SequenceState.PULLING for seq in request.sequences.values())
         for request in requests
     )

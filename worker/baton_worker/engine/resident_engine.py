@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -17,6 +18,7 @@ from baton_core.errors import ErrorCode, InvalidModelError, InvalidRequestError,
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import require_equal
 from baton_core.ranks.rank_layout import RankPlace
+from baton_core.requests.adapter import Adapter
 from baton_core.sessions.control_messages import ControlAction, EnginePart
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.adapters.adapter_bank import AdapterBank
@@ -227,16 +229,29 @@ class ResidentEngine:
         """
         return check_weights(Path(path), self._read, self._settings.config_overrides)
 
-    def load_adapter(self, path: str, digest: str) -> None:
-        """Load a LoRA adapter; any thread may call it, while the engine computes.
+    def check_adapter(self, path: str, digest: str) -> None:
+        """Find out whether an adapter fits the model; any thread may call it, while the engine computes.
+
+        Raises:
+            InvalidRequestError: as `load_adapter`.
+            RequestError: UNAVAILABLE, it sleeps.
+        """
+        _ = self.loaded
+        assert self._model is not None, "it has a runner"
+        _bank(self._model).check(path, digest)
+
+    def load_adapter(self, adapter: Adapter) -> float:
+        """Load a LoRA adapter; any thread may call it, while the engine computes. Returns the seconds taken.
 
         Raises:
             InvalidRequestError: the folder cannot be read, has another content, or does not fit the model.
         """
+        path, digest, began_s = adapter.path, adapter.digest, time.monotonic()
         if self._model is not None:
             _bank(self._model).load(path, digest)
         self._adapters[digest] = path
         self._untold.append((ControlAction.LOAD_ADAPTER, {"path": path, "digest": digest}))
+        return time.monotonic() - began_s
 
     def drop_adapter(self, digest: str) -> None:
         """Forget an adapter that no step uses."""

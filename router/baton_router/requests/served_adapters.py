@@ -1,0 +1,128 @@
+"""The LoRA adapters that a router serves, each as a model of its own."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+
+from baton_core.errors import ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
+from baton_core.requests.adapter import Adapter
+from baton_router.requests.validation import check_model, check_name
+from baton_sandbox.adapter_folder import read_adapter_folder
+
+MAX_ADAPTERS = 4096
+"""Adapters that are served at a time."""
+_MAX_NAME_CHARACTERS = 256
+
+
+class ServedAdapters:
+    """Names of models: those of the base, and of its adapters. Any thread may call it.
+
+    Args:
+        model_names: the base model's; the first one is the adapters' parent.
+        max_rank: the highest rank of an adapter; None where none are taken.
+    """
+
+    def __init__(self, model_names: Sequence[str] = (), max_rank: int | None = None) -> None:
+        self._model_names, self._max_rank = tuple(model_names), max_rank
+        self._adapters: dict[str, Adapter] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def parent(self) -> str:
+        """The base model's name."""
+        return self._model_names[0] if self._model_names else ""
+
+    @property
+    def adapters(self) -> tuple[Adapter, ...]:
+        """The adapters, in the order in which they came."""
+        return tuple(self._adapters.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that clients may ask for."""
+        return self._model_names + tuple(self._adapters)
+
+    def find(self, model: str) -> Adapter | None:
+        """Return the adapter of that name; None where it is the base's, or empty.
+
+        Raises:
+            RequestError: NOT_FOUND.
+        """
+        found = self._adapters.get(model)
+        if found is None:
+            check_model(model, self.names)
+        return found
+
+    def read(self, name: str, path: str, *, replaces: bool = False) -> Adapter:
+        """Read an adapter's folder, which may take a while; nothing is served by it yet.
+
+        Raises:
+            InvalidRequestError: the name is taken, the folder cannot be used, or no adapters are taken.
+        """
+        if self._max_rank is None:
+            raise InvalidRequestError("lora_name", name, "none: this router runs without --enable-lora")
+        check_name("lora_name", name, _MAX_NAME_CHARACTERS)
+        self._check_free(name, replaces)
+        if not name or not path:
+            raise InvalidRequestError("lora_path" if name else "lora_name", path, "text that is not empty")
+        folder = read_adapter_folder(path, self._max_rank)
+        return Adapter(name=name, digest=folder.digest, path=str(folder.path.absolute()))
+
+    def add(self, adapter: Adapter, *, replaces: bool = False) -> None:
+        """Serve an adapter from now on.
+
+        Raises:
+            InvalidRequestError: the name is taken.
+            RequestError: OVERLOADED, too many are served.
+        """
+        with self._lock:
+            self._check_free(adapter.name, replaces)
+            if len(self._adapters) >= MAX_ADAPTERS:
+                text = f"{len(self._adapters)} adapters are served; allowed: {MAX_ADAPTERS}"
+                raise RequestError(ErrorCode.OVERLOADED, text)
+            self._adapters[adapter.name] = adapter
+
+    def remove(self, name: str) -> None:
+        """Serve an adapter no longer; its running requests go on.
+
+        Raises:
+            RequestError: NOT_FOUND, there is none of that name.
+        """
+        with self._lock:
+            if self._adapters.pop(name, None) is None:
+                allowed = ", ".join(map(repr, self._adapters)) or "none: no adapter is loaded"
+                error = InvalidRequestError("lora_name", name, allowed)
+                raise RequestError(ErrorCode.NOT_FOUND, str(error))
+
+    def _check_free(self, name: str, replaces: bool) -> None:
+        if name in self._model_names or (name in self._adapters and not replaces):
+            allowed = "a name that no model has" + ("" if replaces else ", or load_inplace")
+            raise InvalidRequestError("lora_name", name, allowed)
+
+
+def read_lora_modules(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """Read names and folders, each as name=path or as JSON with name and path.
+
+    Raises:
+        InvalidConfigError: one is neither.
+    """
+    modules = []
+    for text in given:
+        name, path = _read_json(text) if text.lstrip().startswith("{") else text.partition("=")[::2]
+        if not (isinstance(name, str) and name and isinstance(path, str) and path):
+            allowed = 'name=path, or JSON with "name" and "path"'
+            raise InvalidConfigError(f"--lora-modules is {text!r}; allowed: {allowed}")
+        modules.append((name, path))
+    return tuple(modules)
+
+
+def _read_json(text: str) -> tuple[object, object]:
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return "", ""
+    if not isinstance(fields, dict) or not fields.keys() <= {"name", "path", "base_model_name"}:
+        return "", ""
+    return fields.get("name"), fields.get("path")
