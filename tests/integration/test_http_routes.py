@@ -105,7 +105,7 @@ def test_operator_routes_are_off_unless_enabled() -> None:
             assert error_of(await client.post("/v1/load_lora_adapter", json=adapter))[0] == 404
         async with http_cluster(worker(), http=HttpSettings(enable_operator_routes=True)) as client:
             response = await client.post("/v1/load_lora_adapter", json=adapter)
-            assert error_of(response)[:2] == (501, "lora_name")
+            assert error_of(response)[:2] == (400, "lora_name")
 
     run(scenario())
 

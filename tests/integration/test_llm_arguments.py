@@ -78,8 +78,8 @@ def test_the_environment_bounds_the_sequences_of_a_prompt(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"lora_request": "a"}, "lora_request is 'a'; allowed: None: adapters are not supported yet"),
-        ({"lora_request": [None, "a"]}, "lora_request is .*; allowed: None: adapters"),
+        ({"lora_request": "a"}, "lora_request is 'a'; allowed: None: enable_lora is False"),
+        ({"lora_request": [None, "a"]}, "lora_request is 'a'; allowed: None: enable_lora"),
         ({"mm_processor_kwargs": {"a": 1}}, "mm_processor_kwargs is .*; allowed: None: models of text alone"),
     ],
 )

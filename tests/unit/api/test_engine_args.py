@@ -98,13 +98,20 @@ GIVEN: dict[str, Any] = {
     "split": "never",
     "decode_workers": 1,
     "enable_log_requests": True,
+    "max_lora_rank": 64,
+    "max_loras": 4,
+    "max_cpu_loras": 8,
     "enable_prompt_embeds": True,
     "runner": "pooling",
     "convert": "embed",
     "pooler_config": {"pooling_type": "MEAN"},
 }
 """A value other than the default for every field that does something, but for those of `EXCLUSIVE`."""
-EXCLUSIVE: dict[str, Any] = {"data_parallel_rank": 2, "data_parallel_external_lb": True}
+EXCLUSIVE: dict[str, Any] = {
+    "data_parallel_rank": 2,
+    "data_parallel_external_lb": True,
+    "enable_lora": True,
+}
 """Fields that contradict some of the others."""
 
 
@@ -171,7 +178,14 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
             "decode_context_parallel_size is 2; allowed: 1 (a worker's ranks are",
         ),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; allowed: "),
-        ({"enable_lora": True}, "enable_lora is True; allowed: False (adapters are not supported yet)"),
+        ({"lora_dtype": "float16"}, "lora_dtype is 'float16'; allowed: 'auto' (adapters are computed in"),
+        ({"fully_sharded_loras": True}, "fully_sharded_loras is True; allowed: False (each rank"),
+        ({"max_lora_rank": 513}, "max_lora_rank is 513; allowed: an integer from 1 to 512"),
+        ({"max_loras": 3, "max_cpu_loras": 2}, "max_cpu_loras is 2; allowed: at least 3, the max_loras"),
+        (
+            {"enable_lora": True, "pipeline_parallel_size": 2},
+            "enable_lora is True with pipeline_parallel_size 2; allowed: False, or pipeline_parallel_size 1",
+        ),
         ({"quantization": "humming"}, "quantization is 'humming'; allowed: int8, int8_per_channel_weight_on"),
         ({"quantization_param_path": "a"}, "quantization_param_path is 'a'; allowed: None (scales come"),
         ({"dtype": "float17"}, "dtype is 'float17'; allowed: auto, float32"),
@@ -293,9 +307,9 @@ def test_flags_of_what_there_is_not_are_refused_by_name(capsys: pytest.CaptureFi
     assert args.tensor_parallel_size == 1
     with pytest.raises(InvalidConfigError, match="decode_context_parallel_size is 2; allowed: 1"):
         EngineArgs.from_cli_args(parser.parse_args(["--decode-context-parallel-size", "2"]))
-    with pytest.raises(InvalidConfigError, match="enable_lora is True; allowed: False"):
-        EngineArgs.from_cli_args(parser.parse_args(["--enable-lora"]))
-    assert "lora" not in parser.format_help()
+    with pytest.raises(InvalidConfigError, match="fully_sharded_loras is True; allowed: False"):
+        EngineArgs.from_cli_args(parser.parse_args(["--fully-sharded-loras"]))
+    assert "sharded" not in parser.format_help()
 
 
 def test_a_parser_shows_the_defaults_of_fields() -> None:
@@ -315,7 +329,7 @@ def test_a_parser_shows_the_defaults_of_fields() -> None:
         ("-O3", "optimization_level", 3),
         ("--trust-remote-code", "trust_remote_code", True),
         ("--no-trust-remote-code", "trust_remote_code", False),
-        ("--no-enable-lora", "enable_lora", False),
+        ("--no-fully-sharded-loras", "fully_sharded_loras", False),
         ("--enable-chunked-prefill", "enable_chunked_prefill", True),
         ("--no-enable-chunked-prefill", "enable_chunked_prefill", False),
     ],
@@ -347,7 +361,7 @@ def test_serve_refuses_such_flags_by_name_too() -> None:
     assert args.model == "model"
     for flag, said in (
         ("--enable-eplb", "--enable-eplb is True; allowed: False (a worker's"),
-        ("--enable-lora", "--enable-lora is True; allowed: False (adapters"),
+        ("--fully-sharded-loras", "--fully-sharded-loras is True; allowed: False (each rank"),
         ("--quantization=humming", "--quantization is 'humming'; allowed: int8"),
     ):
         for command in ("serve", "mixed-worker"):

@@ -37,7 +37,7 @@ def test_a_repeatable_flag_takes_a_list_or_one_value_and_gives_way_to_the_comman
 
 def test_a_file_takes_what_the_command_line_takes(config: Path) -> None:
     config.write_text(
-        "decode-context-parallel-size: 1\ndisable-log-stats: true\nenable-lora: false\nno-enable-eplb: true\n"
+        "decode-context-parallel-size: 1\ndisable-log-stats: true\nfully-sharded-loras: false\nno-enable-eplb: true\n"
         "no-enable-prefix-caching: true\ndisable-log-requests: true\nuvicorn_log_level: debug\n"
         "max-model-len: auto\nallowed-origins: ['*']\nprofiler-config:\n  torch_profiler_dir: /traces\n"
     )
@@ -49,7 +49,7 @@ def test_a_file_takes_what_the_command_line_takes(config: Path) -> None:
             "--disable-uvicorn-access-log",
             "--decode-context-parallel-size",
             "--disable-log-stats",
-            "--enable-lora",
+            "--fully-sharded-loras",
         ),
         *("--enable-eplb", "--uvicorn-log-level"),
     )
@@ -59,8 +59,11 @@ def test_a_file_takes_what_the_command_line_takes(config: Path) -> None:
     ("text", "said"),
     [
         ("dcp-comm-backend: a2a", "{path}: dcp-comm-backend is 'a2a'; allowed: None (a worker's ranks are"),
-        ("enable-lora: true", "{path}: enable-lora is True; allowed: False (adapters are not"),
-        ("no-use-tqdm-on-load: false\nlora-modules: [a=b]", "{path}: lora-modules is ['a=b']; allowed: None"),
+        ("fully-sharded-loras: true", "{path}: fully-sharded-loras is True; allowed: False (each rank"),
+        (
+            "no-use-tqdm-on-load: false\nprompt-adapters: [a]",
+            "{path}: prompt-adapters is ['a']; allowed: None",
+        ),
         ("max-num-seq: 2", "{path}: key is 'max-num-seq'; did you mean max-num-seqs?; allowed: "),
     ],
 )
