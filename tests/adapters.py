@@ -25,14 +25,14 @@ RANK = 4
 def make_adapter(
     folder: Path, model: Path, *, seed: int = 0, rank: int = RANK, is_everywhere: bool = False, **fields: Any
 ) -> Path:
-    """Write a random adapter of a model folder's linear layers, with `is_everywhere` of embedding and head too.
+    """Write a random adapter of a model folder's linear layers; `is_everywhere` adds embedding and head.
 
     `fields` are further ones of its configuration. Returns the folder.
     """
     base, generator = reference_model(model), torch.Generator().manual_seed(seed)
     config = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, **fields}
     tensors: dict[str, Tensor] = {}
-    for name, module, (out_size, in_size) in _linear_layers(base):
+    for name, _, (out_size, in_size) in _linear_layers(base):
         if "lm_head" not in name or is_everywhere:
             tensors[f"{PREFIX}{name}.lora_A.weight"] = _random(generator, rank, in_size)
             tensors[f"{PREFIX}{name}.lora_B.weight"] = _random(generator, out_size, rank)

@@ -87,7 +87,7 @@ def main() -> int:
                 try:
                     wrong = compare(model, cases, ARRANGEMENTS[name])
                 except Exception as error:  # a family that takes no adapters, or cannot be divided
-                    print(f"{variant:24} {name:16} {type(error).__name__}: {error:.120}", flush=True)
+                    print(f"{variant:24} {name:16} {type(error).__name__}: {str(error)[:120]}", flush=True)
                     continue
                 num_wrong += wrong
                 print(f"{variant:24} {name:16} {len(cases) - wrong} of {len(cases)} equal", flush=True)

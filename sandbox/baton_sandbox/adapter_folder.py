@@ -118,13 +118,13 @@ def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     try:
         if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise InvalidRequestError("lora_path", str(folder), f"a folder with a {CONFIG} of at most 1 MiB")
+            raise InvalidRequestError("lora_path", str(folder), f"a folder whose {CONFIG} has at most 1 MiB")
         fields = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, InvalidRequestError):
             raise
         raise InvalidRequestError(
-            "lora_path", str(folder), f"a folder with a {CONFIG} of PEFT's ({error})"
+            "lora_path", str(folder), f"a folder with {CONFIG}, as PEFT writes it ({error})"
         ) from None
     if not isinstance(fields, dict):
         raise InvalidRequestError(CONFIG, fields, "an object")

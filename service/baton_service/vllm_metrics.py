@@ -85,7 +85,7 @@ CACHE_CONFIG: Final = _vllm(
 LORA_REQUESTS: Final = _vllm(
     "lora_requests_info",
     _G,
-    "Adapters in use: none, always 0",
+    "Names of the LoRA adapters of running and waiting requests; the value is the time",
     "max_lora",
     "waiting_lora_adapters",
     "running_lora_adapters",

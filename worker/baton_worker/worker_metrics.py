@@ -5,6 +5,7 @@ All of it on the worker's loop.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -162,7 +163,7 @@ class WorkerMetrics:
         page.add(vllm.KV_USAGE, core.pool.num_used / core.pool.num_blocks, *engine)
         cache = (str(config.identity.block_size), str(config.num_blocks), config.identity.dtype)
         page.add(vllm.CACHE_CONFIG, 1, *engine, *cache, str(config.enable_prefix_caching))
-        page.add(vllm.LORA_REQUESTS, 0, *engine, "0", "", "")
+        self._tell_adapters(page)
         page.add(vllm.PREFIX_QUERIES, core.pool.cache.num_queried_tokens, *engine)
         page.add(vllm.PREFIX_HITS, core.pool.cache.num_hit_tokens, *engine)
         computed = self._work.num_computed + self._work.num_recomputed
@@ -171,6 +172,16 @@ class WorkerMetrics:
         page.add(vllm.TOKENS_BY_SOURCE, self._work.num_remote, *engine, "external_kv_transfer")
         page.add(vllm.PREEMPTIONS, core.scheduler.num_preemptions, *engine)
         page.add(vllm.ITERATION_TOKENS, self._iteration_tokens, *engine)
+
+    def _tell_adapters(self, page: Exposition) -> None:
+        """Add the names of adapters; readers take the series with the largest value, a time."""
+        core = self._core
+        if not core.config.max_cpu_loras:
+            page.add(vllm.LORA_REQUESTS, 0, *self._engine, "0", "", "")
+            return
+        waiting = core.scheduler.waiting_adapters | core.preparations.adapters.waiting_names
+        names = (",".join(sorted(waiting)), ",".join(sorted(core.scheduler.running_adapters)))
+        page.add(vllm.LORA_REQUESTS, time.time(), *self._engine, str(core.config.scheduler.max_loras), *names)
 
     def _tell_transfers(self, page: Exposition) -> None:
         leases, engine, worker_id = self._core.leases, self._engine, self._core.config.worker_id

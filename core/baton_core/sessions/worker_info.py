@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from baton_core.model.model_identity import ModelIdentity
+
+MAX_REPORTED_ADAPTERS: Final = 256
 
 
 class Role(StrEnum):
@@ -103,6 +106,12 @@ class WorkerLoad:
     fault: str = ""
     """The fault for which it refuses requests until it is restarted; empty while there is none."""
     rates: WorkerRates = field(default_factory=WorkerRates)
+    adapters: tuple[str, ...] = ()
+    """Digests of the LoRA adapters that it has loaded, at most `MAX_REPORTED_ADAPTERS`, used last."""
+    loading_adapters: tuple[str, ...] = ()
+    """Digests of those that it loads now."""
+    adapter_load_s: float = 0.0
+    """Time that its last adapter took to load; 0 is not known yet."""
 
     @property
     def is_taking(self) -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.experts import Experts, load_expert, load_experts
 from baton_engine.models.fused_experts import load_fused_experts
-from baton_engine.models.linear import Linear
+from baton_engine.models.linear import Linear, adapted
 from baton_engine.models.mixture_config import MixtureConfig
 from baton_engine.models.shares import ExpertShare, share_of_experts
 from baton_engine.ranks.ranks import ALONE, Ranks
@@ -130,7 +130,9 @@ class _SharedExpert:
         self._expert = load_expert(
             config.names, weights, kernels, expert, config.hidden_size, size, share, takes_adapters=True
         )
-        self._scale = _load_gate(weights, f"{prefix}.shared_expert_gate", 1, config.hidden_size, kernels)
+        gate, width = f"{prefix}.shared_expert_gate", config.hidden_size
+        scale = _load_gate(weights, gate, 1, width, kernels)
+        self._scale = adapted(weights, scale, [gate], kernels, in_size=width, out_sizes=[1])
 
     def forward(self, hidden: Tensor) -> Tensor:
         # The sigmoid, from a function that kernels have: torch's depends on where in a batch a number lies.

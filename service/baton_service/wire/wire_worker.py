@@ -9,7 +9,7 @@ from baton_core.model.model_description import (
     ModelDescription,
 )
 from baton_core.model.model_identity import ModelIdentity
-from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_core.sessions.worker_info import MAX_REPORTED_ADAPTERS, Role, WorkerInfo, WorkerLoad, WorkerRates
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_checks import (
     checked_code,
@@ -151,6 +151,9 @@ def encode_load(load: WorkerLoad) -> pb.Load:
             num_decode_steps=load.rates.num_decode_steps,
             num_pulls=load.rates.num_pulls,
         ),
+        adapters=load.adapters,
+        loading_adapters=load.loading_adapters,
+        adapter_load_s=load.adapter_load_s,
     )
 
 
@@ -182,4 +185,7 @@ def decode_load(load: pb.Load) -> WorkerLoad:
             num_decode_steps=load.rates.num_decode_steps,
             num_pulls=load.rates.num_pulls,
         ),
+        adapters=tuple(load.adapters[:MAX_REPORTED_ADAPTERS]),
+        loading_adapters=tuple(load.loading_adapters[:MAX_REPORTED_ADAPTERS]),
+        adapter_load_s=checked_number("adapter_load_s", load.adapter_load_s),
     )

@@ -37,8 +37,9 @@ def test_a_repeatable_flag_takes_a_list_or_one_value_and_gives_way_to_the_comman
 
 def test_a_file_takes_what_the_command_line_takes(config: Path) -> None:
     config.write_text(
-        "decode-context-parallel-size: 1\ndisable-log-stats: true\nfully-sharded-loras: false\nno-enable-eplb: true\n"
-        "no-enable-prefix-caching: true\ndisable-log-requests: true\nuvicorn_log_level: debug\n"
+        "decode-context-parallel-size: 1\ndisable-log-stats: true\nfully-sharded-loras: false\n"
+        "no-enable-eplb: true\nno-enable-prefix-caching: true\n"
+        "disable-log-requests: true\nuvicorn_log_level: debug\n"
         "max-model-len: auto\nallowed-origins: ['*']\nprofiler-config:\n  torch_profiler_dir: /traces\n"
     )
     args = parse(["serve", "--config", str(config), "--disable-uvicorn-access-log"])

@@ -41,6 +41,8 @@ class AdapterCache:
         """Requests that wait for a place, in order, each with the time since when."""
         self._deadlines: dict[str, float] = {}
         """Requests whose adapter is being loaded, in the order of their deadlines."""
+        self.load_s = 0.0
+        """Time that the last one took to load; 0 before the first."""
         self._digests: dict[str, str] = {}
         """The adapter of each open request that has one."""
 
@@ -52,6 +54,17 @@ class AdapterCache:
     def loaded(self) -> tuple[str, ...]:
         """Digests of the adapters that are loaded."""
         return tuple(digest for digest, entry in self._entries.items() if entry.is_loaded)
+
+    @property
+    def waiting_names(self) -> set[str]:
+        """Names of the adapters that requests wait for."""
+        loading = {entry.adapter.name for entry in self._entries.values() if not entry.is_loaded}
+        return loading | {adapter.name for adapter, _ in self._queue.values()}
+
+    @property
+    def loading(self) -> tuple[str, ...]:
+        """Digests of the adapters that are being loaded."""
+        return tuple(digest for digest, entry in self._entries.items() if not entry.is_loaded)
 
     def begin(self, now: float, request_id: str, adapter: Adapter) -> None:
         """Take a request, which waits unless its adapter is loaded."""
@@ -68,6 +81,7 @@ class AdapterCache:
         if entry is None or entry.is_loaded:
             return ()
         entry.is_loaded = True
+        self.load_s = loaded.seconds or self.load_s
         for request_id in entry.users:
             del self._deadlines[request_id]
         if loaded.error:

@@ -62,6 +62,16 @@ class Scheduler:
         return len(self._running)
 
     @property
+    def running_adapters(self) -> set[str]:
+        """Names of the adapters of running sequences."""
+        return {seq.adapter.name for seq in self._running if seq.adapter is not None}
+
+    @property
+    def waiting_adapters(self) -> set[str]:
+        """Names of the adapters of waiting sequences."""
+        return {seq.adapter.name for seq in self._waiting if seq.adapter is not None}
+
+    @property
     def is_step_in_flight(self) -> bool:
         return bool(self.in_flight)
 

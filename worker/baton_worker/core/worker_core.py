@@ -141,7 +141,8 @@ class WorkerCore:
 
     def load(self, now: float) -> WorkerLoad:
         """The load that heartbeats report to the routers."""
-        return measure_load(now, self.scheduler, self.pool, self.controls, self.rates, self.num_deferred)
+        parts = self.scheduler, self.pool, self.controls, self.rates
+        return measure_load(now, *parts, self.num_deferred, self.preparations.adapters)
 
     def check_invariants(self) -> None:
         """Raise AssertionError when parts disagree about a block or a request."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from baton_core.blocks.block_pool import BlockPool
-from baton_core.sessions.worker_info import WorkerLoad
+from baton_core.sessions.worker_info import MAX_REPORTED_ADAPTERS, WorkerLoad
 from baton_core.worker.learned_rates import LearnedRates
 from baton_core.worker.sequence import SequenceState
+from baton_worker.core.adapter_cache import AdapterCache
 from baton_worker.core.controls import Controls
 from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.worker_request import WorkerRequest
@@ -29,6 +30,7 @@ def measure_load(
     controls: Controls,
     rates: LearnedRates,
     num_deferred: int,
+    adapters: AdapterCache,
 ) -> WorkerLoad:
     """Put together what the parts of a worker say now."""
     status, in_flight = controls.status, scheduler.in_flight
@@ -47,4 +49,7 @@ def measure_load(
         weights=controls.weights,
         fault=status.fault,
         rates=rates.rates,
+        adapters=adapters.loaded[-MAX_REPORTED_ADAPTERS:],
+        loading_adapters=adapters.loading[-MAX_REPORTED_ADAPTERS:],
+        adapter_load_s=adapters.load_s,
     )

@@ -141,7 +141,7 @@ class Assignment:
         reads_prefixes = self._spec.params.reads_prefix_cache
         if reads_prefixes and identity is not None and identity != self._hashed_for:
             self._hashed_for, self._hashes = identity, self._fleet.prompt_hashes(self._spec)
-        views = self._fleet.views(len(self._spec.given_token_ids), self._hashes)
+        views = self._fleet.views(len(self._spec.given_token_ids), self._hashes, self._spec.adapter_digest)
         request = self._fleet.request(
             now,
             self._spec,

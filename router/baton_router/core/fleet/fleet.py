@@ -327,15 +327,18 @@ class Fleet:
         root = root_hash(identity, spec.cache_salt, spec.adapter_digest)
         return block_hashes(root, spec.given_token_ids, identity.block_size, spec.prompt_embeds)
 
-    def views(self, num_prompt_tokens: int, hashes: Sequence[bytes]) -> list[WorkerView]:
-        """Return each worker as placement sees it, for a prompt whose blocks have these hashes."""
+    def views(self, num_prompt_tokens: int, hashes: Sequence[bytes], adapter: str = "") -> list[WorkerView]:
+        """Return each worker as placement sees it, for a prompt whose blocks have these hashes.
+
+        `adapter` is the digest of the request's adapter.
+        """
         if self.identity is None:
             return []
         self.rates()
         num_blocks = self.num_blocks(num_prompt_tokens)
         num_cached, block_size = self._index.num_cached_blocks(hashes), self.identity.block_size
         return [
-            member.view(num_cached.get(worker_id, 0) * block_size, num_blocks)
+            member.view(num_cached.get(worker_id, 0) * block_size, num_blocks, adapter)
             for worker_id, member in self._members.items()
         ]
 

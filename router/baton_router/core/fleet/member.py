@@ -9,7 +9,12 @@ from baton_core.load_reservation import NO_LOAD, LoadReservation, total
 from baton_core.model.model_identity import with_weights
 from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad
 from baton_router.core.fleet.token_queue import TokenQueue
-from baton_router.core.placement.placement_snapshot import PRIOR_SPEED, WorkerSpeed, WorkerView
+from baton_router.core.placement.placement_snapshot import (
+    PRIOR_ADAPTER_S,
+    PRIOR_SPEED,
+    WorkerSpeed,
+    WorkerView,
+)
 from baton_router.core.placement.rate_aging import NEVER_LEARNED, LearnedAt
 
 
@@ -96,8 +101,8 @@ class Member:
         if speed != self._speed:
             self._speed, self._last_view = speed, None
 
-    def view(self, num_cached_tokens: int, num_blocks: int) -> WorkerView:
-        """Return the worker as seen by a request with this cached prefix and this need of blocks.
+    def view(self, num_cached_tokens: int, num_blocks: int, adapter: str = "") -> WorkerView:
+        """Return the worker as seen by a request with this cached prefix, need of blocks and adapter.
 
         The last view is reused where it still holds: every request needs a view of every worker.
         """
@@ -109,7 +114,15 @@ class Member:
             view = self._last_view = view._replace(
                 num_cached_tokens=num_cached_tokens, can_reserve=can_reserve
             )
-        return view
+        return view._replace(adapter_s=self._adapter_s(adapter)) if adapter else view
+
+    def _adapter_s(self, digest: str) -> float:
+        """Return the time until an adapter is loaded: half of what it takes if that has begun."""
+        load = self.load
+        if digest in load.adapters:
+            return 0.0
+        whole_s = load.adapter_load_s or PRIOR_ADAPTER_S
+        return whole_s / 2 if digest in load.loading_adapters else whole_s
 
     def _base_view(self) -> WorkerView:
         """Return the worker as seen by a request without a cached prefix."""

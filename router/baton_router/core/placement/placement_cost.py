@@ -38,7 +38,7 @@ class CostTerms(NamedTuple):
     last_chunk_bytes: int
     """Bytes of the blocks that are ready only at the end of the prompt."""
     transfer_s: float
-    """Transfer time of all missing blocks."""
+    """Transfer time of all missing blocks; an adapter is loaded meanwhile, and may take longer."""
     prompt_stall_s: float
     """Stall of running sequences while the prompt and displaced tokens are computed."""
     decode_stall_s: float
@@ -93,6 +93,8 @@ class CostModel:
             decode_stall_s = num_running * num_output_tokens / rate + displaced_s
             stall_s = prompt_stall_s + decode_stall_s - displaced_s
             queue_s = num_queued_tokens / rate
+            if view.adapter_s > queue_s:  # it is loaded beside what is queued
+                queue_s = view.adapter_s
             prefill_s = compute_s + num_steps * prefill_step_s
             num_over = num_running + num_new - view.max_num_seqs
             seat_s = self._seat_s(view, num_over) if num_over > 0 else 0.0
@@ -104,7 +106,7 @@ class CostModel:
                 seat_s,
                 prefill_s,
                 -(-num_last // block_size) * block_bytes,
-                num_missing * block_bytes / pull_bytes_per_s if num_missing > 0 else 0.0,
+                max(num_missing * block_bytes / pull_bytes_per_s if num_missing > 0 else 0.0, view.adapter_s),
                 prompt_stall_s,
                 decode_stall_s,
                 stall_s,

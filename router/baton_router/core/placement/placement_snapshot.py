@@ -13,6 +13,8 @@ from baton_router.core.placement.rate_aging import median
 PRIOR: Final = WorkerRates(prefill_tokens_per_s=5_000.0, decode_step_s=0.02, pull_bytes_per_s=1e10)
 """Rates assumed of a fleet that has learned nothing. The bandwidth is high on purpose: transfers that look
 cheap are tried, and then their rate is known."""
+PRIOR_ADAPTER_S: Final = 0.2
+"""Time assumed of the load of an adapter at a worker that has loaded none."""
 EXPECTED_OUTPUT_TOKENS: Final = 128
 """Expected output tokens of a sequence, unless its `max_tokens` are fewer."""
 
@@ -63,6 +65,8 @@ class WorkerView(NamedTuple):
     weights: str = ""
     """Hash of the weights that it has."""
     data_parallel_rank: int = 0
+    adapter_s: float = 0.0
+    """Time until it has loaded the request's adapter; 0 where it has, or there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,102 @@
+"""LoRA adapters: the tokens of their merged weights, several in one batch, over HTTP too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from baton import LLM, LoRARequest, SamplingParams, TokensPrompt
+from baton_core.errors import InvalidConfigError, InvalidRequestError, RequestError
+from baton_router.requests.served_adapters import ServedAdapters, read_lora_modules
+from tests.adapters import MergedReference, make_adapter
+from tests.models import make_model
+from tests.reference import Reference
+
+NUM_TOKENS = 12
+SIZES = {"kv_cache_memory_bytes": 8 << 20, "dtype": "float32", "skip_tokenizer_init": True}
+Case = tuple[LoRARequest | None, tuple[int, ...], list[int]]
+
+
+@pytest.fixture(scope="module", params=["llama", "gpt2"])
+def cases(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Case]]:
+    """A model, and prompts that begin alike of itself and of three adapters, with Transformers' tokens."""
+    folder = tmp_path_factory.mktemp("lora")
+    model = make_model(folder / "model", request.param)
+    drawn: list[Case] = [(None, *Reference(model).draw_greedy(40, NUM_TOKENS, [5] * 32))]
+    for number in (1, 2, 3):
+        path = make_adapter(folder / str(number), model, seed=number, is_everywhere=number == 2)
+        lora = LoRARequest(f"adapter-{number}", number, str(path))
+        drawn.append((lora, *MergedReference(model, path).draw_greedy(40, NUM_TOKENS, [5] * 32)))
+    return model, drawn
+
+
+def generate(llm: LLM, cases: Sequence[Case]) -> list[list[int]]:
+    outputs = llm.generate(
+        [TokensPrompt(prompt_token_ids=prompt) for _, prompt, _ in cases],
+        SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True),
+        lora_request=[lora for lora, _, _ in cases],
+        use_tqdm=False,
+    )
+    assert [output.lora_request for output in outputs] == [lora for lora, _, _ in cases]
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+@pytest.mark.parametrize("max_loras", [1, 3])
+def test_adapters_in_one_batch_give_the_tokens_of_merged_weights(
+    cases: tuple[Path, list[Case]], max_loras: int
+) -> None:
+    model, drawn = cases
+    with LLM(str(model), enable_lora=True, max_loras=max_loras, **SIZES) as llm:
+        for _ in range(2):  # from the cache the second time, each from its own blocks
+            assert generate(llm, drawn) == [expected for _, _, expected in drawn]
+
+
+def test_adapters_are_refused_by_name_before_they_are_loaded(
+    cases: tuple[Path, list[Case]], tmp_path: Path
+) -> None:
+    model, drawn = cases
+    wide = make_adapter(tmp_path / "wide", make_model(tmp_path / "other", "qwen3"))
+    with LLM(str(model), enable_lora=True, max_lora_rank=4, **SIZES) as llm:
+        with pytest.raises((InvalidRequestError, RequestError), match="adapter_model: "):
+            generate(llm, [(LoRARequest("wide", 9, str(wide)), *drawn[0][1:])])
+        high = make_adapter(tmp_path / "high", model, rank=8)
+        with pytest.raises(InvalidRequestError, match="r is 8; allowed: 1 to 4, the max_lora_rank"):
+            generate(llm, [(LoRARequest("high", 9, str(high)), *drawn[0][1:])])
+        assert llm.llm_engine.add_lora(drawn[1][0])  # type: ignore[arg-type]
+        assert 1 in llm.llm_engine.list_loras()
+        assert (llm.llm_engine.remove_lora(1), llm.llm_engine.remove_lora(1)) == (True, False)
+    with pytest.raises(InvalidRequestError, match="lora_int_id is 0"):
+        LoRARequest("a", 0, "/a")
+
+
+def test_a_router_serves_adapters_under_names_of_their_own(cases: tuple[Path, list[Case]]) -> None:
+    lora = cases[1][1][0]
+    assert lora is not None
+    served = ServedAdapters(("base",), 16)
+    served.add(served.read("one", lora.lora_path))
+    assert served.names == ("base", "one")
+    assert served.find("base") is None
+    assert served.find("one") == served.adapters[0]
+    with pytest.raises(InvalidRequestError, match="lora_name is 'one'; allowed: a name that no model has"):
+        served.read("one", lora.lora_path)
+    served.add(served.read("one", lora.lora_path, replaces=True), replaces=True)
+    with pytest.raises(InvalidRequestError, match="lora_name is 'base'"):
+        served.read("base", lora.lora_path, replaces=True)
+    served.remove("one")
+    for call in (served.find, served.remove):
+        with pytest.raises(RequestError, match="is 'one'; allowed"):
+            call("one")
+    with pytest.raises(InvalidRequestError, match="without --enable-lora"):
+        ServedAdapters(("base",)).read("one", lora.lora_path)
+
+
+def test_lora_modules_are_names_and_paths_or_json() -> None:
+    given = ("a=/x=y", '{"name": "b", "path": "/b", "base_model_name": "base"}')
+    assert read_lora_modules(given) == (("a", "/x=y"), ("b", "/b"))
+    for wrong in ("a", "=b", "{", '{"name": "b"}', '{"name": "b", "path": "/b", "more": 1}'):
+        with pytest.raises(InvalidConfigError, match="--lora-modules is"):
+            read_lora_modules([wrong])
