@@ -107,11 +107,7 @@ GIVEN: dict[str, Any] = {
     "pooler_config": {"pooling_type": "MEAN"},
 }
 """A value other than the default for every field that does something, but for those of `EXCLUSIVE`."""
-EXCLUSIVE: dict[str, Any] = {
-    "data_parallel_rank": 2,
-    "data_parallel_external_lb": True,
-    "enable_lora": True,
-}
+EXCLUSIVE: dict[str, Any] = {"data_parallel_rank": 2, "data_parallel_external_lb": True, "enable_lora": True}
 """Fields that contradict some of the others."""
 
 
@@ -178,14 +174,6 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
             "decode_context_parallel_size is 2; allowed: 1 (a worker's ranks are",
         ),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; allowed: "),
-        ({"lora_dtype": "float16"}, "lora_dtype is 'float16'; allowed: 'auto' (adapters are computed in"),
-        ({"fully_sharded_loras": True}, "fully_sharded_loras is True; allowed: False (each rank"),
-        ({"max_lora_rank": 513}, "max_lora_rank is 513; allowed: an integer from 1 to 512"),
-        ({"max_loras": 3, "max_cpu_loras": 2}, "max_cpu_loras is 2; allowed: at least 3, the max_loras"),
-        (
-            {"enable_lora": True, "pipeline_parallel_size": 2},
-            "enable_lora is True with pipeline_parallel_size 2; allowed: False, or pipeline_parallel_size 1",
-        ),
         ({"quantization": "humming"}, "quantization is 'humming'; allowed: int8, int8_per_channel_weight_on"),
         ({"quantization_param_path": "a"}, "quantization_param_path is 'a'; allowed: None (scales come"),
         ({"dtype": "float17"}, "dtype is 'float17'; allowed: auto, float32"),

@@ -112,7 +112,7 @@ def test_at_most_max_loras_run_at_once_and_others_pass_whoever_waits() -> None:
     plan = worker.core.schedule(0.0)
     assert plan is not None
     assert {piece.adapter for piece in plan.slices} <= {"", A.digest}
-    assert worker.core.scheduler.waiting_adapters == {"b"}
+    assert "b" in worker.core.scheduler.waiting_adapters
     assert worker.core.scheduler.running_adapters == {"a"}
 
 

@@ -1,4 +1,4 @@
-"""What an adapter's folder says, and what is refused of it by name."""
+"""An adapter's folder is read, and what cannot be had is refused by name."""
 
 from __future__ import annotations
 

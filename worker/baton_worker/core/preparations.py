@@ -1,4 +1,4 @@
-"""What a request waits for before it can be computed: its grammar, and its LoRA adapter."""
+"""The grammar and the LoRA adapter that a request waits for before it can be computed."""
 
 from __future__ import annotations
 

@@ -95,11 +95,8 @@ class WorkerCore:
     @property
     def open_work(self) -> OpenWork:
         """The work that would be lost if the worker ended now."""
-        return OpenWork(
-            num_requests=len(self._requests),
-            num_offers=self.leases.num_open,
-            num_transfers=self.kv_pulls.num_transfers,
-        )
+        offers, transfers = self.leases.num_open, self.kv_pulls.num_transfers
+        return OpenWork(num_requests=len(self._requests), num_offers=offers, num_transfers=transfers)
 
     def on_event(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
         """Take one event; returns what the shell has to do, in order."""
