@@ -23,14 +23,14 @@ Case = tuple[LoRARequest | None, tuple[int, ...], list[int]]
 def cases(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[Case]]:
-    """A model, and prompts that begin alike of itself and of three adapters, with Transformers' tokens."""
+    """A model, and prompts of itself and of three adapters, with Transformers' tokens."""
     folder = tmp_path_factory.mktemp("lora")
     model = make_model(folder / "model", request.param)
-    drawn: list[Case] = [(None, *Reference(model).draw_greedy(40, NUM_TOKENS, [5] * 32))]
+    drawn: list[Case] = [(None, *Reference(model).draw_greedy(40, NUM_TOKENS, [7]))]
     for number in (1, 2, 3):
         path = make_adapter(folder / str(number), model, seed=number, is_everywhere=number == 2)
         lora = LoRARequest(f"adapter-{number}", number, str(path))
-        drawn.append((lora, *MergedReference(model, path).draw_greedy(40, NUM_TOKENS, [5] * 32)))
+        drawn.append((lora, *MergedReference(model, path).draw_greedy(40, NUM_TOKENS, [7])))
     return model, drawn
 
 
