@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from baton_engine.engine_settings import EngineSettings
 from baton_engine.kernel_choice import choose_copy
 from baton_engine.loading import LoadedEngine
 from baton_engine.models.registry import read_model_config
+from baton_engine.structured.absent_modules import import_with_placeholders
 from baton_engine.structured.compiler import GrammarCompiler
 from baton_engine.warm_up import GRAMMAR as WARM_UP_GRAMMAR
 from baton_kv.backends import BACKENDS
@@ -135,6 +136,8 @@ def run_worker(settings: WorkerSettings) -> None:
         BatonError: the worker cannot start, or a router rejects it.
     """
     _log.info("loading %s", settings.model_name or settings.engine.model)
+    with suppress(ImportError):  # it is optional, and its import of Transformers would take most of a start
+        import_with_placeholders("xgrammar", "transformers")
     asyncio.run(run_until_signal(_serve(settings)))
 
 
