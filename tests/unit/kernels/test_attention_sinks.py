@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from baton_kernels.cpu import chunks
+
 from baton_kernels.cpu.attention import CpuAttention
 from baton_kernels.cpu.graph_replay import GraphReplay
 from baton_kernels.cpu.invariant import InvariantCpuAttention
@@ -132,14 +132,6 @@ def test_a_sink_of_minus_infinity_changes_no_bit(variant: CpuVariant, dtype: tor
     for kernels in kernels_of(variant, dtype):
         out = attend(kernels, step, torch.full((14,), -torch.inf))
         assert torch.equal(out, attend(kernels, step, None))
-
-
-def test_chunks_in_pieces_equal_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_MASKED_QUERIES", 4)
-    kernels, _ = kernels_of(EMULATED_AMX, torch.bfloat16)
-    for window, softcap in ((7, None), (7, 3.0), (None, 3.0)):
-        step = make_paged_batch([(11, 11), (9, 30)], window=window, group=8, dtype=torch.bfloat16)
-        check(kernels, step, softcap)
 
 
 @builds

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from baton_kernels.cpu import chunks
+
 from baton_kernels.cpu.attention import CpuAttention
 from baton_kernels.cpu.variants import AMX, PLAIN, CpuVariant
 from baton_kernels.interface.kernels import AttentionBatch
@@ -197,14 +197,6 @@ def test_chunks_over_a_prefix_equal_the_reference(variant: CpuVariant, dtype: to
         for head_dim, group in ((64, 7), (17, 2)):
             check(variant, slices, window=window, head_dim=head_dim, group=group, dtype=dtype)
     check(variant, slices, softcap=3.0, dtype=dtype)
-
-
-@pytest.mark.parametrize(("window", "softcap"), [(None, 3.0), (7, None), (7, 3.0)])
-def test_a_masked_chunk_in_pieces_equals_the_reference(
-    window: int | None, softcap: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chunks, "_MASKED_QUERIES", 4)
-    check(PLAIN, ((11, 11), (9, 30), (4, 6)), softcap, window=window)
 
 
 def slices_of_a_step() -> st.SearchStrategy[list[tuple[int, int]]]:
