@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-
 from baton_kernels.cpu.attention import CpuAttention
 from baton_kernels.cpu.graph_replay import GraphReplay
 from baton_kernels.cpu.invariant import InvariantCpuAttention
@@ -18,7 +17,7 @@ from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 from baton_kernels.reference.reference_layers import attention_reference
 from baton_kernels.reference.torch_attention import TorchAttention
-from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
+from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 from tests.unit.kernels.test_cpu_attention import ROUNDING, TOLERANCE, is_v_transposed, transpose_v
 

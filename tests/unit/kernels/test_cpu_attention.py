@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-
 from baton_kernels.cpu.attention import CpuAttention
 from baton_kernels.cpu.variants import AMX, PLAIN, CpuVariant
 from baton_kernels.interface.kernels import AttentionBatch

@@ -205,7 +205,7 @@ int baton_varlen_attention(const VarlenAttentionArgs* args) {
   if (args->layer.is_v_transposed && args->is_q_bfloat16 && args->layer.dtype != kFloat32)
     return run([&] {
       with_stored(args->layer, [&](auto stored) {
-        prompt_attention(*args, CachedKeys<typename decltype(stored)::Of>{*args}, query_tiles(*args));
+        prompt_attention(*args, CachedKeys<typename decltype(stored)::Of>(*args), query_tiles(*args));
       });
     });
 #endif

@@ -15,7 +15,8 @@
 
 namespace baton {
 
-constexpr int64_t kPromptSplit = 64;
+constexpr int64_t kPromptSplit = 128;
+constexpr int64_t kReadBytes = 1 << 19;   // of K and V that are read at a time: a quarter of the second cache
 constexpr int64_t kTileLanes = 16;    // rows side by side: a column
 constexpr int64_t kTileKeys = 32;     // keys at a time, and dimensions of a row of a tile
 constexpr float kNoScore = -3e38f;    // the maximum of a row without keys
@@ -30,6 +31,12 @@ struct PromptTask {
   float factor, cap, v_scale;
 
   int64_t width() const { return round_up(dim, kTileKeys); }
+
+  // Keys that are read at a time.
+  int64_t num_read() const {
+    const int64_t key_bytes = 2 * width() * int64_t{sizeof(Bfloat16)};
+    return std::max<int64_t>(1, kReadBytes / key_bytes / kPromptSplit) * kPromptSplit;
+  }
 };
 
 // The keys [first, behind) of a sequence that a row sees.
@@ -75,8 +82,8 @@ void copy_rows(const Stored* from, int64_t from_stride, Bfloat16* to, int64_t to
 }
 
 // Transpose up to 32 rows of up to 32 numbers; the rest are zeros.
-inline void transpose_rows(const Bfloat16* rows, int64_t stride, int64_t num_rows, int64_t d, int64_t dim, Bfloat16* to,
-                           int64_t to_stride) {
+inline void transpose_rows(const Bfloat16* rows, int64_t stride, int64_t num_rows, int64_t d, int64_t dim,
+                           Bfloat16* to) {
   alignas(64) static constexpr auto kOrders = [] {   // the first numbers of the pairs of two vectors, and the second ones
     std::array<std::array<uint16_t, 32>, 2> orders{};
     for (int side = 0; side < 2; ++side)
@@ -96,31 +103,56 @@ inline void transpose_rows(const Bfloat16* rows, int64_t stride, int64_t num_row
     const __m512i left = _mm512_loadu_si512(pairs[0][pair]), right = _mm512_loadu_si512(pairs[1][pair]);
     for (int side = 0; side < 2; ++side) {
       const __m512i order = _mm512_load_si512(kOrders[side].data());
-      _mm512_storeu_si512(to + (2 * pair + side) * to_stride, _mm512_permutex2var_epi16(left, order, right));
+      _mm512_storeu_si512(to + (2 * pair + side) * kTileKeys, _mm512_permutex2var_epi16(left, order, right));
     }
   }
 }
+
+// 32 keys: K as rows, V transposed, `stride` numbers apart.
+struct KeyTile {
+  const Bfloat16 *k, *v;
+  int64_t k_stride, v_stride;
+};
 
 // The keys of sequences in a cache with V transposed, of which a row sees those up to its own.
 template <class Stored>
 struct CachedKeys {
   const VarlenAttentionArgs& args;
 
+  explicit CachedKeys(const VarlenAttentionArgs& args) : args(args) {}
+
   int64_t end_of(const QueryTile& tile) const { return tile.position + tile.num_tokens; }
 
-  // Read keys [first, last) to places from 0 on: K [places, width], V [width, kPromptSplit].
+  // Set `to` to the tile of keys from `position` on where it lies in the cache; false where it must be read.
+  bool find(const QueryTile& tile, int64_t position, int64_t width, KeyTile& to) const {
+    const KvLayer& layer = args.layer;
+    const int64_t size = layer.block_size, dim = layer.head_dim;
+    if (!std::is_same_v<Stored, Bfloat16> || size % kTileKeys || dim != width) return false;
+    const int64_t origin = origin_of(tile, position), offset = position % size;
+    to = {static_cast<const Bfloat16*>(layer.k) + origin + offset * dim,
+          static_cast<const Bfloat16*>(layer.v) + origin + offset, dim, size};
+    return true;
+  }
+
+  // Read keys [first, last) of a tile to places from 0 on: K [places, width], V [width, 32].
   void read(const QueryTile& tile, int64_t first, int64_t last, int64_t width, Bfloat16* k, Bfloat16* v) const {
     const KvLayer& layer = args.layer;
     const int64_t size = layer.block_size, dim = layer.head_dim;
     for (int64_t n; first < last; first += n, k += n * width, v += n) {
-      const int64_t offset = first % size, block = args.tables[tile.seq * args.table_stride + first / size];
-      n = std::min({last - first, size - offset, kTileKeys});
-      const int64_t origin = block * layer.block_stride + tile.kv_head * size * dim;
+      const int64_t offset = first % size, origin = origin_of(tile, first);
+      n = std::min(last - first, size - offset);
       const auto *from_k = static_cast<const Stored*>(layer.k) + origin + offset * dim;
       if (width == dim) copy_row(from_k, k, n * dim);
       else copy_rows(from_k, dim, k, width, n, dim);
-      copy_rows(static_cast<const Stored*>(layer.v) + origin + offset, size, v, kPromptSplit, dim, n);
+      copy_rows(static_cast<const Stored*>(layer.v) + origin + offset, size, v, kTileKeys, dim, n);
     }
+  }
+
+ private:
+  // The place of the KV head in the block of `position`, in elements of the pool.
+  int64_t origin_of(const QueryTile& tile, int64_t position) const {
+    const int64_t size = args.layer.block_size, block = args.tables[tile.seq * args.table_stride + position / size];
+    return block * args.layer.block_stride + tile.kv_head * size * args.layer.head_dim;
   }
 };
 
@@ -130,16 +162,16 @@ struct PromptKeys {
 
   int64_t end_of(const QueryTile& tile) const { return args.query_start[tile.seq + 1] - args.query_start[tile.seq]; }
 
+  bool find(const QueryTile&, int64_t, int64_t, KeyTile&) const { return false; }
+
   // As CachedKeys::read.
   void read(const QueryTile& tile, int64_t first, int64_t last, int64_t width, Bfloat16* k, Bfloat16* v) const {
     const int64_t dim = args.head_dim, token = args.query_start[tile.seq] + first, head = tile.kv_head * dim;
     copy_rows(static_cast<const Bfloat16*>(args.k) + token * args.k_stride + head, args.k_stride, k, width, last - first,
               dim);
     const auto* from = static_cast<const Bfloat16*>(args.v) + token * args.v_stride + head;
-    for (int64_t i = 0; i < last - first; i += kTileKeys)
-      for (int64_t d = 0; d < width; d += kTileKeys)
-        transpose_rows(from + i * args.v_stride, args.v_stride, last - first - i, d, dim, v + d * kPromptSplit + i,
-                       kPromptSplit);
+    for (int64_t d = 0; d < width; d += kTileKeys)
+      transpose_rows(from, args.v_stride, last - first, d, dim, v + d * kTileKeys);
   }
 };
 
@@ -150,7 +182,8 @@ class PromptTile {
   // Floats of scratch memory for `most_rows` rows.
   static int64_t size_of(const PromptTask& task, int64_t most_rows) {
     const int64_t columns = num_columns(most_rows), width = task.width();
-    return columns * kTileLanes * (width + width / 2 + 2) + 2 * kPromptSplit * kTileLanes * 3 / 2 + kPromptSplit * width;
+    return columns * kTileLanes * (width + width / 2 + 2) + 2 * kPromptSplit * kTileLanes * 3 / 2 +
+           task.num_read() * width + task.num_read() / kTileKeys * int64_t{sizeof(KeyTile) / sizeof(float)};
   }
 
   PromptTile(const PromptTask& task, const Keys& keys, const QueryTile& tile, float* place)
@@ -158,17 +191,19 @@ class PromptTile {
         columns_(num_columns(num_rows_)), out_(place), scores_(out_ + columns_ * width_ * kTileLanes),
         max_(scores_ + 2 * kPromptSplit * kTileLanes), sums_(max_ + columns_ * kTileLanes),
         q_(reinterpret_cast<Bfloat16*>(sums_ + columns_ * kTileLanes)), weights_(q_ + columns_ * width_ * kTileLanes),
-        k_(weights_ + 2 * kPromptSplit * kTileLanes), v_(k_ + kPromptSplit * width_) {}
+        k_(weights_ + 2 * kPromptSplit * kTileLanes), v_(k_ + task.num_read() * width_), tiles_(reinterpret_cast<KeyTile*>(v_ + task.num_read() * width_)) {}
 
   void run() {
     const TileSession session;
     begin();
     const int64_t end = keys_.end_of(tile_);
     const KeyRange all{seen(0, end).first, seen(num_rows_ - 1, end).behind};
-    for (int64_t start = all.first / kPromptSplit * kPromptSplit; start < all.behind; start += kPromptSplit) {
-      read(start, std::max(start, all.first), std::min(start + kPromptSplit, all.behind));
+    for (int64_t start = all.first / kPromptSplit * kPromptSplit, next; start < all.behind; start = next) {
+      next = start + task_.num_read();
+      read(start, next, all);
       for (int64_t column = 0; column < columns_; column += 2)
-        (columns_ - column > 1 ? &PromptTile::fold<2> : &PromptTile::fold<1>)(*this, start, column, end);
+        for (int64_t split = start; split < std::min(next, all.behind); split += kPromptSplit)
+          (columns_ - column > 1 ? &PromptTile::fold<2> : &PromptTile::fold<1>)(*this, split - start, split, column, end);
     }
     for (int64_t column = 0; column < columns_; ++column) write(column);
   }
@@ -187,7 +222,7 @@ class PromptTile {
   // Pack the queries, pairs of dimensions with rows side by side; a sink is a first key without a value.
   void begin() {
     std::fill_n(out_, columns_ * width_ * kTileLanes, 0.0f);
-    if (width_ != task_.dim) std::fill_n(k_, 2 * kPromptSplit * width_, Bfloat16{0});
+    if (width_ != task_.dim) std::fill_n(k_, 2 * task_.num_read() * width_, Bfloat16{0});
     for (int64_t row = 0; row < columns_ * kTileLanes; ++row) {
       const float sink = row < num_rows_ ? sink_of(task_, q_head(row)) : -INFINITY;
       max_[row] = sink == -INFINITY ? kNoScore : sink;
@@ -205,29 +240,37 @@ class PromptTile {
       }
   }
 
-  // Read the keys [first, last) of the split that begins at `start`; the values of the others are zeros.
-  void read(int64_t start, int64_t first, int64_t last) {
-    if (last - first < kPromptSplit) std::fill_n(v_, width_ * kPromptSplit, Bfloat16{0});
-    keys_.read(tile_, first, last, width_, k_ + (first - start) * width_, v_ + first - start);
+  // Find or read the keys of `all` that lie in [start, next). The values of other keys of a tile are zeros.
+  void read(int64_t start, int64_t next, KeyRange all) {
+    for (int64_t position = start; position < std::min(next, all.behind); position += kTileKeys) {
+      const int64_t first = std::max(position, all.first), last = std::min(position + kTileKeys, all.behind);
+      KeyTile& tile = tiles_[(position - start) / kTileKeys];
+      if (last <= first || (last - first == kTileKeys && keys_.find(tile_, position, width_, tile))) continue;
+      Bfloat16 *k = k_ + (position - start) * width_, *v = v_ + (position - start) * width_;
+      if (last - first < kTileKeys) std::fill_n(v, width_ * kTileKeys, Bfloat16{0});
+      keys_.read(tile_, first, last, width_, k + (first - position) * width_, v + first - position);
+      tile = {k, v, width_, kTileKeys};
+    }
   }
 
-  // Fold the split that begins at `start` into kColumns columns. Keys that none of their rows sees are left out, in
+  // Fold the split that begins at `start` and lies at place `at` into kColumns columns. Keys that none of their rows sees are left out, in
   // whole tiles.
   template <int64_t kColumns>
-  static void fold(PromptTile& own, int64_t start, int64_t column, int64_t end) {
+  static void fold(PromptTile& own, int64_t at, int64_t start, int64_t column, int64_t end) {
     const int64_t row = column * kTileLanes, behind_row = row + kColumns * kTileLanes - 1;
     const KeyRange oldest = own.seen(row, end), latest = own.seen(behind_row, end);
     const int64_t first = std::max<int64_t>(0, oldest.first - start) / kTileKeys * kTileKeys;
     const int64_t last = std::min(kPromptSplit, round_up(latest.behind - start, kTileKeys));
     if (first >= last) return;
-    own.score<kColumns>(column, first, last);
+    const KeyTile* tiles = own.tiles_ + at / kTileKeys;
+    own.score<kColumns>(column, first, last, tiles);
     const bool is_whole = latest.first <= start + first && oldest.behind >= start + last;
     for (int64_t i = 0; i < kColumns; ++i) {
       if (own.task_.cap > 0) own.cap_scores(i, first, last);
       if (!is_whole) own.mask(i, column + i, start, first, last, end);
       own.softmax(i, column + i, first, last);
     }
-    own.accumulate<kColumns>(column, first, last);
+    own.accumulate<kColumns>(column, first, last, tiles);
   }
 
   float* scores(int64_t i) const { return scores_ + i * kPromptSplit * kTileLanes; }
@@ -236,18 +279,19 @@ class PromptTile {
 
   // Scores [keys, 16 rows] of keys [first, last) for each column.
   template <int64_t kColumns>
-  void score(int64_t column, int64_t first, int64_t last) const {
+  void score(int64_t column, int64_t first, int64_t last, const KeyTile* tiles) const {
     const Bfloat16 *left = q_ + column * width_ * kTileLanes, *right = left + width_ * kTileLanes;
-    const int64_t stride = width_ * sizeof(Bfloat16);
     for (int64_t key = first; key < last; key += kTileKeys) {
+      const KeyTile& tile = tiles[key / kTileKeys];
+      const int64_t stride = tile.k_stride * sizeof(Bfloat16);
       zero_tile<0>(), zero_tile<1>();
       if constexpr (kColumns == 2) zero_tile<2>(), zero_tile<3>();
       for (int64_t d = 0; d < width_; d += kTileKeys) {
-        const Bfloat16* k = k_ + key * width_ + d;
+        const Bfloat16* k = tile.k + d;
         load_tile<4>(left + d * kTileLanes, 64);
         load_tile<6>(k, stride);
         multiply_tiles<0, 6, 4>();
-        load_tile<7>(k + 16 * width_, stride);
+        load_tile<7>(k + 16 * tile.k_stride, stride);
         multiply_tiles<1, 7, 4>();
         if constexpr (kColumns == 2) {
           load_tile<5>(right + d * kTileLanes, 64);
@@ -316,17 +360,18 @@ class PromptTile {
 
   // Add the values of keys [first, last), by their weights.
   template <int64_t kColumns>
-  void accumulate(int64_t column, int64_t first, int64_t last) const {
-    constexpr int64_t kStride = kPromptSplit * sizeof(Bfloat16);
+  void accumulate(int64_t column, int64_t first, int64_t last, const KeyTile* tiles) const {
     for (int64_t d = 0; d < width_; d += kTileKeys) {
       load_tile<0>(out(column, d), 64), load_tile<1>(out(column, d + 16), 64);
       if constexpr (kColumns == 2) load_tile<2>(out(column + 1, d), 64), load_tile<3>(out(column + 1, d + 16), 64);
       for (int64_t key = first; key < last; key += kTileKeys) {
-        const Bfloat16* v = v_ + d * kPromptSplit + key;
+        const KeyTile& tile = tiles[key / kTileKeys];
+        const Bfloat16* v = tile.v + d * tile.v_stride;
+        const int64_t stride = tile.v_stride * sizeof(Bfloat16);
         load_tile<4>(weights(0) + key * kTileLanes, 64);
-        load_tile<6>(v, kStride);
+        load_tile<6>(v, stride);
         multiply_tiles<0, 6, 4>();
-        load_tile<7>(v + 16 * kPromptSplit, kStride);
+        load_tile<7>(v + 16 * tile.v_stride, stride);
         multiply_tiles<1, 7, 4>();
         if constexpr (kColumns == 2) {
           load_tile<5>(weights(1) + key * kTileLanes, 64);
@@ -368,8 +413,9 @@ class PromptTile {
   float* const sums_;      // [columns, 16], of the weights
   Bfloat16* const q_;      // [columns, width / 2, 16, 2], zeros behind dim
   Bfloat16* const weights_;   // [2, kPromptSplit / 2, 16, 2]
-  Bfloat16* const k_;      // [kPromptSplit, width]
-  Bfloat16* const v_;      // [width, kPromptSplit]
+  Bfloat16* const k_;      // [num_read, width]
+  Bfloat16* const v_;      // [num_read / 32, width, 32]
+  KeyTile* const tiles_;   // [num_read / 32]
 };
 
 inline PromptTask task_of(const VarlenAttentionArgs& args) {
