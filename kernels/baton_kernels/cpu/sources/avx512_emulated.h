@@ -217,12 +217,15 @@ BATON_INLINE __m512i widen_bytes(__m128i bytes) {
   return (__m512i)result;
 }
 
-// What is behind the point; 0 of infinities.
+// The distance to the largest integer that is not above a number, rounded down; 0 of infinities.
 template <int kControl>
 BATON_INLINE __m512 fractions(__m512 x) {
   static_assert(kControl == _MM_FROUND_TO_NEG_INF, "the only one that is emulated");
   Floats16 result;
-  for (int i = 0; i < 16; ++i) result[i] = __builtin_isinf(x[i]) ? 0.0f : x[i] - __builtin_floorf(x[i]);
+  for (int i = 0; i < 16; ++i) {
+    const double exact = __builtin_isinf(x[i]) ? 0.0 : double{x[i]} - __builtin_floorf(x[i]);
+    result[i] = float(exact) > exact ? __builtin_nextafterf(float(exact), 0.0f) : float(exact);
+  }
   return (__m512)result;
 }
 
