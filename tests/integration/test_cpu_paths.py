@@ -2,7 +2,7 @@
 Transformers'.
 
 A path is a build of the C++ kernels, with what it leaves to torch and oneDNN: linear layers of bfloat16 with
-AMX, chunks of prompts with AMX, linear layers of float32 without AVX2, everything without a build.
+AMX, linear layers of float32 without AVX2, everything without a build.
 """
 
 from __future__ import annotations

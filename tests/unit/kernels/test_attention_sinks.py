@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from baton_kernels.cpu import chunks
 from baton_kernels.cpu.attention import CpuAttention
 from baton_kernels.cpu.graph_replay import GraphReplay
 from baton_kernels.cpu.invariant import InvariantCpuAttention
@@ -18,7 +17,7 @@ from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 from baton_kernels.reference.reference_layers import attention_reference
 from baton_kernels.reference.torch_attention import TorchAttention
-from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
+from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 from tests.unit.kernels.test_cpu_attention import ROUNDING, TOLERANCE, is_v_transposed, transpose_v
 
@@ -132,14 +131,6 @@ def test_a_sink_of_minus_infinity_changes_no_bit(variant: CpuVariant, dtype: tor
     for kernels in kernels_of(variant, dtype):
         out = attend(kernels, step, torch.full((14,), -torch.inf))
         assert torch.equal(out, attend(kernels, step, None))
-
-
-def test_chunks_in_pieces_equal_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_MASKED_QUERIES", 4)
-    kernels, _ = kernels_of(EMULATED_AMX, torch.bfloat16)
-    for window, softcap in ((7, None), (7, 3.0), (None, 3.0)):
-        step = make_paged_batch([(11, 11), (9, 30)], window=window, group=8, dtype=torch.bfloat16)
-        check(kernels, step, softcap)
 
 
 @builds

@@ -35,6 +35,12 @@ extern "C" void add_pairs(const float* sums, const uint16_t* a, const uint16_t* 
 store(out, add_product(load(sums), load_numbers(reinterpret_cast<const Pair*>(a)),
 load_numbers(reinterpret_cast<const Pair*>(b)))); }
 
+// The fraction of each number, and `x` times two to the power of its whole part.
+extern "C" void scale(const float* x, const float* power, float* fraction, float* out, int64_t count)
+{ using namespace baton; for (int64_t i = 0; i < count; i += 16) {
+  store(fraction + i, (Floats)_mm512_reduce_ps((__m512)load(power + i), 1));
+  store(out + i, (Floats)_mm512_scalef_ps((__m512)load(x + i), (__m512)load(power + i))); } }
+
 #if BATON_TILES
 extern "C" int prepare() { return baton::request_tiles(); }
 
@@ -136,6 +142,34 @@ def test_a_tile_sums_even_and_odd_products_apart_and_adds_both_to_the_old_sum(pr
         chains.append(chain)
     expected = sums + (chains[0] + chains[1])
     assert same_bits(multiply(probe(EMULATED_AMX), sums, a, b), expected)
+
+
+def scale(library: ctypes.CDLL, x: Floats, power: Floats) -> tuple[Floats, Floats]:
+    fraction, out = np.empty_like(x), np.empty_like(x)
+    pointers = (array.ctypes.data_as(ctypes.c_void_p) for array in (x, power, fraction, out))
+    library.scale(*pointers, ctypes.c_int64(len(x)))
+    return fraction, out
+
+
+def test_powers_of_two_equal_their_definition_and_the_hardware(probe: Probe) -> None:
+    random = np.random.default_rng(0)
+    x = (1 + random.random(COUNT * 16)).astype(np.float32)
+    power = (random.random(COUNT * 16) * 230 - 120).astype(np.float32)
+    power[:6] = (-np.inf, -1e30, -3e38, 0, -1, np.nan)
+    fraction, out = scale(probe(EMULATED_AMX), x, power)
+    finite = np.isfinite(power)
+    exact = power[finite].astype(np.float64) - np.floor(power[finite])
+    rounded = exact.astype(np.float32)
+    assert same_bits(
+        fraction[finite], np.where(rounded > exact, np.nextafter(rounded, np.float32(0)), rounded)
+    )
+    expected = np.ldexp(x[6:], np.floor(power[6:]).astype(np.int32))
+    assert same_bits(out[6:], expected)
+    assert not out[:3].any()
+    assert np.isnan(out[5])
+    if AMX.needs <= cpu_flags():
+        for own, hardware in zip((fraction, out), scale(probe(AMX), x, power), strict=True):
+            np.testing.assert_array_equal(own, hardware)
 
 
 def test_numbers_below_the_normal_ones_count_as_zeros_going_in_and_coming_out(probe: Probe) -> None:
