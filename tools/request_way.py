@@ -37,7 +37,7 @@ from baton_worker.worker_process import WorkerSettings, _serve
 ROOT: Final = str(Path(__file__).parents[1])
 FIRST: Final = "__call__"
 """Function of the HTTP application with which a request begins."""
-FIRST_FILE: Final = "http/app.py"
+FIRST_FILE: Final = "http/endpoint.py"
 FIRST_SEED: Final = 771_201_400
 """A number that occurs nowhere else."""
 BODIES: Final = {
@@ -54,6 +54,8 @@ def holds(value: object, seed: int, depth: int = 4) -> bool:
         return False
     if isinstance(value, tuple | list):
         return any(holds(one, seed, depth - 1) for one in value[:4])
+    if isinstance(value, dict):
+        return any(holds(one, seed, depth - 1) for one in value.values())
     if isinstance(value, Message):
         return any(holds(one, seed, depth - 1) for _, one in value.ListFields())
     if isinstance(value, msgspec.Struct):

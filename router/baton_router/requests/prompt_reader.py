@@ -126,7 +126,13 @@ class PromptReader:
             cache_salt=request.cache_salt,
             priority=priority,
             bad_words=encode_bad_words(params.bad_words, self._tokenizer, self._model.vocab_size),
-            thinking=read_thinking(params, prompt.token_ids, self._tokenizer, self._limits.reasoning),
+            thinking=read_thinking(
+                params.thinking_token_budget,
+                prompt.token_ids,
+                self._tokenizer,
+                self._limits.reasoning,
+                is_structured=params.structured_outputs is not None,
+            ),
         )
 
     def _read_params(self, request: GenerationRequest) -> SamplingParams:
