@@ -168,7 +168,8 @@ class GenerationService:
                     identity=self.router.fleet.identity,
                     now_s=time.time(),
                 )
-            self._log_requests.log(accepted.spec)
+            if self._log_requests.is_on:
+                self._log_requests.log(accepted.spec)
             return PreparedRequest(
                 accepted=accepted,
                 context=request.context,
