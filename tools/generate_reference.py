@@ -20,7 +20,7 @@ from baton.commands.neutral_flags import ENGINE_FIXED, ENGINE_TAKEN
 from baton.commands.vllm_server_flags import OTHER_NAMES, SERVER_FIXED, TAKEN
 from baton.config.fixed_engine_args import SHORT_FLAGS
 from baton.config.flags import Flag
-from tools.way_tables import DOCUMENT, with_lines
+from tools.way_tables import DOCUMENT, is_true, with_lines
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PAGE: Final = ROOT / "docs/reference/configuration.md"
@@ -178,12 +178,12 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     is_check = parser.parse_args().check
     architecture = ROOT / DOCUMENT
-    pages = {PAGE: page(), architecture: with_lines(architecture.read_text(encoding="utf-8"), ROOT)}
-    for path, fresh in pages.items():
-        if not is_check:
-            path.write_text(fresh, encoding="utf-8")
-        elif path.read_text(encoding="utf-8") != fresh:
-            sys.exit(f"{path.name} differs from the code; run: make reference")
+    text, fresh = architecture.read_text(encoding="utf-8"), page()
+    if not is_check:
+        PAGE.write_text(fresh, encoding="utf-8")
+        architecture.write_text(with_lines(text, ROOT), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != fresh or not is_true(text, ROOT):
+        sys.exit(f"{PAGE.name} or {architecture.name} differs from the code; run: make reference")
 
 
 if __name__ == "__main__":

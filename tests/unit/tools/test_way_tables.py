@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.way_tables import files_of, with_lines
+from tools.way_tables import TOLERANCE, files_of, is_true, with_lines
 
 ROW = "| first | `part/one.py`:{} | `Owner.take`, `give` |"
 
@@ -25,6 +25,14 @@ def test_lines_are_those_of_the_code(root: Path, stale: str) -> None:
     text = "## Way\n\n| step | file | function |\n|---|---|---|\n{}\n"
     row = ROW.format(stale) if stale else ROW.replace(":{}", "")
     assert with_lines(text.format(row), root) == text.format(ROW.format("2, 5"))
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [("2, 5", True), (f"2, {5 + TOLERANCE}", True), (f"2, {6 + TOLERANCE}", False), ("2", False)],
+)
+def test_a_table_is_true_while_its_lines_are_near(root: Path, lines: str, expected: bool) -> None:
+    assert is_true(ROW.format(lines), root) is expected
 
 
 def test_a_function_that_is_gone_is_an_error(root: Path) -> None:
