@@ -69,7 +69,7 @@ source: $(INSTALLED)-dev
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 	@$(BIN)/python tools/generate_stubs.py --check
-	@$(BIN)/python tools/generate_reference.py --check
+	@$(BIN)/python -m tools.generate_reference --check
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose/compose*.yaml
 
 kernels: $(INSTALLED)-dev
@@ -89,7 +89,7 @@ stubs: $(INSTALLED)-dev
 	@$(BIN)/python tools/generate_stubs.py
 
 reference: $(INSTALLED)-dev
-	@$(BIN)/python tools/generate_reference.py
+	@$(BIN)/python -m tools.generate_reference
 
 audit: $(INSTALLED)-dev
 	@$(BIN)/python -m tools.vllm_audit --write --check

@@ -25,7 +25,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_engine.device import resolve_device
 from baton_engine.dtype import resolve_dtype
 from baton_engine.models.registry import read_model_config
-from baton_worker.ranks.executors import default_backend
+from baton_worker.ranks.executor_choice import default_backend
 
 
 def engine_config(

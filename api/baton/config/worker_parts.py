@@ -23,8 +23,8 @@ from baton_engine.sizing import KVCacheSettings
 from baton_kv.transport import Transport
 from baton_service.tracing import read_tracing
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
+from baton_worker.ranks.executor_choice import default_backend
 from baton_worker.ranks.executor_settings import ExecutorSettings, RaySettings, secret_of_ranks
-from baton_worker.ranks.executors import default_backend
 from baton_worker.worker_process import WorkerSettings
 
 

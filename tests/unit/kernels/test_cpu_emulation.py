@@ -5,8 +5,8 @@ by bit.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 import pytest
@@ -60,26 +60,27 @@ extern "C" void multiply(float* sums, const uint16_t* a, const uint16_t* b, int6
 COUNT = 200
 
 
-@pytest.fixture
-def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Probe:
-    """Return a function that builds the probe for a variant, which this CPU must run."""
-    folder = tmp_path / "sources"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    """Return a function that builds the probe for a variant, once, which this CPU must run."""
+    folder, cache_folder = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("cache")
     for source in cpu_build.SOURCES.iterdir():
         if source.suffix == ".h":
             (folder / source.name).symlink_to(source)
     (folder / "kernels.cpp").write_text(PROBE)
-    monkeypatch.setattr(cpu_build, "SOURCES", folder)
 
+    @cache
     def load(variant: CpuVariant) -> ctypes.CDLL:
         if missing := variant.needs - cpu_flags():
             pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
-        library = ctypes.CDLL(str(build(variant, tmp_path / "cache")))
+        library = ctypes.CDLL(str(build(variant, cache_folder)))
         if variant.has_tiles and not library.prepare():
             pytest.skip("the kernel refuses the tile registers")
         return library
 
-    return load
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_build, "SOURCES", folder)
+        yield load
 
 
 def halves(*shape: int, seed: int, spread: float) -> Halves:

@@ -1,21 +1,12 @@
-"""The messages about sampled tokens, and the rules by which they are sampled."""
+"""The messages about sampled tokens."""
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 from baton_core.requests.finish import FinishReason, finish_reason, is_full
-from baton_core.requests.logprobs import MAX_CHUNK_LOGPROBS, PositionLogprobs
-from baton_core.requests.sampling_params import SamplingParams
-from baton_core.requests.sampling_rules import SamplingRules, check_first_token
-from baton_core.sessions.router_messages import (
-    FirstToken,
-    Pooled,
-    PromptLogprobs,
-    RequestSpec,
-    SequenceOutput,
-)
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.sessions.router_messages import FirstToken, Pooled, PromptLogprobs, SequenceOutput
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_core.worker.step_plan import PooledValues
 from baton_worker.core.worker_config import WorkerConfig
@@ -30,25 +21,6 @@ class Outputs:
     def __init__(self, config: WorkerConfig) -> None:
         self._eos_token_ids = config.eos_token_ids
         self._max_model_len = config.max_model_len
-        self._vocab_size = config.vocab_size
-        self._processes_all = config.has_batch_processors
-
-    def rules(self, spec: RequestSpec) -> SamplingRules | None:
-        """The rules that change a request's logits; None if tokens are sampled from them as they are.
-
-        Raises:
-            InvalidRequestError: the rules leave no first token.
-        """
-        params = spec.params
-        ending: tuple[int, ...] = ()
-        if params.min_tokens:
-            eos_token_ids = () if params.ignore_eos else self._eos_token_ids
-            ending = tuple(sorted({*eos_token_ids, *params.stop_token_ids}))
-        rules = SamplingRules(
-            params=params, bad_words=spec.bad_words, thinking=spec.thinking, ending_token_ids=ending
-        )
-        check_first_token(rules)
-        return rules if rules.is_needed or self._processes_all else None
 
     def ends_with_next(self, seq: Sequence) -> bool:
         """True if a sequence ends with its next token, whichever it is: a pinned one ends with its first."""
@@ -58,13 +30,6 @@ class Outputs:
             num_tokens=seq.num_tokens + 1,
             max_model_len=self._max_model_len,
         )
-
-    def max_chunk_tokens(self, params: SamplingParams) -> int:
-        """Prompt tokens of one step, so that what it tells of them stays within `MAX_CHUNK_LOGPROBS`."""
-        if params.prompt_logprobs is None:
-            return sys.maxsize
-        num_top = self._vocab_size if params.prompt_logprobs == -1 else params.prompt_logprobs
-        return max(1, MAX_CHUNK_LOGPROBS // (num_top + 1))
 
     def prompt_logprobs(self, seq: Sequence, entries: tuple[PositionLogprobs, ...]) -> list[PromptLogprobs]:
         """Log-probabilities of the chunk just computed, unless all were published before."""

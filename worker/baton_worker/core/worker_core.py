@@ -57,7 +57,7 @@ from baton_worker.core.phase_reports import PhaseReports
 from baton_worker.core.step_health import StepHealth
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_load import count_deferred, measure_load
-from baton_worker.core.worker_request import WorkerRequest, new_request
+from baton_worker.core.worker_request import WorkerRequest, check_request, new_request
 from baton_worker.core.worker_status import LEAVING
 
 
@@ -206,8 +206,8 @@ class WorkerCore:
 
     def _check(self, command: Generate | Prefill | Reserve) -> None:
         spec = command.spec
-        self.config.check(spec)
-        self.controls.require_accepting(command)
+        check_request(spec, self.config)
+        self.controls.require_accepting(spec.weights, isinstance(command, Reserve) or bool(spec.resumed))
         if spec.request_id in self._requests:
             raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
         if len(self._requests) >= self.config.max_num_requests:
@@ -217,7 +217,7 @@ class WorkerCore:
         self, now: float, router_id: str, command: Generate | Prefill | Reserve
     ) -> list[WorkerEffect]:
         spec = command.spec
-        request = new_request(now, router_id, command, config=self.config, outputs=self.outputs)
+        request = new_request(now, router_id, command, self.config)
         seq = request.leader
         effects: list[WorkerEffect] = []
         if isinstance(command, Reserve):
