@@ -156,7 +156,7 @@ class LoadedModel:
         limits = WarmUpLimits(
             max_model_len=plan.max_model_len,
             max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
-            max_num_seqs=settings.max_num_seqs,
+            max_decode_rows=settings.max_decode_rows,
             has_grammars=has_grammars,
             pooling=self.pooler.model if self.pooler else None,
         )
@@ -178,7 +178,7 @@ class LoadedModel:
                 self.model.dtype,
             )
             return
-        runner.capture_decodes(self.settings.max_num_seqs, self.kv_cache.max_model_len)
+        runner.capture_decodes(self.settings.max_decode_rows, self.kv_cache.max_model_len)
 
 
 def load_runner(

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from baton_core.errors import InvalidConfigError
+from baton_core.worker.speculative_config import read_speculative_config
+
+_SPECULATIVE_KEYS: Final = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
 
 
 def read_objects(args: Any) -> None:
@@ -15,7 +22,10 @@ def read_objects(args: Any) -> None:
         args.dtype = str(args.dtype).removeprefix("torch.")
     if args.hf_token is True:
         args.hf_token = None  # the token of the Hub's own login, which is the default
-    for name in ("structured_outputs_config", "profiler_config", "kv_events_config", "quantization_config"):
+    for name in (
+        *("structured_outputs_config", "profiler_config", "kv_events_config", "quantization_config"),
+        "speculative_config",
+    ):
         value = getattr(args, name)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             setattr(args, name, dataclasses.asdict(value))
@@ -48,3 +58,25 @@ def check_profiler_config(config: Mapping[str, Any]) -> None:
         if not is_folder and (key, value) != ("profiler", "torch"):
             allowed = 'torch_profiler_dir, a folder, and "profiler": "torch"'
             raise InvalidConfigError(f"profiler_config has {key}: {value!r}; allowed: {allowed}")
+
+
+def read_speculative_args(args: Any) -> None:
+    """Mutate `EngineArgs`: `spec_method`, `spec_model` and `spec_tokens` are keys of `speculative_config`.
+
+    Raises:
+        InvalidConfigError: the mapping has another value, or a value that cannot hold.
+    """
+    config = dict(args.speculative_config or {})
+    for name, key in _SPECULATIVE_KEYS.items():
+        value = getattr(args, name)
+        if value is None:
+            continue
+        if config.setdefault(key, value) != value:
+            text = f"{name} is {value!r} and speculative_config has {key}: {config[key]!r}"
+            raise InvalidConfigError(f"{text}; allowed: one value")
+    args.speculative_config = config or None
+    args.spec_method = args.spec_model = args.spec_tokens = None
+    config_read = read_speculative_config(config)
+    if config_read is not None and args.async_scheduling:
+        text = "async_scheduling is True; allowed with speculative_config: False"
+        raise InvalidConfigError(f"{text} (a draft needs the tokens of the step before it)")

@@ -95,7 +95,7 @@ class LearnedRates:
 
     def end_step(self, plan: StepPlan, duration_s: float) -> None:
         """A slice of one token is a decode: what it costs is the same if it is the last of a prompt."""
-        counts = (piece.num_scheduled_tokens for piece in plan.slices)
+        counts = (piece.num_scheduled_tokens - piece.num_drafts for piece in plan.slices)
         num_prompt_tokens = sum(count for count in counts if count > 1)
         kind = (num_prompt_tokens.bit_length(), 0 if num_prompt_tokens else len(plan.slices))
         if kind not in self._kinds:

@@ -39,6 +39,8 @@ class SamplingHistory:
     rules: SamplingRules
     prompt_token_ids: tuple[int, ...]
     output_token_ids: tuple[int, ...]
+    num_drafts: int = 0
+    """Tokens at the end of the output that are drafted: they may be taken back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,11 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """For each KV group, the block table up to and including the block of the last token; `NO_BLOCK` where
     all tokens of a block lie before the group's window."""
     samples: tuple[SampleSpec, ...] = ()
-    """Draws from the last position's logits: none inside a prompt, one per sequence at its end."""
+    """Draws from the last position's logits: none inside a prompt, one per sequence at its end. With drafts
+    one from the logits before each of them, and one from the last."""
+    num_drafts: int = 0
+    """Tokens at the end of `token_ids` that are drafted: right as far as they are what is drawn before them.
+    Before them is one token."""
     prompt_targets: tuple[int, ...] = ()
     """Prompt tokens whose log-probabilities are wanted: `prompt_targets[i]` follows `token_ids[i]`."""
     prompt_logprobs: LogprobsSpec | None = None
@@ -131,6 +137,7 @@ class StepResult:
 
     step_id: int
     sampled: tuple[tuple[int, ...], ...]
+    """Of a slice with drafts: those of its drafts that are right, and the token that is drawn behind them."""
     logprobs: Mapping[int, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
     """By the number of a slice in the plan, for those that ask: one entry for each of its samples."""
     prompt_logprobs: Mapping[int, tuple[PositionLogprobs, ...]] = field(default_factory=dict)

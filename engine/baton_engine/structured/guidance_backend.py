@@ -81,6 +81,9 @@ class GuidanceState(GrammarState):
         super().__init__(end)
         self._matcher = matcher
 
+    def _own_matcher(self) -> None:
+        self._matcher = self._matcher.deep_copy()
+
     def _advance(self, token_id: int) -> bool:
         return bool(self._matcher.try_consume_tokens([token_id]))
 

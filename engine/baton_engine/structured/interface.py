@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from copy import copy
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -56,6 +57,12 @@ class GrammarState(ABC):
             return self._is_terminated
         return not self._is_terminated and self._advance(token_id)
 
+    def fork(self) -> GrammarState:
+        """Return a state after the same tokens that goes on by itself."""
+        forked = copy(self)
+        forked._own_matcher()
+        return forked
+
     @property
     def end_mask(self) -> TokenMask:
         """The end tokens alone; not to be changed."""
@@ -83,6 +90,10 @@ class GrammarState(ABC):
         row = np.zeros_like(self._end.mask)
         self.fill_mask(row)
         return bool((row & self._end.mask).any())
+
+    @abstractmethod
+    def _own_matcher(self) -> None:
+        """Go on with a copy of the library's state, which is another state's, too."""
 
     @abstractmethod
     def _advance(self, token_id: int) -> bool:

@@ -100,6 +100,9 @@ class XgrammarState(GrammarState):
         self._matcher = matcher
         self._last_word = last_word
 
+    def _own_matcher(self) -> None:
+        self._matcher = self._matcher.fork()
+
     def _advance(self, token_id: int) -> bool:
         return bool(self._matcher.accept_token(token_id))
 

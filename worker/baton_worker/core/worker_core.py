@@ -287,6 +287,7 @@ class WorkerCore:
         batches: dict[str, list[SequenceOutput]] = {}
         plan, started_s = self.scheduler.in_flight.first.plan, self.scheduler.in_flight.first.started_s
         self.rates.end_step(plan, now - started_s)
+        self.scheduler.speculation.end_step(plan, now - started_s)
         alive = self.scheduler.complete(now, result)
         self.health.end_step(now, result, [number for _, number in alive])
         for seq, number in alive:
@@ -313,7 +314,9 @@ class WorkerCore:
             elif sampled:
                 if seq.num_tokens == seq.num_initial_tokens:
                     self._start_followers(now, request, seq)
-                output = self.outputs.next_token(seq, sampled[0], logprobs)
+                output = self.outputs.next_tokens(seq, sampled, logprobs)
+                if num_drafted := plan.slices[number].num_drafts:
+                    self.scheduler.end_verification(seq, num_drafted)
                 batches.setdefault(request.router_id, []).append(output)
                 if output.finish_reason is not None:
                     self._end(now, request, seq)

@@ -1,0 +1,131 @@
+"""The values of `--speculative-config`, under the names of vLLM's `SpeculativeConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, Final
+
+from baton_core.errors import InvalidConfigError
+
+FIELD: Final = "speculative_config"
+MAX_DRAFT_TOKENS: Final = 128
+"""Most tokens that are drafted for a sequence at a time."""
+DEFAULT_LOOKUP: Final = 5
+"""Tokens at the end of a text that prompt lookup searches for, where neither bound is given."""
+
+
+class SpeculativeMethod(StrEnum):
+    """The ways to draft tokens."""
+
+    NGRAM = "ngram"
+    """Prompt lookup: what followed an earlier occurrence of the last tokens."""
+
+
+_UNSUPPORTED: Final = (
+    *("suffix", "draft_model", "eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "ngram_gpu"),
+    *("dflash", "dspark", "custom_class", "extract_hidden_states"),
+)
+"""Methods of vLLM's that there are not."""
+_SAME_FOR_ALL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "model": (None, "ngram", "[ngram]"),
+    "draft_tensor_parallel_size": (None, 1),
+    "quantization": (None,),
+    "max_model_len": (None,),
+    "revision": (None,),
+    "code_revision": (None,),
+    "kv_cache_dtype": (None, "auto"),
+    "draft_load_config": (None,),
+    "enforce_eager": (None, False, True),
+    "parallel_drafting": (None, False),
+    "disable_padded_drafter_batch": (None, False, True),
+    "rejection_sample_method": (None, "standard"),
+    "draft_sample_method": (None, "greedy", "probabilistic"),
+    "use_heterogeneous_vocab": (None, False),
+}
+"""Fields of drafts that a model makes, with the values that ask for nothing there is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculativeConfig:
+    """The way in which a worker drafts tokens.
+
+    Raises:
+        InvalidConfigError: naming the field, its value and what is allowed.
+    """
+
+    method: SpeculativeMethod
+    num_speculative_tokens: int
+    """Most tokens drafted for a sequence in a step; fewer where that is faster."""
+    prompt_lookup_max: int = DEFAULT_LOOKUP
+    prompt_lookup_min: int = DEFAULT_LOOKUP
+    disable_by_batch_size: int | None = None
+    """Sequences of a step above which nothing is drafted; None: no bound."""
+
+    def __post_init__(self) -> None:
+        _check_count("num_speculative_tokens", self.num_speculative_tokens, MAX_DRAFT_TOKENS)
+        _check_count("prompt_lookup_max", self.prompt_lookup_max)
+        _check_count("prompt_lookup_min", self.prompt_lookup_min)
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            allowed = f"at most {self.prompt_lookup_max}, prompt_lookup_max"
+            raise refusal("prompt_lookup_min", self.prompt_lookup_min, allowed)
+        if self.disable_by_batch_size is not None:
+            _check_count("disable_by_batch_size", self.disable_by_batch_size)
+
+
+def read_speculative_config(given: Mapping[str, Any] | None) -> SpeculativeConfig | None:
+    """Read the JSON object; None and an empty one speculate nothing.
+
+    Raises:
+        InvalidConfigError: naming the field, its value and what is allowed.
+    """
+    if not given:
+        return None
+    own = [one.name for one in fields(SpeculativeConfig)]
+    for name, value in given.items():
+        if name in own:
+            continue
+        if name not in _SAME_FOR_ALL:
+            raise refusal(name, value, ", ".join((*own, *_SAME_FOR_ALL)))
+        allowed = _SAME_FOR_ALL[name]
+        if not any(value is one or (value == one and type(value) is type(one)) for one in allowed):
+            raise refusal(name, value, " or ".join(map(repr, allowed)))
+    values = {name: value for name, value in given.items() if name in own and value is not None}
+    values["method"] = _method(given)
+    if "num_speculative_tokens" not in values:
+        raise refusal("num_speculative_tokens", None, f"an integer from 1 to {MAX_DRAFT_TOKENS}")
+    return SpeculativeConfig(**_with_both_bounds(values))
+
+
+def _method(given: Mapping[str, Any]) -> SpeculativeMethod:
+    name = given.get("method")
+    if name is None and given.get("model") is not None:
+        name = SpeculativeMethod.NGRAM
+    if name in tuple(SpeculativeMethod):
+        return SpeculativeMethod(name)
+    allowed = " or ".join(SpeculativeMethod)
+    why = f"; {name} is not supported yet" if name in _UNSUPPORTED else ""
+    raise refusal("method", name, f"{allowed}{why}")
+
+
+def _with_both_bounds(values: dict[str, Any]) -> dict[str, Any]:
+    """Let the one of the bounds of prompt lookup that is given be the other, too."""
+    low, high = values.get("prompt_lookup_min"), values.get("prompt_lookup_max")
+    if low is None and high is None:
+        return values
+    return values | {
+        "prompt_lookup_min": high if low is None else low,
+        "prompt_lookup_max": low if high is None else high,
+    }
+
+
+def _check_count(name: str, value: object, most: int | None = None) -> None:
+    if type(value) is not int or value < 1 or (most is not None and value > most):
+        allowed = "an integer of at least 1" if most is None else f"an integer from 1 to {most}"
+        raise refusal(name, value, allowed)
+
+
+def refusal(name: str, value: object, allowed: str) -> InvalidConfigError:
+    """Return the error of a field's value."""
+    return InvalidConfigError(f"{FIELD} has {name}: {value!r}; allowed: {allowed}")

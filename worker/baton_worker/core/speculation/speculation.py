@@ -1,0 +1,135 @@
+"""Speculation: which tokens a step verifies beside the next one of each sequence.
+
+Drafts change no token: noise is a function of seed, position and token, so a verified position draws what it
+would draw without them. Their lengths are chosen for speed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from typing import Final, Protocol
+
+from baton_core.worker.sequence import Sequence
+from baton_core.worker.speculative_config import SpeculativeConfig
+from baton_core.worker.step_plan import StepPlan
+from baton_worker.core.speculation.acceptance import Acceptance, DraftRecord
+from baton_worker.core.speculation.prompt_lookup import PromptLookup
+from baton_worker.core.speculation.step_times import StepTimes
+
+MAX_STEP_DRAFTS: Final = 128
+"""Drafted tokens of one step."""
+MIN_GAIN: Final = 1.05
+"""Expected tokens per time, in units of those without drafts, below which nothing is drafted."""
+Drafts = dict[Sequence, tuple[int, ...]]
+
+
+class Drafter(Protocol):
+    """Drafts for one sequence."""
+
+    def propose(self, token_ids: Many[int], num_tokens: int) -> tuple[int, ...]: ...
+
+
+class DraftCounts:
+    """Counts of what was verified, under the names of vLLM's metrics."""
+
+    def __init__(self, num_positions: int) -> None:
+        self.num_drafts = 0
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
+        self.num_accepted_per_position = [0] * num_positions
+
+    def add(self, num_drafted: int, num_accepted: int) -> None:
+        """Count one draft."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_drafted
+        self.num_accepted_tokens += num_accepted
+        for position in range(num_accepted):
+            self.num_accepted_per_position[position] += 1
+
+
+class Speculation:
+    """Drafts for the sequences of a worker; without a `config` there are none."""
+
+    def __init__(self, config: SpeculativeConfig | None, max_model_len: int) -> None:
+        self._config = config
+        self._max_model_len = max_model_len
+        self.counts = DraftCounts(config.num_speculative_tokens if config else 0)
+        self._times = StepTimes()
+        self._acceptance = Acceptance()
+        self._drafters: dict[Sequence, Drafter] = {}
+        self._records: dict[Sequence, DraftRecord] = {}
+
+    def plan(self, seqs: Many[Sequence], budget: int) -> Drafts:
+        """Draft for sequences that decode, as far as that is expected to be faster.
+
+        Args:
+            seqs: those that the step computes one token of.
+            budget: tokens that the step may compute, with one of each of these.
+        """
+        if self._config is None or not seqs or len(seqs) > (self._config.disable_by_batch_size or len(seqs)):
+            return {}
+        proposed = {seq: draft for seq in seqs if (draft := self._propose(seq, self._config))}
+        return self._worthwhile(proposed, len(seqs), min(MAX_STEP_DRAFTS, budget - len(seqs)))
+
+    def end_step(self, plan: StepPlan, duration_s: float) -> None:
+        """Learn from a step that is back, if it computed no prompts."""
+        if self._config is None:
+            return
+        counts = [(piece.num_scheduled_tokens, piece.num_drafts) for piece in plan.slices]
+        if all(num_tokens == num_drafts + 1 for num_tokens, num_drafts in counts):
+            self._times.observe(sum(num_tokens for num_tokens, _ in counts), duration_s)
+
+    def forget(self, seq: Sequence) -> None:
+        """A sequence is over."""
+        self._drafters.pop(seq, None)
+        self._records.pop(seq, None)
+
+    def check_invariants(self, running: set[Sequence]) -> None:
+        """Raise AssertionError when something is kept of a sequence that is over."""
+        assert self._records.keys() == self._drafters.keys() <= running, "drafts of a sequence that is over"
+
+    def _propose(self, seq: Sequence, config: SpeculativeConfig) -> tuple[int, ...]:
+        """Return a draft for a sequence that has a token of its own here."""
+        if seq.num_tokens <= seq.num_initial_tokens or seq.num_samples != 1:
+            return ()
+        if seq not in self._drafters:
+            self._drafters[seq] = PromptLookup(config.prompt_lookup_min, config.prompt_lookup_max)
+            self._records[seq] = DraftRecord(self._acceptance)
+        record = self._records[seq]
+        record.judge(seq.token_ids)
+        num_tokens = self._num_left(seq, config.num_speculative_tokens)
+        draft = self._drafters[seq].propose(seq.token_ids, num_tokens) if num_tokens else ()
+        record.propose(draft, seq.num_tokens)
+        return draft
+
+    def _num_left(self, seq: Sequence, most: int) -> int:
+        """Return how many tokens may be drafted before the one that ends a sequence by its length."""
+        left = self._max_model_len - seq.num_tokens - 1
+        if seq.params.max_tokens is not None:
+            left = min(left, seq.params.max_tokens - seq.num_output_tokens - 1)
+        return max(0, min(left, most))
+
+    def _worthwhile(self, proposed: Drafts, num_seqs: int, most: int) -> Drafts:
+        """Cut drafts to where they give most tokens in the least time.
+
+        A token at place i of a draft is right with the i-th power of the share of its sequence. The best ones
+        are taken as long as tokens per time grow.
+        """
+        gains = [
+            (self._records[seq].share ** (place + 1), -order, -place)
+            for order, (seq, draft) in enumerate(proposed.items())
+            for place in range(len(draft))
+        ]
+        gains.sort(reverse=True)
+        best, best_rate, num_tokens = 0, MIN_GAIN, float(num_seqs)
+        del gains[max(0, most) :]
+        times = self._times.relative(num_seqs, num_seqs + len(gains))
+        for number, (gain, *_) in enumerate(gains, start=1):
+            num_tokens += gain
+            if (rate := num_tokens / num_seqs / times[number]) > best_rate:
+                best, best_rate = number, rate
+        lengths = [0] * len(proposed)
+        for _, order, _ in gains[:best]:
+            lengths[-order] += 1
+        drafts = zip(proposed.items(), lengths, strict=True)
+        return {seq: draft[:length] for (seq, draft), length in drafts if length}
