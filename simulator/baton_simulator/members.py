@@ -14,6 +14,7 @@ from baton_simulator.clock import NodeClock
 from baton_simulator.cluster import EXACT, Cluster
 from baton_simulator.costs import StepCost
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, HashEngine, Windows
+from baton_simulator.sim_drafter import SPECULATIVE
 from baton_simulator.sliced_engine import SlicedEngine
 from baton_simulator.transfer_timings import USUAL, Timings
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
@@ -38,6 +39,8 @@ class Shape:
     timings: Timings = USUAL
     plans_ahead: bool | None = None
     """True plans steps while others run; None lets the seed choose for each worker."""
+    speculates: bool | None = None
+    """True drafts tokens; None lets the seed choose for each worker."""
     num_stages: int | None = None
     """Stages of a worker's pipeline; None lets the seed choose for each worker."""
     sizes: ParallelSizes | None = None
@@ -75,6 +78,9 @@ def start_worker(
     num_stages = shape.num_stages or Random(f"{cluster.seed}/{name}/stages").choice([1, 1, 2, 3])
     if shape.sizes is not None:
         num_stages = shape.sizes.pipeline
+    speculates = shape.speculates
+    if speculates is None:
+        speculates = Random(f"{cluster.seed}/{name}/speculates").random() < 0.3
     max_model_len = spec.paging.max_tokens(shape.num_blocks, shape.chunk, limit=shape.longest)
     config = WorkerConfig(
         worker_id=name,
@@ -89,6 +95,7 @@ def start_worker(
         pull=shape.timings.pull,
         hold=shape.timings.hold,
         plans_ahead=plans_ahead,
+        speculative=SPECULATIVE if speculates else None,
         num_stages=num_stages,
         scheduler=SchedulerConfig(
             max_num_seqs=shape.max_num_seqs,

@@ -7,7 +7,7 @@ A step knows no phases: a prompt chunk, one decoded token and a recompute after 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -98,6 +98,18 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def num_scheduled_tokens(self) -> int:
         return len(self.token_ids)
+
+    def num_verified(self, sampled: Sequence[int], failed: Collection[int] = ()) -> int:
+        """Return how many of the tokens sampled for a slice with drafts are its next ones, at least one.
+
+        A token counts if all drafts before it are what was sampled in their places. One that could not be
+        sampled, a negative one or one whose place is `failed`, ends them: it is sampled again at its turn.
+        """
+        draft = self.token_ids[-self.num_drafts :] if self.num_drafts else ()
+        for place, drafted in enumerate(draft, start=1):
+            if sampled[place - 1] != drafted or sampled[place] < 0 or place in failed:
+                return place
+        return len(sampled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.worker.step_plan import SampleSpec, StepPlan, StepResult
 from baton_engine.sampling.sampler import SamplerOutput
 from baton_engine.steps.prompt_logprobs import PromptLogprobs
-from baton_engine.steps.verification import num_verified
 from baton_kernels.interface.sampling import Refusal
 
 
@@ -33,7 +32,7 @@ def step_result(
         tokens = tuple(token_ids[rows.start : rows.stop])
         if piece.num_drafts:
             failed = {row - rows.start for row in rows if row in output.failures}
-            rows = rows[: num_verified(piece, tokens, failed)]
+            rows = rows[: piece.num_verified(tokens, failed)]
             tokens = tokens[: len(rows)]
         errors = [output.failures[row] for row in rows if row in output.failures] if output.failures else []
         if not errors and tokens and min(tokens) < 0:

@@ -6,7 +6,7 @@ row sees the drafts before it; and it goes through the kernels, and the captured
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 
 from baton_core.worker.step_plan import SequenceSlice
 
@@ -30,16 +30,3 @@ def _rows(piece: SequenceSlice) -> Iterator[SequenceSlice]:
             block_tables=piece.block_tables,
             samples=(sample,),
         )
-
-
-def num_verified(piece: SequenceSlice, token_ids: Sequence[int], failed: Collection[int]) -> int:
-    """Return how many of the tokens drawn for a slice with drafts are its next ones, at least one.
-
-    A token counts if all drafts before it are what was drawn in their places. One that could not be drawn,
-    a negative one or one whose place is `failed`, ends them: it is drawn again at its turn, or fails then.
-    """
-    draft = piece.token_ids[1:]
-    for place in range(1, len(token_ids)):
-        if token_ids[place - 1] != draft[place - 1] or token_ids[place] < 0 or place in failed:
-            return place
-    return len(token_ids)

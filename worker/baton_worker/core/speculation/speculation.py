@@ -6,6 +6,7 @@ would draw without them. Their lengths are chosen for speed alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from typing import Final, Protocol
 
@@ -29,6 +30,9 @@ class Drafter(Protocol):
     def propose(self, token_ids: Many[int], num_tokens: int) -> tuple[int, ...]: ...
 
 
+MakeDrafter = Callable[[Sequence], Drafter]
+
+
 class DraftCounts:
     """Counts of what was verified, under the names of vLLM's metrics."""
 
@@ -48,11 +52,18 @@ class DraftCounts:
 
 
 class Speculation:
-    """Drafts for the sequences of a worker; without a `config` there are none."""
+    """Drafts for the sequences of a worker; without a `config` there are none.
 
-    def __init__(self, config: SpeculativeConfig | None, max_model_len: int) -> None:
+    Args:
+        make_drafter: makes the drafter of a sequence; None: as the configuration says.
+    """
+
+    def __init__(
+        self, config: SpeculativeConfig | None, max_model_len: int, make_drafter: MakeDrafter | None = None
+    ) -> None:
         self._config = config
         self._max_model_len = max_model_len
+        self._make_drafter = make_drafter or self._make_lookup
         self.counts = DraftCounts(config.num_speculative_tokens if config else 0)
         self._times = StepTimes()
         self._acceptance = Acceptance()
@@ -93,7 +104,7 @@ class Speculation:
         if seq.num_tokens <= seq.num_initial_tokens or seq.num_samples != 1:
             return ()
         if seq not in self._drafters:
-            self._drafters[seq] = PromptLookup(config.prompt_lookup_min, config.prompt_lookup_max)
+            self._drafters[seq] = self._make_drafter(seq)
             self._records[seq] = DraftRecord(self._acceptance)
         record = self._records[seq]
         record.judge(seq.token_ids)
@@ -101,6 +112,10 @@ class Speculation:
         draft = self._drafters[seq].propose(seq.token_ids, num_tokens) if num_tokens else ()
         record.propose(draft, seq.num_tokens)
         return draft
+
+    def _make_lookup(self, _: Sequence) -> Drafter:
+        assert self._config is not None, "nothing is drafted without a configuration"
+        return PromptLookup(self._config.prompt_lookup_min, self._config.prompt_lookup_max)
 
     def _num_left(self, seq: Sequence, most: int) -> int:
         """Return how many tokens may be drafted before the one that ends a sequence by its length."""
