@@ -14,10 +14,11 @@ from baton_simulator.clock import NodeClock
 from baton_simulator.cluster import EXACT, Cluster
 from baton_simulator.costs import StepCost
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, HashEngine, Windows
-from baton_simulator.sim_drafter import SPECULATIVE
+from baton_simulator.sim_drafter import SPECULATIVE, SimDrafter
 from baton_simulator.sliced_engine import SlicedEngine
 from baton_simulator.transfer_timings import USUAL, Timings
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
+from baton_worker.core.speculation.speculation import Speculation
 from baton_worker.core.worker_config import WorkerConfig
 
 BLOCK_SIZE: Final = 4
@@ -95,7 +96,6 @@ def start_worker(
         pull=shape.timings.pull,
         hold=shape.timings.hold,
         plans_ahead=plans_ahead,
-        speculative=SPECULATIVE if speculates else None,
         num_stages=num_stages,
         scheduler=SchedulerConfig(
             max_num_seqs=shape.max_num_seqs,
@@ -123,4 +123,9 @@ def start_worker(
     else:
         engine = SlicedEngine(shape.num_blocks, spec.paging, shape.sizes, garbled=shape.garbled, rng=rng)
     cluster.start(info, config, engine, clock, cost)
+    if speculates:
+        dice = Random(f"{cluster.seed}/{name}/{epoch}/drafts")
+        cluster.workers[name].core.scheduler.speculation = Speculation(
+            SPECULATIVE, max_model_len, lambda seq: SimDrafter(seq, shape.windows, dice)
+        )
     return engine

@@ -33,8 +33,6 @@ from baton_simulator.interfaces import Engine, Surroundings
 from baton_simulator.lease_watch import LeaseWatch
 from baton_simulator.node import Node
 from baton_simulator.router_link import RouterLink
-from baton_simulator.sim_drafter import SimDrafter
-from baton_worker.core.speculation.speculation import Speculation
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.core.worker_outlets import carry_out
@@ -73,12 +71,6 @@ class SimWorker(Node):
         self._is_rank_lost = False
         self.slowness = 1.0
         """A step takes so many times as long: a rank of the group is slow."""
-        if config.speculative is not None:
-            self.core.scheduler.speculation = Speculation(
-                config.speculative,
-                config.max_model_len,
-                lambda seq: SimDrafter(seq, config.paging.windows, self.rng),
-            )
         self._copies = Copies(self)
         self._watch = LeaseWatch(self)
 

@@ -75,7 +75,6 @@ def read_speculative_args(args: Any) -> None:
             text = f"{name} is {value!r} and speculative_config has {key}: {config[key]!r}"
             raise InvalidConfigError(f"{text}; allowed: one value")
     args.speculative_config = config or None
-    args.spec_method = args.spec_model = args.spec_tokens = None
     config_read = read_speculative_config(config)
     if config_read is not None and args.async_scheduling:
         text = "async_scheduling is True; allowed with speculative_config: False"

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +57,12 @@ class GrammarState(ABC):
             return self._is_terminated
         return not self._is_terminated and self._advance(token_id)
 
-    def fork(self) -> GrammarState:
-        """Return a state after the same tokens that goes on by itself."""
-        forked = copy(self)
-        forked._own_matcher()
-        return forked
+    def fork(self) -> Self:
+        """Return a state after the same tokens that goes on by itself.
+
+        A state that refers to what changes gives its fork a copy of that.
+        """
+        return copy(self)
 
     @property
     def end_mask(self) -> TokenMask:
@@ -90,10 +91,6 @@ class GrammarState(ABC):
         row = np.zeros_like(self._end.mask)
         self.fill_mask(row)
         return bool((row & self._end.mask).any())
-
-    @abstractmethod
-    def _own_matcher(self) -> None:
-        """Go on with a copy of the library's state, which is another state's, too."""
 
     @abstractmethod
     def _advance(self, token_id: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import xgrammar
@@ -100,8 +100,11 @@ class XgrammarState(GrammarState):
         self._matcher = matcher
         self._last_word = last_word
 
-    def _own_matcher(self) -> None:
-        self._matcher = self._matcher.fork()
+    def fork(self) -> Self:
+        """See `GrammarState`."""
+        forked = super().fork()
+        forked._matcher = self._matcher.fork()
+        return forked
 
     def _advance(self, token_id: int) -> bool:
         return bool(self._matcher.accept_token(token_id))
