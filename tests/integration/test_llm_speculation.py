@@ -24,7 +24,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "several": {"n": 3, "temperature": 0.5, "seed": 4},
     "log-probabilities": {"temperature": 0.0, "logprobs": 3, "prompt_logprobs": 1},
     "a stop string": {"temperature": 0.0, "stop": ["list", "height"], "include_stop_str_in_output": True},
-    "least tokens": {"temperature": 0.3, "seed": 1, "min_tokens": 24, "stop_token_ids": list(range(0, 4000, 9))},
+    "least tokens": {
+        "temperature": 0.3,
+        "seed": 1,
+        "min_tokens": 24,
+        "stop_token_ids": list(range(0, 4000, 9)),
+    },
     "a stop token": {"temperature": 0.0, "stop_token_ids": list(range(0, 4000, 23))},
     "bad words": {"temperature": 0.0, "bad_words": ["return"], "logit_bias": {50: 0.5}},
     "repetition": {

@@ -1,4 +1,4 @@
-"""Speculation changes no token: under every rule, split or together, where workers die and blocks are short."""
+"""Speculation changes no token: under every rule, split or together, where workers die and blocks lack."""
 
 from __future__ import annotations
 

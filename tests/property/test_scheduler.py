@@ -27,6 +27,9 @@ MAX_TOKENS = 24
 PAGINGS = [Paging(block_size=BLOCK_SIZE, windows=w) for w in [(None,), (6,), (None, 5), (None, 1, 9)]]
 
 
+SPECULATIVE = SpeculativeConfig(method=SpeculativeMethod.NGRAM, num_speculative_tokens=3)
+
+
 class Memory:
     """Slots that hold what a token's KV depends on: its group and every token up to its own."""
 
@@ -118,7 +121,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             long_prefill_token_threshold=threshold,
         )
         speculation = Speculation(
-            SpeculativeConfig(method=SpeculativeMethod.NGRAM, num_speculative_tokens=3) if speculates else None,
+            SPECULATIVE if speculates else None,
             MAX_TOKENS + 4,
             lambda seq: OftenRight(),
         )
@@ -236,8 +239,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             drawn = result.sampled[number]
             self._tell_prompt(seq, result.prompt_logprobs.get(number, ()), has_drawn=bool(drawn))
             seq.token_ids.extend(drawn)
-            if num_drafted := plan.slices[number].num_drafts:
-                self.scheduler.end_verification(seq, num_drafted)
+            self.scheduler.end_verification(seq, plan.slices[number])
+            if plan.slices[number].num_drafts:
                 assert seq.num_uncomputed_tokens == 1
                 last = (seq.num_tokens - 1) // BLOCK_SIZE
                 assert all(len(table) <= last + 1 for table in seq.tables), "wrong drafts keep a block"

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from baton_core.errors import InvalidConfigError
-from baton_core.worker.speculative_config import read_speculative_config
-
-_SPECULATIVE_KEYS: Final = {
-    "spec_method": "method",
-    "spec_model": "model",
-    "spec_tokens": "num_speculative_tokens",
-}
 
 
 def read_objects(args: Any) -> None:
@@ -58,24 +51,3 @@ def check_profiler_config(config: Mapping[str, Any]) -> None:
         if not is_folder and (key, value) != ("profiler", "torch"):
             allowed = 'torch_profiler_dir, a folder, and "profiler": "torch"'
             raise InvalidConfigError(f"profiler_config has {key}: {value!r}; allowed: {allowed}")
-
-
-def read_speculative_args(args: Any) -> None:
-    """Mutate `EngineArgs`: `spec_method`, `spec_model` and `spec_tokens` are keys of `speculative_config`.
-
-    Raises:
-        InvalidConfigError: the mapping has another value, or a value that cannot hold.
-    """
-    config = dict(args.speculative_config or {})
-    for name, key in _SPECULATIVE_KEYS.items():
-        value = getattr(args, name)
-        if value is None:
-            continue
-        if config.setdefault(key, value) != value:
-            text = f"{name} is {value!r} and speculative_config has {key}: {config[key]!r}"
-            raise InvalidConfigError(f"{text}; allowed: one value")
-    args.speculative_config = config or None
-    config_read = read_speculative_config(config)
-    if config_read is not None and args.async_scheduling:
-        text = "async_scheduling is True; allowed with speculative_config: False"
-        raise InvalidConfigError(f"{text} (a draft needs the tokens of the step before it)")

@@ -19,7 +19,6 @@ from baton.config.engine_arg_methods import UnneededMethods
 from baton.config.engine_arg_values import (
     check_profiler_config,
     read_objects,
-    read_speculative_args,
     read_structured_outputs_config,
 )
 from baton.config.fixed_engine_args import FIXED, add_fixed_flags, check_fixed
@@ -28,9 +27,9 @@ from baton.config.ignored_engine_args import IGNORED
 from baton.config.parallel_args import ParallelArgs, check_parallel
 from baton.config.pooling_args import PoolingArgs, read_pooling_args
 from baton.config.processor_names import names_of
+from baton.config.speculative_args import SpeculativeArgs, read_speculative_args
 from baton.config.vllm_config import LoadConfig, ModelConfig, VllmConfig
 from baton_core.errors import InvalidConfigError
-from baton_core.worker.speculative_config import SpeculativeConfig, read_speculative_config
 from baton_engine.checkpoint.quantization.methods import QUANTIZATIONS
 from baton_kernels.cpu.variants import CPU_KERNELS
 from baton_kv.transport import Transport
@@ -58,7 +57,9 @@ _UnusedArgs: Any = make_dataclass(
 
 
 @dataclass
-class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, _UnusedArgs):  # type: ignore[misc]  # made of a table
+class EngineArgs(  # type: ignore[misc]  # made of a table
+    UnneededMethods, ParallelArgs, PoolingArgs, SpeculativeArgs, _UnusedArgs
+):
     """Arguments of `LLM` and the engines.
 
     A function as `hf_overrides` gets the Transformers configuration and returns the one to use.
@@ -243,17 +244,6 @@ class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, _UnusedArgs):  # ty
     kv_events_config: Mapping[str, Any] | None = arg(
         dict, None, "JSON that has changes of the prefix cache published over ZMQ; see docs/events.md"
     )
-    speculative_config: Mapping[str, Any] | None = arg(
-        dict,
-        None,
-        "JSON with method, num_speculative_tokens and more: draft tokens, which a step verifies; "
-        "see docs/speculative_decoding.md",
-    )
-    spec_method: str | None = arg(str, None, "method of speculative_config", Part.LAUNCHER)
-    spec_model: str | None = arg(str, None, "model of speculative_config", Part.LAUNCHER)
-    spec_tokens: int | None = arg(
-        int, None, "num_speculative_tokens of speculative_config", Part.LAUNCHER, low=1, high=128
-    )
     otlp_traces_endpoint: str = arg(
         str,
         "",
@@ -354,10 +344,6 @@ class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, _UnusedArgs):  # ty
     def create_load_config(self) -> LoadConfig:
         """Return the part of the configuration on the reading of weights."""
         return LoadConfig.of(self)
-
-    def create_speculative_config(self, *args: object, **kwargs: object) -> SpeculativeConfig | None:
-        """Return how tokens are drafted, None where none are; the arguments, a target's, change nothing."""
-        return read_speculative_config(self.speculative_config)
 
     def get_batch_defaults(self, world_size: int = 1) -> tuple[dict[str, int], dict[str, int]]:
         """Return the defaults of `max_num_batched_tokens` and `max_num_seqs`, which every use shares."""

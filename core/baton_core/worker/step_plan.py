@@ -149,7 +149,7 @@ class StepResult:
 
     step_id: int
     sampled: tuple[tuple[int, ...], ...]
-    """Of a slice with drafts: those of its drafts that are right, and the token that is drawn behind them."""
+    """A slice with drafts has those that are right, and the token that is drawn behind them."""
     logprobs: Mapping[int, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
     """By the number of a slice in the plan, for those that ask: one entry for each of its samples."""
     prompt_logprobs: Mapping[int, tuple[PositionLogprobs, ...]] = field(default_factory=dict)

@@ -184,8 +184,8 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
         ({"dtype": "float17"}, "dtype is 'float17'; allowed: auto, float32"),
         ({"hf_overrides": "a=b"}, "hf_overrides is 'a=b'; allowed: a JSON object"),
         ({"max_num_seqs": print}, "max_num_seqs is <built-in function print>; allowed: an integer"),
-        ({"speculative_config": {"method": "ngram"}}, "speculative_config has num_speculative_tokens: None; a"),
-        ({"speculative_config": {"method": "dflash"}}, "speculative_config has method: 'dflash'; allowed: ng"),
+        ({"speculative_config": {"method": "ngram"}}, "speculative_config has num_speculative_tokens: None"),
+        ({"speculative_config": {"method": "dflash"}}, "speculative_config has method: 'dflash'; allowed"),
         (
             {"speculative_config": {"num_speculative_tokens": 2, "method": "ngram"}, "spec_tokens": 3},
             "spec_tokens is 3 and speculative_config has num_speculative_tokens: 2; allowed: one value",

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from baton_core.blocks.block_pool import BlockPool
 from baton_core.kv_layout.paging import Paging
 from baton_core.worker.sequence import Sequence, SequenceInput, SequenceState
-from baton_core.worker.step_plan import Followed, StepPlan, StepResult
+from baton_core.worker.step_plan import Followed, SequenceSlice, StepPlan, StepResult
 from baton_worker.core.block_allocator import BlockAllocator
 from baton_worker.core.in_flight_prefixes import InFlightPrefixes
 from baton_worker.core.in_flight_steps import InFlightSteps
@@ -151,6 +151,7 @@ class Scheduler:
         assert result.step_id == self.in_flight.first.plan.step_id, f"step {result.step_id} is not in flight"
         assert len(result.sampled) == len(self.in_flight.first.num_tokens), "a slice has no result"
         step = self.in_flight.end(now)
+        self.speculation.end_step(step.plan, now - step.started_s)
         self._allocator.release_sources(step.plan.block_copies)
         alive = []
         for number, (seq, num_tokens) in enumerate(step.num_tokens.items()):
@@ -161,13 +162,15 @@ class Scheduler:
                 alive.append((seq, number))
         return alive
 
-    def end_verification(self, seq: Sequence, num_drafted: int) -> None:
-        """Count the right ones among drafted tokens as computed: the sequence has taken them, and one more.
+    def end_verification(self, seq: Sequence, piece: SequenceSlice) -> None:
+        """Count the right drafts of a slice as computed: its sequence has taken them, and one token more.
 
-        Blocks that hold nothing but wrong ones are given back.
+        Blocks that hold nothing but wrong ones are given back. Without drafts there is nothing to do.
         """
+        if not piece.num_drafts:
+            return
         num_right = seq.num_uncomputed_tokens - 1
-        self.speculation.counts.add(num_drafted, num_right)
+        self.speculation.counts.add(piece.num_drafts, num_right)
         self._allocator.advance(seq, num_right)
         self._allocator.give_back_unused(seq)
 
