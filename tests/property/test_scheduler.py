@@ -120,11 +120,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_partial_prefills=num_partial,
             long_prefill_token_threshold=threshold,
         )
-        speculation = Speculation(
-            SPECULATIVE if speculates else None,
-            MAX_TOKENS + 4,
-            lambda seq: OftenRight(),
-        )
+        drafts = SPECULATIVE if speculates else None
+        speculation = Speculation(drafts, MAX_TOKENS + 4, lambda seq: OftenRight())
         self.scheduler = Scheduler(self.pool, paging, config, num_stages=num_stages, speculation=speculation)
 
     # --- inputs ---
@@ -241,7 +238,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             seq.token_ids.extend(drawn)
             self.scheduler.end_verification(seq, plan.slices[number])
             if plan.slices[number].num_drafts:
-                assert seq.num_uncomputed_tokens == 1
                 last = (seq.num_tokens - 1) // BLOCK_SIZE
                 assert all(len(table) <= last + 1 for table in seq.tables), "wrong drafts keep a block"
             if drawn and seq.num_output_tokens >= self.alive[seq]:

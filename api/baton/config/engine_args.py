@@ -57,8 +57,12 @@ _UnusedArgs: Any = make_dataclass(
 
 
 @dataclass
-class EngineArgs(  # type: ignore[misc]  # made of a table
-    UnneededMethods, ParallelArgs, PoolingArgs, SpeculativeArgs, _UnusedArgs
+class EngineArgs(
+    UnneededMethods,
+    ParallelArgs,
+    PoolingArgs,
+    SpeculativeArgs,
+    _UnusedArgs,  # type: ignore[misc]  # made of a table
 ):
     """Arguments of `LLM` and the engines.
 

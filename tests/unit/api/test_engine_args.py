@@ -184,16 +184,6 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
         ({"dtype": "float17"}, "dtype is 'float17'; allowed: auto, float32"),
         ({"hf_overrides": "a=b"}, "hf_overrides is 'a=b'; allowed: a JSON object"),
         ({"max_num_seqs": print}, "max_num_seqs is <built-in function print>; allowed: an integer"),
-        ({"speculative_config": {"method": "ngram"}}, "speculative_config has num_speculative_tokens: None"),
-        ({"speculative_config": {"method": "dflash"}}, "speculative_config has method: 'dflash'; allowed"),
-        (
-            {"speculative_config": {"num_speculative_tokens": 2, "method": "ngram"}, "spec_tokens": 3},
-            "spec_tokens is 3 and speculative_config has num_speculative_tokens: 2; allowed: one value",
-        ),
-        (
-            {"spec_method": "ngram", "spec_tokens": 3, "async_scheduling": True},
-            "async_scheduling is True; allowed with speculative_config: False",
-        ),
         ({"block_size": 0}, "block_size is 0; allowed: an integer from 1 to 65536"),
         ({"block_size": True}, "block_size is True; allowed: an integer"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5; allowed: a finite number over 0"),

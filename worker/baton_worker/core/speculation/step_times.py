@@ -14,6 +14,9 @@ MAX_AGE: Final = 512
 FREE_ROWS: Final = 12
 """Guess before anything is known: so many rows cost as much as what a step costs besides its rows."""
 
+_SHORTEST_S: Final = 1e-6
+"""A clock may tell no time between two events."""
+
 
 class _Size:
     """Steps of about as many rows: what they cost, and how many rows they had."""
@@ -51,6 +54,7 @@ class StepTimes:
     def observe(self, num_rows: int, seconds: float) -> None:
         """A step of so many rows, none of which is of a prompt, has taken so long."""
         self._num_steps += 1
+        seconds = max(seconds, _SHORTEST_S)
         self._sizes.setdefault((num_rows - 1).bit_length(), _Size()).observe(
             num_rows, seconds, self._num_steps
         )
