@@ -65,8 +65,8 @@ class SpeculativeConfig:
 
     def __post_init__(self) -> None:
         _check_count("num_speculative_tokens", self.num_speculative_tokens, MAX_DRAFT_TOKENS)
-        _check_count("prompt_lookup_max", self.prompt_lookup_max)
         _check_count("prompt_lookup_min", self.prompt_lookup_min)
+        _check_count("prompt_lookup_max", self.prompt_lookup_max)
         if self.prompt_lookup_min > self.prompt_lookup_max:
             allowed = f"at most {self.prompt_lookup_max}, prompt_lookup_max"
             raise refusal("prompt_lookup_min", self.prompt_lookup_min, allowed)

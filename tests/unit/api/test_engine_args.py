@@ -108,9 +108,7 @@ EXCLUSIVE: dict[str, Any] = {
     "data_parallel_rank": 2,
     "data_parallel_external_lb": True,
     "speculative_config": {"method": "ngram", "model": "ngram", "num_speculative_tokens": 3},
-    "spec_method": "ngram",
-    "spec_model": "ngram",
-    "spec_tokens": 3,
+    **{"spec_method": "ngram", "spec_model": "ngram", "spec_tokens": 3},
 }
 """Fields that contradict some of the others."""
 
