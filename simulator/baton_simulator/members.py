@@ -14,11 +14,10 @@ from baton_simulator.clock import NodeClock
 from baton_simulator.cluster import EXACT, Cluster
 from baton_simulator.costs import StepCost
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, HashEngine, Windows
-from baton_simulator.sim_drafter import SPECULATIVE, SimDrafter
+from baton_simulator.sim_drafter import speculate
 from baton_simulator.sliced_engine import SlicedEngine
 from baton_simulator.transfer_timings import USUAL, Timings
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
-from baton_worker.core.speculation.speculation import Speculation
 from baton_worker.core.worker_config import WorkerConfig
 
 BLOCK_SIZE: Final = 4
@@ -79,9 +78,6 @@ def start_worker(
     num_stages = shape.num_stages or Random(f"{cluster.seed}/{name}/stages").choice([1, 1, 2, 3])
     if shape.sizes is not None:
         num_stages = shape.sizes.pipeline
-    speculates = shape.speculates
-    if speculates is None:
-        speculates = Random(f"{cluster.seed}/{name}/speculates").random() < 0.3
     max_model_len = spec.paging.max_tokens(shape.num_blocks, shape.chunk, limit=shape.longest)
     config = WorkerConfig(
         worker_id=name,
@@ -123,9 +119,15 @@ def start_worker(
     else:
         engine = SlicedEngine(shape.num_blocks, spec.paging, shape.sizes, garbled=shape.garbled, rng=rng)
     cluster.start(info, config, engine, clock, cost)
+    _let_speculate(cluster, name, shape, epoch)
+    return engine
+
+
+def _let_speculate(cluster: Cluster, name: str, shape: Shape, epoch: int) -> None:
+    """Let a worker draft tokens, if its shape or the seed says so."""
+    speculates = shape.speculates
+    if speculates is None:
+        speculates = Random(f"{cluster.seed}/{name}/speculates").random() < 0.3
     if speculates:
         dice = Random(f"{cluster.seed}/{name}/{epoch}/drafts")
-        cluster.workers[name].core.scheduler.speculation = Speculation(
-            SPECULATIVE, max_model_len, lambda seq: SimDrafter(seq, shape.windows, dice)
-        )
-    return engine
+        speculate(cluster.workers[name].core, shape.windows, dice)

@@ -9,10 +9,19 @@ from typing import Final
 from baton_core.worker.sequence import Sequence
 from baton_core.worker.speculative_config import SpeculativeConfig, SpeculativeMethod
 from baton_simulator.hash_engine import VOCAB_SIZE, Windows, expected_tokens
+from baton_worker.core.speculation.speculation import Speculation
+from baton_worker.core.worker_core import WorkerCore
 
 SPECULATIVE: Final = SpeculativeConfig(method=SpeculativeMethod.NGRAM, num_speculative_tokens=4)
 _RIGHT: Final = 0.8
 """Probability that a drafted token is the right one."""
+
+
+def speculate(core: WorkerCore, windows: Windows, rng: Random) -> None:
+    """Let a worker verify drafts from now on."""
+    core.scheduler.speculation = Speculation(
+        SPECULATIVE, core.config.max_model_len, lambda seq: SimDrafter(seq, windows, rng)
+    )
 
 
 class SimDrafter:

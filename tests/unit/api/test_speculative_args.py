@@ -1,4 +1,4 @@
-"""What may be said of drafts, and what is refused by name."""
+"""The fields of speculation, and values that are refused by name."""
 
 from __future__ import annotations
 
