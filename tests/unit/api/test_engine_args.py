@@ -104,11 +104,11 @@ GIVEN: dict[str, Any] = {
     "pooler_config": {"pooling_type": "MEAN"},
 }
 """A value other than the default for every field that does something, but for those of `EXCLUSIVE`."""
-EXCLUSIVE: dict[str, Any] = {
+_SHORT: dict[str, Any] = {"spec_method": "ngram", "spec_model": "ngram", "spec_tokens": 3}
+EXCLUSIVE: dict[str, Any] = _SHORT | {
     "data_parallel_rank": 2,
     "data_parallel_external_lb": True,
     "speculative_config": {"method": "ngram", "model": "ngram", "num_speculative_tokens": 3},
-    **{"spec_method": "ngram", "spec_model": "ngram", "spec_tokens": 3},
 }
 """Fields that contradict some of the others."""
 
