@@ -72,9 +72,7 @@ def start_worker(
 ) -> HashEngine:
     """Start a worker that hashes, in the place of an earlier one of its name; `cost` is that of its steps."""
     spec = make_spec(shape.windows)
-    plans_ahead = shape.plans_ahead
-    if plans_ahead is None:
-        plans_ahead = Random(f"{cluster.seed}/{name}/plans ahead").random() < 0.5
+    plans_ahead = _chosen(shape.plans_ahead, 0.5, f"{cluster.seed}/{name}/plans ahead")
     num_stages = shape.num_stages or Random(f"{cluster.seed}/{name}/stages").choice([1, 1, 2, 3])
     if shape.sizes is not None:
         num_stages = shape.sizes.pipeline
@@ -125,9 +123,11 @@ def start_worker(
 
 def _let_speculate(cluster: Cluster, name: str, shape: Shape, epoch: int) -> None:
     """Let a worker draft tokens, if its shape or the seed says so."""
-    speculates = shape.speculates
-    if speculates is None:
-        speculates = Random(f"{cluster.seed}/{name}/speculates").random() < 0.3
-    if speculates:
+    if _chosen(shape.speculates, 0.3, f"{cluster.seed}/{name}/speculates"):
         dice = Random(f"{cluster.seed}/{name}/{epoch}/drafts")
         speculate(cluster.workers[name].core, shape.windows, dice)
+
+
+def _chosen(given: bool | None, share: float, seed: str) -> bool:
+    """Return what is given, or let the seed choose."""
+    return Random(seed).random() < share if given is None else given
