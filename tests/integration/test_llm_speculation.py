@@ -10,7 +10,8 @@ from baton import LLM, CompletionOutput, SamplingParams
 from baton.sampling_params import StructuredOutputsParams
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_kernels.cpu.selection import load_build
-from baton_worker.core.speculation.speculation import DraftCounts, Speculation
+from baton_worker.core.speculation.draft_counts import DraftCounts
+from baton_worker.core.speculation.speculation import Speculation
 from baton_worker.core.speculation.step_times import StepTimes
 
 FUNCTION = "def area(width, height):\n    return width * height\n\n"

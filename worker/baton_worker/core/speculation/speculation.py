@@ -14,6 +14,7 @@ from baton_core.worker.sequence import Sequence
 from baton_core.worker.speculative_config import SpeculativeConfig
 from baton_core.worker.step_plan import StepPlan
 from baton_worker.core.speculation.acceptance import Acceptance, DraftRecord
+from baton_worker.core.speculation.draft_counts import DraftCounts
 from baton_worker.core.speculation.prompt_lookup import PromptLookup
 from baton_worker.core.speculation.step_times import StepTimes
 
@@ -31,24 +32,6 @@ class Drafter(Protocol):
 
 
 MakeDrafter = Callable[[Sequence], Drafter]
-
-
-class DraftCounts:
-    """Counts of what was verified, under the names of vLLM's metrics."""
-
-    def __init__(self, num_positions: int) -> None:
-        self.num_drafts = 0
-        self.num_draft_tokens = 0
-        self.num_accepted_tokens = 0
-        self.num_accepted_per_position = [0] * num_positions
-
-    def add(self, num_drafted: int, num_accepted: int) -> None:
-        """Count one draft."""
-        self.num_drafts += 1
-        self.num_draft_tokens += num_drafted
-        self.num_accepted_tokens += num_accepted
-        for position in range(num_accepted):
-            self.num_accepted_per_position[position] += 1
 
 
 class Speculation:
@@ -80,6 +63,8 @@ class Speculation:
         if self._config is None or not seqs or len(seqs) > (self._config.disable_by_batch_size or len(seqs)):
             return {}
         proposed = {seq: draft for seq in seqs if (draft := self._propose(seq, self._config))}
+        if not proposed or self._times.is_due(len(seqs)):
+            return {}
         return self._worthwhile(proposed, len(seqs), min(MAX_STEP_DRAFTS, budget - len(seqs)))
 
     def end_step(self, plan: StepPlan, duration_s: float) -> None:

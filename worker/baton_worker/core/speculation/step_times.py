@@ -6,11 +6,13 @@ from typing import Final
 
 MEMORY: Final = 0.9
 """Weight that the past keeps with each observation."""
-MAX_SURPRISE: Final = 2.0
+MAX_SURPRISE: Final = 1.5
 """An observation counts as at most so many times what was known: a pause of the machine is no time of a
 step, and a change of speed is still followed."""
 MAX_AGE: Final = 512
 """Steps after which a time is no longer believed: contexts have grown or ended since."""
+MAX_UNSEEN: Final = 32
+"""Steps after which that without drafts is seen again: what drafts gain is measured by it."""
 FREE_ROWS: Final = 12
 """Guess before anything is known: so many rows cost as much as what a step costs besides its rows."""
 
@@ -58,6 +60,11 @@ class StepTimes:
         self._sizes.setdefault((num_rows - 1).bit_length(), _Size()).observe(
             num_rows, seconds, self._num_steps
         )
+
+    def is_due(self, num_rows: int) -> bool:
+        """Return True if a time that others are compared with has not been seen for long, while others were."""
+        size = self._sizes.get((num_rows - 1).bit_length())
+        return self._num_steps - (size.last_step if size else 0) >= MAX_UNSEEN
 
     def relative(self, base: int, most: int) -> list[float]:
         """Return the expected times of steps of `base` to `most` rows, in units of the first."""
