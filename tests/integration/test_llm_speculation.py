@@ -81,22 +81,36 @@ def without_values(outputs: list[list[CompletionOutput]]) -> list[list[tuple[obj
     ]
 
 
-def test_answers_are_those_without_speculation(counts: list[DraftCounts]) -> None:
-    expected, told = answers(), answers(speculative_config=LOOKUP)
+@pytest.fixture(scope="module")
+def expected() -> list[list[CompletionOutput]]:
+    return answers()
+
+
+@pytest.mark.parametrize("config", [LOOKUP, {"method": "suffix"}], ids=["ngram", "suffix"])
+def test_answers_are_those_without_speculation(
+    config: dict[str, Any], expected: list[list[CompletionOutput]], counts: list[DraftCounts]
+) -> None:
+    told = answers(speculative_config=config)
     assert without_values(told) == without_values(expected)
-    assert [count.num_drafts for count in counts[:-1]] == [0] * (len(counts) - 1)
+    for several, others in zip(told, expected, strict=True):
+        for one, other in zip(several, others, strict=True):
+            assert values_of(one) == pytest.approx(values_of(other), abs=1e-4)
     assert counts[-1].num_accepted_tokens > 100
     assert counts[-1].num_draft_tokens > counts[-1].num_accepted_tokens, "some drafts are wrong"
 
 
+def values_of(output: CompletionOutput) -> list[float]:
+    """Return the log-probabilities of an answer's tokens and of the likeliest ones, in order."""
+    return [one.logprob for position in output.logprobs or () for one in position.values()]
+
+
 @pytest.mark.skipif(load_build() is None, reason="it needs the C++ kernels, which this process has not")
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_batch_invariant_answers_are_the_same_to_the_last_bit(dtype: str, counts: list[DraftCounts]) -> None:
+def test_batch_invariant_answers_are_the_same_to_the_last_bit(counts: list[DraftCounts]) -> None:
     params = SamplingParams(temperature=0.4, seed=5, max_tokens=40, logprobs=2)
     told = []
     for config in (None, LOOKUP):
-        fields = {"dtype": dtype, "batch_invariant": True, "kv_cache_memory_bytes": 16 << 20}
+        fields = {"dtype": "bfloat16", "batch_invariant": True, "kv_cache_memory_bytes": 16 << 20}
         with LLM(speculative_config=config, **fields) as llm:
             told.append([one.outputs for one in llm.generate(PROMPTS, params, use_tqdm=False)])
     assert told[0] == told[1]
-    assert counts[-1].num_accepted_tokens > 10
+    assert counts[-1].num_accepted_tokens > 4

@@ -124,6 +124,11 @@ class Sequence:
         return self._state
 
     @property
+    def root(self) -> bytes:
+        """Root of its blocks' hashes: it covers the model and the tenant."""
+        return self._root
+
+    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -12,6 +13,8 @@ from baton_core.errors import InvalidConfigError
 FIELD: Final = "speculative_config"
 MAX_DRAFT_TOKENS: Final = 128
 """Most tokens that are drafted for a sequence at a time."""
+DEFAULT_DEPTH: Final = 24
+"""Most tokens of a match, and of a draft behind it, where suffixes are compared."""
 DEFAULT_LOOKUP: Final = 5
 """Tokens at the end of a text that prompt lookup searches for, where neither bound is given."""
 
@@ -21,10 +24,12 @@ class SpeculativeMethod(StrEnum):
 
     NGRAM = "ngram"
     """Prompt lookup: what followed an earlier occurrence of the last tokens."""
+    SUFFIX = "suffix"
+    """What followed most often where the last tokens were before, in this request and in earlier outputs."""
 
 
 _UNSUPPORTED: Final = (
-    *("suffix", "draft_model", "eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "ngram_gpu"),
+    *("draft_model", "eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "ngram_gpu"),
     *("dflash", "dspark", "custom_class", "extract_hidden_states"),
 )
 """Methods of vLLM's that there are not."""
@@ -60,6 +65,14 @@ class SpeculativeConfig:
     """Most tokens drafted for a sequence in a step; fewer where that is faster."""
     prompt_lookup_max: int = DEFAULT_LOOKUP
     prompt_lookup_min: int = DEFAULT_LOOKUP
+    suffix_decoding_max_tree_depth: int = DEFAULT_DEPTH
+    """Most last tokens that are compared, and most that are drafted behind them."""
+    suffix_decoding_max_cached_requests: int = 10_000
+    """Earlier outputs that are remembered, within bounds of memory; 0: none."""
+    suffix_decoding_max_spec_factor: float = 1.0
+    """Most tokens that are drafted for each token of a match."""
+    suffix_decoding_min_token_prob: float = 0.1
+    """Least share of the occurrences that a drafted token must follow in."""
     disable_by_batch_size: int | None = None
     """Sequences of a step above which nothing is drafted; None: no bound."""
 
@@ -70,6 +83,12 @@ class SpeculativeConfig:
         if self.prompt_lookup_min > self.prompt_lookup_max:
             allowed = f"at most {self.prompt_lookup_max}, prompt_lookup_max"
             raise refusal("prompt_lookup_min", self.prompt_lookup_min, allowed)
+        _check_count("suffix_decoding_max_tree_depth", self.suffix_decoding_max_tree_depth, MAX_DRAFT_TOKENS)
+        most = self.suffix_decoding_max_cached_requests
+        if type(most) is not int or most < 0:
+            raise refusal("suffix_decoding_max_cached_requests", most, "an integer of at least 0")
+        _check_number("suffix_decoding_max_spec_factor", self.suffix_decoding_max_spec_factor, math.inf)
+        _check_number("suffix_decoding_min_token_prob", self.suffix_decoding_min_token_prob, 1.0)
         if self.disable_by_batch_size is not None:
             _check_count("disable_by_batch_size", self.disable_by_batch_size)
 
@@ -93,6 +112,9 @@ def read_speculative_config(given: Mapping[str, Any] | None) -> SpeculativeConfi
             raise refusal(name, value, " or ".join(map(repr, allowed)))
     values = {name: value for name, value in given.items() if name in own and value is not None}
     values["method"] = _method(given)
+    if values["method"] is SpeculativeMethod.SUFFIX:
+        depth = values.get("suffix_decoding_max_tree_depth", DEFAULT_DEPTH)
+        values.setdefault("num_speculative_tokens", depth)
     if "num_speculative_tokens" not in values:
         raise refusal("num_speculative_tokens", None, f"an integer from 1 to {MAX_DRAFT_TOKENS}")
     return SpeculativeConfig(**_with_both_bounds(values))
@@ -124,6 +146,14 @@ def _check_count(name: str, value: object, most: int | None = None) -> None:
     if type(value) is not int or value < 1 or (most is not None and value > most):
         allowed = "an integer of at least 1" if most is None else f"an integer from 1 to {most}"
         raise refusal(name, value, allowed)
+
+
+def _check_number(name: str, value: object, most: float) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and 0.0 <= value <= most and value < math.inf):  # type: ignore[operator]  # it is a number
+        raise refusal(
+            name, value, "a number of at least 0" if most == math.inf else f"a number from 0 to {most:g}"
+        )
 
 
 def refusal(name: str, value: object, allowed: str) -> InvalidConfigError:

@@ -37,6 +37,12 @@ def test_bounds_of_prompt_lookup_have_the_defaults_of_vllm(
     assert (config.method, config.num_speculative_tokens) == (SpeculativeMethod.NGRAM, 3)
 
 
+def test_suffix_decoding_drafts_up_to_its_depth() -> None:
+    config = read_speculative_config({"method": "suffix", "suffix_decoding_max_tree_depth": 9})
+    assert config is not None
+    assert (config.method, config.num_speculative_tokens) == (SpeculativeMethod.SUFFIX, 9)
+
+
 def test_the_model_may_name_the_method_and_short_fields_are_keys() -> None:
     args = EngineArgs(spec_model="[ngram]", spec_tokens=4, speculative_config={"prompt_lookup_max": 2})
     config = args.create_speculative_config()
@@ -60,6 +66,18 @@ def test_the_model_may_name_the_method_and_short_fields_are_keys() -> None:
         ),
         (NGRAM | {"disable_by_batch_size": 0}, "disable_by_batch_size: 0; allowed: an integer of at least"),
         (NGRAM | {"draft_tensor_parallel_size": 2}, "draft_tensor_parallel_size: 2; allowed: None or 1"),
+        (
+            {"method": "suffix", "suffix_decoding_min_token_prob": 1.5},
+            "suffix_decoding_min_token_prob: 1.5; allowed: a number from 0 to 1",
+        ),
+        (
+            {"method": "suffix", "suffix_decoding_max_spec_factor": "2"},
+            "suffix_decoding_max_spec_factor: '2'; allowed: a number of at least 0",
+        ),
+        (
+            {"method": "suffix", "suffix_decoding_max_cached_requests": -1},
+            "suffix_decoding_max_cached_requests: -1; allowed: an integer of at least 0",
+        ),
         (NGRAM | {"tokens": 2}, "tokens: 2; allowed: method, num_speculative_tokens"),
         (NGRAM | {"rejection_sample_method": "block"}, "rejection_sample_method: 'block'; allowed: None or"),
     ],

@@ -11,12 +11,13 @@ from collections.abc import Sequence as Many
 from typing import Final, Protocol
 
 from baton_core.worker.sequence import Sequence
-from baton_core.worker.speculative_config import SpeculativeConfig
+from baton_core.worker.speculative_config import SpeculativeConfig, SpeculativeMethod
 from baton_core.worker.step_plan import StepPlan
 from baton_worker.core.speculation.acceptance import Acceptance, DraftRecord
 from baton_worker.core.speculation.draft_counts import DraftCounts
 from baton_worker.core.speculation.prompt_lookup import PromptLookup
 from baton_worker.core.speculation.step_times import StepTimes
+from baton_worker.core.speculation.suffixes import EarlierOutputs, SuffixDrafter
 
 MAX_STEP_DRAFTS: Final = 128
 """Drafted tokens of one step."""
@@ -46,7 +47,8 @@ class Speculation:
     ) -> None:
         self._config = config
         self._max_model_len = max_model_len
-        self._make_drafter = make_drafter or self._make_lookup
+        self._make_drafter = make_drafter or self._make_default
+        self._earlier = EarlierOutputs(config.suffix_decoding_max_cached_requests if config else 0)
         self.counts = DraftCounts(config.num_speculative_tokens if config else 0)
         self._times = StepTimes()
         self._acceptance = Acceptance()
@@ -76,7 +78,9 @@ class Speculation:
             self._times.observe(sum(num_tokens for num_tokens, _ in counts), duration_s)
 
     def forget(self, seq: Sequence) -> None:
-        """A sequence is over."""
+        """A sequence is over; its output may be drafted for others."""
+        if self._config is not None and self._config.method is SpeculativeMethod.SUFFIX:
+            self._earlier.add(seq.root, tuple(seq.token_ids[seq.num_prompt_tokens :]))
         self._drafters.pop(seq, None)
         self._records.pop(seq, None)
 
@@ -98,9 +102,12 @@ class Speculation:
         record.propose(draft, seq.num_tokens)
         return draft
 
-    def _make_lookup(self, _: Sequence) -> Drafter:
-        assert self._config is not None, "nothing is drafted without a configuration"
-        return PromptLookup(self._config.prompt_lookup_min, self._config.prompt_lookup_max)
+    def _make_default(self, seq: Sequence) -> Drafter:
+        config = self._config
+        assert config is not None, "nothing is drafted without a configuration"
+        if config.method is SpeculativeMethod.SUFFIX:
+            return SuffixDrafter(config, self._earlier, seq.root)
+        return PromptLookup(config.prompt_lookup_min, config.prompt_lookup_max)
 
     def _num_left(self, seq: Sequence, most: int) -> int:
         """Return how many tokens may be drafted before the one that ends a sequence by its length."""

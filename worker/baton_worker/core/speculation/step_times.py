@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 MEMORY: Final = 0.9
@@ -45,51 +46,50 @@ class _Size:
 class StepTimes:
     """The time of a step is taken to depend on its rows alone, the tokens of all its sequences.
 
-    Steps are grouped by powers of two; between two groups time grows evenly, and it never falls.
+    Steps are grouped by powers of two: a step that is just too large for what makes small ones fast is in
+    another group. Time never falls with rows.
     """
 
     def __init__(self) -> None:
         self._sizes: dict[int, _Size] = {}
-        """By the bits of the number of rows less one: 1, 2, 3 and 4, 5 to 8, …"""
+        """By group: steps of 1 row, of 2, of 3 and 4, of 5 to 8, …"""
         self._num_steps = 0
 
     def observe(self, num_rows: int, seconds: float) -> None:
         """A step of so many rows, none of which is of a prompt, has taken so long."""
         self._num_steps += 1
         seconds = max(seconds, _SHORTEST_S)
-        self._sizes.setdefault((num_rows - 1).bit_length(), _Size()).observe(
-            num_rows, seconds, self._num_steps
-        )
+        self._sizes.setdefault(_group(num_rows), _Size()).observe(num_rows, seconds, self._num_steps)
 
     def is_due(self, num_rows: int) -> bool:
-        """Return True if a time that others are compared with has not been seen for long, while others were."""
-        size = self._sizes.get((num_rows - 1).bit_length())
+        """Return True if a time has not been seen for long, with which others are compared."""
+        size = self._sizes.get(_group(num_rows))
         return self._num_steps - (size.last_step if size else 0) >= MAX_UNSEEN
 
     def relative(self, base: int, most: int) -> list[float]:
         """Return the expected times of steps of `base` to `most` rows, in units of the first."""
-        points = self._points()
-        times = [_between(points, num_rows) for num_rows in range(base, most + 1)]
+        known = {
+            group: size
+            for group, size in sorted(self._sizes.items())
+            if size.last_step and self._num_steps - size.last_step < MAX_AGE
+        }
+        times: list[float] = []
+        groups = {_group(num_rows): 0.0 for num_rows in (base, most)}
+        for group in range(min(groups), max(groups) + 1):
+            groups[group] = _time_per_row(known, group)
+        for num_rows in range(base, most + 1):
+            time = groups[_group(num_rows)] * (FREE_ROWS + num_rows)
+            times.append(max(time, times[-1]) if times else time)
         return [time / times[0] for time in times]
 
-    def _points(self) -> list[tuple[float, float]]:
-        """Return (rows, time) of what is known, by rows; at least one."""
-        known = [
-            (size.num_rows, size.seconds)
-            for _, size in sorted(self._sizes.items())
-            if size.last_step and self._num_steps - size.last_step < MAX_AGE
-        ]
-        points: list[tuple[float, float]] = []
-        for num_rows, seconds in known or [(1.0, 1.0)]:
-            points.append((num_rows, max(seconds, points[-1][1]) if points else seconds))
-        return points
+
+def _group(num_rows: int) -> int:
+    return (num_rows - 1).bit_length()
 
 
-def _between(points: list[tuple[float, float]], num_rows: int) -> float:
-    """Interpolate; beyond the first and the last point the guess decides."""
-    after = next((place for place, (rows, _) in enumerate(points) if rows >= num_rows), len(points))
-    if 0 < after < len(points):
-        (low, low_s), (high, high_s) = points[after - 1 : after + 1]
-        return low_s + (high_s - low_s) * (num_rows - low) / (high - low)
-    rows, seconds = points[min(after, len(points) - 1)]
-    return seconds * (FREE_ROWS + num_rows) / (FREE_ROWS + rows)
+def _time_per_row(known: Mapping[int, _Size], group: int) -> float:
+    """Return the time of a group, or of the nearest one that is known, per row with the free ones."""
+    if not known:
+        return 1.0
+    nearest = known[min(known, key=lambda one: (abs(one - group), one))]
+    return nearest.seconds / (FREE_ROWS + nearest.num_rows)
