@@ -25,7 +25,7 @@ class SpeculativeMethod(StrEnum):
     NGRAM = "ngram"
     """Prompt lookup: what followed an earlier occurrence of the last tokens."""
     SUFFIX = "suffix"
-    """What followed most often where the last tokens were before, in this request and in earlier outputs."""
+    """The tokens that followed most often behind the last ones, in this request and in earlier outputs."""
 
 
 _UNSUPPORTED: Final = (

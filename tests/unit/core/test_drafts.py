@@ -7,11 +7,12 @@ from random import Random
 
 import pytest
 
+from baton_core.worker.learned_rates import LearnedRates
 from baton_core.worker.sequence import Sequence
 from baton_core.worker.speculative_config import SpeculativeConfig, SpeculativeMethod, read_speculative_config
-from baton_core.worker.step_plan import SequenceSlice, StepPlan
+from baton_core.worker.step_plan import SequenceSlice, StepPlan, StepResult
 from baton_worker.core.speculation import suffixes
-from baton_worker.core.speculation.acceptance import Acceptance, DraftRecord
+from baton_worker.core.speculation.acceptance import MAX_EMPTY, REST, Acceptance, DraftRecord
 from baton_worker.core.speculation.prompt_lookup import PromptLookup
 from baton_worker.core.speculation.speculation import MAX_STEP_DRAFTS, Speculation
 from baton_worker.core.speculation.step_times import MAX_UNSEEN, StepTimes
@@ -179,6 +180,30 @@ def plan_of(num_rows: int) -> StepPlan:
         num_drafts=num_rows - 1,
     )
     return StepPlan(step_id=1, slices=(piece,))
+
+
+def test_a_verified_step_counts_as_the_steps_that_it_saves() -> None:
+    rates, plan = LearnedRates(), plan_of(3)
+    for _ in range(4):
+        rates.end_step(plan, 0.03, StepResult(step_id=1, sampled=((0, 0, 0),)))
+    assert rates.rates.decode_step_s == pytest.approx(0.01)
+
+
+def test_text_without_drafts_is_asked_in_few_steps() -> None:
+    class Nothing:
+        num_asked = 0
+
+        def propose(self, token_ids: Many[int], num_tokens: int) -> tuple[int, ...]:
+            """Count the call."""
+            self.num_asked += 1
+            return ()
+
+    drafter = Nothing()
+    speculation, seq = Speculation(NGRAM, 200, lambda _: drafter), decoding("a", max_tokens=150)
+    for _ in range(48):
+        assert speculation.plan([seq], budget=100) == {}
+        seq.append(0)
+    assert drafter.num_asked == MAX_EMPTY + (48 - MAX_EMPTY) // REST
 
 
 # --- verification ---

@@ -286,7 +286,7 @@ class WorkerCore:
         effects: list[WorkerEffect] = []
         batches: dict[str, list[SequenceOutput]] = {}
         plan, started_s = self.scheduler.in_flight.first.plan, self.scheduler.in_flight.first.started_s
-        self.rates.end_step(plan, now - started_s)
+        self.rates.end_step(plan, now - started_s, result)
         alive = self.scheduler.complete(now, result)
         self.health.end_step(now, result, [number for _, number in alive])
         for seq, number in alive:

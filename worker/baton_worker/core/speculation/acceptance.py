@@ -7,6 +7,10 @@ from typing import Final
 
 FIRST_GUESS: Final = 0.7
 """Share before anything was drafted."""
+MAX_EMPTY: Final = 8
+"""Empty drafts in a row after which a sequence rests."""
+REST: Final = 4
+"""Steps of which a resting sequence drafts in one."""
 SEQUENCE_MEMORY: Final = 0.85
 WORKER_MEMORY: Final = 0.98
 
@@ -34,6 +38,9 @@ class DraftRecord:
         self._own = Acceptance(of_worker.share, SEQUENCE_MEMORY)
         self._draft: tuple[int, ...] = ()
         self._start = 0
+        self._num_empty = 0
+        """Drafts in a row that were empty."""
+        self._num_rested = 0
 
     @property
     def share(self) -> float:
@@ -50,5 +57,13 @@ class DraftRecord:
                 break
 
     def propose(self, draft: tuple[int, ...], start: int) -> None:
-        """Remember a draft whose first token has position `start`."""
+        """Remember a draft whose first token has position `start`; an empty one, too."""
         self._draft, self._start = draft, start
+        self._num_empty = 0 if draft else self._num_empty + 1
+
+    def rests(self) -> bool:
+        """Return True if nothing is to be drafted in this step: text that gave no drafts is asked in few."""
+        if self._num_empty < MAX_EMPTY:
+            return False
+        self._num_rested = (self._num_rested + 1) % REST
+        return self._num_rested != 0

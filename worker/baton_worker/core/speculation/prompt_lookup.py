@@ -38,12 +38,19 @@ class PromptLookup:
 
     def _find(self, num_known: int) -> int | None:
         """Return the place behind the earliest occurrence of the most last tokens that occur before."""
-        text = self._text
-        for length in range(min(self._high, num_known - 1), self._low - 1, -1):
-            end = len(text) - _SIZE
-            start = text.find(text[-length * _SIZE :], 0, end)
-            while start >= 0 and start % _SIZE:  # in the middle of a token
-                start = text.find(text[-length * _SIZE :], start + 1, end)
-            if start >= 0:
-                return start // _SIZE + length
-        return None
+        found = None
+        for length in range(self._low, min(self._high, num_known - 1) + 1):
+            place = self._place(length)
+            if place is None:
+                break
+            found = place
+        return found
+
+    def _place(self, length: int) -> int | None:
+        """Return the place behind the earliest occurrence of the last `length` tokens, but for the end."""
+        text, pattern = self._text, self._text[-length * _SIZE :]
+        end = len(text) - _SIZE
+        start = text.find(pattern, 0, end)
+        while start >= 0 and start % _SIZE:  # in the middle of a token
+            start = text.find(pattern, start + 1, end)
+        return start // _SIZE + length if start >= 0 else None

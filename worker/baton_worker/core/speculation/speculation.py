@@ -6,14 +6,16 @@ would draw without them. Their lengths are chosen for speed alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from collections.abc import Sequence as Many
+from math import log, log1p
 from typing import Final, Protocol
 
 from baton_core.worker.sequence import Sequence
 from baton_core.worker.speculative_config import SpeculativeConfig, SpeculativeMethod
 from baton_core.worker.step_plan import StepPlan
-from baton_worker.core.speculation.acceptance import Acceptance, DraftRecord
+from baton_worker.core.speculation.acceptance import REST, Acceptance, DraftRecord
 from baton_worker.core.speculation.draft_counts import DraftCounts
 from baton_worker.core.speculation.prompt_lookup import PromptLookup
 from baton_worker.core.speculation.step_times import StepTimes
@@ -22,7 +24,9 @@ from baton_worker.core.speculation.suffixes import EarlierOutputs, SuffixDrafter
 MAX_STEP_DRAFTS: Final = 128
 """Drafted tokens of one step."""
 MIN_GAIN: Final = 1.05
-"""Expected tokens per time, in units of those without drafts, below which nothing is drafted."""
+"""Expected speed, in units of that without drafts, below which nothing is drafted."""
+MAX_DECLINED: Final = 16
+"""Steps in a row without a draft that is worth its rows, after which one step of `REST` drafts."""
 Drafts = dict[Sequence, tuple[int, ...]]
 
 
@@ -52,6 +56,8 @@ class Speculation:
         self.counts = DraftCounts(config.num_speculative_tokens if config else 0)
         self._times = StepTimes()
         self._acceptance = Acceptance()
+        self._num_plans = self._num_declined = 0
+        """Steps, and those in a row in which no draft was worth its rows."""
         self._drafters: dict[Sequence, Drafter] = {}
         self._records: dict[Sequence, DraftRecord] = {}
 
@@ -64,10 +70,15 @@ class Speculation:
         """
         if self._config is None or not seqs or len(seqs) > (self._config.disable_by_batch_size or len(seqs)):
             return {}
+        self._num_plans += 1
+        if self._num_declined >= MAX_DECLINED and self._num_plans % REST:
+            return {}
         proposed = {seq: draft for seq in seqs if (draft := self._propose(seq, self._config))}
         if not proposed or self._times.is_due(len(seqs)):
             return {}
-        return self._worthwhile(proposed, len(seqs), min(MAX_STEP_DRAFTS, budget - len(seqs)))
+        drafts = self._worthwhile(proposed, len(seqs), min(MAX_STEP_DRAFTS, budget - len(seqs)))
+        self._num_declined = 0 if drafts else self._num_declined + 1
+        return drafts
 
     def end_step(self, plan: StepPlan, duration_s: float) -> None:
         """Learn from a step that is back, if it computed no prompts."""
@@ -97,6 +108,8 @@ class Speculation:
             self._records[seq] = DraftRecord(self._acceptance)
         record = self._records[seq]
         record.judge(seq.token_ids)
+        if record.rests():
+            return ()
         num_tokens = self._num_left(seq, config.num_speculative_tokens)
         draft = self._drafters[seq].propose(seq.token_ids, num_tokens) if num_tokens else ()
         record.propose(draft, seq.num_tokens)
@@ -117,26 +130,29 @@ class Speculation:
         return max(0, min(left, most))
 
     def _worthwhile(self, proposed: Drafts, num_seqs: int, most: int) -> Drafts:
-        """Cut drafts to where they give most tokens in the least time.
+        """Cut drafts to where the speeds of all sequences, of which a step has one token each, are best.
 
         A token at place i of a draft is right with the i-th power of the share of its sequence. The best ones
-        are taken as long as tokens per time grow.
+        are taken up to where the geometric mean of speeds is highest: a sequence without a draft is slowed by
+        the drafts of others, so these have to gain more.
         """
-        gains = [
-            (self._records[seq].share ** (place + 1), -order, -place)
-            for order, (seq, draft) in enumerate(proposed.items())
-            for place in range(len(draft))
-        ]
+        gains: list[tuple[float, int]] = []
+        for order, (seq, draft) in enumerate(proposed.items()):
+            share, expected = self._records[seq].share, 1.0
+            for place in range(1, len(draft) + 1):
+                gains.append((log1p(share**place / expected), -order))
+                expected += share**place
         gains.sort(reverse=True)
-        best, best_rate, num_tokens = 0, MIN_GAIN, float(num_seqs)
         del gains[max(0, most) :]
         times = self._times.relative(num_seqs, num_seqs + len(gains))
-        for number, (gain, *_) in enumerate(gains, start=1):
-            num_tokens += gain
-            if (rate := num_tokens / num_seqs / times[number]) > best_rate:
-                best, best_rate = number, rate
-        lengths = [0] * len(proposed)
-        for _, order, _ in gains[:best]:
-            lengths[-order] += 1
-        drafts = zip(proposed.items(), lengths, strict=True)
-        return {seq: draft[:length] for (seq, draft), length in drafts if length}
+        best, best_speed, gained = 0, log(MIN_GAIN), 0.0
+        for number, (gain, _) in enumerate(gains, start=1):
+            gained += gain / num_seqs
+            if (speed := gained - log(times[number])) > best_speed:
+                best, best_speed = number, speed
+        lengths = Counter(-order for _, order in gains[:best])
+        return {
+            seq: draft[: lengths[order]]
+            for order, (seq, draft) in enumerate(proposed.items())
+            if lengths[order]
+        }
