@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton import LLM, SamplingParams
+from baton.config.engine_args import BUNDLED_MODEL
 from bench.command_line import make_parser
 
 RANDOM: Final = {
@@ -35,11 +36,10 @@ RANDOM: Final = {
     "num_hidden_layers": 8,
     "num_attention_heads": 16,
     "num_key_value_heads": 8,
-    "vocab_size": 2048,
     "max_position_embeddings": 2048,
     "rms_norm_eps": 1e-5,
     "torch_dtype": "float32",
-    "eos_token_id": 0,
+    "eos_token_id": 1,
 }
 """530 MB of weights in float32, which no cache holds."""
 SOURCES: Final = (textwrap, inspect, json, argparse)
@@ -69,8 +69,9 @@ def main() -> None:
         fields: dict[str, Any] = {"dtype": args.dtype, "batch_invariant": args.batch_invariant}
         if args.model == "random":
             folder = Path(exits.enter_context(tempfile.TemporaryDirectory()))
-            (folder / "config.json").write_text(json.dumps(RANDOM))
-            fields |= {"model": str(folder), "load_format": "dummy", "skip_tokenizer_init": True}
+            bundled = json.loads((Path(BUNDLED_MODEL) / "config.json").read_text())
+            (folder / "config.json").write_text(json.dumps(RANDOM | {"vocab_size": bundled["vocab_size"]}))
+            fields |= {"model": str(folder), "load_format": "dummy", "tokenizer": BUNDLED_MODEL}
         elif args.model:
             fields["model"] = args.model
         plain = exits.enter_context(LLM(**fields))
