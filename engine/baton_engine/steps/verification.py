@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from msgspec.structs import replace
+
 from baton_core.worker.step_plan import SequenceSlice
 
 
@@ -23,10 +25,6 @@ def _rows(piece: SequenceSlice) -> Iterator[SequenceSlice]:
         yield piece
         return
     for place, (token_id, sample) in enumerate(zip(piece.token_ids, piece.samples, strict=True)):
-        yield SequenceSlice(
-            seq_id=piece.seq_id,
-            token_ids=(token_id,),
-            start=piece.start + place,
-            block_tables=piece.block_tables,
-            samples=(sample,),
+        yield replace(
+            piece, token_ids=(token_id,), start=piece.start + place, samples=(sample,), num_drafts=0
         )
