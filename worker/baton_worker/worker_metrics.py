@@ -171,6 +171,18 @@ class WorkerMetrics:
         page.add(vllm.TOKENS_BY_SOURCE, self._work.num_remote, *engine, "external_kv_transfer")
         page.add(vllm.PREEMPTIONS, core.scheduler.num_preemptions, *engine)
         page.add(vllm.ITERATION_TOKENS, self._iteration_tokens, *engine)
+        self._tell_speculation(page)
+
+    def _tell_speculation(self, page: Exposition) -> None:
+        """Add what was drafted, where anything may be."""
+        counts = self._core.scheduler.speculation.counts
+        if not counts.num_accepted_per_position:
+            return
+        page.add(vllm.DRAFTS, counts.num_drafts, *self._engine)
+        page.add(vllm.DRAFT_TOKENS, counts.num_draft_tokens, *self._engine)
+        page.add(vllm.ACCEPTED_TOKENS, counts.num_accepted_tokens, *self._engine)
+        for position, count in enumerate(counts.num_accepted_per_position):
+            page.add(vllm.ACCEPTED_PER_POSITION, count, *self._engine, str(position))
 
     def _tell_transfers(self, page: Exposition) -> None:
         leases, engine, worker_id = self._core.leases, self._engine, self._core.config.worker_id

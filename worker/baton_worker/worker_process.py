@@ -340,6 +340,7 @@ def worker_config(
         embedding_size=getattr(engine.runner.model, "embedding_size", 0),
         plans_ahead=settings.engine.plans_ahead(engine.runner.model.device),
         num_stages=settings.engine.parallel.pipeline,
+        speculative=settings.engine.speculative,
         publishes_cache=settings.redis.is_given or settings.kv_events.is_published,
     )
 

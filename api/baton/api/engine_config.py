@@ -80,6 +80,7 @@ def engine_config(
         structured_outputs_config=StructuredOutputsConfig(
             backend=args.structured_outputs_backend, reasoning_parser=args.reasoning_parser
         ),
+        speculative_config=args.create_speculative_config(),
     )
 
 

@@ -151,6 +151,7 @@ class InProcessExecutor:
             num_running=load.num_running,
             num_waiting=load.num_waiting + len(self._waiting),
             kv_cache_usage=1.0 - load.num_available_blocks / num_blocks,
+            drafts=self._cores.drafts,
         )
 
     def close(self) -> None:

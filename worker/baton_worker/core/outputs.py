@@ -49,10 +49,16 @@ class Outputs:
         One that was resumed takes it: what ends it may depend on all its tokens.
         """
         if leader.num_output_tokens:
-            outputs: tuple[SequenceOutput, ...] = (self.next_token(leader, sampled[0], logprobs),)
+            outputs: tuple[SequenceOutput, ...] = (self.next_tokens(leader, sampled[:1], logprobs),)
         else:
             outputs = tuple(
-                self._output(leader, index, token_id, logprobs[index : index + 1], num_output_tokens=1)
+                self._output(
+                    leader,
+                    index,
+                    (token_id,),
+                    logprobs[index : index + 1],
+                    self._finish_reason(leader, token_id, num_output_tokens=1),
+                )
                 for index, token_id in enumerate(sampled)
             )
         return FirstToken(
@@ -78,27 +84,21 @@ class Outputs:
             for start in range(0, max(1, len(result.values)), MAX_PART_BYTES)
         ]
 
-    def next_token(
-        self, seq: Sequence, token_id: int, logprobs: tuple[PositionLogprobs, ...]
+    def next_tokens(
+        self, seq: Sequence, token_ids: tuple[int, ...], logprobs: tuple[PositionLogprobs, ...]
     ) -> SequenceOutput:
-        """Let a sequence take its next token."""
-        seq.append(token_id)
-        return self._output(
-            seq, seq.seq_id.index, token_id, logprobs, num_output_tokens=seq.num_output_tokens
-        )
+        """Let a sequence take its next tokens, at least one; those behind one that ends it are dropped."""
+        reason: FinishReason | None = None
+        taken = 0
+        while reason is None and taken < len(token_ids):
+            seq.append(token_ids[taken])
+            reason = self._finish_reason(seq, token_ids[taken], seq.num_output_tokens)
+            taken += 1
+        return self._output(seq, seq.seq_id.index, token_ids[:taken], logprobs[:taken], reason)
 
-    def _output(
-        self,
-        seq: Sequence,
-        index: int,
-        token_id: int,
-        logprobs: tuple[PositionLogprobs, ...],
-        *,
-        num_output_tokens: int,
-    ) -> SequenceOutput:
-        params = seq.params
-        reason = finish_reason(
-            params,
+    def _finish_reason(self, seq: Sequence, token_id: int, num_output_tokens: int) -> FinishReason | None:
+        return finish_reason(
+            seq.params,
             token_id=token_id,
             num_output_tokens=num_output_tokens,
             num_tokens=seq.num_prompt_tokens + num_output_tokens,
@@ -106,11 +106,20 @@ class Outputs:
             max_model_len=self._max_model_len,
             is_repeating=seq.is_repeating,
         )
+
+    def _output(
+        self,
+        seq: Sequence,
+        index: int,
+        token_ids: tuple[int, ...],
+        logprobs: tuple[PositionLogprobs, ...],
+        reason: FinishReason | None,
+    ) -> SequenceOutput:
         return SequenceOutput(
             request_id=seq.seq_id.request_id,
             index=index,
-            token_ids=(token_id,),
+            token_ids=token_ids,
             finish_reason=reason,
-            stop_token_id=token_id if reason is FinishReason.STOP else None,
+            stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
             logprobs=logprobs,
         )

@@ -10,11 +10,13 @@ from baton_core.kv_layout.paging import Paging
 from baton_core.model.model_identity import ModelIdentity, with_weights
 from baton_core.requests.pooling import PoolingModel, PoolingSpec
 from baton_core.worker.learned_rates import LearnedRates
+from baton_core.worker.speculative_config import SpeculativeConfig
 from baton_decode.core.kv_pulls import KvPulls
 from baton_decode.core.transfer import PullTimings
 from baton_prefill.core.lease_table import LeaseTable, LeaseTimings
 from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.scheduler_config import SchedulerConfig
+from baton_worker.core.speculation.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,8 @@ class WorkerConfig:
     """Take no requests for a while when steps fail in a row: others may do better."""
     plans_ahead: bool = False
     """True if a step is planned while the one before it runs, where that needs none of its tokens."""
+    speculative: SpeculativeConfig | None = None
+    """How tokens are drafted; None: none are."""
     num_stages: int = 1
     """Stages of the model's pipeline: steps of different sequences that are in flight at a time."""
     logits_processors: frozenset[str] = frozenset()
@@ -67,7 +71,10 @@ class WorkerConfig:
 
     def make_scheduler(self, pool: BlockPool) -> Scheduler:
         """Return what plans the worker's steps."""
-        return Scheduler(pool, self.paging, self.scheduler, num_stages=self.num_stages)
+        speculation = Speculation(self.speculative, self.max_model_len)
+        return Scheduler(
+            pool, self.paging, self.scheduler, num_stages=self.num_stages, speculation=speculation
+        )
 
     def make_lease_table(self, pool: BlockPool) -> LeaseTable:
         """Return the producer's half of a worker: what other workers pull from `pool`."""

@@ -286,7 +286,7 @@ class WorkerCore:
         effects: list[WorkerEffect] = []
         batches: dict[str, list[SequenceOutput]] = {}
         plan, started_s = self.scheduler.in_flight.first.plan, self.scheduler.in_flight.first.started_s
-        self.rates.end_step(plan, now - started_s)
+        self.rates.end_step(plan, now - started_s, result)
         alive = self.scheduler.complete(now, result)
         self.health.end_step(now, result, [number for _, number in alive])
         for seq, number in alive:
@@ -313,7 +313,8 @@ class WorkerCore:
             elif sampled:
                 if seq.num_tokens == seq.num_initial_tokens:
                     self._start_followers(now, request, seq)
-                output = self.outputs.next_token(seq, sampled[0], logprobs)
+                output = self.outputs.next_tokens(seq, sampled, logprobs)
+                self.scheduler.end_verification(seq, plan.slices[number])
                 batches.setdefault(request.router_id, []).append(output)
                 if output.finish_reason is not None:
                     self._end(now, request, seq)
@@ -353,8 +354,7 @@ class WorkerCore:
             failed[seq.seq_id.request_id] = request
         if failed:
             self.health.fail_step(now, message)
-        code = ErrorCode.INTERNAL
-        return [effect for one in failed.values() for effect in self._fail(now, one, code, message)]
+        return [each for one in failed.values() for each in self._fail(now, one, ErrorCode.INTERNAL, message)]
 
     def _return_requests(self, now: float) -> list[WorkerEffect]:
         """Return requests to their routers, which continue them elsewhere."""
