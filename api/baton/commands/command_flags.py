@@ -14,6 +14,7 @@ from baton.commands.client_arguments import (
     CHAT_FLAGS,
     CLIENT_FLAGS,
     COMPLETE_FLAGS,
+    DRAIN_FLAGS,
     EXPLAIN_FLAGS,
     KV_EVENTS_FLAGS,
     SAMPLING_FLAGS,
@@ -166,8 +167,16 @@ WORKER_FLAGS: Final = (
         "--metrics-port",
         int,
         None,
-        "port of /metrics and /health, on the host of --peer-address; 0 takes any; default: none, and the "
+        "port of /metrics and of probes, on the host of --peer-address; 0 takes any; default: none, and the "
         "router tells of this worker",
+        low=0,
+        high=65_535,
+    ),
+    Flag(
+        "--health-port",
+        int,
+        None,
+        "port of gRPC's health service, in plain text, on that host; 0 takes any; default: none",
         low=0,
         high=65_535,
     ),
@@ -265,6 +274,11 @@ COMMANDS: Final = (
         ),
     ),
     Command("admin", "see workers and change what they do, at a running router"),
+    Command(
+        "drain",
+        "have a worker of this machine take no new requests, and wait until it is empty",
+        (FlagGroup("drain", "the worker", DRAIN_FLAGS), _LOG),
+    ),
     Command(
         "kv-events",
         "print what a worker publishes of its cache",

@@ -33,6 +33,7 @@ from baton_core.worker.worker_events import (
     ChecksumsComputed,
     ChecksumsFailed,
     ControlDone,
+    Drain,
     FromConsumer,
     FromProducer,
     FromRouter,
@@ -154,6 +155,9 @@ class WorkerCore:
             case Leave(within_s=within_s):
                 self.shutdown.begin(now, within_s)
                 return self._return_requests(now)
+            case Drain():
+                self.controls.status.is_draining = True
+                return []
             case FromRouter(router_id=router_id, message=message):
                 return self._on_command(now, router_id, message)
             case RouterJoined(router_id=router_id, has_locality=has_locality):
