@@ -186,6 +186,7 @@ def _worker(args: argparse.Namespace) -> int:
         worker_id=args.worker_id or "",
         session_timeout_s=args.session_timeout,
         peer_address=args.peer_address,
+        kv_port=args.kv_port,
         advertise_host=args.advertise_host,
         num_threads=args.num_threads or num_cpus,
         metrics_port=args.metrics_port,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -11,9 +11,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton_core.errors import InvalidConfigError
 from baton_service.grpc_options import SERVER_KEEPALIVE, server_options
+from baton_worker.probes import Probes
 
-LIVENESS: Final = "liveness"
-READINESS: Final = ("", "readiness")
 _MAX_CONNECTIONS: Final = 32
 _WATCH_EVERY_S: Final = 0.5
 _STOP_WITHIN_S: Final = 1.0
@@ -26,15 +25,15 @@ class HealthServer:
     Args:
         host: address to listen at.
         port: port to listen at; 0 takes any.
-        why_not_ready: gives the reason why the worker takes no new requests; empty while it does.
+        probes: the worker's state.
 
     Raises:
         InvalidConfigError: the port cannot be taken.
     """
 
-    def __init__(self, host: str, port: int, why_not_ready: Callable[[], str]) -> None:
+    def __init__(self, host: str, port: int, probes: Probes) -> None:
         self._server = grpc.aio.server(options=server_options(SERVER_KEEPALIVE, _MAX_CONNECTIONS))
-        health_pb2_grpc.add_HealthServicer_to_server(_Health(why_not_ready), self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(_Health(probes), self._server)
         try:
             self.port = int(self._server.add_insecure_port(f"{host}:{port}"))
         except RuntimeError:
@@ -49,10 +48,10 @@ class HealthServer:
 
 
 class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
-    """Services: `liveness`, `readiness`, and the empty name, which is readiness."""
+    """Services: `liveness`, `started`, `readiness`, and the empty name, which is readiness."""
 
-    def __init__(self, why_not_ready: Callable[[], str]) -> None:
-        self._why_not_ready = why_not_ready
+    def __init__(self, probes: Probes) -> None:
+        self._probes = probes
 
     async def Check(  # noqa: N802 (name of the protocol)
         self, request: health_pb2.HealthCheckRequest, context: _Context
@@ -77,12 +76,17 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     def _status(self, service: str) -> health_pb2.HealthCheckResponse.ServingStatus | None:
         """Return the status of a service; None for one that is not known."""
         response = health_pb2.HealthCheckResponse
-        if service == LIVENESS:
-            return response.SERVING
-        if service not in READINESS:
-            return None
-        return response.NOT_SERVING if self._why_not_ready() else response.SERVING
+        match service:
+            case "liveness":
+                return response.SERVING
+            case "started":
+                is_serving = self._probes.is_started
+            case "readiness" | "":
+                is_serving = not self._probes.why_not_ready
+            case _:
+                return None
+        return response.SERVING if is_serving else response.NOT_SERVING
 
 
 def _unknown(service: str) -> str:
-    return f"service is {service!r}; allowed: {LIVENESS}, readiness, or none"
+    return f"service is {service!r}; allowed: liveness, started, readiness, or none"

@@ -65,6 +65,11 @@ class Probes:
         self._observed, self._drain = observed, drain
 
     @property
+    def is_started(self) -> bool:
+        """True once there is something to watch."""
+        return self._observed is not None
+
+    @property
     def why_not_ready(self) -> str:
         """The reason why the worker takes no new requests; empty while it does. Read on the loop."""
         return STARTING if self._observed is None else self._observed.why_not_ready

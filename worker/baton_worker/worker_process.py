@@ -79,6 +79,8 @@ class WorkerSettings:
     worker_id: str = ""
     """Chosen at random when empty."""
     peer_address: str = "tcp://127.0.0.1:0"
+    kv_port: int = 0
+    """Port of the TCP transport of KV blocks, on the host of the peer address; 0 takes any."""
     advertise_host: str = ""
     """Host at which other workers reach this one; found out when empty."""
     kv_transport: Transport = Transport.AUTO
@@ -122,6 +124,8 @@ class WorkerSettings:
             raise InvalidConfigError("--router is not given; allowed: one or more host:port, or --redis")
         if self.num_threads < 0:
             raise InvalidConfigError(f"num_threads is {self.num_threads}; allowed: an integer of at least 0")
+        if self.kv_port and self.has_own_pools:
+            raise InvalidConfigError(f"kv_port is {self.kv_port}; allowed where each rank has a pool: 0")
         if self.kv_transport not in (allowed := tuple(Transport)):
             raise InvalidConfigError(f"kv_transport is {self.kv_transport!r}; allowed: {', '.join(allowed)}")
 
@@ -157,7 +161,9 @@ async def _serve(settings: WorkerSettings) -> None:
         followers = [stack.enter_context(closing(one)) for one in cache_followers(settings, epoch)]
         probes = _probes(settings)
         metrics_port = await _serve_probes(settings, bound_host(producer.address), probes, stack)
-        listen = Listen(host=bound_host(producer.address), advertised_host=host, curve=curve)
+        listen = Listen(
+            host=bound_host(producer.address), port=settings.kv_port, advertised_host=host, curve=curve
+        )
         device = choose_device(settings.engine.device, settings.kv_transport)
         transport = choose_transport(settings.kv_transport, device)
         placement, transfers = _placement(settings, device, transport, epoch, listen)
@@ -235,7 +241,7 @@ async def _serve_probes(settings: WorkerSettings, host: str, probes: Probes, sta
         InvalidConfigError: a port cannot be taken.
     """
     if settings.health_port is not None:
-        health = HealthServer(host, settings.health_port, lambda: probes.why_not_ready)
+        health = HealthServer(host, settings.health_port, probes)
         await health.start()
         stack.push_async_callback(health.close)
         _log.info("gRPC health at %s:%d", host, health.port)

@@ -157,6 +157,14 @@ WORKER_FLAGS: Final = (
     Flag("--worker-id", str, None, "name of the worker; default: role and a random part", pattern=NAME),
     Flag("--peer-address", str, "tcp://127.0.0.1:0", "address to listen at for other workers"),
     Flag(
+        "--kv-port",
+        int,
+        0,
+        "port at which other workers read KV blocks over TCP, on the host of --peer-address; 0 takes any",
+        low=0,
+        high=65_535,
+    ),
+    Flag(
         "--advertise-host",
         str,
         "",

@@ -198,8 +198,8 @@ def test_a_drain_needs_a_key_and_a_worker() -> None:
 
 def test_grpc_health_tells_readiness_from_liveness() -> None:
     async def scenario() -> None:
-        why = ["still starting"]
-        server = HealthServer("127.0.0.1", 0, lambda: why[0])
+        answers, service = open_probes(), Service()
+        server = HealthServer("127.0.0.1", 0, answers)
         await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
             stub = health_pb2_grpc.HealthStub(channel)
@@ -211,16 +211,20 @@ def test_grpc_health_tells_readiness_from_liveness() -> None:
             response = health_pb2.HealthCheckResponse
             assert await status("liveness") == response.SERVING
             assert await status("readiness") == response.NOT_SERVING
+            assert await status("started") == response.NOT_SERVING
+            answers.watch(service)
+            assert await status("started") == response.SERVING
+            assert await status("readiness") == response.NOT_SERVING
             watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=5)
             assert (await watch.read()).status == response.NOT_SERVING
-            why[0] = ""
+            service.why_not_ready = ""
             assert (await watch.read()).status == response.SERVING
             assert await status("") == response.SERVING
-            with pytest.raises(grpc.aio.AioRpcError, match="allowed: liveness, readiness, or none"):
+            with pytest.raises(grpc.aio.AioRpcError, match="allowed: liveness, started, readiness, or none"):
                 await status("other")
             watch.cancel()
         with pytest.raises(InvalidConfigError, match=f"--health-port is {server.port}"):
-            HealthServer("127.0.0.1", server.port, lambda: "")
+            HealthServer("127.0.0.1", server.port, open_probes())
         await server.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
