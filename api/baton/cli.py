@@ -358,6 +358,7 @@ _COMMANDS: Final[dict[str, Callable[[argparse.Namespace], int]]] = {
     "run-batch": partial(_run_module, "run_batch"),
     "admin": partial(_run_module, "admin"),
     "explain": partial(_run_module, "explain"),
+    "autoscale": partial(_run_module, "autoscale"),
     "drain": partial(_run_module, "drain"),
     "kv-events": partial(_run_module, "kv_events"),
     "simulate": _simulate,

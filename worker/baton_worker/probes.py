@@ -45,7 +45,7 @@ class Observed(Protocol):
 
 
 class Probes:
-    """What a worker answers. Until it has something to `watch`, the worker is starting.
+    """The answers of a worker. Until it has something to `watch`, the worker is starting.
 
     Args:
         loop: the worker's loop.

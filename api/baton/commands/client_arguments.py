@@ -156,6 +156,13 @@ DRAIN_FLAGS: Final = (
 )
 
 
+AUTOSCALE_FLAGS: Final = (
+    Flag("--address", str, "127.0.0.1:8000", "the router, over HTTP", pattern=ADDRESS, metavar="HOST:PORT"),
+    *CLIENT_SECURITY_FLAGS,
+    Flag("--json", bool, False, "print the recommendations as JSON"),
+)
+
+
 EXPLAIN_FLAGS: Final = (
     Flag("--address", str, "127.0.0.1:8000", "the router, over HTTP", pattern=ADDRESS, metavar="HOST:PORT"),
     *CLIENT_SECURITY_FLAGS,

@@ -11,6 +11,7 @@ from typing import Final
 
 from baton.commands.batch_arguments import BATCH_FLAGS
 from baton.commands.client_arguments import (
+    AUTOSCALE_FLAGS,
     CHAT_FLAGS,
     CLIENT_FLAGS,
     COMPLETE_FLAGS,
@@ -282,6 +283,11 @@ COMMANDS: Final = (
         ),
     ),
     Command("admin", "see workers and change what they do, at a running router"),
+    Command(
+        "autoscale",
+        "show how many workers each role should have, and why, at a running router",
+        (FlagGroup("router", "the router that is asked", AUTOSCALE_FLAGS), _LOG),
+    ),
     Command(
         "drain",
         "have a worker of this machine take no new requests, and wait until it is empty",
