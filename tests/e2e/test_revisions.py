@@ -24,6 +24,7 @@ from typing import Final
 import httpx
 import pytest
 
+from tests.deploy.expressions import metric_names
 from tests.e2e.calls import draw_prompt
 from tests.e2e.processes import KV_CACHE_BYTES, stop, until
 from tests.integration.router_cluster import MODEL
@@ -200,6 +201,12 @@ def metrics_of(pod: Pod, port: int) -> str:
     ).text
 
 
+def unknown_metrics(exposed: str) -> set[str]:
+    """Return the metrics of dashboards and alerts that these processes do not expose."""
+    families = set(re.findall(r"^# TYPE (\S+) ", exposed, re.MULTILINE))
+    return {one for one in metric_names() if not {one, re.sub("_(bucket|sum|count)$", "", one)} & families}
+
+
 @needs_redis
 @pytest.mark.timeout(400)
 def test_a_revision_replaces_another_under_load_and_shares_no_request_with_it(tmp_path: Path) -> None:
@@ -243,8 +250,10 @@ def test_a_revision_replaces_another_under_load_and_shares_no_request_with_it(tm
             counts = list(zip(answers, ended, strict=True))
             until(lambda: all(len(one) > num + 1 for one, num in counts), 60.0, "green answers")
             new_metrics = metrics_of(new[0], 8000)
+            all_metrics = new_metrics + metrics_of(new[1], 9100) + metrics_of(new[2], 9100)
         assert [pod.process.returncode for pod in old] == [0, 0, 0]
         for one, first in zip(answers, expected, strict=True):
             assert len(set(one)) == 2, "an answer is blue's, or green's"
             assert (one[0], one[-1] != first) == (first, True)
+        assert unknown_metrics(all_metrics) == set()
         assert re.search(r'baton_placements_total\{[^}]*kind="split"[^}]*\} [1-9]', new_metrics)
