@@ -1,7 +1,7 @@
 """Schemas of the custom resources that the chart may make: fields of their `spec` that it uses, no others.
 
-Written from the types of LeaderWorkerSet 0.10 and of Prometheus' operator; templates of pods are checked by
-the schemas of Kubernetes itself.
+Written from the types of LeaderWorkerSet 0.10, KEDA and the Prometheus operator; templates of pods are
+checked by the schemas of Kubernetes itself.
 """
 
 from __future__ import annotations
@@ -84,8 +84,33 @@ _PROMETHEUS_RULE: Final = _object(
         ),
     },
 )
+_SCALED_OBJECT: Final = _object(
+    ["scaleTargetRef", "triggers"],
+    scaleTargetRef=_object(["name"], apiVersion=_TEXT, kind=_TEXT, name=_TEXT),
+    pollingInterval=_COUNT,
+    minReplicaCount=_COUNT,
+    maxReplicaCount=_COUNT,
+    fallback=_object(["failureThreshold", "replicas"], failureThreshold=_COUNT, replicas=_COUNT),
+    advanced=_object(
+        horizontalPodAutoscalerConfig=_object(
+            behavior=_object(scaleDown=_object(stabilizationWindowSeconds=_COUNT))
+        )
+    ),
+    triggers={
+        "type": "array",
+        "items": _object(
+            ["type", "metadata"],
+            type=_one_of("prometheus"),
+            metricType=_one_of("AverageValue", "Value"),
+            metadata=_object(
+                ["serverAddress", "query", "threshold"], serverAddress=_TEXT, query=_TEXT, threshold=_TEXT
+            ),
+        ),
+    },
+)
 CUSTOM_RESOURCES: Final[Mapping[tuple[str, str], Schema]] = {
     ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): _LEADER_WORKER_SET,
+    ("keda.sh/v1alpha1", "ScaledObject"): _SCALED_OBJECT,
     ("monitoring.coreos.com/v1", "ServiceMonitor"): _SERVICE_MONITOR,
     ("monitoring.coreos.com/v1", "PrometheusRule"): _PROMETHEUS_RULE,
 }

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import jsonschema
 import kubernetes_validate
+import promql_parser
 import pytest
 import yaml
 
@@ -200,10 +201,25 @@ REFUSED: Final = [
     ("workers.decode.shmSize=9000M", "shmSize is 9000M"),
     ("workers.decode.enabled=false", "workers has no group that prefills, or none that decodes"),
     ("workers.decode.nodes=2", "workers.decode.nodes is 2; allowed: a divisor of its 1 ranks"),
+    ("workers.decode.role=mixed,workers.decode.autoscaling.enabled=true", "allowed for the roles prefill"),
+    (
+        "workers.decode.autoscaling.enabled=true,workers.decode.autoscaling.minReplicas=9",
+        "at most maxReplicas, 8",
+    ),
     ("tls.routerSecret=a", "one of tls.routerSecret and tls.workerSecret is given"),
     ("redis.url=redis://:word@redis:6379", "redis/url"),
     ("model.name=a,model.download.repo=b", "allowed: one of them"),
 ]
+
+
+def test_a_group_that_is_scaled_has_no_replicas_of_its_own() -> None:
+    manifests = {(one["kind"], one["metadata"]["name"]): one.get("spec") for one in golden("redis")}
+    scaled = manifests["ScaledObject", "demo-baton-decode"]
+    assert "replicas" not in manifests["Deployment", "demo-baton-decode"]
+    assert scaled["scaleTargetRef"]["name"] == "demo-baton-decode"
+    (trigger,) = scaled["triggers"]
+    promql_parser.parse(trigger["metadata"]["query"])
+    assert manifests["Deployment", "demo-baton-prefill"]["replicas"] == 2
 
 
 @needs_helm
