@@ -123,6 +123,19 @@ class WorkerMetrics:
             return f"faulty: {status.fault}"
         return "" if self.num_sessions else "; ".join(self.refusals()) or "no router"
 
+    @property
+    def why_not_ready(self) -> str:
+        """The reason why this worker takes no new requests; empty while it does."""
+        if self.problem:
+            return self.problem
+        controls = self._core.controls
+        states = {
+            "drains": controls.status.is_draining,
+            "sleeps": controls.is_asleep,
+            "is paused": controls.is_paused,
+        }
+        return next((f"the worker {state}" for state, is_so in states.items() if is_so), "")
+
     def on_step(self, plan: StepPlan) -> None:
         """Count a step that begins."""
         self._iteration_tokens.add(sum(len(piece.token_ids) for piece in plan.slices))

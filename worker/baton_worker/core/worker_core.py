@@ -33,6 +33,7 @@ from baton_core.worker.worker_events import (
     ChecksumsComputed,
     ChecksumsFailed,
     ControlDone,
+    Drain,
     FromConsumer,
     FromProducer,
     FromRouter,
@@ -151,8 +152,8 @@ class WorkerCore:
 
     def _dispatch(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
         match event:
-            case Leave(within_s=within_s):
-                self.shutdown.begin(now, within_s)
+            case Leave() | Drain():
+                self.shutdown.on_event(now, event)
                 return self._return_requests(now)
             case FromRouter(router_id=router_id, message=message):
                 return self._on_command(now, router_id, message)
@@ -318,9 +319,8 @@ class WorkerCore:
                 batches.setdefault(request.router_id, []).append(output)
                 if output.finish_reason is not None:
                     self._end(now, request, seq)
-        for router_id, outputs in batches.items():
-            effects.append(SendToRouter(router_id=router_id, message=TokenBatch(outputs=tuple(outputs))))
-        return effects
+        tokens = {router_id: TokenBatch(outputs=tuple(outputs)) for router_id, outputs in batches.items()}
+        return [*effects, *(SendToRouter(router_id=one, message=batch) for one, batch in tokens.items())]
 
     def _start_followers(self, now: float, request: WorkerRequest, seq: Sequence) -> None:
         """A resumed sequence has its first token here: the others find its prompt in the cache."""
