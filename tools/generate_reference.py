@@ -1,4 +1,7 @@
-"""Writes docs/reference/configuration.md from the flags in the code; with --check, only compares the two."""
+"""Writes docs/reference/configuration.md from the flags in the code, and lines into docs/architecture.md.
+
+With --check, only compares them.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ from baton.commands.neutral_flags import ENGINE_FIXED, ENGINE_TAKEN
 from baton.commands.vllm_server_flags import OTHER_NAMES, SERVER_FIXED, TAKEN
 from baton.config.fixed_engine_args import SHORT_FLAGS
 from baton.config.flags import Flag
+from tools.way_tables import DOCUMENT, is_true, with_lines
 
-PAGE: Final = Path(__file__).resolve().parent.parent / "docs/reference/configuration.md"
+ROOT: Final = Path(__file__).resolve().parent.parent
+PAGE: Final = ROOT / "docs/reference/configuration.md"
 WORKERS: Final = ("prefill-worker", "decode-worker", "mixed-worker")
 INTRODUCTION: Final = """\
 # Configuration reference
@@ -171,11 +176,14 @@ def escaped(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
-    fresh = page()
-    if not parser.parse_args().check:
+    is_check = parser.parse_args().check
+    architecture = ROOT / DOCUMENT
+    text, fresh = architecture.read_text(encoding="utf-8"), page()
+    if not is_check:
         PAGE.write_text(fresh, encoding="utf-8")
-    elif PAGE.read_text(encoding="utf-8") != fresh:
-        sys.exit(f"{PAGE.name} differs from the flags in the code; run: make reference")
+        architecture.write_text(with_lines(text, ROOT), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != fresh or not is_true(text, ROOT):
+        sys.exit(f"{PAGE.name} or {architecture.name} differs from the code; run: make reference")
 
 
 if __name__ == "__main__":

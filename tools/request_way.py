@@ -1,6 +1,6 @@
 """The way of a request from HTTP to the scheduler: the files that it passes, and the types that hold it.
 
-    python tools/request_way.py [--path /v1/chat/completions] [--requests 5]
+    python -m tools.request_way [--path /v1/chat/completions] [--requests 5]
 
 Starts a router and a worker with the bundled model in this process and sends the same kind of request several
 times. From the HTTP application to `Scheduler.add` it notes every function of the packages that is given the
@@ -37,7 +37,7 @@ from baton_worker.worker_process import WorkerSettings, _serve
 ROOT: Final = str(Path(__file__).parents[1])
 FIRST: Final = "__call__"
 """Function of the HTTP application with which a request begins."""
-FIRST_FILE: Final = "http/app.py"
+FIRST_FILE: Final = "http/endpoint.py"
 FIRST_SEED: Final = 771_201_400
 """A number that occurs nowhere else."""
 BODIES: Final = {
@@ -54,6 +54,8 @@ def holds(value: object, seed: int, depth: int = 4) -> bool:
         return False
     if isinstance(value, tuple | list):
         return any(holds(one, seed, depth - 1) for one in value[:4])
+    if isinstance(value, dict):
+        return any(holds(one, seed, depth - 1) for one in value.values())
     if isinstance(value, Message):
         return any(holds(one, seed, depth - 1) for _, one in value.ListFields())
     if isinstance(value, msgspec.Struct):
@@ -133,6 +135,12 @@ async def trace(path: str, num_requests: int) -> Recorder:
     return recorder
 
 
+def passed_files(recorder: Recorder) -> list[str]:
+    """Return the files that every request has passed, in the order of the first one."""
+    first, *others = (way for way in recorder.ways if way)  # the profiler sees calls after the last, too
+    return [file for file in first if all(file in way for way in others)]
+
+
 def _status(url: str, body: Any = None) -> int:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
@@ -154,9 +162,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=5)
     args = parser.parse_args()
     recorder = asyncio.run(trace(args.path, args.requests))
-    ways = [way for way in recorder.ways if way]
-    passed = [file for file in ways[0] if all(file in way for way in ways)]
-    print("\n".join(ways[0][file] for file in passed))
+    passed = passed_files(recorder)
+    print("\n".join(recorder.ways[0][file] for file in passed))
     print(f"{len(passed)} files")
     print(f"{len(recorder.types)} types: {', '.join(recorder.types)}")
 

@@ -1,10 +1,10 @@
 """Figures of the source tree: how much there is, how long its parts are, and whether imports go round or up.
 
-    python tools/structure.py [--at REVISION] [--longest 5]
+    python -m tools.structure [--before REVISION] [--longest 5]
 
 Counts the Python of the packages, apart from tests, benchmarks' scripts, tools and generated code, and the
-C++ of the kernels. With `--at` it reads a commit of this repository instead of the working tree, so that two
-trees can be compared.
+C++ of the kernels. With `--before` it prints the same figures of a commit of this repository beside those of
+the working tree. `tools.request_way` counts the files and types of a request while it is served.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ import tarfile
 import tempfile
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from io import BytesIO
 from pathlib import Path
 from statistics import median
 from typing import Final
+
+from tools.way_tables import DOCUMENT, files_of
 
 ROOT: Final = Path(__file__).parents[1]
 APART: Final = ("tests", "tools", "examples", "docs", "bench", "build")
@@ -110,48 +112,76 @@ def arrows_up(graph: Mapping[str, set[str]], layers: list[str]) -> list[tuple[st
     ]
 
 
-def report(root: Path, num_longest: int) -> Iterator[str]:
-    """Yield the lines of the report on a tree."""
+def figures(root: Path) -> dict[str, float]:
+    """Return the figures of a tree, by name."""
     modules = read_modules(root)
     graph = import_graph(modules)
     lengths = [length for module in modules.values() for _, length in module.functions]
-    python = sum(module.num_lines for module in modules.values())
-    native = sum(
-        len(path.read_text(encoding="utf-8").splitlines())
-        for path in root.glob("kernels/**/*")
-        if path.suffix in NATIVE
-    )
-    yield f"files                 {len(modules):7,}"
-    yield f"lines of Python       {python:7,}"
-    yield f"lines of C++          {native:7,}"
-    yield f"median file           {median(module.num_lines for module in modules.values()):7.0f} lines"
-    yield f"functions             {len(lengths):7,}"
-    yield f"median function       {median(lengths):7.0f} lines"
+    document = (root / DOCUMENT).read_text(encoding="utf-8")
+    native = (path for path in root.glob("kernels/**/*") if path.suffix in NATIVE)
+    found = {
+        "files": len(modules),
+        "lines of Python": sum(module.num_lines for module in modules.values()),
+        "lines of C++": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in native),
+        "median file, lines": median(module.num_lines for module in modules.values()),
+        "functions": len(lengths),
+        "median function, lines": median(lengths),
+        "longest function, lines": max(lengths),
+        "steps of a request, files": len(files_of(document, "The way of a request")),
+        "steps of a block, files": len(files_of(document, "The way of a block")),
+        "circles of modules": len(circle(graph)),
+        "circles of folders": len(folder_circle(graph)),
+        "arrows up": len(arrows_up(graph, layers_of(root))),
+        "names of two modules": len(shared_names(modules)),
+    }
+    by_package: defaultdict[str, int] = defaultdict(int)
+    for module in modules.values():
+        by_package[_top(module.name)] += module.num_lines
+    return found | {f"lines of {package}": num_lines for package, num_lines in sorted(by_package.items())}
+
+
+def layers_of(root: Path) -> list[str]:
+    """Return the layers of packages by pyproject.toml, the highest first."""
+    contracts = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    layers: list[str] = next(one["layers"] for one in contracts["contracts"] if one["name"] == "Layers")
+    return layers
+
+
+def shared_names(modules: Iterable[str]) -> dict[str, list[str]]:
+    """Return the modules whose names, apart from their packages, are the same."""
+    by_name: defaultdict[str, list[str]] = defaultdict(list)
+    for module in modules:
+        by_name[module.rpartition(".")[2]].append(module)
+    return {name: found for name, found in by_name.items() if len(found) > 1}
+
+
+def table(after: Mapping[str, float], before: Mapping[str, float] | None) -> Iterator[str]:
+    """Yield the lines of a table of figures, of one tree or of two."""
+    if before is None:
+        yield from (f"{name:26}{value:10,.0f}" for name, value in after.items())
+        return
+    yield f"{'':26}{'before':>10}{'after':>10}"
+    for name in dict.fromkeys([*before, *after]):
+        was, now = before.get(name, 0), after.get(name, 0)
+        change = f"{now / was - 1:+8.1%}" if was else ""
+        yield f"{name:26}{was:10,.0f}{now:10,.0f}{change}"
+
+
+def details(root: Path, num_longest: int) -> Iterator[str]:
+    """Yield the longest functions, and what breaks a rule, each by its name."""
+    modules = read_modules(root)
+    graph = import_graph(modules)
     longest = sorted(
-        (
-            (length, f"{module.name}.{name}")
-            for module in modules.values()
-            for name, length in module.functions
-        ),
+        ((length, f"{one.name}.{name}") for one in modules.values() for name, length in one.functions),
         reverse=True,
     )
-    for length, name in longest[:num_longest]:
-        yield f"  {length:3} lines  {name}"
-    found = circle(graph)
-    yield f"circle of modules     {' > '.join(found) or 'none'}"
-    found = folder_circle(graph)
-    yield f"circle of folders     {' > '.join(found) or 'none'}"
-    contracts = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
-    layers = next(one["layers"] for one in contracts["contracts"] if one["name"] == "Layers")
-    up = arrows_up(graph, layers)
-    yield f"arrows up             {len(up):7,}"
-    yield from (f"  {name} > {one}" for name, one in up)
-    by_package: defaultdict[str, list[int]] = defaultdict(list)
-    for module in modules.values():
-        by_package[_top(module.name)].append(module.num_lines)
-    yield "package               files   lines"
-    for package, counts in sorted(by_package.items()):
-        yield f"  {package:18} {len(counts):6,} {sum(counts):7,}"
+    yield from (f"  {length:3} lines  {name}" for length, name in longest[:num_longest])
+    for what, nodes in (("modules", circle(graph)), ("folders", folder_circle(graph))):
+        if nodes:
+            yield f"  circle of {what}: {' > '.join(nodes)}"
+    yield from (f"  up: {name} > {one}" for name, one in arrows_up(graph, layers_of(root)))
+    for name, found in sorted(shared_names(modules).items()):
+        yield f"  {name}: {', '.join(found)}"
 
 
 def _functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -173,23 +203,21 @@ def _top(name: str) -> str:
 
 
 def main() -> None:
-    """Print the report on the working tree or on a commit."""
+    """Print the figures of the working tree, beside those of a commit if one is named."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--at", metavar="REVISION", help="a commit of this repository; default: the files here"
-    )
+    parser.add_argument("--before", metavar="REVISION", help="a commit of this repository to compare with")
     parser.add_argument("--longest", type=int, default=5, help="functions to name; default: 5")
     args = parser.parse_args()
-    if args.at is None:
-        print("\n".join(report(ROOT, args.longest)))
-        return
-    command = ["git", "archive", args.at]
-    archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
-        print("\n".join(report(Path(folder), args.longest)))
+    before = None
+    if args.before is not None:
+        command = ["git", "archive", args.before]
+        archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout
+        with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=BytesIO(archive)) as files:
+            files.extractall(folder, filter="data")
+            before = figures(Path(folder))
+    print("\n".join([*table(figures(ROOT), before), *details(ROOT, args.longest)]))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from typing import Any, Final, Self
 
 from baton_core.errors import InvalidRequestError
 from baton_core.requests import repetition, sampling_params, structured_outputs
-from baton_core.requests.sampling_params import RequestOutputKind
-from baton_core.requests.vocabulary import check_token_ids, check_vocabulary, encode_bad_words
+from baton_core.requests.sampling_params import RequestOutputKind, check_vocabulary
+from baton_core.requests.vocabulary import check_token_ids, encode_bad_words
 
 __all__ = [
     "BeamSearchParams",

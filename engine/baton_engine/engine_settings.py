@@ -10,6 +10,7 @@ import torch
 
 from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import ParallelSizes
+from baton_core.worker.speculative_config import SpeculativeConfig
 from baton_engine.adapters.adapter_settings import AdapterSettings
 from baton_engine.pooling.settings import PoolingSettings
 from baton_engine.sampling.token_logprobs import LogprobsMode
@@ -49,6 +50,8 @@ class EngineSettings:
     """Compute each token alike whatever shares its steps; slower."""
     cpu_kernels: str = AUTO
     """The build of the C++ kernels on a CPU, one of `CPU_KERNELS`."""
+    speculative: SpeculativeConfig | None = None
+    """How tokens are drafted; None: none are."""
     async_scheduling: bool | None = None
     """Plan a step while the one before it runs; None: on a GPU."""
     config_overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -71,7 +74,18 @@ class EngineSettings:
                 )
         if self.parallel.is_invariant and not self.batch_invariant:
             raise InvalidConfigError("parallel_invariant is True; allowed without batch_invariant: False")
+        if self.speculative is not None and self.async_scheduling:
+            text = "async_scheduling is True; allowed with speculative_config: False"
+            raise InvalidConfigError(f"{text} (drafts need the tokens of the step before)")
+
+    @property
+    def max_decode_rows(self) -> int:
+        """Tokens of the largest decode step: one of each sequence, and its draft."""
+        drafted = 0 if self.speculative is None else self.speculative.num_speculative_tokens
+        return self.max_num_seqs * (1 + drafted)
 
     def plans_ahead(self, device: torch.device) -> bool:
         """True if steps on this device are planned while others run."""
-        return device.type == "cuda" if self.async_scheduling is None else self.async_scheduling
+        if self.async_scheduling is None:
+            return device.type == "cuda" and self.speculative is None
+        return self.async_scheduling

@@ -17,6 +17,7 @@ from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.requests.pooling import PoolingModel
+from baton_core.worker.speculative_config import refusal as speculative_refusal
 from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.checkpoint.dummy_weights import DummyWeights
 from baton_engine.checkpoint.folder_description import describe_folder
@@ -164,7 +165,7 @@ class LoadedModel:
         limits = WarmUpLimits(
             max_model_len=plan.max_model_len,
             max_num_batched_tokens=settings.kv_cache.max_num_batched_tokens,
-            max_num_seqs=settings.max_num_seqs,
+            max_decode_rows=settings.max_decode_rows,
             has_grammars=has_grammars,
             pooling=self.pooler.model if self.pooler else None,
         )
@@ -186,7 +187,7 @@ class LoadedModel:
                 self.model.dtype,
             )
             return
-        runner.capture_decodes(self.settings.max_num_seqs, self.kv_cache.max_model_len)
+        runner.capture_decodes(self.settings.max_decode_rows, self.kv_cache.max_model_len)
 
 
 def load_runner(
@@ -221,6 +222,7 @@ def load_model(
     device, ranks = resolve_device(settings.device), _placed(ranks, settings)
     processors, folder = LogitsProcessors.load(settings.logits_processors), resolve_model(settings.model)
     config, pooling = _read_configs(settings, folder)
+    _require_drafts_possible(settings, processors, is_pooling=pooling is not None)
     require_divisible(config, ranks.place.sizes)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
@@ -294,6 +296,20 @@ def _read_configs(settings: EngineSettings, folder: Path) -> tuple[ModelConfig, 
         return pooling.config, pooling
     require_head(config)
     return config, None
+
+
+def _require_drafts_possible(
+    settings: EngineSettings, processors: LogitsProcessors, *, is_pooling: bool
+) -> None:
+    """Refuse drafts where nothing is generated, and classes that know one row of each request alone."""
+    if settings.speculative is None:
+        return
+    method = str(settings.speculative.method)
+    if is_pooling:
+        raise speculative_refusal("method", method, "none for a model that pools")
+    if processors.has_classes:
+        text = "none beside logits_processors that are classes; functions that requests name are allowed"
+        raise speculative_refusal("method", method, text)
 
 
 def _placed(ranks: Ranks, settings: EngineSettings) -> Ranks:

@@ -44,7 +44,8 @@ class WarmUpLimits:
 
     max_model_len: int
     max_num_batched_tokens: int
-    max_num_seqs: int
+    max_decode_rows: int
+    """Sequences of the largest decode step, or tokens where some are drafted."""
     has_grammars: bool = False
     """Requests may ask for structured outputs."""
     pooling: PoolingModel | None = None
@@ -107,11 +108,11 @@ class WarmUp:
         samplings = _SAMPLINGS
         if self.limits.has_grammars:
             samplings += (_Sampling(params=SamplingParams(structured_outputs=GRAMMAR)),)
-        most = min(MAX_GRAPH_SEQS, self.limits.max_num_seqs)
+        most = min(MAX_GRAPH_SEQS, self.limits.max_decode_rows)
         for number in range(max(most, len(samplings))):
             self._run_decode(min(number + 1, most), samplings[number % len(samplings)])
-        if self.limits.max_num_seqs > most:
-            self._run_decode(min(LARGE_BATCH, self.limits.max_num_seqs), _GREEDY)
+        if self.limits.max_decode_rows > most:
+            self._run_decode(min(LARGE_BATCH, self.limits.max_decode_rows), _GREEDY)
         self._clear()
 
     def _run_decode(self, num_seqs: int, sampling: _Sampling) -> None:

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from baton_kv.chunks import CHUNK_BYTES
 from baton_kv.layouts import Blocks
+from baton_kv.pull_chunks import CHUNK_BYTES
 
 NUM_BUFFERS: Final = 16
 MAX_LENT: Final = 4

@@ -14,9 +14,9 @@ from typing import assert_never
 import msgspec
 
 from baton_core.worker.worker_events import Pull, PullDone
-from baton_kv.chunks import Chunk, ChunkPlan
 from baton_kv.landing import Landing
 from baton_kv.part_reads import PartRead
+from baton_kv.pull_chunks import Chunk, ChunkPlan
 from baton_kv.running_pull import RunningPull
 from baton_kv.tcp_connections import MAX_MESSAGES, File, ProducerConnection
 from baton_kv.tcp_messages import (

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, assert_never
 
-from baton_kv.chunks import ChunkPlan
 from baton_kv.connector import InvalidBlocksError
 from baton_kv.part_reads import PoolPart
 from baton_kv.pool_bytes import PoolBytes
+from baton_kv.pull_chunks import ChunkPlan
 from baton_kv.running_pull import require_in_range
 from baton_kv.tcp_connections import ConsumerConnections
 from baton_kv.tcp_messages import (

@@ -8,8 +8,8 @@ from typing import Final
 import zmq
 
 from baton_core.errors import InvalidConfigError
-from baton_kv.chunks import CHUNK_BYTES
 from baton_kv.curve import OVERHEAD_BYTES, has_key, prepare_dial, protect
+from baton_kv.pull_chunks import CHUNK_BYTES
 from baton_kv.tcp_messages import MAX_GRANTED, max_frame_bytes
 from baton_kv.transport import Listen
 

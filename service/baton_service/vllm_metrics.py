@@ -97,6 +97,12 @@ TOKENS_BY_SOURCE: Final = _vllm(
 )
 PREEMPTIONS: Final = _vllm("num_preemptions", _C, "Sequences whose blocks were taken for others")
 ITERATION_TOKENS: Final = _vllm("iteration_tokens_total", _H, "Tokens that a step computes")
+DRAFTS: Final = _vllm("spec_decode_num_drafts", _C, "Drafts that steps verified")
+DRAFT_TOKENS: Final = _vllm("spec_decode_num_draft_tokens", _C, "Tokens of these drafts")
+ACCEPTED_TOKENS: Final = _vllm("spec_decode_num_accepted_tokens", _C, "Drafted tokens that were right")
+ACCEPTED_PER_POSITION: Final = _vllm(
+    "spec_decode_num_accepted_tokens_per_pos", _C, "Of these, by their place in a draft", "position"
+)
 XFER_TIME: Final = _vllm("nixl_xfer_time_seconds", _H, "A request's transfer, as long as blocks were copied")
 XFER_BYTES: Final = _vllm("nixl_bytes_transferred", _H, "Bytes of a request's transfer")
 XFER_DESCRIPTORS: Final = _vllm("nixl_num_descriptors", _H, "Blocks of a request's transfer")
@@ -113,6 +119,7 @@ REPORTED_FAMILIES: Final = (NUM_RUNNING, NUM_WAITING, WAITING_BY_REASON, KV_USAG
 ENGINE_FAMILIES: Final = (
     *REPORTED_FAMILIES,
     *(LORA_REQUESTS, PREFIX_QUERIES, PREFIX_HITS, TOKENS_BY_SOURCE, PREEMPTIONS, ITERATION_TOKENS),
+    *(DRAFTS, DRAFT_TOKENS, ACCEPTED_TOKENS, ACCEPTED_PER_POSITION),
     *(XFER_TIME, XFER_BYTES, XFER_DESCRIPTORS, XFER_FAILED, XFER_EXPIRED),
 )
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from baton_core.sessions.session import SessionTimings
-from baton_simulator.backends import BACKENDS, Backend
 from baton_simulator.costs import LinearCost, StepCost
 from baton_simulator.network import Weather
+from baton_simulator.transports import BACKENDS, Backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,14 +127,14 @@ class HashEngine:
 
     def _result(self, plan: StepPlan) -> StepResult:
         """Draw, and tell what is asked for, once all is written."""
-        sampled = tuple(tuple(self._draw(piece, spec) for spec in piece.samples) for piece in plan.slices)
+        sampled = tuple(self._sampled_of(piece) for piece in plan.slices)
         return StepResult(
             step_id=plan.step_id,
             sampled=sampled,
             logprobs={
                 number: tuple(
                     position_logprobs(token_id, spec.position, spec.logprobs)
-                    for token_id, spec in zip(sampled[number], piece.samples, strict=True)
+                    for token_id, spec in zip(sampled[number], piece.samples, strict=False)
                     if spec.logprobs is not None
                 )
                 for number, piece in enumerate(plan.slices)
@@ -190,8 +190,14 @@ class HashEngine:
                 slots.append(slot)
                 self.blocks[table[position // block_size]][position % block_size] = slot
 
-    def _draw(self, piece: SequenceSlice, spec: SampleSpec) -> int:
-        end = piece.start + piece.num_scheduled_tokens
+    def _sampled_of(self, piece: SequenceSlice) -> tuple[int, ...]:
+        """Return the tokens of a slice: of one with drafts as far as these are right."""
+        end, is_draft = piece.start + piece.num_scheduled_tokens, piece.num_drafts > 0
+        ends = [piece.start + place + 1 if is_draft else end for place in range(len(piece.samples))]
+        drawn = [self._draw(piece, spec, at) for spec, at in zip(piece.samples, ends, strict=True)]
+        return tuple(drawn[: piece.num_verified(drawn)])
+
+    def _draw(self, piece: SequenceSlice, spec: SampleSpec, end: int) -> int:
         seen = [
             self._seen(piece, group, first_seen(window, end - 1), end)
             for group, window in enumerate(self.paging.windows)

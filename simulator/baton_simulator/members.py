@@ -14,6 +14,7 @@ from baton_simulator.clock import NodeClock
 from baton_simulator.cluster import EXACT, Cluster
 from baton_simulator.costs import StepCost
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, HashEngine, Windows
+from baton_simulator.sim_drafter import speculate
 from baton_simulator.sliced_engine import SlicedEngine
 from baton_simulator.transfer_timings import USUAL, Timings
 from baton_worker.core.scheduler_config import SchedulerConfig, SchedulingPolicy
@@ -38,6 +39,8 @@ class Shape:
     timings: Timings = USUAL
     plans_ahead: bool | None = None
     """True plans steps while others run; None lets the seed choose for each worker."""
+    speculates: bool | None = None
+    """True drafts tokens; None lets the seed choose for each worker."""
     num_stages: int | None = None
     """Stages of a worker's pipeline; None lets the seed choose for each worker."""
     sizes: ParallelSizes | None = None
@@ -69,9 +72,7 @@ def start_worker(
 ) -> HashEngine:
     """Start a worker that hashes, in the place of an earlier one of its name; `cost` is that of its steps."""
     spec = make_spec(shape.windows)
-    plans_ahead = shape.plans_ahead
-    if plans_ahead is None:
-        plans_ahead = Random(f"{cluster.seed}/{name}/plans ahead").random() < 0.5
+    plans_ahead = _chosen(shape.plans_ahead, 0.5, f"{cluster.seed}/{name}/plans ahead")
     num_stages = shape.num_stages or Random(f"{cluster.seed}/{name}/stages").choice([1, 1, 2, 3])
     if shape.sizes is not None:
         num_stages = shape.sizes.pipeline
@@ -116,4 +117,17 @@ def start_worker(
     else:
         engine = SlicedEngine(shape.num_blocks, spec.paging, shape.sizes, garbled=shape.garbled, rng=rng)
     cluster.start(info, config, engine, clock, cost)
+    _let_speculate(cluster, name, shape, epoch)
     return engine
+
+
+def _let_speculate(cluster: Cluster, name: str, shape: Shape, epoch: int) -> None:
+    """Let a worker draft tokens, if its shape or the seed says so."""
+    if _chosen(shape.speculates, 0.3, f"{cluster.seed}/{name}/speculates"):
+        dice = Random(f"{cluster.seed}/{name}/{epoch}/drafts")
+        speculate(cluster.workers[name].core, shape.windows, dice)
+
+
+def _chosen(given: bool | None, share: float, seed: str) -> bool:
+    """Return what is given, or let the seed choose."""
+    return Random(seed).random() < share if given is None else given

@@ -122,6 +122,8 @@ class SimWorker(Node):
             self._plans.append(plan)
             if plan.follows is None or len(self._plans) == 1:
                 self._begin_step(plan)
+            if any(piece.num_drafts for piece in plan.slices):
+                self.cluster.coverage.add("steps with drafts")
             if len(self._plans) > 1:
                 self.cluster.coverage.add("steps planned ahead" if plan.follows else "steps beside others")
             self.core.check_invariants()

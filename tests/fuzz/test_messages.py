@@ -20,16 +20,9 @@ from baton_router.requests.request_limits import RequestLimits
 from baton_router.requests.resume_tokens import Fingerprints, ResumeTicket, ResumeTokens
 from baton_router.text.model_folder import read_model_folder
 from baton_router.text.tokenization import Tokenizer
-from baton_service.wire.messages import (
-    decode_command,
-    decode_hello,
-    decode_load,
-    decode_report,
-    encode_command,
-    encode_hello,
-    encode_load,
-    encode_report,
-)
+from baton_service.wire.wire_commands import decode_command, encode_command
+from baton_service.wire.wire_reports import decode_report, encode_report
+from baton_service.wire.wire_worker import decode_hello, decode_load, encode_hello, encode_load
 from tests.fuzz.hostile_bytes import hostile, within_memory
 from tests.property.wire_messages import COMMANDS, REPORTS, infos, loads
 

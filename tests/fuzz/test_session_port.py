@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from baton_proto.v1 import session_pb2 as pb
-from baton_service.wire.messages import encode_hello, encode_load, encode_report
+from baton_service.wire.wire_reports import encode_report
+from baton_service.wire.wire_worker import encode_hello, encode_load
 from tests.fuzz.hostile_bytes import hostile
 from tests.integration.router_cluster import serving
 from tests.integration.scripted_worker import ScriptedWorker

@@ -23,7 +23,7 @@ from tests.integration.router_cluster import ANSWER, MODEL, run, serving
 from tests.integration.scripted_worker import ScriptedWorker, until
 
 KEYED = HttpSettings(api_keys=("first-key", "second-key"), enable_operator_routes=True)
-OPEN = {"/health", "/ping", "/", "/dashboard", "/docs", "/pages/chat.js"}
+OPEN = {"/health", "/live", "/ready", "/ping", "/", "/dashboard", "/docs", "/pages/chat.js"}
 
 
 def test_no_route_but_health_and_the_pages_answers_without_a_key() -> None:

@@ -83,7 +83,7 @@ def test_neither_paths_nor_methods_of_clients_become_labels() -> None:
             for method in ("PROPFIND", "MKCOL", "PURGE"):
                 await client.request(method, "/healthy")
             for _ in range(3):
-                for probe in ("/health", "/ping", "/load", "/version"):
+                for probe in ("/health", "/live", "/ready", "/ping", "/load", "/version"):
                     await client.get(probe)
             assert await told(client, "http_requests_total") == {
                 ("none", "GET", "4xx"): 20,

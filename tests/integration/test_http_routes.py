@@ -23,12 +23,13 @@ def worker() -> ScriptedWorker:
 def test_health_follows_the_workers() -> None:
     async def scenario() -> None:
         async with serving() as server, client_of(server) as client:
-            for path in ("/health", "/ping"):
+            for path in ("/health", "/ready", "/ping"):
                 assert (await client.get(path)).status_code == 503
+            assert (await client.get("/live")).status_code == 200
             async with ScriptedWorker("d1", Role.DECODE).joined(server.grpc_port):
                 assert (await client.get("/health")).status_code == 503
             async with ScriptedWorker("w1").joined(server.grpc_port):
-                for path in ("/health", "/ping"):
+                for path in ("/health", "/ready", "/live", "/ping"):
                     assert (await client.get(path)).status_code == 200
                     assert (await client.head(path)).status_code == 200
 

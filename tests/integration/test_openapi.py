@@ -40,6 +40,8 @@ OPERATION_IDS = {
     "GET /v1/models": "listModels",
     "GET /v1/models/{model}": "retrieveModel",
     "GET /health": "getHealth",
+    "GET /live": "getLive",
+    "GET /ready": "getReady",
     "GET /ping": "ping",
     "POST /ping": "postPing",
     "POST /invocations": "invoke",

@@ -13,7 +13,7 @@ from baton_core.sessions.session import SessionTimings
 from baton_core.sessions.worker_info import WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_proto.v1.session_pb2_grpc import SessionsStub
-from baton_service.wire.messages import encode_hello
+from baton_service.wire.wire_worker import encode_hello
 from baton_worker.router_links import RouterLinks
 from baton_worker.session_client import SessionClient
 from tests.integration.router_cluster import error_of

@@ -15,6 +15,7 @@ from baton_kv.transport import Transport
 from baton_service.router_access import RouterAccess
 from baton_service.tls import ClientTls, ServerTls
 from baton_worker.metrics_server import serving_metrics
+from tests.builders import open_probes
 from tests.certificates import Authority, needs_openssl
 from tests.e2e.calls import answer, draw_prompt, greedy
 from tests.integration.http_router import chunks_of
@@ -74,7 +75,7 @@ def test_no_connection_of_a_cluster_holds_data_back(transport: Transport, said: 
 
 def test_the_metrics_server_sends_at_once() -> None:
     async def scenario() -> None:
-        with serving_metrics("127.0.0.1", 0) as server:
+        with serving_metrics("127.0.0.1", 0, open_probes()) as server:
             _, writer = await asyncio.open_connection("127.0.0.1", server.port)
             await until(lambda: accepted_at(server.port) != [])
             assert accepted_at(server.port) == [True]

@@ -13,9 +13,11 @@ from baton_core.blocks.block_pool import BlockPool, BlockState
 from baton_core.kv_layout.paging import NO_BLOCK, Paging
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.worker.sequence import Sequence, SequenceState
+from baton_core.worker.speculative_config import SpeculativeConfig, SpeculativeMethod
 from baton_core.worker.step_plan import SAMPLED, SequenceSlice, StepPlan, StepResult
 from baton_worker.core.scheduler import Scheduler
 from baton_worker.core.scheduler_config import SchedulerConfig
+from baton_worker.core.speculation.speculation import Speculation
 from tests.builders import BLOCK_SIZE, make_logprobs, make_sequence
 
 priorities = st.sampled_from([0, 0, 0, -1, 3])
@@ -23,6 +25,9 @@ wanted_prompt_logprobs = st.sampled_from([None, None, 0])
 MAX_TOKENS = 24
 """Prompt and output: any one sequence fits the pool."""
 PAGINGS = [Paging(block_size=BLOCK_SIZE, windows=w) for w in [(None,), (6,), (None, 5), (None, 1, 9)]]
+
+
+SPECULATIVE = SpeculativeConfig(method=SpeculativeMethod.NGRAM, num_speculative_tokens=3)
 
 
 class Memory:
@@ -60,6 +65,14 @@ def blocks_of(piece: SequenceSlice) -> set[int]:
     return {block_id for table in piece.block_tables for block_id in table} - {NO_BLOCK}
 
 
+class OftenRight:
+    """Drafts what `_execute` draws, but for each third position."""
+
+    def propose(self, token_ids: list[int], num_tokens: int) -> tuple[int, ...]:
+        start = len(token_ids)
+        return tuple(700 + at if at % 3 else 1 for at in range(start, start + num_tokens))
+
+
 class SchedulerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -85,6 +98,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold=st.sampled_from([0, 0, 2, 7]),
         plans_ahead=st.booleans(),
         num_stages=st.sampled_from([1, 1, 2, 3]),
+        speculates=st.booleans(),
     )
     def configure(
         self,
@@ -95,6 +109,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         threshold: int,
         plans_ahead: bool,
         num_stages: int,
+        speculates: bool,
     ) -> None:
         self.paging, self.budget, self.plans_ahead = paging, budget, plans_ahead
         self.num_partial, self.threshold, self.num_stages = num_partial, threshold, num_stages
@@ -105,7 +120,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_partial_prefills=num_partial,
             long_prefill_token_threshold=threshold,
         )
-        self.scheduler = Scheduler(self.pool, paging, config, num_stages=num_stages)
+        drafts = SPECULATIVE if speculates else None
+        speculation = Speculation(drafts, MAX_TOKENS + 4, lambda seq: OftenRight())
+        self.scheduler = Scheduler(self.pool, paging, config, num_stages=num_stages, speculation=speculation)
 
     # --- inputs ---
 
@@ -213,12 +230,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     def complete(self) -> None:
         if not self.results:
             self.compute()
-        self.plans.popleft()
+        plan = self.plans.popleft()
         result = self.results.popleft()
         for seq, number in self.scheduler.complete(self.clock, result):
             drawn = result.sampled[number]
             self._tell_prompt(seq, result.prompt_logprobs.get(number, ()), has_drawn=bool(drawn))
             seq.token_ids.extend(drawn)
+            self.scheduler.end_verification(seq, plan.slices[number])
+            if plan.slices[number].num_drafts:
+                last = (seq.num_tokens - 1) // BLOCK_SIZE
+                assert all(len(table) <= last + 1 for table in seq.tables), "wrong drafts keep a block"
             if drawn and seq.num_output_tokens >= self.alive[seq]:
                 del self.alive[seq]
                 self.scheduler.remove(self.clock, seq)
@@ -369,7 +390,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert self.memory.read(table, position) == expected, (piece, position)
             for position in range(piece.start, piece.start + piece.num_scheduled_tokens):
                 self.memory.write(table, position, content(group, token_ids, position))
-        return tuple(700 + sample.position for sample in piece.samples)
+        drawn = tuple(700 + sample.position for sample in piece.samples)
+        return drawn[: piece.num_verified(drawn)]
 
 
 SchedulerMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)

@@ -20,16 +20,9 @@ from baton_core.sessions.router_messages import (
 )
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
-from baton_service.wire.messages import (
-    decode_command,
-    decode_hello,
-    decode_load,
-    decode_report,
-    encode_command,
-    encode_hello,
-    encode_load,
-    encode_report,
-)
+from baton_service.wire.wire_commands import decode_command, encode_command
+from baton_service.wire.wire_reports import decode_report, encode_report
+from baton_service.wire.wire_worker import decode_hello, decode_load, encode_hello, encode_load
 from tests.property.wire_messages import (
     AT_THE_ROUTER,
     COMMANDS,

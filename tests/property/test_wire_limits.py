@@ -19,13 +19,8 @@ from baton_core.sessions.router_messages import (
 )
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.grpc_options import MAX_GRPC_BYTES
-from baton_service.wire.messages import (
-    decode_report,
-    encode_command,
-    encode_report,
-    merge_reports,
-    split_report,
-)
+from baton_service.wire.wire_commands import encode_command
+from baton_service.wire.wire_reports import decode_report, encode_report, merge_reports, split_report
 from tests.property.wire_messages import make_generate
 
 

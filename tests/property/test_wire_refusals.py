@@ -11,13 +11,9 @@ from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import MAX_N
 from baton_core.sessions.control_messages import MAX_JSON_BYTES
 from baton_proto.v1 import session_pb2 as pb
-from baton_service.wire.messages import (
-    decode_command,
-    decode_hello,
-    decode_load,
-    decode_report,
-    encode_hello,
-)
+from baton_service.wire.wire_commands import decode_command
+from baton_service.wire.wire_reports import decode_report
+from baton_service.wire.wire_worker import decode_hello, decode_load, encode_hello
 from tests.builders import make_worker_info
 
 VALID_SAMPLING = pb.Sampling(n=1, repetition_penalty=1.0, temperature=1.0, top_p=1.0, seed=1)

@@ -10,13 +10,13 @@ from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.router_core import RouterConfig
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_router.core.router_events import FinishRequest
-from baton_simulator.backends import BACKENDS
 from baton_simulator.cluster import Cluster
 from baton_simulator.conditions import Conditions, Faults
 from baton_simulator.hash_engine import ONE_KIND, Windows, expected_tokens
 from baton_simulator.members import Shape, start_worker
 from baton_simulator.network import Weather
 from baton_simulator.outcome import Outcome
+from baton_simulator.transports import BACKENDS
 
 CALM = Weather()
 NO_FAULTS = Faults()

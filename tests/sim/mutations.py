@@ -20,10 +20,10 @@ from baton_prefill.core.lease_table import LeaseTable
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.flow.token_stream import TokenStream
 from baton_simulator import sliced_engine
-from baton_simulator.backends import BACKENDS
 from baton_simulator.hash_engine import ONE_KIND
 from baton_simulator.scenario import FaultKind, Scenario, make_scenario
 from baton_simulator.transfer_timings import SHORT
+from baton_simulator.transports import BACKENDS
 from baton_worker.core.scheduler import Scheduler
 
 Mutation = Callable[[Any], Any]

@@ -21,13 +21,13 @@ from baton_router.core.flow.router_core import RouterConfig
 from baton_router.core.placement.placement_config import PlacementConfig, SplitMode
 from baton_router.core.placement.routing_policies import RoutingPolicy
 from baton_router.core.router_events import FinishRequest
-from baton_simulator.backends import BACKENDS
 from baton_simulator.cluster import Cluster
 from baton_simulator.conditions import Conditions, Faults
 from baton_simulator.hash_engine import ONE_KIND, VOCAB_SIZE, Windows
 from baton_simulator.members import Shape, start_worker
 from baton_simulator.network import Weather
 from baton_simulator.scenario import TWO_KINDS
+from baton_simulator.transports import BACKENDS
 from tests.sim.checks import check_clean
 from tests.sim.hash_cluster import check_tokens
 

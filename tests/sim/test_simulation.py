@@ -37,6 +37,7 @@ MET = (
     "preemptions",
     "steps planned ahead",
     "steps beside others",
+    "steps with drafts",
     "blocks between groups of different sizes",
 )
 MAX_SEEDS = 12

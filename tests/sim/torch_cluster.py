@@ -13,6 +13,7 @@ import torch
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.sessions.router_messages import RequestSpec
 from baton_core.sessions.worker_info import Role
+from baton_core.worker.speculative_config import SpeculativeConfig
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import load_runner
 from baton_engine.models.registry import read_model_config
@@ -31,6 +32,7 @@ from baton_simulator.conditions import Conditions
 from baton_simulator.costs import LinearCost
 from baton_simulator.outcome import Outcome
 from baton_worker.core.scheduler_config import SchedulerConfig
+from baton_worker.core.speculation.speculation import MakeDrafter, Speculation
 from baton_worker.pool_placement import PoolPlacement
 from baton_worker.worker_process import WorkerSettings, worker_config, worker_info
 from tests.reference import Job
@@ -104,6 +106,18 @@ class TorchCluster:
     @property
     def num_preemptions(self) -> int:
         return sum(worker.core.scheduler.num_preemptions for worker in self.sim.workers.values())
+
+    def speculate(self, config: SpeculativeConfig, make_drafter: MakeDrafter) -> None:
+        """Let every worker draft tokens from now on."""
+        for worker in self.sim.workers.values():
+            max_model_len = worker.core.config.max_model_len
+            worker.core.scheduler.speculation = Speculation(config, max_model_len, make_drafter)
+
+    @property
+    def num_accepted_tokens(self) -> int:
+        """Drafted tokens that were right, of all workers that are there."""
+        workers = self.sim.workers.values()
+        return sum(worker.core.scheduler.speculation.counts.num_accepted_tokens for worker in workers)
 
     def submit(self, spec: RequestSpec, *, delay_s: float = 0.0) -> None:
         self.sim.clock.after(delay_s, lambda: self.sim.router.submit(spec, timeout_s=600.0))

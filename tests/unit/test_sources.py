@@ -71,7 +71,7 @@ def modules_of(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 def is_evaluation(call: ast.Call) -> bool:
     """Return whether a call runs its argument as code, or can be made to."""
-    called = ast.unparse(call.func)
+    called = dotted(call.func)
     if called == "torch.load":
         return "weights_only=True" not in [ast.unparse(keyword) for keyword in call.keywords]
     return called in EVALUATING or called.endswith(".recv_pyobj")
@@ -116,4 +116,11 @@ def test_sockets_are_made_where_their_data_is_not_held_back(sources: Sources) ->
 
 def names_used(node: ast.Call | ast.ClassDef) -> set[str]:
     """Names of what a call calls, or a class is derived from."""
-    return {ast.unparse(one) for one in (node.bases if isinstance(node, ast.ClassDef) else (node.func,))}
+    return {dotted(one) for one in (node.bases if isinstance(node, ast.ClassDef) else (node.func,))}
+
+
+def dotted(node: ast.expr) -> str:
+    """Return a name with its dots; what comes before the last of them is left out where it is no name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""

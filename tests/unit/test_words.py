@@ -9,7 +9,6 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +20,6 @@ _SETUPTOOLS: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding=
 ]
 FOLDERS: Final = tuple(_SETUPTOOLS["packages"]["find"]["where"])
 GLOSSARY: Final = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
-
-ALLOWED: Final[dict[str, str]] = {}
-"""Public names with a retired word that means something else there, each with the reason."""
 
 RETIRED: Final = {
     "attend": "attention",
@@ -78,20 +74,30 @@ OPENINGS: Final = re.compile(r"(Of|What|Whether|Nothing|None of|Who|Those|That)\
 """Words that no docstring begins with."""
 
 
-def names_of(text: str, module: str) -> Iterator[str]:
-    """Public names that a module defines: its own, classes, functions, methods and attributes."""
-    yield module
-    for node in ast.walk(ast.parse(text)):
-        match node:
-            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                yield node.name
-            case ast.Attribute(value=ast.Name(id="self"), attr=attribute, ctx=ast.Store()):
-                yield attribute
-        if isinstance(node, ast.Module | ast.ClassDef):
-            for statement in node.body:
-                targets = statement.targets if isinstance(statement, ast.Assign) else ()
-                targets = (statement.target,) if isinstance(statement, ast.AnnAssign) else targets
-                yield from (target.id for target in targets if isinstance(target, ast.Name))
+RETIRED_PART: Final = re.compile(rf"_(?=({'|'.join(sorted(RETIRED, key=len, reverse=True))})_)")
+
+
+def names_of(node: ast.AST) -> Iterator[str]:
+    """Public names that a node defines: a class, a function, an attribute, or the names of a body."""
+    match node:
+        case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+            yield node.name
+        case ast.Attribute(value=ast.Name(id="self"), attr=attribute, ctx=ast.Store()):
+            yield attribute
+    if isinstance(node, ast.Module | ast.ClassDef):
+        for statement in node.body:
+            targets = statement.targets if isinstance(statement, ast.Assign) else ()
+            targets = (statement.target,) if isinstance(statement, ast.AnnAssign) else targets
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def docstrings_of(node: ast.AST) -> Iterator[str]:
+    """Docstring of a module, class or function, and of the attributes that a string follows."""
+    body = getattr(node, "body", None)
+    for statement in body if isinstance(body, list) else ():
+        match statement:
+            case ast.Expr(value=ast.Constant(value=str(docstring))):
+                yield docstring.strip()
 
 
 def parts_of(name: str) -> str:
@@ -101,61 +107,27 @@ def parts_of(name: str) -> str:
 
 
 def retired_words(name: str) -> list[str]:
-    return [word for word in RETIRED if f"_{word}_" in parts_of(name)]
-
-
-def docstrings_of(text: str) -> Iterator[str]:
-    """Docstrings of modules, classes, functions, and of the attributes that a string follows."""
-    for node in ast.walk(ast.parse(text)):
-        body = getattr(node, "body", None)
-        for statement in body if isinstance(body, list) else ():
-            match statement:
-                case ast.Expr(value=ast.Constant(value=str(docstring))):
-                    yield docstring.strip()
-
-
-@cache
-def sources_of(folder: str) -> dict[str, str]:
-    """Text of each module that is written by hand, by its path."""
-    paths = sorted((ROOT / folder).rglob("*.py"))
-    return {
-        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
-        for path in paths
-        if "_pb2" not in path.name
-    }
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_no_public_name_has_a_retired_word(folder: str) -> None:
-    found = {
-        f"{name} in {path}: instead of {word!r} write {RETIRED[word]!r}"
-        for path, text in sources_of(folder).items()
-        for name in names_of(text, Path(path).stem)
-        if not name.startswith("_") and name not in ALLOWED
-        for word in retired_words(name)
-    }
-    assert sorted(found) == []
+    return RETIRED_PART.findall(parts_of(name))
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "tests", "tools", "examples"])
-def test_no_docstring_begins_with_such_a_word(folder: str) -> None:
-    found = [
-        f"{path}: {docstring.splitlines()[0]}"
-        for path, text in sources_of(folder).items()
-        for docstring in docstrings_of(text)
-        if OPENINGS.match(docstring)
-    ]
-    assert found == []
-
-
-def test_every_allowed_name_exists_and_needs_it() -> None:
-    names = {
-        name
-        for folder in FOLDERS
-        for path, text in sources_of(folder).items()
-        for name in names_of(text, Path(path).stem)
-    }
-    assert [name for name in ALLOWED if name not in names or not retired_words(name)] == []
+def test_names_and_docstrings_keep_to_the_words(folder: str) -> None:
+    retired, openings = set[str](), list[str]()
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if "_pb2" in path.name:
+            continue
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        openings += [
+            f"{path}: {text}" for node in nodes for text in docstrings_of(node) if OPENINGS.match(text)
+        ]
+        if folder in FOLDERS:
+            public = {name for node in nodes for name in names_of(node) if not name.startswith("_")}
+            retired |= {
+                f"{name} in {path}: instead of {word!r} write {RETIRED[word]!r}"
+                for name in public | {path.stem}
+                for word in retired_words(name)
+            }
+    assert (sorted(retired), openings) == ([], [])
 
 
 def test_the_parts_of_a_name_are_whole_words() -> None:

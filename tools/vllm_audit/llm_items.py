@@ -99,9 +99,6 @@ _OTHER_VALUES: Final[dict[str, Any]] = {
     "offload_params": ["weight"],
     "enable_return_routed_experts": True,
     "quantization_config": {"a": 1},
-    "spec_method": "ngram",
-    "spec_model": "x",
-    "spec_tokens": 3,
     "renderer_num_workers": 2,
 }
 
@@ -119,6 +116,12 @@ def _swap_space() -> str:
     return texts[0]
 
 
+def _speculates() -> None:
+    args = baton.EngineArgs(model=MODEL, spec_method="ngram", spec_model="ngram", spec_tokens=3)
+    config = args.create_speculative_config()
+    expect(config is not None and config.num_speculative_tokens == 3, f"it drafts by {config}")
+
+
 def _takes_fields() -> None:
     expect(configured().llm_engine.max_model_len == MAX_MODEL_LEN, "a field of EngineArgs is lost")
 
@@ -128,6 +131,7 @@ CONSTRUCTOR: Final = Group(
     {
         **{one: field(one, VALUES[one], EFFECTS) for one in _FIELD_NAMES},
         **{one: field(one, value, EFFECTS) for one, value in _OTHER_VALUES.items()},
+        **dict.fromkeys(("spec_method", "spec_model", "spec_tokens"), _speculates),
         "swap_space": _swap_space,
         "**kwargs of EngineArgs": _takes_fields,
         "data_parallel_size over 1 raises ValueError": raises(

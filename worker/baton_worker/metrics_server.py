@@ -1,30 +1,25 @@
-"""`/metrics` and `/health` of a service that has no HTTP of its own, on threads beside its loop.
-
-A thread asks the loop and waits for its answer, so a loop that hangs makes the service unhealthy.
-"""
+"""The HTTP of a service that has none of its own, `/metrics` and probes, on threads beside its loop."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final, Protocol, TypeVar
+from ipaddress import ip_address
+from typing import Any, Final
 
 from baton_core.errors import InvalidConfigError
-from baton_service.exposition import CONTENT_TYPE, Exposition
-from baton_service.keys import AUTHORIZATION, Keys
+from baton_service.exposition import CONTENT_TYPE
+from baton_service.keys import AUTHORIZATION
 from baton_service.tcp import listen_at
+from baton_worker.probes import Probes
 
-T = TypeVar("T")
-_ANSWER_WITHIN_S: Final = 2.0
 _READ_WITHIN_S: Final = 5.0
 MAX_CALLS: Final = 32
 """Connections at a time; one more ends the oldest that has sent no request."""
@@ -33,40 +28,20 @@ _PLACE_WITHIN_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Observed(Protocol):
-    """The source of health and metrics, called on its loop."""
-
-    @property
-    def problem(self) -> str:
-        """The problem in a line; empty while healthy."""
-        ...
-
-    def exposition(self) -> Exposition:
-        """Return all samples as they are now; nothing changes them later."""
-        ...
-
-
 class MetricsServer:
-    """Bound when it is made, on the loop that answers; serves from `start` to `close`.
-
-    Unhealthy and without metrics until it has something to `watch`.
+    """Bound when it is made; serves from `start` to `close`.
 
     Args:
-        keys: what /metrics needs; without any, everybody may ask.
+        probes: answers.
         tls: without it, in plain text.
 
     Raises:
         InvalidConfigError: the port cannot be taken.
     """
 
-    def __init__(
-        self, host: str, port: int, *, keys: Keys | None = None, tls: ssl.SSLContext | None = None
-    ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._keys = keys or Keys()
-        self._observed: Observed | None = None
+    def __init__(self, host: str, port: int, probes: Probes, tls: ssl.SSLContext | None = None) -> None:
         try:
-            self._server = _server(host, port, self._answer, tls)
+            self._server = _server(host, port, probes, tls)
         except OSError as error:
             raise InvalidConfigError(
                 f"--metrics-port is {port}, which cannot be taken on {host} ({error.strerror}); "
@@ -78,79 +53,24 @@ class MetricsServer:
     def start(self) -> None:
         self._thread.start()
 
-    def watch(self, observed: Observed) -> None:
-        """Answer for `observed` from now on."""
-        self._observed = observed
-
     def close(self) -> None:
         """Free the port. Blocks for the time of an answer, or of a connection's wait for its place."""
         self._server.shutdown()
         self._server.server_close()
 
-    def _answer(self, path: str, authorization: str) -> tuple[HTTPStatus, bytes]:
-        """Called on a thread of the server's."""
-        observed = self._observed
-        if path != "/health" and self._keys.tenant(authorization) is None:
-            return HTTPStatus.UNAUTHORIZED, b"allowed: Authorization: Bearer and a key of this worker\n"
-        if path not in ("/metrics", "/health"):
-            return HTTPStatus.NOT_FOUND, b"allowed: /metrics, /health\n"
-        if observed is None:
-            return HTTPStatus.SERVICE_UNAVAILABLE, b"still starting\n"
-        try:
-            if path == "/metrics":
-                return HTTPStatus.OK, self._ask(observed.exposition).text()
-            problem = self._ask(lambda: observed.problem)
-        except TimeoutError:
-            text = f"the service's loop did not answer within {_ANSWER_WITHIN_S:g} s\n"
-            return HTTPStatus.SERVICE_UNAVAILABLE, text.encode()
-        if problem:
-            return HTTPStatus.SERVICE_UNAVAILABLE, f"{problem}\n".encode()
-        return HTTPStatus.OK, b""
-
-    def _ask(self, question: Callable[[], T]) -> T:
-        """Have the loop answer.
-
-        Raises:
-            TimeoutError: it does not in time.
-        """
-        future: Future[T] = Future()
-
-        def answer() -> None:
-            try:
-                future.set_result(question())
-            except Exception as error:
-                future.set_exception(error)
-
-        try:
-            self._loop.call_soon_threadsafe(answer)
-        except RuntimeError:
-            raise TimeoutError("the loop is closed") from None
-        return future.result(_ANSWER_WITHIN_S)
-
-
-class NoMetricsServer:
-    """Stands in where no metrics are served."""
-
-    port = 0
-
-    def watch(self, observed: Observed) -> None: ...
-
 
 @contextmanager
 def serving_metrics(
-    host: str, port: int | None, *, keys: Keys | None = None, tls: ssl.SSLContext | None = None
-) -> Iterator[MetricsServer | NoMetricsServer]:
-    """Serve from here to the end of the block, on the loop that runs; nothing where there is no port.
+    host: str, port: int, probes: Probes, tls: ssl.SSLContext | None = None
+) -> Iterator[MetricsServer]:
+    """Serve from here to the end of the block.
 
     The arguments are those of `MetricsServer`.
 
     Raises:
         InvalidConfigError: the port cannot be taken.
     """
-    if port is None:
-        yield NoMetricsServer()
-        return
-    server = MetricsServer(host, port, keys=keys, tls=tls)
+    server = MetricsServer(host, port, probes, tls)
     server.start()
     _log.info("metrics at %s://%s:%d/metrics", "https" if tls else "http", host, server.port)
     try:
@@ -159,19 +79,30 @@ def serving_metrics(
         server.close()
 
 
-def _server(
-    host: str,
-    port: int,
-    answer: Callable[[str, str], tuple[HTTPStatus, bytes]],
-    tls: ssl.SSLContext | None,
-) -> ThreadingHTTPServer:
+def _server(host: str, port: int, probes: Probes, tls: ssl.SSLContext | None) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = _READ_WITHIN_S
         server_version, sys_version = "baton", ""
 
         def do_GET(self) -> None:
             server.silent.pop(self.request, None)
-            status, body = answer(self.path.partition("?")[0], self.headers.get(AUTHORIZATION, ""))
+            self._reply(*probes.get(self._asked, self.headers.get(AUTHORIZATION, "")))
+
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_POST(self) -> None:
+            server.silent.pop(self.request, None)
+            is_local = ip_address(self.client_address[0].partition("%")[0]).is_loopback
+            answer = probes.post(self._asked, self.headers.get(AUTHORIZATION, ""), is_local=is_local)
+            self.close_connection = True  # a body, if there is one, is not read
+            self._reply(*answer)
+
+        @property
+        def _asked(self) -> str:
+            return self.path.partition("?")[0]
+
+        def _reply(self, status: HTTPStatus, body: bytes) -> None:
             self.send_response(status)
             is_metrics = status is HTTPStatus.OK and body
             self.send_header("Content-Type", CONTENT_TYPE if is_metrics else "text/plain; charset=utf-8")
@@ -181,9 +112,6 @@ def _server(
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (name of the base's)
             """Scrapes are not worth a line each."""

@@ -25,14 +25,9 @@ from baton_proto.v1.session_pb2_grpc import SessionsStub
 from baton_service.grpc_options import message_options
 from baton_service.router_access import RouterAccess
 from baton_service.sessions import LoopSession, StreamBrokenError
-from baton_service.wire.messages import (
-    decode_command,
-    encode_hello,
-    encode_load,
-    encode_report,
-    merge_reports,
-    split_report,
-)
+from baton_service.wire.wire_commands import decode_command
+from baton_service.wire.wire_reports import encode_report, merge_reports, split_report
+from baton_service.wire.wire_worker import encode_hello, encode_load
 
 _MIN_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 1.0

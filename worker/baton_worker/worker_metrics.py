@@ -124,6 +124,19 @@ class WorkerMetrics:
             return f"faulty: {status.fault}"
         return "" if self.num_sessions else "; ".join(self.refusals()) or "no router"
 
+    @property
+    def why_not_ready(self) -> str:
+        """The reason why this worker takes no new requests; empty while it does."""
+        if self.problem:
+            return self.problem
+        controls = self._core.controls
+        states = {
+            "drains": controls.status.is_draining,
+            "sleeps": controls.is_asleep,
+            "is paused": controls.is_paused,
+        }
+        return next((f"the worker {state}" for state, is_so in states.items() if is_so), "")
+
     def on_step(self, plan: StepPlan) -> None:
         """Count a step that begins."""
         self._iteration_tokens.add(sum(len(piece.token_ids) for piece in plan.slices))
@@ -172,6 +185,18 @@ class WorkerMetrics:
         page.add(vllm.TOKENS_BY_SOURCE, self._work.num_remote, *engine, "external_kv_transfer")
         page.add(vllm.PREEMPTIONS, core.scheduler.num_preemptions, *engine)
         page.add(vllm.ITERATION_TOKENS, self._iteration_tokens, *engine)
+        self._tell_speculation(page)
+
+    def _tell_speculation(self, page: Exposition) -> None:
+        """Add what was drafted, where anything may be."""
+        counts = self._core.scheduler.speculation.counts
+        if not counts.num_accepted_per_position:
+            return
+        page.add(vllm.DRAFTS, counts.num_drafts, *self._engine)
+        page.add(vllm.DRAFT_TOKENS, counts.num_draft_tokens, *self._engine)
+        page.add(vllm.ACCEPTED_TOKENS, counts.num_accepted_tokens, *self._engine)
+        for position, count in enumerate(counts.num_accepted_per_position):
+            page.add(vllm.ACCEPTED_PER_POSITION, count, *self._engine, str(position))
 
     def _tell_adapters(self, page: Exposition) -> None:
         """Add the names of adapters; readers take the series with the largest value, a time."""

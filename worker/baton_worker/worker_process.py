@@ -8,7 +8,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AsyncExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from baton_engine.engine_settings import EngineSettings
 from baton_engine.kernel_choice import choose_copy
 from baton_engine.loading import LoadedEngine
 from baton_engine.models.registry import read_model_config
+from baton_engine.structured.absent_modules import import_with_placeholders
 from baton_engine.structured.compiler import GrammarCompiler
 from baton_engine.warm_up import GRAMMAR as WARM_UP_GRAMMAR
 from baton_kv.backends import BACKENDS
@@ -47,11 +48,13 @@ from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.first_pulls import measure_expected
+from baton_worker.health_server import HealthServer
 from baton_worker.identity import model_identity
 from baton_worker.kv_events.kv_events_config import KVEventsConfig
 from baton_worker.kv_events.publisher import KVEventPublisher
-from baton_worker.metrics_server import MetricsServer, NoMetricsServer, serving_metrics
+from baton_worker.metrics_server import serving_metrics
 from baton_worker.pool_placement import PoolPlacement, choose_device, choose_transport
+from baton_worker.probes import Probes
 from baton_worker.ranks.executor_settings import LOCAL, ExecutorSettings
 from baton_worker.ranks.group_transfers import GroupTransfers, KVEndpoint
 from baton_worker.redis.worker_sharing import open_worker_share
@@ -77,6 +80,8 @@ class WorkerSettings:
     worker_id: str = ""
     """Chosen at random when empty."""
     peer_address: str = "tcp://127.0.0.1:0"
+    kv_port: int = 0
+    """Port of the TCP transport of KV blocks, on the host of the peer address; 0 takes any."""
     advertise_host: str = ""
     """Host at which other workers reach this one; found out when empty."""
     kv_transport: Transport = Transport.AUTO
@@ -98,7 +103,9 @@ class WorkerSettings:
     model_name: str = ""
     """As metrics have it; empty is the model's folder or id."""
     metrics_port: int | None = None
-    """Port of /metrics and /health, on the host of the peer address; 0 takes any, None serves none."""
+    """Port of /metrics and the probes, on the host of the peer address; 0 takes any, None serves none."""
+    health_port: int | None = None
+    """Port of gRPC's health service, on that host; 0 takes any, None serves none."""
     tls: ClientTls = field(default_factory=ClientTls)
     """Access to routers; its certificate is also that of /metrics."""
     api_keys: tuple[str, ...] = ()
@@ -118,6 +125,8 @@ class WorkerSettings:
             raise InvalidConfigError("--router is not given; allowed: one or more host:port, or --redis")
         if self.num_threads < 0:
             raise InvalidConfigError(f"num_threads is {self.num_threads}; allowed: an integer of at least 0")
+        if self.kv_port and self.has_own_pools:
+            raise InvalidConfigError(f"kv_port is {self.kv_port}; allowed where each rank has a pool: 0")
         if self.kv_transport not in (allowed := tuple(Transport)):
             raise InvalidConfigError(f"kv_transport is {self.kv_transport!r}; allowed: {', '.join(allowed)}")
 
@@ -135,6 +144,8 @@ def run_worker(settings: WorkerSettings) -> None:
         BatonError: the worker cannot start, or a router rejects it.
     """
     _log.info("loading %s", settings.model_name or settings.engine.model)
+    with suppress(ImportError):  # it is optional, and its import of Transformers would take most of a start
+        import_with_placeholders("xgrammar", "transformers")
     asyncio.run(run_until_signal(_serve(settings)))
 
 
@@ -142,7 +153,7 @@ async def _serve(settings: WorkerSettings) -> None:
     if settings.num_threads:
         torch.set_num_threads(settings.num_threads)
     context = zmq.asyncio.Context()
-    stack = ExitStack()
+    stack = AsyncExitStack()
     try:
         access = RouterAccess(settings.tls, settings.api_keys[0] if settings.api_keys else "")
         curve = CurveKeys.make() if settings.tls.is_on and settings.encrypts_peers else None
@@ -151,8 +162,11 @@ async def _serve(settings: WorkerSettings) -> None:
         towards = settings.routers[0] if settings.routers else settings.redis.endpoint
         host = reachable_host(producer.address, settings.advertise_host, towards)
         followers = [stack.enter_context(closing(one)) for one in cache_followers(settings, epoch)]
-        metrics = stack.enter_context(_serving_metrics(settings, bound_host(producer.address)))
-        listen = Listen(host=bound_host(producer.address), advertised_host=host, curve=curve)
+        probes = _probes(settings)
+        metrics_port = await _serve_probes(settings, bound_host(producer.address), probes, stack)
+        listen = Listen(
+            host=bound_host(producer.address), port=settings.kv_port, advertised_host=host, curve=curve
+        )
         device = choose_device(settings.engine.device, settings.kv_transport)
         transport = choose_transport(settings.kv_transport, device)
         placement, transfers = _placement(settings, device, transport, epoch, listen)
@@ -166,7 +180,7 @@ async def _serve(settings: WorkerSettings) -> None:
         peer_address = curve.address(endpoint) if curve else endpoint
         info = replace(
             worker_info(settings.role, config, peer_address, placement.connector.describe()),
-            metrics_address=f"{host}:{metrics.port}" if metrics.port else "",
+            metrics_address=f"{host}:{metrics_port}" if metrics_port else "",
             data_parallel_rank=settings.data_parallel_rank,
         )
         parts = WorkerParts(
@@ -188,12 +202,12 @@ async def _serve(settings: WorkerSettings) -> None:
             expected_bytes_per_s=await asyncio.to_thread(measure_expected, config.kv_spec.block_bytes),
         )
         worker = Worker(parts)
-        metrics.watch(worker.metrics)
+        probes.watch(worker.metrics, worker.drain)
         _log.info("worker %s registers at %s", worker_id, _named_routers(settings))
         with on_first_signal(partial(worker.leave, settings.shutdown_timeout_s)):
             await worker.run()
     finally:
-        stack.close()
+        await stack.aclose()
         context.destroy(linger=0)
 
 
@@ -216,11 +230,28 @@ def _tracing(settings: WorkerSettings, worker_id: str) -> Tracing:
     return start_tracing(settings.tracing, service=f"baton-{settings.role}-worker", instance_id=worker_id)
 
 
-def _serving_metrics(
-    settings: WorkerSettings, host: str
-) -> AbstractContextManager[MetricsServer | NoMetricsServer]:
-    keys = Keys(() if settings.open_metrics else settings.api_keys)
-    return serving_metrics(host, settings.metrics_port, keys=keys, tls=settings.tls.server_context())
+def _probes(settings: WorkerSettings) -> Probes:
+    metrics_keys = Keys(() if settings.open_metrics else settings.api_keys)
+    return Probes(asyncio.get_running_loop(), metrics_keys, drain_keys=Keys(settings.api_keys))
+
+
+async def _serve_probes(settings: WorkerSettings, host: str, probes: Probes, stack: AsyncExitStack) -> int:
+    """Serve them over HTTP and gRPC, where there are ports, until the stack ends.
+
+    Returns the port of HTTP; 0 where there is none.
+
+    Raises:
+        InvalidConfigError: a port cannot be taken.
+    """
+    if settings.health_port is not None:
+        health = HealthServer(host, settings.health_port, probes)
+        await health.start()
+        stack.push_async_callback(health.close)
+        _log.info("gRPC health at %s:%d", host, health.port)
+    if settings.metrics_port is None:
+        return 0
+    tls = settings.tls.server_context()
+    return stack.enter_context(serving_metrics(host, settings.metrics_port, probes, tls)).port
 
 
 def _load(
@@ -338,6 +369,7 @@ def worker_config(
         embedding_size=getattr(engine.runner.model, "embedding_size", 0),
         plans_ahead=settings.engine.plans_ahead(engine.runner.model.device),
         num_stages=settings.engine.parallel.pipeline,
+        speculative=settings.engine.speculative,
         publishes_cache=settings.redis.is_given or settings.kv_events.is_published,
     )
 

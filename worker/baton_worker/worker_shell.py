@@ -35,6 +35,7 @@ from baton_core.worker.worker_events import (
     CompileGrammar,
     ComputeChecksums,
     ControlDone,
+    Drain,
     DropAdapter,
     FromConsumer,
     FromProducer,
@@ -57,6 +58,7 @@ from baton_prefill.producer_endpoint import ProducerEndpoint
 from baton_service.router_access import RouterAccess
 from baton_service.tracing import NO_TRACING, Tracing, report_spans
 from baton_worker.controls.worker_controls import WorkerControls
+from baton_worker.core.controls import OpenWork
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.core.worker_outlets import carry_out
@@ -200,6 +202,13 @@ class Worker:
         """Take nothing new, end or give back what there is, and let `run` return, within that time."""
         _log.info("leaving within %g s: %s are open", within_s, self._core.open_work)
         self.on_event(Leave(within_s=within_s))
+
+    def drain(self) -> OpenWork:
+        """Take no new requests, and return what is open still."""
+        if not self._core.controls.status.is_draining:
+            _log.info("draining: %s are open", self._core.open_work)
+            self.on_event(Drain())
+        return self._core.open_work
 
     def on_event(self, event: WorkerEvent) -> None:
         """Feed the core and do what it says."""

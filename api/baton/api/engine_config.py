@@ -25,7 +25,7 @@ from baton_core.requests.sampling_params import SamplingParams
 from baton_engine.device import resolve_device
 from baton_engine.dtype import resolve_dtype
 from baton_engine.models.registry import read_model_config
-from baton_worker.ranks.executors import default_backend
+from baton_worker.ranks.executor_choice import default_backend
 
 
 def engine_config(
@@ -80,6 +80,7 @@ def engine_config(
         structured_outputs_config=StructuredOutputsConfig(
             backend=args.structured_outputs_backend, reasoning_parser=args.reasoning_parser
         ),
+        speculative_config=args.create_speculative_config(),
     )
 
 

@@ -13,6 +13,7 @@ from baton.api.pooled_output_builder import PooledOutputBuilder
 from baton.executors.executor import ExecutorLoad
 from baton_core.distribution import Distribution
 from baton_core.requests.finish import FinishReason
+from baton_worker.core.speculation.draft_counts import DraftCounts
 
 _log = logging.getLogger(__name__)
 _TIME_TO_FIRST_TOKEN_S: Final = (
@@ -148,7 +149,7 @@ class GenerationMetrics:
             ended = {**labels, "finished_reason": reason.value}
             metrics.append(Counter(name="vllm:request_success", labels=ended, value=count))
         metrics += [_histogram(f"vllm:{name}", labels, values) for name, values in self._values.items()]
-        return metrics
+        return metrics + ([] if load.drafts is None else _metrics_of_drafts(labels, load.drafts))
 
     def log(self, load: ExecutorLoad) -> None:
         """Log how the engine does, and its speed since the last time."""
@@ -170,3 +171,16 @@ class GenerationMetrics:
 def _histogram(name: str, labels: Mapping[str, str], values: Distribution) -> Histogram:
     buckets = dict(values.cumulative())
     return Histogram(name=name, labels=labels, count=values.count, sum=values.total, buckets=buckets)
+
+
+def _metrics_of_drafts(labels: Mapping[str, str], drafts: DraftCounts) -> list[Metric]:
+    counts = {
+        "num_drafts": drafts.num_drafts,
+        "num_draft_tokens": drafts.num_draft_tokens,
+        "num_accepted_tokens": drafts.num_accepted_tokens,
+    }
+    prefix, per_position = "vllm:spec_decode_", list(drafts.num_accepted_per_position)
+    metrics: list[Metric] = [
+        Counter(name=f"{prefix}{name}", labels=labels, value=value) for name, value in counts.items()
+    ]
+    return [*metrics, Vector(name=f"{prefix}num_accepted_tokens_per_pos", labels=labels, values=per_position)]

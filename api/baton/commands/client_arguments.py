@@ -142,6 +142,27 @@ KV_EVENTS_FLAGS: Final = (
 )
 
 
+DRAIN_FLAGS: Final = (
+    Flag(
+        "--address",
+        str,
+        "127.0.0.1:9100",
+        "the worker's --metrics-port, at the loopback interface",
+        pattern=ADDRESS,
+        metavar="HOST:PORT",
+    ),
+    _WAIT,
+    *CLIENT_SECURITY_FLAGS,
+)
+
+
+AUTOSCALE_FLAGS: Final = (
+    Flag("--address", str, "127.0.0.1:8000", "the router, over HTTP", pattern=ADDRESS, metavar="HOST:PORT"),
+    *CLIENT_SECURITY_FLAGS,
+    Flag("--json", bool, False, "print the recommendations as JSON"),
+)
+
+
 EXPLAIN_FLAGS: Final = (
     Flag("--address", str, "127.0.0.1:8000", "the router, over HTTP", pattern=ADDRESS, metavar="HOST:PORT"),
     *CLIENT_SECURITY_FLAGS,

@@ -11,9 +11,11 @@ from typing import Final
 
 from baton.commands.batch_arguments import BATCH_FLAGS
 from baton.commands.client_arguments import (
+    AUTOSCALE_FLAGS,
     CHAT_FLAGS,
     CLIENT_FLAGS,
     COMPLETE_FLAGS,
+    DRAIN_FLAGS,
     EXPLAIN_FLAGS,
     KV_EVENTS_FLAGS,
     SAMPLING_FLAGS,
@@ -156,6 +158,14 @@ WORKER_FLAGS: Final = (
     Flag("--worker-id", str, None, "name of the worker; default: role and a random part", pattern=NAME),
     Flag("--peer-address", str, "tcp://127.0.0.1:0", "address to listen at for other workers"),
     Flag(
+        "--kv-port",
+        int,
+        0,
+        "port at which other workers read KV blocks over TCP, on the host of --peer-address; 0 takes any",
+        low=0,
+        high=65_535,
+    ),
+    Flag(
         "--advertise-host",
         str,
         "",
@@ -166,8 +176,16 @@ WORKER_FLAGS: Final = (
         "--metrics-port",
         int,
         None,
-        "port of /metrics and /health, on the host of --peer-address; 0 takes any; default: none, and the "
+        "port of /metrics and of probes, on the host of --peer-address; 0 takes any; default: none, and the "
         "router tells of this worker",
+        low=0,
+        high=65_535,
+    ),
+    Flag(
+        "--health-port",
+        int,
+        None,
+        "port of gRPC's health service, in plain text, on that host; 0 takes any; default: none",
         low=0,
         high=65_535,
     ),
@@ -265,6 +283,16 @@ COMMANDS: Final = (
         ),
     ),
     Command("admin", "see workers and change what they do, at a running router"),
+    Command(
+        "autoscale",
+        "show how many workers each role should have, and why, at a running router",
+        (FlagGroup("router", "the router that is asked", AUTOSCALE_FLAGS), _LOG),
+    ),
+    Command(
+        "drain",
+        "have a worker of this machine take no new requests, and wait until it is empty",
+        (FlagGroup("drain", "the worker", DRAIN_FLAGS), _LOG),
+    ),
     Command(
         "kv-events",
         "print what a worker publishes of its cache",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import http.client
 import math
 import shutil
 import sys
@@ -14,13 +13,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from baton.commands.security_arguments import router_access
-from baton_core.errors import ErrorCode, RequestError
+from baton.commands.router_pages import fetch_page, other_version
 from baton_core.requests.phases import Phase, TokenSources
 from baton_router.core.placement.placement_record import Candidate, Decision
 from baton_router.http.debug.schemas import Hop, RequestDetails
 
-_TIMEOUT_S: Final = 10.0
 _DEFAULT_COLUMNS: Final = 110
 
 
@@ -30,12 +27,11 @@ def explain(args: argparse.Namespace) -> int:
     Raises:
         RequestError: no router answers, or it refuses.
     """
-    body = _fetch(args)
+    body = fetch_page(args, f"/debug/requests/{quote(args.request_id, safe='')}")
     try:
         details = msgspec.json.decode(body, type=RequestDetails)
     except msgspec.DecodeError as error:
-        text = f"address is {args.address!r}, which answers otherwise than a router of this version ({error})"
-        raise RequestError(ErrorCode.INVALID_REQUEST, text) from None
+        raise other_version(args, error) from None
     if args.json:
         sys.stdout.write(msgspec.json.format(body).decode() + "\n")
         return 0
@@ -44,32 +40,6 @@ def explain(args: argparse.Namespace) -> int:
     encoding = sys.stdout.encoding or "ascii"
     sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
     return 0
-
-
-def _fetch(args: argparse.Namespace) -> bytes:
-    address, access = args.address, router_access(args)
-    connection = access.open_http(address, _TIMEOUT_S)
-    path = f"/debug/requests/{quote(args.request_id, safe='')}"
-    try:
-        connection.request("GET", path, headers=dict(access.metadata))
-        response = connection.getresponse()
-        body = response.read()
-    except (OSError, http.client.HTTPException) as error:
-        text = f"address is {address!r}, where no router answers over HTTP ({error})"
-        raise RequestError(ErrorCode.UNAVAILABLE, text) from None
-    finally:
-        connection.close()
-    if response.status != http.HTTPStatus.OK:
-        raise RequestError(ErrorCode.NOT_FOUND, _message(response.status, body))
-    return body
-
-
-def _message(status: int, body: bytes) -> str:
-    """Return the message of a router's error, or the status if the answer is not a router's."""
-    try:
-        return str(msgspec.json.decode(body)["error"]["message"])
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return f"the answer has status {status}"
 
 
 MIN_BAR: Final = 20

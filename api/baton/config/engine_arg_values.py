@@ -15,7 +15,10 @@ def read_objects(args: Any) -> None:
         args.dtype = str(args.dtype).removeprefix("torch.")
     if args.hf_token is True:
         args.hf_token = None  # the token of the Hub's own login, which is the default
-    for name in ("structured_outputs_config", "profiler_config", "kv_events_config", "quantization_config"):
+    for name in (
+        *("structured_outputs_config", "profiler_config", "kv_events_config", "quantization_config"),
+        "speculative_config",
+    ):
         value = getattr(args, name)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             setattr(args, name, dataclasses.asdict(value))

@@ -28,6 +28,7 @@ from baton.config.lora_args import LoRAArgs, check_lora_args
 from baton.config.parallel_args import ParallelArgs, check_parallel
 from baton.config.pooling_args import PoolingArgs, read_pooling_args
 from baton.config.processor_names import names_of
+from baton.config.speculative_args import SpeculativeArgs, read_speculative_args
 from baton.config.vllm_config import LoadConfig, ModelConfig, VllmConfig
 from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.quantization.methods import QUANTIZATIONS
@@ -57,7 +58,14 @@ _UnusedArgs: Any = make_dataclass(
 
 
 @dataclass
-class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, LoRAArgs, _UnusedArgs):  # type: ignore[misc]  # made of a table
+class EngineArgs(
+    UnneededMethods,
+    ParallelArgs,
+    PoolingArgs,
+    LoRAArgs,
+    SpeculativeArgs,
+    _UnusedArgs,  # type: ignore[misc]  # made of a table
+):
     """Arguments of `LLM` and the engines.
 
     A function as `hf_overrides` gets the Transformers configuration and returns the one to use.
@@ -296,6 +304,7 @@ class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, LoRAArgs, _UnusedAr
         check_lora_args(self)
         check_profiler_config(self.profiler_config or {})
         read_kv_events_config(self.kv_events_config)
+        read_speculative_args(self)
 
     @classmethod
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -342,9 +351,6 @@ class EngineArgs(UnneededMethods, ParallelArgs, PoolingArgs, LoRAArgs, _UnusedAr
     def create_load_config(self) -> LoadConfig:
         """Return the part of the configuration on the reading of weights."""
         return LoadConfig.of(self)
-
-    def create_speculative_config(self, *args: object, **kwargs: object) -> None:
-        """Return None: speculative decoding is not supported yet."""
 
     def get_batch_defaults(self, world_size: int = 1) -> tuple[dict[str, int], dict[str, int]]:
         """Return the defaults of `max_num_batched_tokens` and `max_num_seqs`, which every use shares."""

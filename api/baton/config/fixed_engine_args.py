@@ -90,11 +90,8 @@ _GROUPS: Final = (
         "each rank has one matrix of an adapter whole, and its part of the other", off="fully_sharded_loras"
     ),
     _group(
-        "speculative decoding is not supported yet",
-        unset=(
-            "speculative_config spec_method spec_model spec_tokens speculative_model "
-            "num_speculative_tokens diffusion_config"
-        ),
+        "speculative_config says how tokens are drafted",
+        unset="speculative_model num_speculative_tokens diffusion_config",
         per_request_spec_decode_metrics="none",
     ),
     _group(

@@ -22,7 +22,7 @@ class PoolingArgs:
         "auto",
         "generate tokens, or pool hidden states; auto: as the model's files say",
         choices=RUNNERS,
-        reason="drafts are part of speculative decoding, which is not supported yet",
+        reason="speculative_config says how tokens are drafted",
     )
     convert: str = arg(
         str, "auto", "make a model that generates one that embeds, or classifies", choices=CONVERSIONS

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from baton_core.errors import InvalidConfigError
+from baton_core.worker.speculative_config import SpeculativeConfig
 
 T = TypeVar("T", bound="ConfigPart")
 
@@ -277,7 +278,8 @@ class VllmConfig:
     observability_config: ObservabilityConfig
     structured_outputs_config: StructuredOutputsConfig
     lora_config: None = None
-    speculative_config: None = None
+    speculative_config: SpeculativeConfig | None = None
+    """How tokens are drafted; None: none are."""
     quant_config: None = None
     kv_transfer_config: None = None
     prompt_adapter_config: None = None

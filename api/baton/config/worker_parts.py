@@ -14,6 +14,7 @@ from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
 from baton_core.sessions.worker_info import Role
+from baton_core.worker.speculative_config import read_speculative_config
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files, is_gguf, is_safetensors
 from baton_engine.device import resolve_device
@@ -24,8 +25,8 @@ from baton_engine.sizing import KVCacheSettings
 from baton_kv.transport import Transport
 from baton_service.tracing import read_tracing
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
+from baton_worker.ranks.executor_choice import default_backend
 from baton_worker.ranks.executor_settings import ExecutorSettings, RaySettings, secret_of_ranks
-from baton_worker.ranks.executors import default_backend
 from baton_worker.worker_process import WorkerSettings
 
 
@@ -59,6 +60,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         batch_invariant=args.batch_invariant,
         cpu_kernels=args.cpu_kernels,
         async_scheduling=args.async_scheduling,
+        speculative=read_speculative_config(args.speculative_config),
         logits_processors=(*installed_names(), *map(str, args.logits_processors)),
         logprobs_mode=LogprobsMode(args.logprobs_mode),
         config_overrides=args.hf_overrides or {},

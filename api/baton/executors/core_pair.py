@@ -48,6 +48,7 @@ from baton_router.core.router_events import (
     WorkerJoined,
 )
 from baton_service.tracing import NO_TRACING, Tracing, report_spans
+from baton_worker.core.speculation.draft_counts import DraftCounts
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.engine.adapter_loading import adapter_loaded
@@ -103,6 +104,11 @@ class CorePair:
         """Pass the result of the first step in flight to the worker's core."""
         self._to_worker.append(result)
         self._exchange()
+
+    @property
+    def drafts(self) -> DraftCounts | None:
+        """The counts of speculation; None where nothing is drafted."""
+        return self._worker.scheduler.speculation.counts if self._worker.config.speculative else None
 
     def load(self) -> WorkerLoad:
         """Return the current load of the worker."""

@@ -12,6 +12,7 @@ from baton_core.requests.pooling import PoolingModel
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.requests.generation import GenerationEvent
 from baton_worker.controls.engine_operations import Control
+from baton_worker.core.speculation.draft_counts import DraftCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,8 @@ class ExecutorLoad:
     num_waiting: int = 0
     kv_cache_usage: float = 0.0
     """Share of the blocks that are in use: 0 to 1."""
+    drafts: DraftCounts | None = None
+    """Counts of speculation; None where nothing is drafted, or workers tell of it themselves."""
 
 
 ExecutorEvent: TypeAlias = GenerationEvent | BatonError

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 from baton.executors.core_pair import ClientEffect, CorePair
@@ -91,7 +92,8 @@ class InProcessExecutor:
         if request_id in self._waiting or request_id in self._running:
             raise InvalidRequestError("request_id", request_id, "a name that no open request has")
         _ = self._engine.loaded
-        self._waiting[request_id] = RequestText(self._spans.begin(spec, RequestContext()), self._tokenizer)
+        spec = replace(spec, traceparent=self._spans.begin(RequestContext()))
+        self._waiting[request_id] = RequestText(spec, self._tokenizer)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """End requests without further events; ended and unknown ones are ignored."""
@@ -149,6 +151,7 @@ class InProcessExecutor:
             num_running=load.num_running,
             num_waiting=load.num_waiting + len(self._waiting),
             kv_cache_usage=1.0 - load.num_available_blocks / num_blocks,
+            drafts=self._cores.drafts,
         )
 
     def close(self) -> None:

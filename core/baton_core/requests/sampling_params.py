@@ -18,6 +18,7 @@ from typing import Any, Final
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
+from baton_core.requests.vocabulary import check_token_ids
 
 GREEDY_BELOW: Final = 1e-5
 """A temperature below this means greedy, as it does in vLLM."""
@@ -144,6 +145,24 @@ def sequence_seed(seed: int, index: int) -> int:
 def _digest(seed: int, index: int) -> int:
     key = seed.to_bytes(8, "little", signed=True) + index.to_bytes(4, "little")
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "little")
+
+
+def check_vocabulary(params: SamplingParams, *, vocab_size: int, max_logprobs: int) -> None:
+    """Refuse token ids that the model lacks, and more log-probabilities than are given of one position.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
+    check_token_ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
+    check_token_ids("logprob_token_ids", params.logprob_token_ids or (), vocab_size)
+    check_token_ids("logit_bias", tuple(params.logit_bias or ()), vocab_size)
+    for field, value in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
+        wanted = vocab_size if value == -1 else value or 0
+        if wanted > max_logprobs:
+            lowest = -1 if max_logprobs == vocab_size else 0
+            allowed = f"{lowest} to {max_logprobs}, of which --max-logprobs decides"
+            raise InvalidRequestError(field, value, allowed)
 
 
 def _check_params(params: SamplingParams) -> None:

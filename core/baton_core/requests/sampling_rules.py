@@ -50,28 +50,6 @@ class SamplingRules:
         )
 
 
-def check_first_token(rules: SamplingRules) -> None:
-    """Refuse parameters that leave no token to sample at the first position already.
-
-    Grammars are not checked: their first tokens are known once they are compiled.
-
-    Raises:
-        InvalidRequestError: naming the fields.
-    """
-    if rules.params.allowed_token_ids is None:
-        return
-    allowed, others = set(rules.params.allowed_token_ids), list[str]()
-    if rules.params.min_tokens and not allowed.isdisjoint(rules.ending_token_ids):
-        allowed -= set(rules.ending_token_ids)
-        others.append("min_tokens")
-    bad_token_ids = {word[0] for word in rules.bad_words if len(word) == 1}
-    if not allowed.isdisjoint(bad_token_ids):
-        allowed -= bad_token_ids
-        others.append("bad_words")
-    if not allowed:
-        raise nothing_left(rules.params, ["allowed_token_ids", *others], 0)
-
-
 def nothing_left(
     params: SamplingParams, fields: Sequence[str], num_output_tokens: int
 ) -> InvalidRequestError:

@@ -1,4 +1,4 @@
-"""Sampling parameters against a model: its vocabulary, and the words that its tokenizer writes."""
+"""Token ids against a model's vocabulary, and the tokens of words."""
 
 from __future__ import annotations
 
@@ -6,31 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.sampling_params import SamplingParams
 
 
 class Encoder(Protocol):
     """The tokenizer's half that words need."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> Sequence[int]: ...
-
-
-def check_vocabulary(params: SamplingParams, *, vocab_size: int, max_logprobs: int) -> None:
-    """Refuse token ids that the model lacks, and more log-probabilities than are given of one position.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
-    check_token_ids("stop_token_ids", params.stop_token_ids, vocab_size)
-    check_token_ids("allowed_token_ids", params.allowed_token_ids or (), vocab_size)
-    check_token_ids("logprob_token_ids", params.logprob_token_ids or (), vocab_size)
-    check_token_ids("logit_bias", tuple(params.logit_bias or ()), vocab_size)
-    for field, value in (("logprobs", params.logprobs), ("prompt_logprobs", params.prompt_logprobs)):
-        wanted = vocab_size if value == -1 else value or 0
-        if wanted > max_logprobs:
-            lowest = -1 if max_logprobs == vocab_size else 0
-            allowed = f"{lowest} to {max_logprobs}, of which --max-logprobs decides"
-            raise InvalidRequestError(field, value, allowed)
 
 
 def check_token_ids(field: str, token_ids: Sequence[int], vocab_size: int) -> None:

@@ -1,6 +1,6 @@
 """The messages between a router and a worker over a session.
 
-Frozen values; `baton_service.wire.messages` maps each to its protobuf message. Every command but an
+Frozen values; `baton_service.wire` maps each to its protobuf message. Every command but an
 operator's names a request, and where it matters its sequences; token ids travel, never text.
 """
 

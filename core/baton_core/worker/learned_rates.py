@@ -12,7 +12,7 @@ from typing import Final
 
 from baton_core.sessions.router_messages import KVSource
 from baton_core.sessions.worker_info import WorkerRates
-from baton_core.worker.step_plan import StepPlan
+from baton_core.worker.step_plan import StepPlan, StepResult
 
 MEMORY: Final = 0.9
 """Weight that the past keeps with each observation: what is known is mostly of the last ten."""
@@ -93,15 +93,18 @@ class LearnedRates:
             num_pulls=pulls.num_observations,
         )
 
-    def end_step(self, plan: StepPlan, duration_s: float) -> None:
-        """A slice of one token is a decode: what it costs is the same if it is the last of a prompt."""
-        counts = (piece.num_scheduled_tokens for piece in plan.slices)
+    def end_step(self, plan: StepPlan, duration_s: float, result: StepResult | None = None) -> None:
+        """A slice of one token is a decode: what it costs is the same if it is the last of a prompt.
+
+        Verified drafts make a step of decodes several: `result` says how many tokens each sequence got.
+        """
+        counts = (piece.num_scheduled_tokens - piece.num_drafts for piece in plan.slices)
         num_prompt_tokens = sum(count for count in counts if count > 1)
         kind = (num_prompt_tokens.bit_length(), 0 if num_prompt_tokens else len(plan.slices))
         if kind not in self._kinds:
             self._kinds.add(kind)
         elif not num_prompt_tokens:
-            self._per_decode_step.observe(1, duration_s)
+            self._per_decode_step.observe(_num_tokens_each(plan, result), duration_s)
         else:
             prompt_s = max(0.0, duration_s - self._per_decode_step.value)
             self._per_prompt_token.observe(num_prompt_tokens, prompt_s)
@@ -130,3 +133,10 @@ class LearnedRates:
 
 def _inverse(value: float) -> float:
     return 1.0 / value if value > 0 else 0.0
+
+
+def _num_tokens_each(plan: StepPlan, result: StepResult | None) -> float:
+    """Return the tokens that each sequence of a step of decodes has got, on average."""
+    if result is None or not any(piece.num_drafts for piece in plan.slices):
+        return 1.0
+    return max(1.0, sum(map(len, result.sampled)) / len(plan.slices))

@@ -133,6 +133,11 @@ class Sequence:
         return "" if self.adapter is None else self.adapter.digest
 
     @property
+    def root(self) -> bytes:
+        """Root of its blocks' hashes: it covers the model and the tenant."""
+        return self._root
+
+    @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 
@@ -215,6 +220,12 @@ class Sequence:
         first, position = self.seq_id.index, len(self.token_ids) + num_ahead
         return tuple([self._sample_spec(index, position) for index in range(first, first + self.num_samples)])
 
+    def verification_specs(self, draft: tuple[int, ...]) -> tuple[SampleSpec, ...]:
+        """Specs for sampling behind its last token and behind each token of a draft."""
+        index, position = self.seq_id.index, len(self.token_ids)
+        places = range(len(draft) + 1)
+        return tuple([self._sample_spec(index, position + place, draft[:place]) for place in places])
+
     def prompt_targets(self, start: int, end: int) -> tuple[int, ...]:
         """The prompt tokens that follow those from `start` to `end`, if some of them are still to be told."""
         end = min(end + 1, self.num_prompt_tokens)
@@ -258,11 +269,11 @@ class Sequence:
         sibling._hashes = [list(hashes) for hashes in self._hashes]
         return sibling
 
-    def _sample_spec(self, index: int, position: int) -> SampleSpec:
+    def _sample_spec(self, index: int, position: int, draft: tuple[int, ...] = ()) -> SampleSpec:
         return self._make_spec(
             seed=self._seed(index),
             position=position,
-            history=None if self._rules is None else self._history(index, self._rules),
+            history=None if self._rules is None else self._history(index, self._rules, draft),
         )
 
     def _seed(self, index: int) -> int:
@@ -271,12 +282,13 @@ class Sequence:
             self._seeds[index] = sequence_seed(self.params.seed, index)
         return self._seeds[index]
 
-    def _history(self, index: int, rules: SamplingRules) -> SamplingHistory:
+    def _history(self, index: int, rules: SamplingRules, draft: tuple[int, ...]) -> SamplingHistory:
         return SamplingHistory(
             seq_id=SeqId(self.seq_id.request_id, index),
             rules=rules,
             prompt_token_ids=known_tokens(self._prompt_token_ids, self._prompt_embeds),
-            output_token_ids=tuple(self.token_ids[self.num_prompt_tokens :]),
+            output_token_ids=(*self.token_ids[self.num_prompt_tokens :], *draft),
+            num_drafts=len(draft),
         )
 
 

@@ -7,7 +7,7 @@ A step knows no phases: a prompt chunk, one decoded token and a recompute after 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,6 +39,8 @@ class SamplingHistory:
     rules: SamplingRules
     prompt_token_ids: tuple[int, ...]
     output_token_ids: tuple[int, ...]
+    num_drafts: int = 0
+    """Tokens at the end of the output that are drafted: they may be taken back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,11 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """For each KV group, the block table up to and including the block of the last token; `NO_BLOCK` where
     all tokens of a block lie before the group's window."""
     samples: tuple[SampleSpec, ...] = ()
-    """Draws from the last position's logits: none inside a prompt, one per sequence at its end."""
+    """Draws from the last position's logits: none inside a prompt, one per sequence at its end. With drafts
+    one from the logits before each of them, and one from the last."""
+    num_drafts: int = 0
+    """Tokens at the end of `token_ids` that are drafted: right as far as they are what is drawn before them.
+    Before them is one token."""
     prompt_targets: tuple[int, ...] = ()
     """Prompt tokens whose log-probabilities are wanted: `prompt_targets[i]` follows `token_ids[i]`."""
     prompt_logprobs: LogprobsSpec | None = None
@@ -94,6 +100,18 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def num_scheduled_tokens(self) -> int:
         return len(self.token_ids)
+
+    def num_verified(self, sampled: Sequence[int], failed: Collection[int] = ()) -> int:
+        """Return how many of the tokens sampled for a slice with drafts are its next ones, at least one.
+
+        A token counts if all drafts before it are what was sampled in their places. One that could not be
+        sampled, a negative one or one whose place is `failed`, ends them: it is sampled again at its turn.
+        """
+        draft = self.token_ids[-self.num_drafts :] if self.num_drafts else ()
+        for place, drafted in enumerate(draft, start=1):
+            if sampled[place - 1] != drafted or sampled[place] < 0 or place in failed:
+                return place
+        return len(sampled)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +151,7 @@ class StepResult:
 
     step_id: int
     sampled: tuple[tuple[int, ...], ...]
+    """A slice with drafts has those that are right, and the token that is drawn behind them."""
     logprobs: Mapping[int, tuple[PositionLogprobs, ...]] = field(default_factory=dict)
     """By the number of a slice in the plan, for those that ask: one entry for each of its samples."""
     prompt_logprobs: Mapping[int, tuple[PositionLogprobs, ...]] = field(default_factory=dict)

@@ -45,6 +45,11 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """The worker is told on its own machine to take no new requests; those that it has go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FromConsumer:
     """A decode worker speaks to this worker as a producer; `peer_id` is where answers go."""
 
@@ -154,6 +159,7 @@ class ControlDone:
 
 WorkerEvent = (
     Leave
+    | Drain
     | FromRouter
     | RouterJoined
     | RouterLost

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,6 +23,11 @@ from baton_engine.structured.interface import GrammarState, TokenMask
 MAX_FOLLOW_S: Final = 0.5
 """Processor time that following a grammar may take, beside `MAX_FOLLOW_S_PER_TOKEN` for each of its steps."""
 MAX_FOLLOW_S_PER_TOKEN: Final = 0.02
+
+
+@dataclass(slots=True)
+class _TimeLeft:
+    left_s: float
 
 
 class GrammarProgress:
@@ -39,10 +46,16 @@ class GrammarProgress:
     ) -> None:
         self._params = params
         self._refuse = refuse
-        self._allowed_s = MAX_FOLLOW_S
+        self._time = _TimeLeft(MAX_FOLLOW_S)
         self._state = state
         self._thinking = thinking
         self._has_begun = False
+
+    def fork(self, thinking: Thinking | None) -> GrammarProgress:
+        """Return the same progress, which goes on with its own thinking; both are charged to one budget."""
+        forked = copy(self)
+        forked._state, forked._thinking = self._state.fork(), thinking
+        return forked
 
     def takes(self, token_id: int) -> bool:
         """Take the next token of the output, unless it is thought; return whether it was taken.
@@ -92,8 +105,8 @@ class GrammarProgress:
         """Charge this thread's time to the grammar's budget, which grows with each call."""
         began_s = time.thread_time()
         yield
-        self._allowed_s += MAX_FOLLOW_S_PER_TOKEN / 2 - (time.thread_time() - began_s)
-        if self._allowed_s < 0.0:
+        self._time.left_s += MAX_FOLLOW_S_PER_TOKEN / 2 - (time.thread_time() - began_s)
+        if self._time.left_s < 0.0:
             error = _too_slow(self._params)
             self._refuse(error)
             raise error

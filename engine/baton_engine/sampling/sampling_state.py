@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Final, Protocol
 
@@ -95,6 +96,16 @@ class SamplingState:
             self._grammar = GrammarProgress(
                 grammars.get(grammar_params).new_state(), self._thinking, grammar_params, refuse
             )
+
+    def fork(self) -> SamplingState:
+        """Return a state after the same tokens that goes on by itself, beside this one."""
+        forked = copy(self)
+        if self.counts is not None:
+            forked.counts = self.counts.fork()
+        forked._thinking = copy(self._thinking)
+        if self._grammar is not None:
+            forked._grammar = self._grammar.fork(forked._thinking)
+        return forked
 
     def precedes(self, history: SamplingHistory) -> bool:
         """Return True if it may be advanced to `history`: the same rules, and a continued output."""
@@ -199,6 +210,8 @@ class SamplingStates:
         self._max_tokens = max_tokens
         self._num_tokens = 0
         self._states: OrderedDict[SeqId, SamplingState] = OrderedDict()
+        self._drafted: SamplingState | None = None
+        """The state of the last row that followed a draft, in this step."""
 
     def __len__(self) -> int:
         return len(self._states)
@@ -206,9 +219,13 @@ class SamplingStates:
     def take(self, history: SamplingHistory, vocab_size: int) -> SamplingState:
         """Return the state of a sequence after all of `history`; it stays valid until the next call for it.
 
+        One after drafts goes on from that without them, which was taken before, and is not kept.
+
         Raises:
             Exception: its rules, its grammar or a token of its output fail; nothing is kept.
         """
+        if history.num_drafts:
+            return self._take_drafted(history)
         state = self._states.pop(history.seq_id, None)
         self._num_tokens -= 0 if state is None else state.num_tokens
         if state is None or not state.precedes(history):
@@ -218,6 +235,16 @@ class SamplingStates:
         self._num_tokens += state.num_tokens
         return state
 
+    def _take_drafted(self, history: SamplingHistory) -> SamplingState:
+        """Return the state after `history`, which ends in drafts, and remember it for the next of them."""
+        base = self._drafted
+        if base is None or base.history.seq_id != history.seq_id or not base.precedes(history):
+            base = self._states[history.seq_id]
+        state = base.fork()
+        state.advance(history)
+        self._drafted = state
+        return state
+
     def clear(self) -> None:
         """Drop all states."""
         self._states.clear()
@@ -225,6 +252,7 @@ class SamplingStates:
 
     def trim(self, num_rows: int) -> None:
         """Drop states beyond the limits after a step of `num_rows` rows, except for those of the step."""
+        self._drafted = None
         while len(self._states) > num_rows and self._has_too_much:
             _, state = self._states.popitem(last=False)
             self._num_tokens -= state.num_tokens

@@ -31,6 +31,14 @@ class TokenCounts:
                 place = self._places[token_id] = self._find(token_id)
             self._counts[place] += 1
 
+    def fork(self) -> TokenCounts:
+        """Return counts of the same tokens that go on by themselves."""
+        forked = TokenCounts(())
+        forked._ids, forked._counts = self._ids.copy(), self._counts.copy()
+        forked._num_sorted, forked._num_distinct = self._num_sorted, self._num_distinct
+        forked._places = dict(self._places)
+        return forked
+
     @property
     def token_ids(self) -> NDArray[np.int32]:
         """`[num_distinct]`, valid until the next `add`."""

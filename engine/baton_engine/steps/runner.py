@@ -32,6 +32,7 @@ from baton_engine.steps.pooled_results import pooled_result, pooled_rows, step_t
 from baton_engine.steps.prompt_logprobs import follow_prompt_logprobs, prompt_logprobs
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.steps.step_results import step_result
+from baton_engine.steps.verification import decoded_rows
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 from baton_kernels.interface.upload import upload
 
@@ -79,16 +80,16 @@ class ModelRunner:
         self._last: tuple[int, Tensor] | None = None
         """Id of the previous step, and the tokens that it sampled, `[num_samples] int64` on the device."""
 
-    def capture_decodes(self, max_num_seqs: int, max_model_len: int) -> None:
-        """Capture the decode steps of up to `max_num_seqs` sequences; from now on they are replayed.
+    def capture_decodes(self, max_num_rows: int, max_model_len: int) -> None:
+        """Capture the decode steps of up to `max_num_rows` tokens; from now on they are replayed.
 
         Raises:
             InvalidConfigError: the model does something that cannot be captured.
             torch.OutOfMemoryError: the device has no memory left for what a step computes.
         """
         is_cpu = self.model.device.type == "cpu"
-        max_num_seqs = min(max_num_seqs, MAX_GRAPH_SEQS if is_cpu else MAX_CAPTURED_SEQS)
-        inputs = DecodeInputs(self.spec, max_num_seqs, max_model_len, self.model.device)
+        max_num_rows = min(max_num_rows, MAX_GRAPH_SEQS if is_cpu else MAX_CAPTURED_SEQS)
+        inputs = DecodeInputs(self.spec, max_num_rows, max_model_len, self.model.device)
         parts = self.model, self._kernels, self._own_pool, self.spec, inputs
         self._captured = (
             DecodeReplay(*parts, is_alone=self._ranks.is_alone) if is_cpu else DecodeGraphs(*parts)
@@ -116,24 +117,25 @@ class ModelRunner:
     def _compute(self, plan: StepPlan) -> Launched:
         if not plan.slices:
             return lambda: StepResult(step_id=plan.step_id, sampled=())
-        hidden = self._forward(plan.slices, self._sampled_before(plan))
+        rows = decoded_rows(plan.slices)
+        hidden = self._forward(rows, self._sampled_before(plan))
         if self._pooler is not None:
             result = StepResult(step_id=plan.step_id, sampled=((),) * len(plan.slices))
             if self._ranks.place.is_leader:
                 result = pooled_result(self._pooler, hidden, plan)
             return lambda: result
         if not self._ranks.place.is_leader:
-            return self._follow(hidden, plan)
-        sampled = self._sample(hidden, plan.slices)
+            return self._follow(hidden, plan, rows)
+        sampled = self._sample(hidden, rows)
         token_ids = begin_download(sampled.token_ids)
         prompts = prompt_logprobs(self._logits_of, hidden, plan.slices, self._sampler.mode)
         self._last = plan.step_id, sampled.token_ids
         return lambda: step_result(plan, sampled, token_ids(), prompts)
 
-    def _follow(self, hidden: Tensor, plan: StepPlan) -> Launched:
+    def _follow(self, hidden: Tensor, plan: StepPlan, rows: tuple[SequenceSlice, ...]) -> Launched:
         """Compute this rank's part of the logits that the leader of its group asks for."""
         if self._ranks.place.is_last_stage:
-            self._logits(hidden, plan.slices)
+            self._logits(hidden, rows)
             follow_prompt_logprobs(self._logits_of, hidden, plan.slices)
         return lambda: StepResult(step_id=plan.step_id, sampled=())
 

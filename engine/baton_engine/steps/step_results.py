@@ -30,6 +30,10 @@ def step_result(
         rows = range(num_rows, num_rows + len(piece.samples))
         num_rows = rows.stop
         tokens = tuple(token_ids[rows.start : rows.stop])
+        if piece.num_drafts:
+            failed = {row - rows.start for row in rows if row in output.failures}
+            rows = rows[: piece.num_verified(tokens, failed)]
+            tokens = tokens[: len(rows)]
         errors = [output.failures[row] for row in rows if row in output.failures] if output.failures else []
         if not errors and tokens and min(tokens) < 0:
             refusal = Refusal(min(tokens))

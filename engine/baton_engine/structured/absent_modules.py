@@ -21,6 +21,21 @@ def leave_out(*packages: str) -> None:
     sys.meta_path.insert(0, _Finder(packages))
 
 
+def import_with_placeholders(module: str, *packages: str) -> None:
+    """Import a module for which placeholders stand in for packages that are not loaded; then they are gone.
+
+    To be called before other threads start, which could import such a package meanwhile.
+    """
+    finder = _Finder(tuple(package for package in packages if package not in sys.modules))
+    sys.meta_path.insert(0, finder)
+    try:
+        importlib.import_module(module)
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name, loaded in sys.modules.items() if isinstance(loaded, _Absent)]:
+            del sys.modules[name]
+
+
 def import_without(module: str, package: str) -> None:
     """Import a module that does without a package where that is not installed."""
     assert package not in sys.modules, f"{package} is loaded already"

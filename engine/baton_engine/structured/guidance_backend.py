@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -80,6 +81,12 @@ class GuidanceState(GrammarState):
     def __init__(self, matcher: LLMatcher, end: EndTokens) -> None:
         super().__init__(end)
         self._matcher = matcher
+
+    def fork(self) -> Self:
+        """See `GrammarState`."""
+        forked = super().fork()
+        forked._matcher = self._matcher.deep_copy()
+        return forked
 
     def _advance(self, token_id: int) -> bool:
         return bool(self._matcher.try_consume_tokens([token_id]))

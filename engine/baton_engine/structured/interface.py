@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection
+from copy import copy
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +56,13 @@ class GrammarState(ABC):
             self._is_terminated = self._is_terminated or self._may_end()
             return self._is_terminated
         return not self._is_terminated and self._advance(token_id)
+
+    def fork(self) -> Self:
+        """Return a state after the same tokens that goes on by itself.
+
+        A state that refers to what changes gives its fork a copy of that.
+        """
+        return copy(self)
 
     @property
     def end_mask(self) -> TokenMask:

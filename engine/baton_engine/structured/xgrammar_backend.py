@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import xgrammar
@@ -99,6 +99,12 @@ class XgrammarState(GrammarState):
         super().__init__(end)
         self._matcher = matcher
         self._last_word = last_word
+
+    def fork(self) -> Self:
+        """See `GrammarState`."""
+        forked = super().fork()
+        forked._matcher = self._matcher.fork()
+        return forked
 
     def _advance(self, token_id: int) -> bool:
         return bool(self._matcher.accept_token(token_id))

@@ -1,7 +1,8 @@
-"""Attention on the CPU in C++; torch's takes chunks with AMX, whose caches have V transposed."""
+"""Attention on the CPU in C++; with AMX, caches of bfloat16 have V transposed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -10,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from baton_kernels.cpu.chunks import attention_chunk
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.structs import (
+    BidirectionalAttentionArgs,
     DecodeAttentionArgs,
     KvLayer,
-    KvReadArgs,
     KvWriteArgs,
     RotateArgs,
     VarlenAttentionArgs,
@@ -123,12 +123,9 @@ class CpuAttention(AttentionKernels):
         out = RESULTS.empty(q.shape, q.dtype)
         self._attend_decodes(out, q, kv_pool, layer, batch, scale, softcap, scales, sinks)
         if max(batch.query_lens, default=0) > 1:
-            if self._is_v_transposed:
-                self._attend_chunks(out, q, k, v, kv_pool, layer, batch, scale, softcap, scales, sinks)
-            else:
-                self.attention_slices(
-                    out, q, kv_pool, layer, batch, scale, softcap, scales, sinks, least_tokens=2
-                )
+            self.attention_slices(
+                out, q, kv_pool, layer, batch, scale, softcap, scales, sinks, least_tokens=2
+            )
         return out
 
     def attention_slices(
@@ -167,34 +164,42 @@ class CpuAttention(AttentionKernels):
         )
         self._library.run(args)
 
-    def is_capturable(self, kv_pool: Tensor) -> bool:
-        return True
-
-    def _attend_chunks(
+    def bidirectional(
         self,
-        out: Tensor,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        kv_pool: Tensor,
-        layer: int,
-        batch: AttentionBatch,
+        seq_lens: Sequence[int],
         scale: float,
-        softcap: float | None,
-        scales: LayerKVScales,
-        sinks: Tensor | None,
-    ) -> None:
-        """With torch, from a pool with V transposed. Mutates the rows of `out` of longer slices."""
-        start = 0
-        for seq, query_len in enumerate(batch.query_lens):
-            tokens = slice(start, start + query_len)
-            if query_len > 1:
-                own, cached = self._read_chunk(k[tokens], v[tokens], kv_pool, layer, batch, seq)
-                attended = attention_chunk(
-                    q[tokens], *own, cached, batch.window, scale * scales.k, softcap, sinks
-                )
-                out[tokens] = attended if scales.v == 1 else attended * scales.v
-            start += query_len
+        window: int | None = None,
+    ) -> Tensor:
+        if not (self._library.variant.has_tiles and q.dtype == k.dtype == v.dtype == torch.bfloat16):
+            return super().bidirectional(q, k, v, seq_lens, scale, window)
+        q, k, v = (dense_rows(side) for side in (q, k, v))
+        out = RESULTS.empty(q.shape, q.dtype)
+        query_start = np.cumsum((0, *seq_lens), dtype=np.int32)
+        args = BidirectionalAttentionArgs(
+            q=q.data_ptr(),
+            k=k.data_ptr(),
+            v=v.data_ptr(),
+            out=out.data_ptr(),
+            query_start=query_start.ctypes.data,
+            q_stride=q.stride(0),
+            k_stride=k.stride(0),
+            v_stride=v.stride(0),
+            num_seqs=len(seq_lens),
+            num_kv_heads=k.shape[1],
+            group_size=q.shape[1] // k.shape[1],
+            head_dim=q.shape[2],
+            window=-1 if window is None else window,
+            num_threads=torch.get_num_threads(),
+            scale=scale,
+        )
+        self._library.run(args)
+        return out
+
+    def is_capturable(self, kv_pool: Tensor) -> bool:
+        return True
 
     def _attend_decodes(
         self,
@@ -234,41 +239,6 @@ class CpuAttention(AttentionKernels):
             sinks=None if sinks is None else sinks.data_ptr(),
         )
         self._library.run(args)
-
-    def _read_chunk(
-        self, k: Tensor, v: Tensor, kv_pool: Tensor, layer: int, batch: AttentionBatch, seq: int
-    ) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """K and V of a chunk, like `k` and `v`, its own, and of what it sees before itself.
-
-        The latter are `[num_kv_heads, num_keys, head_dim]`. Of a cache of codes all are these, unscaled.
-        """
-        query_len, chunk_start = len(k), batch.context_lens[seq] - len(k)
-        first = 0 if batch.window is None else max(0, chunk_start - batch.window + 1)
-        num_cached = chunk_start - first
-        if kv_pool.dtype not in FLOAT8:
-            return (k, v), self._read(kv_pool, layer, batch, seq, first, num_cached)
-        both = self._read(kv_pool, layer, batch, seq, first, num_cached + query_len)
-        own_k, own_v = (side[:, num_cached:].transpose(0, 1) for side in both)
-        cached_k, cached_v = (side[:, :num_cached] for side in both)
-        return (own_k, own_v), (cached_k, cached_v)
-
-    def _read(
-        self, kv_pool: Tensor, layer: int, batch: AttentionBatch, seq: int, first: int, num_tokens: int
-    ) -> tuple[Tensor, Tensor]:
-        """K and V of tokens of one sequence, both `[num_kv_heads, num_tokens, head_dim] bfloat16`."""
-        _, _, _, num_kv_heads, _, head_dim = kv_pool.shape
-        k, v = torch.empty(2, num_kv_heads, num_tokens, head_dim, dtype=torch.bfloat16)
-        args = KvReadArgs(
-            layer=self._layer(kv_pool, layer),
-            k=k.data_ptr(),
-            v=v.data_ptr(),
-            table=batch.block_tables[seq].data_ptr(),
-            first=first,
-            num_tokens=num_tokens,
-            num_threads=torch.get_num_threads(),
-        )
-        self._library.run(args)
-        return k, v
 
     def _write_args(
         self,

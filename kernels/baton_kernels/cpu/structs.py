@@ -111,7 +111,10 @@ class DecodeAttentionArgs(ctypes.Structure):
 
 @c_struct
 class VarlenAttentionArgs(ctypes.Structure):
-    """Attention of the slices of a step that have `least_tokens` or more; V is not transposed."""
+    """Attention of the slices of a step that have `least_tokens` or more.
+
+    Only a build with tiles reads V transposed, for queries of bfloat16.
+    """
 
     layer: KvLayer
     q: Source
@@ -139,6 +142,34 @@ class VarlenAttentionArgs(ctypes.Structure):
     """0 is none."""
     sinks: SourceFloat
     """`[num_kv_heads * group_size]`, logits in the denominators of the query heads; null is none."""
+
+
+@c_struct
+class BidirectionalAttentionArgs(ctypes.Structure):
+    """Attention of the tokens of each prompt to each other, in bfloat16, by a build with tiles."""
+
+    q: Source
+    """`[num_tokens, num_kv_heads * group_size, head_dim]`."""
+    k: Source
+    """`[num_tokens, num_kv_heads, head_dim]`."""
+    v: Source
+    """Like `k`."""
+    out: Target
+    """Result, like `q` and contiguous."""
+    query_start: SourceInt32
+    """`[num_seqs + 1]`, rows of `q`, `k` and `v`."""
+    q_stride: Int64
+    """Elements between the rows of `q`."""
+    k_stride: Int64
+    v_stride: Int64
+    num_seqs: Int64
+    num_kv_heads: Int64
+    group_size: Int64
+    head_dim: Int64
+    window: Int64
+    """Tokens that a token sees on either side; -1 is all."""
+    num_threads: Int64
+    scale: Float
 
 
 @c_struct
@@ -185,23 +216,6 @@ class RotateArgs(ctypes.Structure):
     """Elements between the tokens of `cos` and of `sin`."""
     num_q_heads: Int64
     rotary_dim: Int64
-
-
-@c_struct
-class KvReadArgs(ctypes.Structure):
-    """A read of consecutive tokens of one sequence; those of a cache of 8 bits become bfloat16, unscaled."""
-
-    layer: KvLayer
-    k: Target
-    """Result `[num_kv_heads, num_tokens, head_dim]`."""
-    v: Target
-    """Result, like `k`."""
-    table: SourceInt32
-    """Blocks of the sequence."""
-    first: Int64
-    """Position of the first token."""
-    num_tokens: Int64
-    num_threads: Int64
 
 
 @c_struct
@@ -307,9 +321,9 @@ class KernelCall(ctypes.Structure):
 KERNELS: Final[dict[type[ctypes.Structure], str]] = {
     DecodeAttentionArgs: "baton_decode_attention",
     VarlenAttentionArgs: "baton_varlen_attention",
+    BidirectionalAttentionArgs: "baton_bidirectional_attention",
     KvWriteArgs: "baton_kv_write",
     RotateArgs: "baton_rotate",
-    KvReadArgs: "baton_kv_read",
     CopyArgs: "baton_copy",
     NormArgs: "baton_norm",
     ElementwiseArgs: "baton_elementwise",

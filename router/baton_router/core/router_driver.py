@@ -29,8 +29,9 @@ from baton_router.core.router_events import (
 class RouterOutlets(Protocol):
     """Carries out the effects of a router's core, without waiting."""
 
-    def send_to_worker(self, worker_id: str, message: RequestCommand) -> None:
-        """Send to a worker, unless its session is over."""
+    @property
+    def send_to_worker(self) -> Callable[[str, RequestCommand], None]:
+        """Sends to a worker, unless its session is over."""
         ...
 
     def emit_tokens(self, tokens: EmitTokens) -> bool:
@@ -53,8 +54,9 @@ class RouterOutlets(Protocol):
         """End the stream of a request of which an effect has failed, and return what the core is told."""
         ...
 
-    def set_role(self, change: SetRole) -> None:
-        """Begin to change a worker's role."""
+    @property
+    def set_role(self) -> Callable[[SetRole], None]:
+        """Begins to change a worker's role."""
         ...
 
 

@@ -32,6 +32,9 @@ from baton_service.tcp import listen_at
 _REFUSAL: Final = (
     "Incorrect API key provided, or none; allowed: authorization: Bearer and one of this server, as metadata"
 )
+LIVENESS: Final = "liveness"
+READINESS: Final = "readiness"
+"""Names of the health service, as the probes of Kubernetes and gateways give them; "" is readiness."""
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -126,12 +129,14 @@ class GrpcServer:
             names = (*reflects, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self.server)
         await self.set_serving(False)
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.server.start()
 
     async def set_serving(self, is_serving: bool) -> None:
-        """Set what health checks report."""
+        """Set what health checks of readiness report."""
         response = health_pb2.HealthCheckResponse
-        await self._health.set("", response.SERVING if is_serving else response.NOT_SERVING)
+        for name in ("", READINESS):
+            await self._health.set(name, response.SERVING if is_serving else response.NOT_SERVING)
 
     async def stop(self, within_s: float) -> None:
         """Refuse new calls and give running ones `within_s` to end."""

@@ -17,7 +17,7 @@ from baton_service.logs import current_request_id
 REQUEST_ID_HEADER: Final = "x-request-id"
 _KEY: Final = "baton.request_id"
 _IS_GIVEN: Final = "baton.request_id_is_given"
-UNCOUNTED: Final = frozenset({"/metrics", "/health", "/ping", "/load", "/version"})
+UNCOUNTED: Final = frozenset({"/metrics", "/health", "/live", "/ready", "/ping", "/load", "/version"})
 """Routes that scrapers and probes call again and again."""
 _CLIENT_LEFT: Final = 499
 """Status of a call whose client left before a reply began."""

@@ -12,6 +12,7 @@ from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_router.http.call_context import read_context, read_resuming
 from baton_router.http.calls import Call
 from baton_router.http.response_format import ResponseFormat, StructuredOutputs, read_structured_outputs
+from baton_router.process.answer_settings import AnswerSettings
 from baton_router.requests.generation import GenerationRequest
 from baton_router.requests.prompt_reader import MAX_REQUEST_ID_CHARACTERS
 from baton_router.text.prompts import AnyPrompt
@@ -222,6 +223,15 @@ def read_sampling(fields: SamplingFields) -> dict[str, Any]:
     if structured is not None:
         sampling["structured_outputs"] = structured
     return sampling
+
+
+def fill_in(fields: RequestFields, answers: AnswerSettings) -> None:
+    """Fill in what the operator has set for requests that do not say it themselves. Mutates `fields`."""
+    if answers.names_token_ids and fields.return_tokens_as_token_ids is None:
+        fields.return_tokens_as_token_ids = True
+    if answers.includes_usage and fields.stream:
+        fields.stream_options = fields.stream_options or StreamOptions()
+        fields.stream_options.include_usage = True
 
 
 def check_request(fields: RequestFields, *, takes_embeds: bool = False) -> None:

@@ -97,6 +97,11 @@ async def health(call: Call[None]) -> None:
     await call.respond(Response(text, status, headers, "text/plain") if text else Response())
 
 
+async def live(call: Call[None]) -> None:
+    """Reply with 200: the loop answers, so a restart would help nobody."""
+    await call.respond(Response())
+
+
 async def show_version(call: Call[None]) -> None:
     await call.reply(Version(version=version("baton")))
 

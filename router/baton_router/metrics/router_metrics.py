@@ -7,7 +7,7 @@ from typing import Final
 
 from baton_router.core.admission.admission_outcome import AdmissionOutcome
 from baton_router.core.flow.router_core import RouterCore
-from baton_router.metrics import fleet_metrics, http_metrics, placement_metrics
+from baton_router.metrics import fleet_metrics, http_metrics, placement_metrics, scaling_metrics
 from baton_router.metrics.history_sampler import HistorySampler
 from baton_router.metrics.http_metrics import HttpMetrics
 from baton_router.metrics.request_metrics import RequestMetrics
@@ -65,6 +65,7 @@ FAMILIES: Final = (
     *(ADMISSIONS, QUEUE_LENGTH, QUEUE_TOKENS, OPEN_REQUESTS, ROLE_SHIFTS),
     *placement_metrics.FAMILIES,
     *fleet_metrics.FAMILIES,
+    *scaling_metrics.FAMILIES,
     *shared_state_metrics.FAMILIES,
     *http_metrics.FAMILIES,
     *(LAG, CPU, WASTED_TOKENS, MOVES),
@@ -97,6 +98,8 @@ class RouterMetrics:
         self.requests.placements.report(page)
         _report_decisions(page, self._core)
         fleet_metrics.report_fleet(page, self._model_name, self._core.fleet, time.monotonic())
+        slo, is_ready = self.requests.latencies.slo, self._core.fleet.is_ready
+        scaling_metrics.report_scaling(page, self.sampler.scaling, slo, is_ready=is_ready)
         shared_state_metrics.report_shared_state(page, "router", self._shared)
         self.http.report(page)
         page.add(LAG, self._turns.lag_s)

@@ -30,9 +30,8 @@ from baton_router.requests.resumption import AcceptedRequest, RequestReader
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.validation import tenant_salt
 from baton_router.streams.body_memory import BodyMemory
+from baton_router.streams.call_memory import EmbedsMemory, LogprobsMemory
 from baton_router.streams.client_stream import ClientStream
-from baton_router.streams.embeds_memory import EmbedsMemory
-from baton_router.streams.logprobs_memory import LogprobsMemory
 from baton_router.streams.loop_share import LoopShare
 from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.chat_template import Conversation
@@ -177,7 +176,8 @@ class GenerationService:
                     identity=self.router.fleet.identity,
                     now_s=time.time(),
                 )
-            self._log_requests.log(accepted.spec)
+            if self._log_requests.is_on:
+                self._log_requests.log(accepted.spec)
             return PreparedRequest(
                 accepted=accepted,
                 context=request.context,
@@ -298,7 +298,7 @@ class GenerationService:
     async def _open_stream(self, prepared: PreparedRequest) -> ClientStream:
         accepted, context = prepared.accepted, prepared.context
         stream = ClientStream(
-            self._spans.begin(self._owned(accepted.spec, context), context),
+            self._owned(accepted.spec, context),
             self.tokenizer,
             context=context,
             is_chat=prepared.is_chat,
@@ -311,8 +311,8 @@ class GenerationService:
         return stream
 
     def _owned(self, spec: RequestSpec, context: RequestContext) -> RequestSpec:
-        """Return the request with its tenant, which salts its cached prefixes unless all are shared."""
-        spec = replace(spec, tenant=context.tenant)
+        """Return it with its trace and its tenant, which salts its prefixes unless they are shared."""
+        spec = replace(spec, tenant=context.tenant, traceparent=self._spans.begin(context))
         if self._shares_prefixes:
             return spec
         return replace(spec, cache_salt=tenant_salt(context.tenant, spec.cache_salt))

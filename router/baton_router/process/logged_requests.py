@@ -22,9 +22,7 @@ class LoggedRequests:
     """Most token ids of a prompt in a line; None: all."""
 
     def log(self, spec: RequestSpec) -> None:
-        """Write the lines of one request, if any are asked for."""
-        if not self.is_on:
-            return
+        """Write the lines of one request."""
         name = {"request_id": spec.request_id}
         _log.info(
             "received %d prompt tokens, %s", len(spec.prompt_token_ids), _shown(spec.params), extra=name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from baton_core.errors import BatonError, ErrorCode, RequestError
 from baton_core.sessions.router_messages import PromptLogprobs, RequestCommand
@@ -34,18 +35,12 @@ class RouterEffects:
     ) -> None:
         self.streams: dict[str, ClientStream] = {}
         """Streams by the names of their requests, until their ends."""
-        self._sessions = sessions
-        self._shifts = shifts
+        self.send_to_worker: Callable[[str, RequestCommand], None] = sessions.send
+        self.set_role: Callable[[SetRole], None] = shifts.begin
         self._log = log
         self._requests = requests
         self._spans = spans
         self._loop = asyncio.get_running_loop()
-
-    def send_to_worker(self, worker_id: str, message: RequestCommand) -> None:
-        self._sessions.send(worker_id, message)
-
-    def set_role(self, change: SetRole) -> None:
-        self._shifts.begin(change)
 
     def emit_tokens(self, tokens: EmitTokens) -> bool:
         stream = self.streams.get(tokens.request_id)

@@ -24,7 +24,9 @@ from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
 from baton_proto.v1 import session_pb2 as pb
 from baton_proto.v1 import session_pb2_grpc
 from baton_service.sessions import LoopSession
-from baton_service.wire.messages import decode_hello, decode_load, decode_report, encode_command
+from baton_service.wire.wire_commands import encode_command
+from baton_service.wire.wire_reports import decode_report
+from baton_service.wire.wire_worker import decode_hello, decode_load
 
 _CANCEL_WITHIN_S: Final = 0.05
 """A broken connection ends the input and right after cancels the call; a farewell only ends the input."""

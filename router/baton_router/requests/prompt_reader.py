@@ -13,7 +13,7 @@ from baton_core.errors import InvalidRequestError
 from baton_core.prompt_embeds import check_places
 from baton_core.requests.grammar_limits import check_grammar_limits
 from baton_core.requests.pooling import PoolingModel, check_runner
-from baton_core.requests.sampling_params import SamplingParams
+from baton_core.requests.sampling_params import SamplingParams, check_vocabulary
 from baton_core.requests.structured_backends import with_backend
 from baton_core.requests.vocabulary import encode_bad_words
 from baton_core.sessions.router_messages import RequestSpec
@@ -24,11 +24,8 @@ from baton_router.requests.request_limits import DEFAULT_LIMITS, RequestLimits
 from baton_router.requests.served_adapters import ServedAdapters
 from baton_router.requests.thinking import read_thinking
 from baton_router.requests.validation import (
-    check_embeds_allowed,
     check_name,
-    check_params,
     check_prompt,
-    check_room,
     check_template_trust,
     read_priority,
 )
@@ -132,12 +129,18 @@ class PromptReader:
             priority=priority,
             adapter=adapter,
             bad_words=encode_bad_words(params.bad_words, self._tokenizer, self._model.vocab_size),
-            thinking=read_thinking(params, prompt.token_ids, self._tokenizer, self._limits.reasoning),
+            thinking=read_thinking(
+                params.thinking_token_budget,
+                prompt.token_ids,
+                self._tokenizer,
+                self._limits.reasoning,
+                is_structured=params.structured_outputs is not None,
+            ),
         )
 
     def _read_params(self, request: GenerationRequest) -> SamplingParams:
         params = replace(self._model.sampling_defaults, **request.sampling)
-        check_params(params, self._limits, self._model.vocab_size)
+        _check_params(params, self._limits, self._model.vocab_size)
         if (structured := params.structured_outputs) is not None:
             check_grammar_limits(structured)  # the process below skips what takes too long to check
             self._grammar_checks.check(structured)
@@ -166,7 +169,7 @@ class PromptReader:
             field=request.prompt_field,
         )
         check_places(prompt.embeds, len(prompt.token_ids))
-        check_room(params, len(prompt.token_ids), max_model_len)
+        _check_room(params, len(prompt.token_ids), max_model_len)
         return prompt
 
     def _read_embedded(
@@ -182,7 +185,7 @@ class PromptReader:
             read = prompt.read
         else:
             return None
-        check_embeds_allowed(params, self._limits)
+        _check_embeds_allowed(params, self._limits)
         if (limit := request.truncate_prompt_tokens) is not None:
             raise InvalidRequestError("truncate_prompt_tokens", limit, "nothing beside prompt_embeds")
         return read(EmbedsLimits(hidden_size=self._model.embedding_size, max_model_len=max_model_len))
@@ -211,3 +214,55 @@ def bounded(spec: RequestSpec, max_model_len: int) -> RequestSpec:
     if spec.params.max_tokens is not None and spec.params.max_tokens <= room:
         return spec
     return replace(spec, params=replace(spec.params, max_tokens=room))
+
+
+def _check_params(params: SamplingParams, limits: RequestLimits, vocab_size: int) -> None:
+    """Check what depends on the model and on the operator; ranges are checked already.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    if params.n > limits.max_n_sequences:
+        allowed = f"1 to {limits.max_n_sequences}, of which --max-n-sequences or VLLM_MAX_N_SEQUENCES decides"
+        raise InvalidRequestError("n", params.n, allowed)
+    most = limits.most_logprobs(vocab_size)
+    check_vocabulary(params, vocab_size=vocab_size, max_logprobs=most)
+    _check_processors(params, limits)
+
+
+def _check_processors(params: SamplingParams, limits: RequestLimits) -> None:
+    if limits.is_in_process:
+        return
+    for processor in params.logits_processors:
+        if not isinstance(processor, str):
+            allowed = "names; functions can be called in process alone"
+            raise InvalidRequestError("logits_processors", processor, allowed)
+        if processor not in limits.logits_processors:
+            allowed = ", ".join(limits.logits_processors) or "none: --logits-processors names them"
+            raise InvalidRequestError("logits_processors", processor, allowed)
+
+
+def _check_embeds_allowed(params: SamplingParams, limits: RequestLimits) -> None:
+    """Refuse embeddings where the operator does not take them, or beside what needs a prompt's tokens.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    if not limits.enable_prompt_embeds:
+        allowed = "nothing: this router runs without --enable-prompt-embeds (enable_prompt_embeds in Python)"
+        raise InvalidRequestError("prompt_embeds", "given", allowed)
+    if params.prompt_logprobs is not None:
+        allowed = "none beside prompt_embeds, which are no tokens"
+        raise InvalidRequestError("prompt_logprobs", params.prompt_logprobs, allowed)
+
+
+def _check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> None:
+    """Refuse a `min_tokens` that does not fit beside the prompt.
+
+    Raises:
+        InvalidRequestError: naming the field.
+    """
+    room = max_model_len - num_prompt_tokens
+    if params.min_tokens > room:
+        allowed = f"at most {room}, the room that the prompt leaves of {max_model_len} tokens"
+        raise InvalidRequestError("min_tokens", params.min_tokens, allowed)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.sampling_params import TOKEN_ID_LIMIT, SamplingParams
+from baton_core.requests.sampling_params import TOKEN_ID_LIMIT
 from baton_core.requests.sampling_rules import ThinkingBudget
 from baton_router.requests.request_limits import ReasoningMarkers
 from baton_router.text.prompts import TokenIds
@@ -54,7 +54,12 @@ def _last_turn(prompt_token_ids: TokenIds, tokenizer: Tokenizer, markers: Reason
 
 
 def read_thinking(
-    params: SamplingParams, prompt_token_ids: TokenIds, tokenizer: Tokenizer, markers: ReasoningMarkers | None
+    budget: int | None,
+    prompt_token_ids: TokenIds,
+    tokenizer: Tokenizer,
+    markers: ReasoningMarkers | None,
+    *,
+    is_structured: bool,
 ) -> ThinkingBudget | None:
     """Return the budget of thought in tokens, None where workers need not follow the thinking.
 
@@ -64,16 +69,15 @@ def read_thinking(
     Raises:
         InvalidRequestError: the markers of this model's reasoning are not known.
     """
-    budget = params.thinking_token_budget
     if markers is None:
         if budget is None:
             return None
         allowed = "none: this router runs without --reasoning-parser"
         raise InvalidRequestError("thinking_token_budget", budget, allowed)
-    if budget is None and params.structured_outputs is None:
+    if budget is None and not is_structured:
         return None
     thinking = find_thinking(prompt_token_ids, tokenizer, markers)
-    if thinking is Thinking.OVER and params.structured_outputs is not None:
+    if thinking is Thinking.OVER and is_structured:
         return None
     is_inside = thinking is Thinking.INSIDE
     start = () if is_inside else tokenizer.encode(markers.start, add_special_tokens=False)

@@ -8,8 +8,7 @@ from hashlib import blake2b
 from typing import Final
 
 from baton_core.errors import ContextLengthError, ErrorCode, InvalidRequestError, RequestError
-from baton_core.requests.sampling_params import SamplingParams
-from baton_core.requests.vocabulary import check_token_ids, check_vocabulary
+from baton_core.requests.vocabulary import check_token_ids
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.chat_template import Conversation
 from baton_router.text.prompts import AnyPrompt, TextPair
@@ -88,58 +87,6 @@ def check_prompt(
         )
         raise ContextLengthError(field, f"{len(token_ids)} tokens", allowed)
     check_token_ids(field, token_ids, vocab_size)
-
-
-def check_embeds_allowed(params: SamplingParams, limits: RequestLimits) -> None:
-    """Refuse embeddings where the operator does not take them, or beside what needs a prompt's tokens.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
-    if not limits.enable_prompt_embeds:
-        allowed = "nothing: this router runs without --enable-prompt-embeds (enable_prompt_embeds in Python)"
-        raise InvalidRequestError("prompt_embeds", "given", allowed)
-    if params.prompt_logprobs is not None:
-        allowed = "none beside prompt_embeds, which are no tokens"
-        raise InvalidRequestError("prompt_logprobs", params.prompt_logprobs, allowed)
-
-
-def check_room(params: SamplingParams, num_prompt_tokens: int, max_model_len: int) -> None:
-    """Refuse a `min_tokens` that does not fit beside the prompt.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
-    room = max_model_len - num_prompt_tokens
-    if params.min_tokens > room:
-        allowed = f"at most {room}, the room that the prompt leaves of {max_model_len} tokens"
-        raise InvalidRequestError("min_tokens", params.min_tokens, allowed)
-
-
-def check_params(params: SamplingParams, limits: RequestLimits, vocab_size: int) -> None:
-    """Check what depends on the model and on the operator; ranges are checked already.
-
-    Raises:
-        InvalidRequestError: naming the field.
-    """
-    if params.n > limits.max_n_sequences:
-        allowed = f"1 to {limits.max_n_sequences}, of which --max-n-sequences or VLLM_MAX_N_SEQUENCES decides"
-        raise InvalidRequestError("n", params.n, allowed)
-    most = limits.most_logprobs(vocab_size)
-    check_vocabulary(params, vocab_size=vocab_size, max_logprobs=most)
-    _check_processors(params, limits)
-
-
-def _check_processors(params: SamplingParams, limits: RequestLimits) -> None:
-    if limits.is_in_process:
-        return
-    for processor in params.logits_processors:
-        if not isinstance(processor, str):
-            allowed = "names; functions can be called in process alone"
-            raise InvalidRequestError("logits_processors", processor, allowed)
-        if processor not in limits.logits_processors:
-            allowed = ", ".join(limits.logits_processors) or "none: --logits-processors names them"
-            raise InvalidRequestError("logits_processors", processor, allowed)
 
 
 def checked_session_id(field: str, session_id: str) -> str:

@@ -7,7 +7,6 @@ them, and `baton.` before Baton's own. Prompts and replies are not in them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from baton_core.requests.phases import Phase, PhaseName
 from baton_core.requests.request_context import RequestContext
@@ -26,10 +25,9 @@ class RequestSpans:
         self._tracing = tracing
         self._model_name = model_name
 
-    def begin(self, spec: RequestSpec, context: RequestContext) -> RequestSpec:
-        """Return the request with its trace context, if it is traced."""
-        traceparent = self._tracing.begin(context.traceparent)
-        return replace(spec, traceparent=traceparent) if traceparent else spec
+    def begin(self, context: RequestContext) -> str:
+        """Return the trace context of a request; empty if it is not traced."""
+        return self._tracing.begin(context.traceparent)
 
     def on_ended(
         self,

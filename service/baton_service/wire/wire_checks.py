@@ -20,15 +20,12 @@ MAX_REPORT_BYTES: Final = MAX_GRPC_BYTES - 64
 _TOKEN_ID_LIMIT: Final = 2**31
 
 Code = TypeVar("Code", bound=StrEnum)
-Encoded = TypeVar("Encoded", bound=Message)
 
 
-def within_limit(message: Encoded, limit: int) -> Encoded:
-    """Return `message` unless it is too large to send."""
-    size = message.ByteSize()
-    if size > limit:
-        raise InvalidRequestError("message", f"{size} bytes", f"at most {limit} bytes")
-    return message
+def check_size(num_bytes: int, limit: int) -> None:
+    """Refuse a message that is too large to send."""
+    if num_bytes > limit:
+        raise InvalidRequestError("message", f"{num_bytes} bytes", f"at most {limit} bytes")
 
 
 def chosen(message: Message, oneof: str) -> str:

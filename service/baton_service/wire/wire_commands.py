@@ -25,13 +25,13 @@ from baton_core.sessions.router_messages import (
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_checks import (
     MAX_COMMAND_BYTES,
+    check_size,
     checked_count,
     checked_index,
     checked_name,
     checked_token_ids,
     chosen,
     require_set,
-    within_limit,
 )
 from baton_service.wire.wire_controls import decode_control, encode_control
 from baton_service.wire.wire_pooling import decode_pooling, encode_pooling
@@ -63,7 +63,8 @@ def encode_command(message: ToWorker) -> pb.RouterData:
             assert_never(message)
     spec = getattr(message, "spec", None)
     num_bytes = sum(len(one.data) + len(one.digests) for one in spec.prompt_embeds) if spec else 0
-    return within_limit(data, MAX_COMMAND_BYTES + num_bytes)
+    check_size(data.ByteSize(), MAX_COMMAND_BYTES + num_bytes)
+    return data
 
 
 def decode_command(data: pb.RouterData) -> ToWorker:

@@ -26,13 +26,13 @@ from baton_core.sessions.router_messages import (
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_checks import (
     MAX_REPORT_BYTES,
+    check_size,
     checked_code,
     checked_index,
     checked_name,
     checked_number,
     checked_token_ids,
     chosen,
-    within_limit,
 )
 from baton_service.wire.wire_controls import decode_control_result, encode_control_result
 from baton_service.wire.wire_logprobs import (
@@ -84,7 +84,8 @@ def encode_report(message: ToRouter) -> pb.WorkerData:
             data = pb.WorkerData(control_result=encode_control_result(message))
         case _:
             assert_never(message)
-    return within_limit(data, MAX_REPORT_BYTES)
+    check_size(data.ByteSize(), MAX_REPORT_BYTES)
+    return data
 
 
 def decode_report(data: pb.WorkerData) -> ToRouter:

@@ -15,9 +15,9 @@ import torch
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.worker_events import PullDone
-from baton_kv.chunks import CHUNK_BYTES
 from baton_kv.connector import ProducerUnreachableError
 from baton_kv.curve import CurveKeys
+from baton_kv.pull_chunks import CHUNK_BYTES
 from baton_kv.tcp import TcpConnector
 from baton_kv.tcp_socket import TcpTimings
 from baton_kv.transfer_thread import TransferThread

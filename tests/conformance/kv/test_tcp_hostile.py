@@ -15,8 +15,8 @@ import pytest
 import torch
 import zmq
 
-from baton_kv.chunks import CHUNK_BYTES
 from baton_kv.curve import CurveKeys, prepare_dial, protect
+from baton_kv.pull_chunks import CHUNK_BYTES
 from baton_kv.staging import MAX_LENT, NUM_BUFFERS
 from baton_kv.tcp import TcpConnector
 from baton_kv.tcp_encrypted import EncryptedConsumerConnections

@@ -107,7 +107,13 @@ GIVEN: dict[str, Any] = {
     "pooler_config": {"pooling_type": "MEAN"},
 }
 """A value other than the default for every field that does something, but for those of `EXCLUSIVE`."""
-EXCLUSIVE: dict[str, Any] = {"data_parallel_rank": 2, "data_parallel_external_lb": True, "enable_lora": True}
+_SHORT: dict[str, Any] = {"spec_method": "ngram", "spec_model": "ngram", "spec_tokens": 3}
+EXCLUSIVE: dict[str, Any] = _SHORT | {
+    "data_parallel_rank": 2,
+    "data_parallel_external_lb": True,
+    "enable_lora": True,
+    "speculative_config": {"method": "ngram", "model": "ngram", "num_speculative_tokens": 3},
+}
 """Fields that contradict some of the others."""
 
 
@@ -179,7 +185,6 @@ def test_a_field_with_one_value_takes_it_and_refuses_another_by_name_and_reason(
         ({"dtype": "float17"}, "dtype is 'float17'; allowed: auto, float32"),
         ({"hf_overrides": "a=b"}, "hf_overrides is 'a=b'; allowed: a JSON object"),
         ({"max_num_seqs": print}, "max_num_seqs is <built-in function print>; allowed: an integer"),
-        ({"speculative_config": {"method": "ngram"}}, "speculative_config is {'method': 'ngram'}; allowed"),
         ({"block_size": 0}, "block_size is 0; allowed: an integer from 1 to 65536"),
         ({"block_size": True}, "block_size is True; allowed: an integer"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization is 1.5; allowed: a finite number over 0"),

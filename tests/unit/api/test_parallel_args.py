@@ -12,7 +12,7 @@ from baton.config.worker_parts import worker_settings
 from baton.processes.launcher import LocalCluster
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
-from baton_worker.ranks.executors import rank_starter
+from baton_worker.ranks.executor_choice import rank_starter
 from baton_worker.ranks.rank_starter import LocalRanks
 
 

@@ -107,6 +107,7 @@ def test_a_part_that_hangs_says_so_in_its_place() -> None:
     assert markdown(result) == "failed after 0.05 s: not done within 0 s\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PARTS)
 def test_each_part_runs_to_its_tables(name: str) -> None:
     tables = run_part(name, make_setup(parse_arguments(QUICK)))

@@ -51,6 +51,7 @@ OWN = {
     "--data-parallel-rank": ("data_parallel_rank", 1),
     "--data-parallel-start-rank": ("data_parallel_start_rank", 1),
     "--data-parallel-size-local": ("data_parallel_size_local", 2),
+    "--speculative-config": ("speculative_config", {"method": "ngram", "num_speculative_tokens": 3}),
     "--data-parallel-hybrid-lb": ("data_parallel_hybrid_lb", True),
     "--data-parallel-external-lb": ("data_parallel_external_lb", True),
 }
@@ -80,7 +81,11 @@ def test_a_short_form_is_the_flag_with_one_value(short: str) -> None:
     flag = SHORT_FLAGS[short]
     if flag in OWN:
         field, value = OWN[flag]
-        given = [short] if value is True else [short, str(value)]
+        given = (
+            [short]
+            if value is True
+            else [short, json.dumps(value) if isinstance(value, dict) else str(value)]
+        )
         assert getattr(parse(["serve", *given]), field) == value
         return
     if flag in ENGINE_TAKEN:

@@ -9,7 +9,7 @@ import pytest
 from baton_core.errors import ErrorCode
 from baton_core.sessions.control_messages import Control, ControlAction, ControlResult
 from baton_core.sessions.router_messages import Failed, FirstToken, Refused, TokenBatch
-from baton_core.worker.worker_events import Leave, RouterJoined, StepDone
+from baton_core.worker.worker_events import Drain, Leave, RouterJoined, StepDone
 from baton_worker.core.scheduler_config import SchedulerConfig
 from baton_worker.core.worker_status import LEAVING
 from tests.builders import make_request, make_worker_config, step_result
@@ -135,3 +135,18 @@ def test_a_worker_that_takes_requests_again_waits_for_pullers_as_long_as_ever() 
     assert pair.p.core.open_work.num_offers == 1
     pair.p.wait(15.0)
     assert (requests_to_return(pair.p), pair.p.core.leases.num_unclaimed) == ([], 1)
+
+
+def test_a_worker_that_is_drained_on_its_machine_ends_what_it_has_and_stays() -> None:
+    worker = make_worker(scheduler=SchedulerConfig(max_num_seqs=1))
+    worker.generate(make_request("runs", max_tokens=3))
+    worker.step()
+    worker.generate(make_request("waits", max_tokens=2))
+    worker.feed(Drain())
+    assert worker.core.load(0.0).is_draining
+    assert requests_to_return(worker) == []
+    worker.generate(make_request("late"))
+    assert [one.request_id for one in worker.heard(Refused)] == ["late"]
+    while worker.core.num_requests:
+        worker.step()
+    assert not is_over(worker, 100.0)

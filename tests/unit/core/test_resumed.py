@@ -107,7 +107,7 @@ def test_what_ends_it_looks_at_all_its_tokens() -> None:
     ("spec", "allowed"),
     [
         (resumed((5,) * 4, max_tokens=4), "resumed is '4 tokens'; allowed: 1 to 3 tokens"),
-        (resumed((999_999,), max_tokens=4), "resumed is 999999; allowed: 0 to"),
+        (resumed((999_999,), max_tokens=4), "resumed is 999999; allowed: token ids from 0 to"),
     ],
 )
 def test_what_cannot_go_on_is_refused(spec: RequestSpec, allowed: str) -> None:

@@ -202,6 +202,7 @@ class Fluid:
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [[P, *[D] * 5], [*[P] * 5, D], [M] * 6])
 def test_a_wrong_ratio_becomes_right_and_stays_so_under_a_noisy_load(start: list[Role]) -> None:
     for seed in range(2):
@@ -212,6 +213,7 @@ def test_a_wrong_ratio_becomes_right_and_stays_so_under_a_noisy_load(start: list
         assert fluid.run(until_s=1500, tokens_per_s=2600.0, sequences=20.0, noise=0.4) == []
 
 
+@pytest.mark.slow
 def test_roles_follow_a_load_that_turns_around_and_shift_no_more_often_than_it_does() -> None:
     fluid = Fluid([P, P, P, D, D, D], seed=1)
     for number in range(6):

@@ -6,7 +6,6 @@ import pytest
 
 from baton_router.core.admission.drain_rate import DrainRate
 from baton_router.core.admission.output_forecast import OutputForecast
-from tests.builders import make_request
 
 
 def test_a_line_that_nobody_waits_in_has_no_speed() -> None:
@@ -39,10 +38,7 @@ def test_idle_times_do_not_count_and_a_line_that_stands_still_says_so() -> None:
 
 def test_an_output_is_expected_to_be_as_long_as_its_tenants_others() -> None:
     forecast = OutputForecast()
-    spec = make_request(prompt=8, n=2, max_tokens=None)
-    assert forecast.num_tokens("a", spec) == 8 + 2 * 256
-    assert forecast.num_tokens("a", make_request(prompt=8, n=2, max_tokens=5)) == 8 + 2 * 5
+    assert forecast.num_tokens("a") == 256
     for _ in range(100):
-        forecast.learn("a", spec, 2 * 20)
-    assert forecast.num_tokens("a", spec) == 8 + 2 * 21
-    assert forecast.num_tokens("b", spec) == 8 + 2 * 256
+        forecast.learn("a", 20)
+    assert (forecast.num_tokens("a"), forecast.num_tokens("b")) == (21, 256)

@@ -123,8 +123,8 @@ def test_all_tokens_of_a_step_travel_in_one_message() -> None:
     [
         ((), "prompt is '0 tokens'; allowed: 1 to 63 tokens, one less than max_model_len"),
         ((1,) * 64, "prompt is '64 tokens'; allowed: 1 to 63 tokens, one less than max_model_len"),
-        ((1, VOCAB_SIZE), f"prompt_token_ids is {VOCAB_SIZE}; allowed: 0 to {VOCAB_SIZE - 1}"),
-        ((1, -1), f"prompt_token_ids is -1; allowed: 0 to {VOCAB_SIZE - 1}"),
+        ((1, VOCAB_SIZE), f"prompt_token_ids is {VOCAB_SIZE}; allowed: token ids from 0 to {VOCAB_SIZE - 1}"),
+        ((1, -1), f"prompt_token_ids is -1; allowed: token ids from 0 to {VOCAB_SIZE - 1}"),
     ],
 )
 def test_a_prompt_that_does_not_fit_the_model_is_refused(
@@ -144,14 +144,29 @@ def test_a_prompt_that_does_not_fit_the_model_is_refused(
     [
         (
             {"stop_token_ids": (5, VOCAB_SIZE)},
-            f"stop_token_ids is {VOCAB_SIZE}; allowed: 0 to {VOCAB_SIZE - 1}",
+            f"stop_token_ids is {VOCAB_SIZE}; allowed: token ids from 0 to {VOCAB_SIZE - 1}",
         ),
-        ({"allowed_token_ids": (VOCAB_SIZE,)}, f"allowed_token_ids is {VOCAB_SIZE}; allowed: 0 to 999"),
-        ({"logprob_token_ids": (VOCAB_SIZE,)}, f"logprob_token_ids is {VOCAB_SIZE}; allowed: 0 to 999"),
-        ({"logit_bias": {VOCAB_SIZE: 1.0}}, f"logit_bias is {VOCAB_SIZE}; allowed: 0 to 999"),
-        ({"bad_word_ids": ((5,), (6, VOCAB_SIZE))}, f"bad_words is {VOCAB_SIZE}; allowed: 0 to 999"),
-        ({"thinking": make_thinking(start=VOCAB_SIZE)}, f"thinking is {VOCAB_SIZE}; allowed: 0 to 999"),
-        ({"thinking": make_thinking(end=VOCAB_SIZE)}, f"thinking is {VOCAB_SIZE}; allowed: 0 to 999"),
+        (
+            {"allowed_token_ids": (VOCAB_SIZE,)},
+            f"allowed_token_ids is {VOCAB_SIZE}; allowed: token ids from 0 to 999",
+        ),
+        (
+            {"logprob_token_ids": (VOCAB_SIZE,)},
+            f"logprob_token_ids is {VOCAB_SIZE}; allowed: token ids from 0 to 999",
+        ),
+        ({"logit_bias": {VOCAB_SIZE: 1.0}}, f"logit_bias is {VOCAB_SIZE}; allowed: token ids from 0 to 999"),
+        (
+            {"bad_word_ids": ((5,), (6, VOCAB_SIZE))},
+            f"bad_words is {VOCAB_SIZE}; allowed: token ids from 0 to 999",
+        ),
+        (
+            {"thinking": make_thinking(start=VOCAB_SIZE)},
+            f"thinking is {VOCAB_SIZE}; allowed: token ids from 0 to 999",
+        ),
+        (
+            {"thinking": make_thinking(end=VOCAB_SIZE)},
+            f"thinking is {VOCAB_SIZE}; allowed: token ids from 0 to 999",
+        ),
         ({"logprobs": VOCAB_SIZE + 1}, f"logprobs is {VOCAB_SIZE + 1}; allowed: -1 to {VOCAB_SIZE}"),
         ({"prompt_logprobs": VOCAB_SIZE + 1}, "prompt_logprobs is 1001; allowed: -1 to 1000"),
         ({"logits_processors": ("m:a", "m:c")}, "logits_processors is 'm:c'; allowed: m:a, m:b"),

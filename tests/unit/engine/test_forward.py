@@ -16,6 +16,8 @@ from baton_kernels.selection import select_kernels
 from tests.models import DYNAMIC_ROPE, VARIANTS, make_model, make_prompt, reference_logits
 from tests.unit.engine.steps import BLOCK_SIZE, group_tables, load_model
 
+pytestmark = pytest.mark.slow
+
 PROMPT_LEN = 45
 BLOCK_IDS = [4, 1, 7, 0, 6, 2]
 

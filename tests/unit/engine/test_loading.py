@@ -24,6 +24,8 @@ from baton_kernels.selection import select_kernels
 from tests.models import DYNAMIC_ROPE, greedy_reference, make_model, make_prompt
 from tests.unit.engine.steps import generate
 
+pytestmark = pytest.mark.slow
+
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
 

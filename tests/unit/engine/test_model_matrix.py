@@ -37,6 +37,7 @@ def test_a_table_is_read_as_it_was_written() -> None:
     assert document.endswith(after)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_wrong", "signs"), [(False, "=="), (True, "≠≠")])
 def test_a_comparison_tells_equal_tokens_from_others(is_wrong: bool, signs: str, tmp_path: Path) -> None:
     case = Case.draw(tmp_path / "model", "llama")

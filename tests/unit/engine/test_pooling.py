@@ -53,6 +53,8 @@ from tests.models import make_prompt
 from tests.pooling import CLASSIFY, EMBED, EnginePooler, make_pooling_model
 from tests.unit.engine.test_learned_positions import change_config
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [make_prompt(length, seed=length) for length in (5, 45, 1, 100)]
 MODERN = {"local_attention": 20, "pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0} | {
     "cls_token_id": 0,

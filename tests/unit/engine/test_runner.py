@@ -29,6 +29,8 @@ from tests.unit.engine.steps import (
     make_spec,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runner(model_folder: Callable[[str], Path]) -> ModelRunner:

@@ -15,6 +15,8 @@ from baton_engine.sampling.sampling_state import SamplingStates
 from tests.unit.engine.grammars import BACKENDS, Model, compiled, text_of
 from tests.unit.engine.steps import make_history, make_rules, make_spec
 
+pytestmark = pytest.mark.slow
+
 MODEL = Model()
 SCHEMA = {
     "type": "object",

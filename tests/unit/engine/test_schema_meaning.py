@@ -86,6 +86,7 @@ def library(name: str) -> Backends:
     return backends(name)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )

@@ -88,6 +88,7 @@ def test_what_is_not_implemented_is_refused(
         EnginePooler(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert-mean-dense-normalize", "bert-cross-encoder", "qwen3-logit-score"])
 def test_a_hostile_value_is_refused_or_harmless(name: str, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FIXTURES / name, tmp_path / "model"))

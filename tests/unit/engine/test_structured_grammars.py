@@ -15,6 +15,8 @@ from baton_core.errors import InvalidRequestError
 from baton_engine.structured.compiler import GrammarCompiler
 from tests.unit.engine.grammars import BACKENDS, Model, allowed_ids, compiled, mask_of, text_of, walk
 
+pytestmark = pytest.mark.slow
+
 MODEL: Final = Model()
 TEXTS: Final = MODEL.vocabulary().texts
 NODE: Final = {

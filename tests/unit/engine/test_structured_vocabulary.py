@@ -13,6 +13,8 @@ from tests.unit.engine.grammars import BACKENDS, BUNDLED, Model, compiled, text_
 from tests.unit.router.folders import byte_fallback_json, byte_level_json
 from tests.unit.router.tokenizer_kinds import tokenizer_json
 
+pytestmark = pytest.mark.slow
+
 SAMPLES = ("hello he l", "<tool>hello", "o\nl  hello")
 BYTE_SAMPLES = ("naïve 你好 😀", "\x00\x7f\ufffd\u2028 ", "Ġa ▁b")
 

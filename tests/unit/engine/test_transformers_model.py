@@ -39,6 +39,8 @@ from baton_engine.models.transformers_config import TransformersConfig
 from tests.models import make_prompt, randomise, reference_logits
 from tests.unit.engine.test_forward import native_logits
 
+pytestmark = pytest.mark.slow
+
 SMALL: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 64,

@@ -20,6 +20,7 @@ def run_interpreted(module: str) -> dict[str, Any]:
         env={**os.environ, "TRITON_INTERPRET": "1"},
         capture_output=True,
         text=True,
+        timeout=360,
     )
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from baton_kernels.cpu import chunks
 from baton_kernels.cpu.attention import CpuAttention
 from baton_kernels.cpu.graph_replay import GraphReplay
 from baton_kernels.cpu.invariant import InvariantCpuAttention
@@ -18,7 +18,7 @@ from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales
 from baton_kernels.interface.kernels import AttentionBatch, AttentionKernels
 from baton_kernels.reference.reference_layers import attention_reference
 from baton_kernels.reference.torch_attention import TorchAttention
-from tests.unit.kernels.cpu_builds import EMULATED_AMX, builds, load
+from tests.unit.kernels.cpu_builds import builds, load
 from tests.unit.kernels.paged_batches import LAYER, PagedBatch, make_paged_batch
 from tests.unit.kernels.test_cpu_attention import ROUNDING, TOLERANCE, is_v_transposed, transpose_v
 
@@ -71,11 +71,22 @@ def check(
     softcap: float | None = None,
     scales: LayerKVScales = UNSCALED,
 ) -> None:
+    compare(kernels, step, expected_of(step, softcap, scales), softcap, scales)
+
+
+def expected_of(step: PagedBatch, softcap: float | None, scales: LayerKVScales = UNSCALED) -> Tensor:
     sinks = make_sinks(step.q.shape[1])
-    out = attend(kernels, step, sinks, softcap, scales)
-    expected = attention_reference(
-        step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap, scales, sinks
-    )
+    return attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale, softcap, scales, sinks)
+
+
+def compare(
+    kernels: AttentionKernels,
+    step: PagedBatch,
+    expected: Tensor,
+    softcap: float | None = None,
+    scales: LayerKVScales = UNSCALED,
+) -> None:
+    out = attend(kernels, step, make_sinks(step.q.shape[1]), softcap, scales)
     assert out.dtype == step.q.dtype
     atol = TOLERANCE[out.dtype] * max(1, scales.v)
     torch.testing.assert_close(out.double(), expected, rtol=ROUNDING[out.dtype], atol=atol)
@@ -104,15 +115,24 @@ def test_torch_equals_the_reference(dtype: torch.dtype) -> None:
         check(TorchAttention(), make_paged_batch(SLICES, window=window, group=7, dtype=dtype), softcap)
 
 
+@cache
+def steps(dtype: torch.dtype) -> list[tuple[PagedBatch, float | None, Tensor]]:
+    """Steps with their softcaps and expected results, made once for all builds."""
+    made: list[tuple[PagedBatch, float | None]] = []
+    for head_dim, group in ((64, 8), (17, 20)):
+        shape = {"head_dim": head_dim, "group": group, "block_size": 32, "dtype": dtype}
+        for window, softcap in ((None, None), (40, None), (None, 3.0)):
+            made.append((make_paged_batch(SLICES, window=window, **shape), softcap))
+    made.append((make_paged_batch([(1, 1025), (1, 257)], num_kv_heads=1, group=4, dtype=dtype), None))
+    return [(step, softcap, expected_of(step, softcap)) for step, softcap in made]
+
+
 @builds
 @dtypes
 def test_each_build_equals_the_reference(variant: CpuVariant, dtype: torch.dtype) -> None:
     for kernels in kernels_of(variant, dtype):
-        for head_dim, group in ((64, 8), (17, 20)):
-            shape = {"head_dim": head_dim, "group": group, "block_size": 32, "dtype": dtype}
-            for window, softcap in ((None, None), (40, None), (None, 3.0)):
-                check(kernels, make_paged_batch(SLICES, window=window, **shape), softcap)
-        check(kernels, make_paged_batch([(1, 1025), (1, 257)], num_kv_heads=1, group=4, dtype=dtype))
+        for step, softcap, expected in steps(dtype):
+            compare(kernels, step, expected, softcap)
 
 
 @builds
@@ -132,14 +152,6 @@ def test_a_sink_of_minus_infinity_changes_no_bit(variant: CpuVariant, dtype: tor
     for kernels in kernels_of(variant, dtype):
         out = attend(kernels, step, torch.full((14,), -torch.inf))
         assert torch.equal(out, attend(kernels, step, None))
-
-
-def test_chunks_in_pieces_equal_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "_MASKED_QUERIES", 4)
-    kernels, _ = kernels_of(EMULATED_AMX, torch.bfloat16)
-    for window, softcap in ((7, None), (7, 3.0), (None, 3.0)):
-        step = make_paged_batch([(11, 11), (9, 30)], window=window, group=8, dtype=torch.bfloat16)
-        check(kernels, step, softcap)
 
 
 @builds

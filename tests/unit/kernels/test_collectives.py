@@ -101,6 +101,7 @@ def test_every_exchange_gives_what_was_put_in(kind: str) -> None:
         assert torch.equal(run(hand_on)[-1], long + size)
 
 
+@pytest.mark.slow
 def test_thousands_of_exchanges_in_turns_stay_in_step() -> None:
     ranks, _ = shared(2)
 

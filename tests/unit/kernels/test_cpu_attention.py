@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from baton_kernels.cpu import chunks
 from baton_kernels.cpu.attention import CpuAttention
 from baton_kernels.cpu.variants import AMX, PLAIN, CpuVariant
 from baton_kernels.interface.kernels import AttentionBatch
@@ -199,12 +198,34 @@ def test_chunks_over_a_prefix_equal_the_reference(variant: CpuVariant, dtype: to
     check(variant, slices, softcap=3.0, dtype=dtype)
 
 
-@pytest.mark.parametrize(("window", "softcap"), [(None, 3.0), (7, None), (7, 3.0)])
-def test_a_masked_chunk_in_pieces_equals_the_reference(
-    window: int | None, softcap: float | None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variant", [AMX, EMULATED_AMX], ids=lambda variant: variant.name)
+def test_prompts_in_tiles_equal_the_reference_and_themselves_however_they_are_cut(
+    variant: CpuVariant,
 ) -> None:
-    monkeypatch.setattr(chunks, "_MASKED_QUERIES", 4)
-    check(PLAIN, ((11, 11), (9, 30), (4, 6)), softcap, window=window)
+    kernels = CpuAttention(load(variant), is_v_transposed=True)
+    for head_dim, group, window, block_size in (
+        (64, 7, None, 32),
+        (96, 1, 150, 64),
+        (80, 3, None, 16),
+        (256, 2, 9, 32),
+    ):
+        shape = {"window": window, "head_dim": head_dim, "group": group, "block_size": block_size}
+        step = make_paged_batch([(40, 560)], num_kv_heads=1, dtype=torch.bfloat16, **shape)
+        expected = attention_reference(step.q, step.kv_pool, LAYER, step.batch, step.scale)
+        pool, q, table = transpose_v(step.kv_pool), step.q, step.batch.block_tables.tolist()
+        whole = kernels.attention(q, step.k, step.v, pool, LAYER, step.batch, step.scale)
+        torch.testing.assert_close(whole.double(), expected, rtol=2**-8, atol=TOLERANCE[torch.bfloat16])
+        for start, stop in ((0, 2), (2, 29), (29, 40)):
+            batch = AttentionBatch.build(
+                query_lens=[stop - start],
+                context_lens=[520 + stop],
+                block_tables=table,
+                block_size=block_size,
+                window=window,
+            )
+            own = slice(start, stop)
+            piece = kernels.attention(q[own], step.k[own], step.v[own], pool, LAYER, batch, step.scale)
+            assert torch.equal(piece, whole[own])
 
 
 def slices_of_a_step() -> st.SearchStrategy[list[tuple[int, int]]]:

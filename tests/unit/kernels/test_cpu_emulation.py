@@ -5,8 +5,8 @@ by bit.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,6 +35,12 @@ extern "C" void add_pairs(const float* sums, const uint16_t* a, const uint16_t* 
 store(out, add_product(load(sums), load_numbers(reinterpret_cast<const Pair*>(a)),
 load_numbers(reinterpret_cast<const Pair*>(b)))); }
 
+// The fraction of each number, and `x` times two to the power of its whole part.
+extern "C" void scale(const float* x, const float* power, float* fraction, float* out, int64_t count)
+{ using namespace baton; for (int64_t i = 0; i < count; i += 16) {
+  store(fraction + i, (Floats)_mm512_reduce_ps((__m512)load(power + i), 1));
+  store(out + i, (Floats)_mm512_scalef_ps((__m512)load(x + i), (__m512)load(power + i))); } }
+
 #if BATON_TILES
 extern "C" int prepare() { return baton::request_tiles(); }
 
@@ -54,26 +60,27 @@ extern "C" void multiply(float* sums, const uint16_t* a, const uint16_t* b, int6
 COUNT = 200
 
 
-@pytest.fixture
-def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Probe:
-    """Return a function that builds the probe for a variant, which this CPU must run."""
-    folder = tmp_path / "sources"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    """Return a function that builds the probe for a variant, once, which this CPU must run."""
+    folder, cache_folder = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("cache")
     for source in cpu_build.SOURCES.iterdir():
         if source.suffix == ".h":
             (folder / source.name).symlink_to(source)
     (folder / "kernels.cpp").write_text(PROBE)
-    monkeypatch.setattr(cpu_build, "SOURCES", folder)
 
+    @cache
     def load(variant: CpuVariant) -> ctypes.CDLL:
         if missing := variant.needs - cpu_flags():
             pytest.skip(f"this CPU lacks {', '.join(sorted(missing))}")
-        library = ctypes.CDLL(str(build(variant, tmp_path / "cache")))
+        library = ctypes.CDLL(str(build(variant, cache_folder)))
         if variant.has_tiles and not library.prepare():
             pytest.skip("the kernel refuses the tile registers")
         return library
 
-    return load
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu_build, "SOURCES", folder)
+        yield load
 
 
 def halves(*shape: int, seed: int, spread: float) -> Halves:
@@ -136,6 +143,34 @@ def test_a_tile_sums_even_and_odd_products_apart_and_adds_both_to_the_old_sum(pr
         chains.append(chain)
     expected = sums + (chains[0] + chains[1])
     assert same_bits(multiply(probe(EMULATED_AMX), sums, a, b), expected)
+
+
+def scale(library: ctypes.CDLL, x: Floats, power: Floats) -> tuple[Floats, Floats]:
+    fraction, out = np.empty_like(x), np.empty_like(x)
+    pointers = (array.ctypes.data_as(ctypes.c_void_p) for array in (x, power, fraction, out))
+    library.scale(*pointers, ctypes.c_int64(len(x)))
+    return fraction, out
+
+
+def test_powers_of_two_equal_their_definition_and_the_hardware(probe: Probe) -> None:
+    random = np.random.default_rng(0)
+    x = (1 + random.random(COUNT * 16)).astype(np.float32)
+    power = (random.random(COUNT * 16) * 230 - 120).astype(np.float32)
+    power[:6] = (-np.inf, -1e30, -3e38, 0, -1, np.nan)
+    fraction, out = scale(probe(EMULATED_AMX), x, power)
+    finite = np.isfinite(power)
+    exact = power[finite].astype(np.float64) - np.floor(power[finite])
+    rounded = exact.astype(np.float32)
+    assert same_bits(
+        fraction[finite], np.where(rounded > exact, np.nextafter(rounded, np.float32(0)), rounded)
+    )
+    expected = np.ldexp(x[6:], np.floor(power[6:]).astype(np.int32))
+    assert same_bits(out[6:], expected)
+    assert not out[:3].any()
+    assert np.isnan(out[5])
+    if AMX.needs <= cpu_flags():
+        for own, hardware in zip((fraction, out), scale(probe(AMX), x, power), strict=True):
+            np.testing.assert_array_equal(own, hardware)
 
 
 def test_numbers_below_the_normal_ones_count_as_zeros_going_in_and_coming_out(probe: Probe) -> None:

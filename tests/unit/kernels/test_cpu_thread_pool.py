@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -87,6 +88,7 @@ def compute_in_a_fork() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+@pytest.mark.slow
 def test_a_fork_starts_helpers_of_its_own() -> None:
     """In a process of its own, which ends as any other: the forked one has nobody to wait for."""
     module = compute_in_a_fork.__module__

@@ -111,6 +111,7 @@ def test_a_pass_that_makes_tensors_of_a_library_is_refused() -> None:
         GraphReplay.record(lambda: x.to_mkldnn().to_dense())
 
 
+@pytest.mark.slow
 def test_recording_does_not_import_the_compiler_of_torch() -> None:
     """The import takes a second or two, which the first decode step would take longer."""
     program = (

@@ -11,7 +11,7 @@ from tests.unit.kernels.interpreted_attention import CASES
 from tests.unit.kernels.interpreter import run_interpreted
 from tests.unit.kernels.paged_batches import LAYER, make_paged_batch
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

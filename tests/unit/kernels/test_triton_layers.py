@@ -9,7 +9,7 @@ import pytest
 from tests.unit.kernels.interpreted_layers import CACHE_CASES, NORM_CASES
 from tests.unit.kernels.interpreter import run_interpreted
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from baton_kernels.triton.layers import TritonLayers
 from tests.unit.kernels.interpreter import run_interpreted
 from tests.unit.kernels.quantized_weights import GPU_CASES, ROUNDINGS, WeightCase, make_weight
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from baton_kernels.interface.sampling import Refusal
 from tests.unit.kernels.interpreted_sampling import CASES
 from tests.unit.kernels.interpreter import run_interpreted
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

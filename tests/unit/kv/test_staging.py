@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from baton_kv.chunks import CHUNK_BYTES
+from baton_kv.pull_chunks import CHUNK_BYTES
 from baton_kv.staging import MAX_LENT, NUM_BUFFERS, Staging
 
 

@@ -91,7 +91,13 @@ def test_workers_follow_the_thinking_for_a_budget_or_a_form(marked: Tokenizer) -
     both = SamplingParams(structured_outputs=form.structured_outputs, thinking_token_budget=4)
 
     def starts(params: SamplingParams, turn: str, markers: ReasoningMarkers = MARKERS) -> object:
-        thinking = read_thinking(params, encode(marked, ANSWER + turn), marked, markers)
+        thinking = read_thinking(
+            params.thinking_token_budget,
+            encode(marked, ANSWER + turn),
+            marked,
+            markers,
+            is_structured=params.structured_outputs is not None,
+        )
         if thinking is None:
             return None
         assert thinking.end_token_ids == (end,)
@@ -106,7 +112,7 @@ def test_workers_follow_the_thinking_for_a_budget_or_a_form(marked: Tokenizer) -
     assert starts(both, "<think>\n\n</think>\n\n") is None, "no thought comes before the form"
     assert starts(both, "") == (start,)
     assert starts(SamplingParams(thinking_token_budget=4), "<think>\n\n</think>\n\n") == (start,)
-    assert read_thinking(form, (5,), marked, None) is None
+    assert read_thinking(None, (5,), marked, None, is_structured=True) is None
 
 
 def test_thoughts_are_read_from_where_the_prompt_left_off(unmarked: Tokenizer) -> None:

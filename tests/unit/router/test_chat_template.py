@@ -47,6 +47,7 @@ def render(source: str, messages: Messages = HELLO, **fields: Any) -> str:
     return ChatTemplate(source, {}).render(Conversation(messages=messages, **fields))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "template",
     [

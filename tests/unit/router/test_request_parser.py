@@ -170,6 +170,7 @@ def test_a_tunnel_is_refused_and_nothing_in_it_is_a_request(target: bytes) -> No
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(JAVA is None, reason="there is no java here")
 @pytest.mark.timeout(180)
 def test_javas_http_client_is_answered(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def tokenizer(tmp_path: Path) -> Tokenizer:
 
 def begin(kept: Kept, tokenizer: Tokenizer) -> tuple[RequestText, RequestRecord]:
     """A request that is placed at 2 and has its first token at 3."""
-    spec = RequestSpans(kept, "m").begin(make_request(traceparent="", max_tokens=2), CONTEXT)
+    spec = make_request(traceparent=RequestSpans(kept, "m").begin(CONTEXT), max_tokens=2)
     tokenize = Phase(name=PhaseName.TOKENIZE, start_s=1.5, end_s=2.0)
     record = open_record(2.0, spec, CONTEXT, (tokenize,))
     record.place(2.0)

@@ -33,6 +33,8 @@ COUNTERS: Final = {
     "generation_tokens",
     *("prompt_tokens_by_source", "request_success", "num_preemptions"),
     *("nixl_num_failed_transfers", "nixl_num_kv_expired_reqs"),
+    *("spec_decode_num_drafts", "spec_decode_num_draft_tokens", "spec_decode_num_accepted_tokens"),
+    "spec_decode_num_accepted_tokens_per_pos",
 }
 HISTOGRAMS: Final = {
     *("iteration_tokens_total", "time_to_first_token_seconds", "inter_token_latency_seconds"),

@@ -12,6 +12,7 @@ import pytest
 from baton_core.errors import InvalidConfigError
 from baton_service.tcp import connect_to, listen_at
 from baton_worker.metrics_server import MetricsServer
+from tests.builders import open_probes
 from tests.ipv6 import needs_ipv6
 
 NOT_BOUND = [
@@ -39,7 +40,7 @@ def test_the_metrics_port_names_it(host: str, port: int, reason: str) -> None:
     async def scenario() -> None:
         said = re.escape(f"--metrics-port is {port}, which cannot be taken on {host} ({reason}")
         with pytest.raises(InvalidConfigError, match=said) as refused:
-            MetricsServer(host, port)
+            MetricsServer(host, port, open_probes())
         assert "Unknown error" not in str(refused.value)
 
     asyncio.run(scenario())

@@ -106,6 +106,10 @@ class BlockAllocator:
             assert taken is not None, f"{seq.seq_id} gave back fewer blocks than it needs"
             seq.tables.extend(reach, taken)
 
+    def give_back_unused(self, seq: Sequence) -> None:
+        """Give back the blocks behind that of its next token."""
+        self._pool.release(seq.tables.cut(self._paging.num_entries(seq.num_computed_tokens + 1)))
+
     def next_findable(self, seq: Sequence) -> int:
         """Index of the first block that `advance` has still to make findable in some group."""
         indices = [seq.num_computed_tokens // self._paging.block_size]

@@ -20,7 +20,6 @@ from baton_core.sessions.control_messages import (
     ControlResult,
     EnginePart,
 )
-from baton_core.sessions.router_messages import Generate, Prefill, Reserve
 from baton_core.sessions.sleep_arguments import read_sleep_level
 from baton_core.worker.worker_events import ControlDone, RunControl, SendToRouter, WorkerEffect
 from baton_worker.core.worker_status import WorkerStatus
@@ -95,8 +94,8 @@ class Controls:
         running = self._running.values()
         return next((asked for asked in running if asked.action not in BESIDE_STEPS), None)
 
-    def require_accepting(self, command: Generate | Prefill | Reserve) -> None:
-        """Refuse a request; while a switch of weights waits, those alone that have not begun elsewhere.
+    def require_accepting(self, weights: str, has_begun: bool) -> None:
+        """Refuse a request for `weights`; while a switch waits, those alone that have not begun elsewhere.
 
         Raises:
             RequestError: UNAVAILABLE, the worker sleeps or drains, or has or will have other weights.
@@ -104,11 +103,9 @@ class Controls:
         if self.is_asleep:
             raise RequestError(ErrorCode.UNAVAILABLE, "the worker sleeps")
         self.status.require_accepting()
-        weights = command.spec.weights
         if weights not in ("", self.weights):
             text = f"weights is {weights!r}; allowed: {self.weights!r}, which this worker has loaded"
             raise RequestError(ErrorCode.UNAVAILABLE, text)
-        has_begun = isinstance(command, Reserve) or command.spec.resumed
         if self._switch is not None and (self._exclusive is self._switch or not has_begun):
             raise RequestError(ErrorCode.UNAVAILABLE, "the worker is about to load other weights")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from baton_core.worker.worker_events import Drain, Leave
 from baton_worker.core.controls import OpenWork
 from baton_worker.core.worker_request import WorkerRequest
 from baton_worker.core.worker_status import WorkerStatus
@@ -26,6 +27,13 @@ class GracefulShutdown:
         """None where there is nothing to give back yet, or any more."""
         self._end_at: float | None = None
         self._is_late = False
+
+    def on_event(self, now: float, event: Leave | Drain) -> None:
+        """Take no new requests, and begin to leave if that is the event."""
+        if isinstance(event, Leave):
+            self.begin(now, event.within_s)
+        else:
+            self._status.is_draining = True
 
     def begin(self, now: float, within_s: float) -> None:
         """Leave within that time; a second call changes nothing."""

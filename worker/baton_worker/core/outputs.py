@@ -1,21 +1,12 @@
-"""The messages about sampled tokens, and the rules by which they are sampled."""
+"""The messages about sampled tokens."""
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 from baton_core.requests.finish import FinishReason, finish_reason, is_full
-from baton_core.requests.logprobs import MAX_CHUNK_LOGPROBS, PositionLogprobs
-from baton_core.requests.sampling_params import SamplingParams
-from baton_core.requests.sampling_rules import SamplingRules, check_first_token
-from baton_core.sessions.router_messages import (
-    FirstToken,
-    Pooled,
-    PromptLogprobs,
-    RequestSpec,
-    SequenceOutput,
-)
+from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.sessions.router_messages import FirstToken, Pooled, PromptLogprobs, SequenceOutput
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_core.worker.step_plan import PooledValues
 from baton_worker.core.worker_config import WorkerConfig
@@ -30,25 +21,6 @@ class Outputs:
     def __init__(self, config: WorkerConfig) -> None:
         self._eos_token_ids = config.eos_token_ids
         self._max_model_len = config.max_model_len
-        self._vocab_size = config.vocab_size
-        self._processes_all = config.has_batch_processors
-
-    def rules(self, spec: RequestSpec) -> SamplingRules | None:
-        """The rules that change a request's logits; None if tokens are sampled from them as they are.
-
-        Raises:
-            InvalidRequestError: the rules leave no first token.
-        """
-        params = spec.params
-        ending: tuple[int, ...] = ()
-        if params.min_tokens:
-            eos_token_ids = () if params.ignore_eos else self._eos_token_ids
-            ending = tuple(sorted({*eos_token_ids, *params.stop_token_ids}))
-        rules = SamplingRules(
-            params=params, bad_words=spec.bad_words, thinking=spec.thinking, ending_token_ids=ending
-        )
-        check_first_token(rules)
-        return rules if rules.is_needed or self._processes_all else None
 
     def ends_with_next(self, seq: Sequence) -> bool:
         """True if a sequence ends with its next token, whichever it is: a pinned one ends with its first."""
@@ -58,13 +30,6 @@ class Outputs:
             num_tokens=seq.num_tokens + 1,
             max_model_len=self._max_model_len,
         )
-
-    def max_chunk_tokens(self, params: SamplingParams) -> int:
-        """Prompt tokens of one step, so that what it tells of them stays within `MAX_CHUNK_LOGPROBS`."""
-        if params.prompt_logprobs is None:
-            return sys.maxsize
-        num_top = self._vocab_size if params.prompt_logprobs == -1 else params.prompt_logprobs
-        return max(1, MAX_CHUNK_LOGPROBS // (num_top + 1))
 
     def prompt_logprobs(self, seq: Sequence, entries: tuple[PositionLogprobs, ...]) -> list[PromptLogprobs]:
         """Log-probabilities of the chunk just computed, unless all were published before."""
@@ -84,10 +49,16 @@ class Outputs:
         One that was resumed takes it: what ends it may depend on all its tokens.
         """
         if leader.num_output_tokens:
-            outputs: tuple[SequenceOutput, ...] = (self.next_token(leader, sampled[0], logprobs),)
+            outputs: tuple[SequenceOutput, ...] = (self.next_tokens(leader, sampled[:1], logprobs),)
         else:
             outputs = tuple(
-                self._output(leader, index, token_id, logprobs[index : index + 1], num_output_tokens=1)
+                self._output(
+                    leader,
+                    index,
+                    (token_id,),
+                    logprobs[index : index + 1],
+                    self._finish_reason(leader, token_id, num_output_tokens=1),
+                )
                 for index, token_id in enumerate(sampled)
             )
         return FirstToken(
@@ -113,27 +84,21 @@ class Outputs:
             for start in range(0, max(1, len(result.values)), MAX_PART_BYTES)
         ]
 
-    def next_token(
-        self, seq: Sequence, token_id: int, logprobs: tuple[PositionLogprobs, ...]
+    def next_tokens(
+        self, seq: Sequence, token_ids: tuple[int, ...], logprobs: tuple[PositionLogprobs, ...]
     ) -> SequenceOutput:
-        """Let a sequence take its next token."""
-        seq.append(token_id)
-        return self._output(
-            seq, seq.seq_id.index, token_id, logprobs, num_output_tokens=seq.num_output_tokens
-        )
+        """Let a sequence take its next tokens, at least one; those behind one that ends it are dropped."""
+        reason: FinishReason | None = None
+        taken = 0
+        while reason is None and taken < len(token_ids):
+            seq.append(token_ids[taken])
+            reason = self._finish_reason(seq, token_ids[taken], seq.num_output_tokens)
+            taken += 1
+        return self._output(seq, seq.seq_id.index, token_ids[:taken], logprobs[:taken], reason)
 
-    def _output(
-        self,
-        seq: Sequence,
-        index: int,
-        token_id: int,
-        logprobs: tuple[PositionLogprobs, ...],
-        *,
-        num_output_tokens: int,
-    ) -> SequenceOutput:
-        params = seq.params
-        reason = finish_reason(
-            params,
+    def _finish_reason(self, seq: Sequence, token_id: int, num_output_tokens: int) -> FinishReason | None:
+        return finish_reason(
+            seq.params,
             token_id=token_id,
             num_output_tokens=num_output_tokens,
             num_tokens=seq.num_prompt_tokens + num_output_tokens,
@@ -141,11 +106,20 @@ class Outputs:
             max_model_len=self._max_model_len,
             is_repeating=seq.is_repeating,
         )
+
+    def _output(
+        self,
+        seq: Sequence,
+        index: int,
+        token_ids: tuple[int, ...],
+        logprobs: tuple[PositionLogprobs, ...],
+        reason: FinishReason | None,
+    ) -> SequenceOutput:
         return SequenceOutput(
             request_id=seq.seq_id.request_id,
             index=index,
-            token_ids=(token_id,),
+            token_ids=token_ids,
             finish_reason=reason,
-            stop_token_id=token_id if reason is FinishReason.STOP else None,
+            stop_token_id=token_ids[-1] if reason is FinishReason.STOP else None,
             logprobs=logprobs,
         )

@@ -50,6 +50,24 @@ class PlanBuilder:
         num_long = sum(map(self._is_long, partial))
         return not self._is_long(num_uncomputed) or num_long < self._config.max_long_partial_prefills
 
+    def add_verified(self, seq: Sequence, draft: tuple[int, ...], copies: list[tuple[int, int]]) -> None:
+        """Take the last token of a sequence and a draft behind it, whose slots are writable."""
+        num_tokens, end = 1 + len(draft), seq.num_tokens + len(draft)
+        self.budget -= num_tokens
+        self.num_tokens[seq] = num_tokens
+        self.copies += copies
+        self.slices.append(
+            SequenceSlice(
+                seq_id=seq.seq_id,
+                token_ids=(seq.token_ids[-1], *draft),
+                start=seq.num_computed_tokens,
+                block_tables=seq.tables.upto(end),
+                samples=seq.verification_specs(draft),
+                num_drafts=len(draft),
+                adapter=seq.adapter_digest,
+            )
+        )
+
     def add(self, seq: Sequence, num_tokens: int, copies: list[tuple[int, int]]) -> None:
         start = seq.num_computed_tokens
         end = start + num_tokens

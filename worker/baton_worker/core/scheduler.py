@@ -15,13 +15,14 @@ from collections.abc import Callable
 from baton_core.blocks.block_pool import BlockPool
 from baton_core.kv_layout.paging import Paging
 from baton_core.worker.sequence import Sequence, SequenceInput, SequenceState
-from baton_core.worker.step_plan import Followed, StepPlan, StepResult
+from baton_core.worker.step_plan import Followed, SequenceSlice, StepPlan, StepResult
 from baton_worker.core.block_allocator import BlockAllocator
 from baton_worker.core.in_flight_prefixes import InFlightPrefixes
 from baton_worker.core.in_flight_steps import InFlightSteps
 from baton_worker.core.plan_builder import PlanBuilder
 from baton_worker.core.preemption_planner import PreemptionPlanner
 from baton_worker.core.scheduler_config import SchedulerConfig
+from baton_worker.core.speculation.speculation import Speculation
 
 
 class Scheduler:
@@ -37,12 +38,19 @@ class Scheduler:
     """
 
     def __init__(
-        self, pool: BlockPool, paging: Paging, config: SchedulerConfig, *, num_stages: int = 1
+        self,
+        pool: BlockPool,
+        paging: Paging,
+        config: SchedulerConfig,
+        *,
+        num_stages: int = 1,
+        speculation: Speculation | None = None,
     ) -> None:
         self._pool = pool
         self._paging = paging
         self._config = config
         self._num_stages = num_stages
+        self.speculation = speculation or Speculation(None, 0)
         self._allocator = BlockAllocator(pool, paging, config.max_num_batched_tokens)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -100,6 +108,7 @@ class Scheduler:
             self._waiting.remove(seq)
         seq.apply(now, SequenceInput.END)
         self._allocator.drop(seq)
+        self.speculation.forget(seq)
 
     def schedule(self, now: float) -> StepPlan | None:
         """Plan one step and take the blocks it needs; None when there is nothing to compute.
@@ -116,8 +125,9 @@ class Scheduler:
         chunks: list[Sequence] = []
         for seq in self._idle():
             (decodes if seq.num_uncomputed_tokens == 1 else chunks).append(seq)
+        drafts = self.speculation.plan(decodes, plan.budget)
         for seq in decodes:
-            self._schedule_running(now, seq, plan)
+            self._schedule_running(now, seq, plan, drafts.get(seq, ()))
         if chunks:
             self._admit_decodes(now, plan)
         for seq in chunks:
@@ -151,15 +161,28 @@ class Scheduler:
         assert result.step_id == self.in_flight.first.plan.step_id, f"step {result.step_id} is not in flight"
         assert len(result.sampled) == len(self.in_flight.first.num_tokens), "a slice has no result"
         step = self.in_flight.end(now)
+        self.speculation.end_step(step.plan, now - step.started_s)
         self._allocator.release_sources(step.plan.block_copies)
         alive = []
         for number, (seq, num_tokens) in enumerate(step.num_tokens.items()):
             if seq.state is SequenceState.DRAINING:
                 self._end_drained(now, seq)
             else:
-                self._allocator.advance(seq, num_tokens)
+                self._allocator.advance(seq, num_tokens - step.plan.slices[number].num_drafts)
                 alive.append((seq, number))
         return alive
+
+    def end_verification(self, seq: Sequence, piece: SequenceSlice) -> None:
+        """Count the right drafts of a slice as computed: its sequence has taken them, and one token more.
+
+        Blocks that hold nothing but wrong ones are given back. Without drafts there is nothing to do.
+        """
+        if not piece.num_drafts:
+            return
+        num_right = seq.num_uncomputed_tokens - 1
+        self.speculation.counts.add(piece.num_drafts, num_right)
+        self._allocator.advance(seq, num_right)
+        self._allocator.give_back_unused(seq)
 
     def fail_step(self, now: float) -> list[Sequence]:
         """End every sequence of the first step in flight, which failed; returns those not over yet."""
@@ -178,6 +201,7 @@ class Scheduler:
         running = set(self._running)
         assert len(running) == len(self._running) <= self._config.max_num_seqs
         assert all(seq in running for seq in self.in_flight.sequences), "a step computes what does not run"
+        self.speculation.check_invariants(running | set(self._waiting))
 
     def _begin(self, now: float, plan: PlanBuilder, follows: Followed | None = None) -> StepPlan | None:
         if not plan.slices:
@@ -209,15 +233,26 @@ class Scheduler:
             self._running.remove(seq)
             seq.apply(now, SequenceInput.STEP_DONE)
             self._allocator.drop(seq)
+            self.speculation.forget(seq)
 
-    def _schedule_running(self, now: float, seq: Sequence, plan: PlanBuilder) -> None:
-        """Schedule a running sequence, unless it was preempted meanwhile or has no place."""
+    def _schedule_running(
+        self, now: float, seq: Sequence, plan: PlanBuilder, draft: tuple[int, ...] = ()
+    ) -> None:
+        """Schedule a running sequence, unless it was preempted meanwhile or has no place.
+
+        A draft that would need a block which another one may need is dropped.
+        """
         if not plan.budget or seq.state is not SequenceState.RUNNING:
             return
         if len(plan.slices) >= self._share(len(self._running)):
             return
         num_left = seq.num_uncomputed_tokens
-        if num_left == 1 and self._allocator.has_slot(seq):
+        spare = self._pool.num_available - len(self._running) * len(self._paging.windows)
+        if draft and self._allocator.num_needed(seq, 1 + len(draft)) <= max(0, spare):
+            copies = self._allocator.allocate(seq, 1 + len(draft))
+            assert copies is not None, "as many blocks are available"
+            plan.add_verified(seq, draft, copies)
+        elif num_left == 1 and self._allocator.has_slot(seq):
             plan.add(seq, 1, [])
         elif plan.has_place_for(num_left, plan.partial):
             self._schedule_one(now, seq, plan)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from baton_core.blocks.block_pool import BlockPool
-from baton_core.errors import BatonError, ErrorCode, OverloadedError
+from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, OverloadedError
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.sessions.control_messages import Control
 from baton_core.sessions.router_messages import (
@@ -34,6 +34,7 @@ from baton_core.worker.worker_events import (
     ChecksumsComputed,
     ChecksumsFailed,
     ControlDone,
+    Drain,
     FromConsumer,
     FromProducer,
     FromRouter,
@@ -58,7 +59,7 @@ from baton_worker.core.preparations import Preparations
 from baton_worker.core.step_health import StepHealth
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_load import count_deferred, measure_load
-from baton_worker.core.worker_request import WorkerRequest, new_request
+from baton_worker.core.worker_request import WorkerRequest, check_request, new_request
 from baton_worker.core.worker_status import LEAVING
 
 
@@ -152,8 +153,8 @@ class WorkerCore:
 
     def _dispatch(self, now: float, event: WorkerEvent) -> list[WorkerEffect]:
         match event:
-            case Leave(within_s=within_s):
-                self.shutdown.begin(now, within_s)
+            case Leave() | Drain():
+                self.shutdown.on_event(now, event)
                 return self._return_requests(now)
             case FromRouter(router_id=router_id, message=message):
                 return self._on_command(now, router_id, message)
@@ -187,9 +188,7 @@ class WorkerCore:
         match command:
             case Generate(spec=spec) | Prefill(spec=spec) | Reserve(spec=spec):
                 try:
-                    self.config.check(spec)
-                    self.controls.require_accepting(command)
-                    self.config.check_open(spec, self._requests)
+                    self._check(command)
                     return self._accept(now, router_id, command)
                 except BatonError as error:
                     refused = Refused(request_id=spec.request_id, code=error.code, message=str(error))
@@ -207,11 +206,20 @@ class WorkerCore:
                 return self.controls.take(now, router_id, command, self.open_work)
         assert_never(command)
 
+    def _check(self, command: Generate | Prefill | Reserve) -> None:
+        spec = command.spec
+        check_request(spec, self.config)
+        self.controls.require_accepting(spec.weights, isinstance(command, Reserve) or bool(spec.resumed))
+        if spec.request_id in self._requests:
+            raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
+        if len(self._requests) >= self.config.max_num_requests:
+            raise OverloadedError(f"this worker has {len(self._requests)} requests, its maximum")
+
     def _accept(
         self, now: float, router_id: str, command: Generate | Prefill | Reserve
     ) -> list[WorkerEffect]:
         spec = command.spec
-        request = new_request(now, router_id, command, config=self.config, outputs=self.outputs)
+        request = new_request(now, router_id, command, self.config)
         seq, effects = request.leader, list[WorkerEffect]()
         if isinstance(command, Reserve):
             pulls = self.kv_pulls.reserve(now, seq, command.source, self.leases.held(spec.request_id))
@@ -285,7 +293,7 @@ class WorkerCore:
         effects: list[WorkerEffect] = []
         batches: dict[str, list[SequenceOutput]] = {}
         plan, started_s = self.scheduler.in_flight.first.plan, self.scheduler.in_flight.first.started_s
-        self.rates.end_step(plan, now - started_s)
+        self.rates.end_step(plan, now - started_s, result)
         alive = self.scheduler.complete(now, result)
         self.health.end_step(now, result, [number for _, number in alive])
         for seq, number in alive:
@@ -312,13 +320,13 @@ class WorkerCore:
             elif sampled:
                 if seq.num_tokens == seq.num_initial_tokens:
                     self._start_followers(now, request, seq)
-                output = self.outputs.next_token(seq, sampled[0], logprobs)
+                output = self.outputs.next_tokens(seq, sampled, logprobs)
+                self.scheduler.end_verification(seq, plan.slices[number])
                 batches.setdefault(request.router_id, []).append(output)
                 if output.finish_reason is not None:
                     self._end(now, request, seq)
-        for router_id, outputs in batches.items():
-            effects.append(SendToRouter(router_id=router_id, message=TokenBatch(outputs=tuple(outputs))))
-        return effects
+        tokens = {router_id: TokenBatch(outputs=tuple(outputs)) for router_id, outputs in batches.items()}
+        return [*effects, *(SendToRouter(router_id=one, message=batch) for one, batch in tokens.items())]
 
     def _start_followers(self, now: float, request: WorkerRequest, seq: Sequence) -> None:
         """A resumed sequence has its first token here: the others find its prompt in the cache."""

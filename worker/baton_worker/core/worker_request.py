@@ -1,11 +1,19 @@
-"""A request as the worker that has taken it keeps it."""
+"""A request at a worker: what it may ask for, and what the worker keeps of it once it is taken."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from collections.abc import Sequence as Values
 from dataclasses import dataclass
 
 from baton_core.blocks.block_hash import root_hash
 from baton_core.errors import InvalidRequestError
+from baton_core.prompt_embeds import check_places
+from baton_core.requests.logprobs import MAX_CHUNK_LOGPROBS, MAX_LOGPROBS
+from baton_core.requests.pooling import check_runner
+from baton_core.requests.sampling_rules import SamplingRules, nothing_left
+from baton_core.requests.vocabulary import check_token_ids
 from baton_core.sessions.router_messages import (
     Generate,
     OutputSoFar,
@@ -17,7 +25,7 @@ from baton_core.sessions.router_messages import (
 from baton_core.worker.sequence import Sequence, SequenceState
 from baton_core.worker.step_plan import SeqId
 from baton_core.worker.worker_events import SendToRouter, WorkerEffect
-from baton_worker.core.outputs import Outputs
+from baton_worker.core.scheduler_config import SchedulingPolicy
 from baton_worker.core.worker_config import WorkerConfig
 
 
@@ -53,14 +61,13 @@ def new_request(
     now: float,
     router_id: str,
     command: Generate | Prefill | Reserve,
-    *,
     config: WorkerConfig,
-    outputs: Outputs,
 ) -> WorkerRequest:
-    """The request that a command asks for, with its first sequence, or all of them if they were resumed.
+    """Return the request of a command, with its first sequence, or all of them if they were resumed.
 
     Raises:
-        InvalidRequestError: several sequences were resumed, or something is pooled, and it is to be split.
+        InvalidRequestError: several sequences were resumed, or something is pooled, and it is to be split;
+            or its parameters leave no first token.
     """
     spec = command.spec
     if len(spec.resumed) > 1 and not isinstance(command, Generate):
@@ -68,7 +75,8 @@ def new_request(
     if spec.pooling is not None and not isinstance(command, Generate):
         raise InvalidRequestError("task", spec.pooling.task.value, "generate, where it is split")
     is_resumed = bool(spec.resumed)
-    root, rules = root_hash(config.identity, spec.cache_salt, spec.adapter_digest), outputs.rules(spec)
+    root = root_hash(config.identity, spec.cache_salt, spec.adapter_digest)
+    rules = _sampling_rules(spec, config)
     sequences = [
         Sequence(
             SeqId(spec.request_id, one.index),
@@ -78,15 +86,15 @@ def new_request(
             root=root,
             arrival_s=now,
             state=SequenceState.PULLING if isinstance(command, Reserve) else SequenceState.WAITING,
-            priority=config.priority_of(spec),
+            priority=0 if config.scheduler.policy is SchedulingPolicy.FCFS else spec.priority,
             is_pinned=isinstance(command, Prefill),
             rules=rules,
-            max_chunk_tokens=outputs.max_chunk_tokens(spec.params),
+            max_chunk_tokens=_max_chunk_tokens(spec, config),
             publishes_contents=config.publishes_cache,
             cache_salt=spec.cache_salt,
             output_token_ids=one.token_ids,
             pooling=spec.pooling,
-            is_whole=config.is_whole(spec),
+            is_whole=config.is_whole(spec.pooling),
             prompt_embeds=spec.prompt_embeds,
             adapter=spec.adapter,
         )
@@ -100,3 +108,114 @@ def new_request(
         is_prefill=isinstance(command, Prefill),
         has_first_token=isinstance(command, Reserve) or (is_resumed and isinstance(command, Generate)),
     )
+
+
+def check_request(spec: RequestSpec, config: WorkerConfig) -> None:
+    """Refuse a request that does not fit this model or this worker.
+
+    Raises:
+        InvalidRequestError: names the field, its value and what is allowed.
+    """
+    check_runner(config.pooling, spec.pooling)
+    if spec.adapter is not None and not config.max_cpu_loras:
+        raise InvalidRequestError("lora_request", spec.adapter.name, "None: enable_lora is False")
+    _check_lengths(spec, config)
+    for field, token_ids in _token_ids(spec):
+        check_token_ids(field, token_ids, config.vocab_size)
+    _check_embeds(spec, config.embedding_size)
+    most = min(config.vocab_size, MAX_LOGPROBS)
+    for field in ("logprobs", "prompt_logprobs"):
+        value = getattr(spec.params, field)
+        if (config.vocab_size if value == -1 else value or 0) > most:
+            lowest = -1 if most == config.vocab_size else 0
+            raise InvalidRequestError(field, value, f"{lowest} to {most}")
+    for name in spec.params.logits_processors:
+        if isinstance(name, str) and name not in config.logits_processors:
+            allowed = ", ".join(sorted(config.logits_processors)) or "none at this worker"
+            raise InvalidRequestError("logits_processors", name, allowed)
+
+
+def _check_lengths(spec: RequestSpec, config: WorkerConfig) -> None:
+    num_tokens, limit = len(spec.prompt_token_ids), config.max_model_len - 1
+    allowed = f"1 to {limit} tokens, one less than max_model_len"
+    if spec.pooling is not None:
+        limit = config.max_model_len
+        if config.is_whole(spec.pooling):
+            limit = min(limit, config.scheduler.max_num_batched_tokens)
+        allowed = f"1 to {limit} tokens, which max_model_len and max_num_batched_tokens allow"
+    if not 1 <= num_tokens <= limit:
+        raise InvalidRequestError("prompt", f"{num_tokens} tokens", allowed)
+    most = min(limit - num_tokens, (spec.params.max_tokens or config.max_model_len) - 1)
+    for one in spec.resumed:
+        if not 1 <= len(one.token_ids) <= most:
+            allowed = f"1 to {most} tokens, fewer than max_tokens and max_model_len leave"
+            raise InvalidRequestError("resumed", f"{len(one.token_ids)} tokens", allowed)
+
+
+def _check_embeds(spec: RequestSpec, embedding_size: int) -> None:
+    check_places(spec.prompt_embeds, len(spec.prompt_token_ids))
+    for one in spec.prompt_embeds:
+        if one.hidden_size != embedding_size:
+            allowed = f"{embedding_size}, the width of the model's embeddings"
+            if not embedding_size:
+                allowed = "none: this model takes token ids alone"
+            raise InvalidRequestError("prompt_embeds.hidden_size", one.hidden_size, allowed)
+
+
+def _token_ids(spec: RequestSpec) -> Iterator[tuple[str, Values[int]]]:
+    """Yield the token ids that a request names, by field."""
+    params = spec.params
+    yield "prompt_token_ids", spec.prompt_token_ids
+    for one in spec.resumed:
+        yield "resumed", one.token_ids
+    yield "stop_token_ids", params.stop_token_ids
+    yield "allowed_token_ids", params.allowed_token_ids or ()
+    yield "logprob_token_ids", params.logprob_token_ids or ()
+    yield "logit_bias", tuple(params.logit_bias or ())
+    yield "bad_words", [token_id for word in spec.bad_words for token_id in word]
+    if spec.thinking is not None:
+        yield "thinking", spec.thinking.start_token_ids + spec.thinking.end_token_ids
+
+
+def _sampling_rules(spec: RequestSpec, config: WorkerConfig) -> SamplingRules | None:
+    """Return the rules that change a request's logits; None if tokens are sampled from them as they are."""
+    params = spec.params
+    ending: tuple[int, ...] = ()
+    if params.min_tokens:
+        eos_token_ids = () if params.ignore_eos else config.eos_token_ids
+        ending = tuple(sorted({*eos_token_ids, *params.stop_token_ids}))
+    rules = SamplingRules(
+        params=params, bad_words=spec.bad_words, thinking=spec.thinking, ending_token_ids=ending
+    )
+    _check_first_token(rules)
+    return rules if rules.is_needed or config.has_batch_processors else None
+
+
+def _max_chunk_tokens(spec: RequestSpec, config: WorkerConfig) -> int:
+    """Return the prompt tokens of one step, so that their log-probabilities stay within their limit."""
+    num_top = spec.params.prompt_logprobs
+    if num_top is None:
+        return sys.maxsize
+    return max(1, MAX_CHUNK_LOGPROBS // ((config.vocab_size if num_top == -1 else num_top) + 1))
+
+
+def _check_first_token(rules: SamplingRules) -> None:
+    """Refuse parameters that leave no token to sample at the first position already.
+
+    Grammars are not checked: their first tokens are known once they are compiled.
+
+    Raises:
+        InvalidRequestError: naming the fields.
+    """
+    if rules.params.allowed_token_ids is None:
+        return
+    allowed, others = set(rules.params.allowed_token_ids), list[str]()
+    if rules.params.min_tokens and not allowed.isdisjoint(rules.ending_token_ids):
+        allowed -= set(rules.ending_token_ids)
+        others.append("min_tokens")
+    bad_token_ids = {word[0] for word in rules.bad_words if len(word) == 1}
+    if not allowed.isdisjoint(bad_token_ids):
+        allowed -= bad_token_ids
+        others.append("bad_words")
+    if not allowed:
+        raise nothing_left(rules.params, ["allowed_token_ids", *others], 0)

@@ -33,8 +33,8 @@ from baton_engine.tensor_moves import move_tensors
 from baton_engine.weight_check import check_weights
 from baton_kv.pool_memory import Lend
 from baton_worker.pool_placement import PoolPlacement
+from baton_worker.ranks.executor_choice import rank_starter
 from baton_worker.ranks.executor_settings import LOCAL, ExecutorSettings
-from baton_worker.ranks.executors import rank_starter
 from baton_worker.ranks.group_transfers import GroupTransfers
 from baton_worker.ranks.rank_group import RankGroup
 

@@ -99,6 +99,7 @@ class SharedSlice(msgspec.Struct, frozen=True, array_like=True):
     pooling: PoolingSpec | None = None
     embeds: tuple[PromptEmbeds, ...] = ()
     adapter: str = ""
+    num_drafts: int = 0
 
 
 class RefusedFrame(msgspec.Struct, frozen=True, tag="refused"):
@@ -134,6 +135,7 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
                 pooling=piece.pooling,
                 embeds=piece.embeds if has_embeds else (),
                 adapter=piece.adapter,
+                num_drafts=piece.num_drafts,
             )
             for piece in plan.slices
         )
@@ -248,12 +250,13 @@ def _followed(piece: SharedSlice) -> SequenceSlice:
         token_ids=piece.token_ids,
         start=piece.start,
         block_tables=piece.block_tables,
-        samples=(_SAMPLE,) if piece.is_sampled else (),
+        samples=(_SAMPLE,) * (1 + piece.num_drafts) if piece.is_sampled else (),
         prompt_targets=(0,) * piece.num_prompt_targets,
         prompt_logprobs=LogprobsSpec() if piece.num_prompt_targets else None,
         pooling=piece.pooling,
         embeds=piece.embeds,
         adapter=piece.adapter,
+        num_drafts=piece.num_drafts,
     )
 
 

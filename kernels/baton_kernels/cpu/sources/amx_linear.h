@@ -25,10 +25,11 @@ constexpr int64_t kPassBytes = 1 << 20;   // bytes of them: half of the second c
 constexpr int64_t kDeepRows = 256;   // where fewer rows than these fit: a block of inputs at a time, for many panels
 static_assert(kLanes == kTileOutputs);
 
-// What a layer multiplies: rows of `depth` times 64 bytes, `x_stride` bytes apart, and panels.
+// What a layer multiplies: rows of `depth` times 64 bytes, `x_stride` bytes apart, and panels; and its results, of
+// `out_bytes` each, in rows `out_stride` bytes apart.
 struct TileOperands {
-  const char *x, *weights;
-  int64_t x_stride, depth, num_rows, out_features, num_threads;
+  const char *x, *weights, *out;
+  int64_t x_stride, out_stride, out_bytes, depth, num_rows, out_features, num_threads;
   bool is_gated;
 };
 
@@ -66,12 +67,13 @@ struct TileSums {
   }
 
   // Add the products of rows of x, which lie `stride` bytes apart, with `n` tiles of each panel. kLocality is that of
-  // __builtin_prefetch.
-  template <int kLocality>
-  static void add(const char* x, int64_t stride, PanelPair panels, int64_t n, PairPrefetch prefetch) {
+  // __builtin_prefetch. `rows` are a RowPrefetch.
+  template <int kLocality, class Rows = NoRows>
+  static void add(const char* x, int64_t stride, PanelPair panels, int64_t n, PairPrefetch prefetch, Rows rows = {}) {
     const char* second = x + stride * kTileOutputs;
     for (int64_t k = 0; k < n; ++k) {
       prefetch.left.issue<kLocality>();
+      rows.issue();
       load_tile<6>(panels.left + k * kTileBytes, kTileRowBytes);
       load_tile<4>(x + k * kTileRowBytes, stride);
       Layer::template multiply<0, 4, 6>();
@@ -164,13 +166,25 @@ class TileLinear {
       Sums::template add<3>(x + (n - ahead) * kTileRowBytes, stride, panels.from(n - ahead), ahead, prefetch_all(next));
     } else {
       const auto share = [&](const char* from) { return share_prefetch(from, kTileBytes, n, own.num_tiles_, tile); };
-      Sums::template add<2>(x, stride, panels, n, {share(next.left), share(next.right)});
+      const PairPrefetch shares{share(next.left), share(next.right)};
+      if (k + n == own.plan_.depth && !own.all_.is_gated)
+        Sums::template add<2>(x, stride, panels, n, shares, own.prefetch_outputs(pair, tile, n));
+      else
+        Sums::template add<2>(x, stride, panels, n, shares);
     }
     Sums::store(sums);
   }
 
   static PairPrefetch prefetch_all(PanelPair panels) {
     return {Prefetch(panels.left, kTileBytes), Prefetch(panels.right, kTileBytes)};
+  }
+
+  // Where the sums of a pair and a tile of rows go. Gates fill half a line, which comes late for another half: they gain
+  // nothing.
+  RowPrefetch prefetch_outputs(int64_t pair, int64_t tile, int64_t num_turns) const {
+    const int64_t row = first_row_ + tile * kSumRows, count = std::min(kSumRows, num_rows_ - tile * kSumRows);
+    const char* from = all_.out + row * all_.out_stride + pair * kSumWidth * all_.out_bytes;
+    return RowPrefetch(from, all_.out_stride, count, num_turns);
   }
 
   // The number of a panel of a pair; the last neighbour may be alone, and is then multiplied twice.
@@ -241,7 +255,10 @@ struct Bfloat16Layer {
   TileOperands operands() const {
     return {.x = static_cast<const char*>(args.x),
             .weights = static_cast<const char*>(args.packed_weight),
+            .out = static_cast<const char*>(args.out),
             .x_stride = args.x_stride * int64_t{sizeof(Bfloat16)},
+            .out_stride = output_width(args) * out_bytes(args),
+            .out_bytes = out_bytes(args),
             .depth = args.in_features / kTileInputs,
             .num_rows = args.num_rows,
             .out_features = args.out_features,

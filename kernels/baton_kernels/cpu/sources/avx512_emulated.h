@@ -64,6 +64,8 @@ BATON_INLINE Words16 narrow(Words16 x) {
 #undef _mm512_permutexvar_epi64
 #undef _mm512_cvtepi8_epi32
 #undef _mm512_cvtepi32_ps
+#undef _mm512_reduce_ps
+#undef _mm512_scalef_ps
 #define _mm512_dpbf16_ps baton::emulation::dot
 #define _mm512_cvtne2ps_pbh baton::emulation::narrow_two
 #define _mm512_dpbusd_epi32 baton::emulation::dot_codes
@@ -87,6 +89,8 @@ BATON_INLINE Words16 narrow(Words16 x) {
 #define _mm512_permutexvar_epi64 baton::emulation::permute_longs
 #define _mm512_cvtepi8_epi32 baton::emulation::widen_bytes
 #define _mm512_cvtepi32_ps baton::emulation::to_floats
+#define _mm512_reduce_ps(x, control) baton::emulation::fractions<control>(x)
+#define _mm512_scalef_ps baton::emulation::scale
 
 namespace baton::emulation {
 
@@ -211,6 +215,28 @@ BATON_INLINE __m512i widen_bytes(__m128i bytes) {
   Ints16 result;
   for (int i = 0; i < 16; ++i) result[i] = codes[i];
   return (__m512i)result;
+}
+
+// The distance to the largest integer that is not above a number, rounded down; 0 of infinities.
+template <int kControl>
+BATON_INLINE __m512 fractions(__m512 x) {
+  static_assert(kControl == _MM_FROUND_TO_NEG_INF, "the only one that is emulated");
+  Floats16 result;
+  for (int i = 0; i < 16; ++i) {
+    const double exact = __builtin_isinf(x[i]) ? 0.0 : double{x[i]} - __builtin_floorf(x[i]);
+    result[i] = float(exact) > exact ? __builtin_nextafterf(float(exact), 0.0f) : float(exact);
+  }
+  return (__m512)result;
+}
+
+// x times two to the power of the largest integer that is not above `power`.
+BATON_INLINE __m512 scale(__m512 x, __m512 power) {
+  Floats16 result;
+  for (int i = 0; i < 16; ++i) {
+    const float whole = __builtin_floorf(power[i]), bounded = whole < -300 ? -300 : whole > 300 ? 300 : whole;
+    result[i] = power[i] != power[i] ? power[i] : __builtin_ldexpf(x[i], int(bounded));
+  }
+  return (__m512)result;
 }
 
 BATON_INLINE __m512 to_floats(__m512i x) { return (__m512)__builtin_convertvector((Ints16)x, Floats16); }

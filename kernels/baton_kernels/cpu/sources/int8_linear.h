@@ -253,7 +253,10 @@ struct Int8Layer {
   TileOperands operands() const {
     return {.x = reinterpret_cast<const char*>(rows.codes),
             .weights = reinterpret_cast<const char*>(args.packed_weight),
+            .out = static_cast<const char*>(args.out),
             .x_stride = rows.width,
+            .out_stride = output_width(args) * out_bytes(args),
+            .out_bytes = out_bytes(args),
             .depth = rows.width / kTileRowBytes,
             .num_rows = args.num_rows,
             .out_features = args.out_features,

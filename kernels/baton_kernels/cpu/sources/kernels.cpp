@@ -12,6 +12,7 @@
 #if BATON_TILES
 #include "amx_linear.h"
 #include "attention_amx.h"
+#include "varlen_attention_amx.h"
 #endif
 #include "collectives.h"
 #include "copy.h"
@@ -141,6 +142,18 @@ void varlen_attention(const VarlenAttentionArgs& args) {
   });
 }
 
+#if BATON_TILES
+template <class Keys, class Args>
+void prompt_attention(const Args& args, const Keys& keys, const std::vector<QueryTile>& tiles) {
+  const PromptTask task = task_of(args);
+  const int64_t size = cache_line(PromptTile<Keys>::size_of(task, tokens_per_tile(args) * args.group_size));
+  float* memory = reserve(args.num_threads * size);
+  parallel_for(args.num_threads, tiles.size(), 1, [&](int64_t tile, int64_t thread) noexcept {
+    PromptTile<Keys>(task, keys, tiles[tile], memory + thread * size).run();
+  });
+}
+#endif
+
 // Run a kernel that may lack memory.
 template <class Body>
 int run(const Body& body) {
@@ -188,8 +201,27 @@ int baton_decode_attention(const DecodeAttentionArgs* args) {
 }
 
 int baton_varlen_attention(const VarlenAttentionArgs* args) {
+#if BATON_TILES
+  if (args->layer.is_v_transposed && args->is_q_bfloat16 && args->layer.dtype != kFloat32)
+    return run([&] {
+      with_stored(args->layer, [&](auto stored) {
+        prompt_attention(*args, CachedKeys<typename decltype(stored)::Of>(*args), query_tiles(*args));
+      });
+    });
+#endif
   if (args->layer.is_v_transposed) return kUnsupportedLayout;
   return run([&] { varlen_attention(*args); });
+}
+
+int baton_bidirectional_attention([[maybe_unused]] const BidirectionalAttentionArgs* args) {
+#if BATON_TILES
+  return run([&] {
+    const auto no_context = [](int64_t, int64_t) { return int64_t{0}; };
+    prompt_attention(*args, PromptKeys{*args}, query_tiles(*args, args->num_kv_heads, 1, no_context));
+  });
+#else
+  return kUnsupportedLayout;
+#endif
 }
 
 int baton_kv_write(const KvWriteArgs* args) {
@@ -202,14 +234,6 @@ int baton_kv_write(const KvWriteArgs* args) {
 int baton_rotate(const RotateArgs* args) {
   with_written(args->write, [&](auto element, auto stored) {
     rotate_rows<typename decltype(element)::Of, typename decltype(stored)::Of>(*args);
-  });
-  return kOk;
-}
-
-int baton_kv_read(const KvReadArgs* args) {
-  with_stored(args->layer, [&](auto stored) {
-    using Stored = typename decltype(stored)::Of;
-    read_rows<Stored, std::conditional_t<kIsFloat8<Stored>, Bfloat16, Stored>>(*args);
   });
   return kOk;
 }

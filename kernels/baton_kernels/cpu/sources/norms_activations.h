@@ -75,6 +75,11 @@ int64_t output_width(const Args& args) {
   return args.function == kNotGated ? args.out_features : args.out_features / 2;
 }
 
+template <class Args>
+int64_t out_bytes(const Args& args) {
+  return args.is_bfloat16 ? sizeof(Bfloat16) : sizeof(float);
+}
+
 template <class Element>
 void apply_to_row(const ElementwiseArgs& args, int64_t row) {
   const auto function = static_cast<Function>(args.function);

@@ -34,6 +34,28 @@ class Prefetch {
   int64_t turn_bytes_ = 0;
 };
 
+// A prefetch of the line in each of `num_rows` rows, `stride` bytes apart, that is written after a loop of `num_turns`
+// turns: else each store waits for its line.
+class RowPrefetch {
+ public:
+  RowPrefetch(const void* from, int64_t stride, int64_t num_rows, int64_t num_turns)
+      : next_(static_cast<const char*>(from)), stride_(stride), left_(num_rows),
+        turn_rows_((num_rows + num_turns - 1) / num_turns) {}
+
+  void issue() {
+    for (int64_t i = std::min(turn_rows_, left_); i > 0; --i, --left_, next_ += stride_) __builtin_prefetch(next_, 1);
+  }
+
+ private:
+  const char* next_;
+  int64_t stride_, left_, turn_rows_;
+};
+
+// In place of a RowPrefetch: nothing.
+struct NoRows {
+  void issue() const {}
+};
+
 // The share of one of several loops of `num_turns` turns that together prefetch `bytes` per turn from `from` on. Where
 // even shares would be tiny, the first loops take all.
 inline Prefetch share_prefetch(const void* from, int64_t bytes, int64_t num_turns, int64_t num_loops, int64_t loop) {

@@ -26,24 +26,33 @@ struct QueryTile {
   int64_t num_tokens;
 };
 
-inline int64_t tokens_per_tile(const VarlenAttentionArgs& args) {
+template <class Args>
+int64_t tokens_per_tile(const Args& args) {
   return std::max<int64_t>(1, kTileRows / args.group_size);
 }
 
-// The later tiles of a sequence see more keys, so they come first: no thread is left with a large one at the end.
-inline std::vector<QueryTile> query_tiles(const VarlenAttentionArgs& args) {
+// The tiles of the slices of `least_tokens` or more, the first token of which follows `context_of` others. The later tiles
+// of a sequence see more keys, so they come first: no thread is left with a large one at the end.
+template <class Args, class Context>
+std::vector<QueryTile> query_tiles(const Args& args, int64_t num_kv_heads, int64_t least_tokens,
+                                   const Context& context_of) {
   std::vector<QueryTile> tiles;
   for (int64_t seq = 0; seq < args.num_seqs; ++seq) {
     const int64_t begin = args.query_start[seq], end = args.query_start[seq + 1];
-    const int64_t context = args.lengths[seq] - (end - begin);
-    if (end - begin < args.least_tokens) continue;
+    if (end - begin < least_tokens) continue;
+    const int64_t context = context_of(seq, end - begin);
     for (int64_t token = begin; token < end; token += tokens_per_tile(args))
-      for (int64_t head = 0; head < args.layer.num_kv_heads; ++head)
+      for (int64_t head = 0; head < num_kv_heads; ++head)
         tiles.push_back(
             {seq, head, token, context + token - begin, std::min(tokens_per_tile(args), end - token)});
   }
   std::reverse(tiles.begin(), tiles.end());
   return tiles;
+}
+
+inline std::vector<QueryTile> query_tiles(const VarlenAttentionArgs& args) {
+  return query_tiles(args, args.layer.num_kv_heads, args.least_tokens,
+                     [&](int64_t seq, int64_t num_tokens) { return args.lengths[seq] - num_tokens; });
 }
 
 // Scratch memory of one thread for one tile, in floats.

@@ -68,7 +68,7 @@ class Admission:
 
     def examine(self, now: float, spec: RequestSpec, tenant: str) -> Refusal | None:
         """Refuse a request that exceeds the tenant's rate limits; None if it is accepted."""
-        shortage = self._limits.shortage(now, tenant, self._forecast.num_tokens(tenant, spec))
+        shortage = self._limits.shortage(now, tenant, self._num_tokens(tenant, spec))
         if shortage is None:
             return None
         name = f"{shortage.rate} per minute of this key"
@@ -94,7 +94,7 @@ class Admission:
             fleet=self._fleet,
             counts=self.num_by_outcome,
         )
-        num_tokens = self._forecast.num_tokens(context.tenant, spec)
+        num_tokens = self._num_tokens(context.tenant, spec)
         self._limits.spend(now, context.tenant, num_requests=1, num_tokens=num_tokens)
         self._requests[spec.request_id] = _Request(
             spec=spec, context=context, accepted_s=now, gate=gate, num_tokens=num_tokens
@@ -134,7 +134,7 @@ class Admission:
         num_prompt_tokens = len(spec.prompt_token_ids) if request.was_placed else 0
         self._limits.spend(now, tenant, num_tokens=num_prompt_tokens + num_output_tokens - request.num_tokens)
         if is_finished:
-            self._forecast.learn(tenant, spec, num_output_tokens)
+            self._forecast.learn(tenant, num_output_tokens / spec.params.n)
 
     def check_wait(self, now: float, request_id: str) -> Refusal | None:
         """Refuse a waiting request that will probably be dispatched too late."""
@@ -156,6 +156,12 @@ class Admission:
         self.queue.check_invariants()
         assert {request_id for request_id in self._requests if request_id in self.queue} == waiting
         assert len(self.queue) == len(waiting) <= self._config.max_queued_requests
+
+    def _num_tokens(self, tenant: str, spec: RequestSpec) -> int:
+        """Return prompt tokens and expected output tokens of all sequences."""
+        expected = self._forecast.num_tokens(tenant)
+        limit = expected if spec.params.max_tokens is None else spec.params.max_tokens
+        return len(spec.prompt_token_ids) + spec.params.n * min(expected, limit)
 
     def _refuse(self, outcome: AdmissionOutcome, message: str, wait_s: float | None) -> Refusal:
         self.num_by_outcome[outcome] += 1

@@ -6,8 +6,6 @@ import math
 from collections import OrderedDict
 from typing import Final
 
-from baton_core.sessions.router_messages import RequestSpec
-
 _FIRST_GUESS: Final = 256.0
 """Tokens of a sequence of an unknown tenant."""
 _WEIGHT: Final = 0.1
@@ -21,16 +19,13 @@ class OutputForecast:
     def __init__(self) -> None:
         self._means: OrderedDict[str, float] = OrderedDict()
 
-    def num_tokens(self, tenant: str, spec: RequestSpec) -> int:
-        """Return prompt tokens and expected output tokens of all sequences."""
-        mean = self._means.get(tenant, _FIRST_GUESS)
-        limit = spec.params.max_tokens
-        num_each = math.ceil(mean) if limit is None else min(math.ceil(mean), limit)
-        return len(spec.prompt_token_ids) + spec.params.n * num_each
+    def num_tokens(self, tenant: str) -> int:
+        """Return the expected output tokens of a sequence."""
+        return math.ceil(self._means.get(tenant, _FIRST_GUESS))
 
-    def learn(self, tenant: str, spec: RequestSpec, num_output_tokens: int) -> None:
-        """Learn from the output tokens of a finished request, all sequences together."""
+    def learn(self, tenant: str, num_tokens: float) -> None:
+        """Learn from a finished request; `num_tokens` is the mean of its sequences."""
         mean = self._means.pop(tenant, _FIRST_GUESS)
-        self._means[tenant] = mean + _WEIGHT * (num_output_tokens / spec.params.n - mean)
+        self._means[tenant] = mean + _WEIGHT * (num_tokens - mean)
         if len(self._means) > _MAX_TENANTS:
             self._means.popitem(last=False)

@@ -58,16 +58,16 @@ def measure(workers: Sequence[Worker], waiting: Waiting, limits: Limits) -> Flee
     """Measure the pressures; requests that wait at the router add to the greater one."""
     prefillers = [worker for worker in workers if role_of(worker).can_prefill]
     decoders = [worker for worker in workers if role_of(worker).can_decode]
-    rate = _mean([load.rates.prefill_tokens_per_s for _, load in workers if load.rates.prefill_tokens_per_s])
-    queue_s = _mean([_queue_s(load, rate) for _, load in prefillers])
-    fullness = _mean([_fullness(info, load, limits.step_s) for info, load in decoders])
+    rate = mean([load.rates.prefill_tokens_per_s for _, load in workers if load.rates.prefill_tokens_per_s])
+    queue_s = mean([_queue_s(load, rate) for _, load in prefillers])
+    fullness = mean([fullness(info, load, limits.step_s) for info, load in decoders])
     prefill, decode = queue_s / limits.queue_s, fullness / limits.fullness
     if decode >= prefill:
         max_num_seqs = sum(info.max_num_seqs for info, _ in decoders)
         decode += waiting.num_requests / max_num_seqs if max_num_seqs else 0.0
     elif rate:
         prefill += waiting.num_tokens / rate / len(prefillers) / limits.queue_s
-    busy = _mean([float(load.num_queued_tokens > 0) for _, load in prefillers])
+    busy = mean([float(load.num_queued_tokens > 0) for _, load in prefillers])
     return FleetPressure(
         prefill=Pressure(need=prefill, use=busy), decode=Pressure(need=decode, use=min(1.0, fullness))
     )
@@ -79,7 +79,7 @@ def _queue_s(load: WorkerLoad, usual_rate: float) -> float:
     return load.num_queued_tokens / rate if rate else 0.0
 
 
-def _fullness(info: WorkerInfo, load: WorkerLoad, step_s: float | None) -> float:
+def fullness(info: WorkerInfo, load: WorkerLoad, step_s: float | None) -> float:
     """Return the used share of sequences, blocks or step time, whichever is the largest."""
     sequences = (load.num_running + load.num_waiting) / info.max_num_seqs
     blocks = 1.0 - load.num_available_blocks / info.num_blocks
@@ -87,5 +87,5 @@ def _fullness(info: WorkerInfo, load: WorkerLoad, step_s: float | None) -> float
     return max(sequences, blocks, time)
 
 
-def _mean(values: Sequence[float]) -> float:
+def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0

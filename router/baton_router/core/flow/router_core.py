@@ -160,7 +160,7 @@ class RouterCore:
         if self._may_have_room:
             effects += self._place_waiting(now)
         if self.roles.is_due(now):
-            effects += self.roles.evaluate(now, self.fleet.workers(), self._waiting)
+            effects += self.roles.evaluate(now, self.fleet.workers(), self.waiting)
         return effects
 
     def check_invariants(self) -> None:
@@ -179,7 +179,8 @@ class RouterCore:
     # --- parts ---
 
     @property
-    def _waiting(self) -> Waiting:
+    def waiting(self) -> Waiting:
+        """Requests that have no worker yet."""
         flows = [flow for flow in self._flows.values() if flow.state is FlowState.WAITING]
         num_tokens = sum(len(flow.spec.prompt_token_ids) for flow in flows)
         return Waiting(num_requests=len(flows), num_tokens=num_tokens)

@@ -12,11 +12,10 @@ import msgspec
 from baton_core.errors import InvalidRequestError
 from baton_core.requests.sampling_params import SamplingParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
-from baton_router.http.answer_defaults import fill_in
 from baton_router.http.chat.schemas import MAX_MESSAGES, ChatMessage, ChatRequest, ChatTool
 from baton_router.http.chat.tool_choice import Choice, ToolUse, read_tool_use
 from baton_router.http.field_names import renamed
-from baton_router.http.sampling_fields import check_request, read_sampling
+from baton_router.http.sampling_fields import check_request, fill_in, read_sampling
 from baton_router.process.http_settings import HttpSettings
 from baton_router.text.chat_template import Conversation
 
@@ -146,7 +145,11 @@ def read_chat(body: ChatRequest, settings: HttpSettings, defaults: SamplingParam
         body.tools = None
     conversation = read_conversation(body)
     tool_use = read_tool_use(
-        body, parser_name=settings.tool_call_parser, is_auto_enabled=settings.enable_auto_tool_choice
+        body.tools or (),
+        body.tool_choice,
+        is_parallel=body.parallel_tool_calls is not False,
+        parser_name=settings.tool_call_parser,
+        is_auto_enabled=settings.enable_auto_tool_choice,
     )
     sampling = _read_sampling(body, tool_use)
     if settings.reasoning_parser or tool_use.choice is Choice.AUTO:

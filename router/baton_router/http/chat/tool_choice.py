@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from baton_core.errors import InvalidRequestError
-from baton_router.http.chat.schemas import ChatRequest, NamedTool
+from baton_router.http.chat.schemas import ChatTool, NamedTool
 from baton_router.output_parsing.delta_writer import random_call_id, random_mistral_call_id
 from baton_router.output_parsing.output_parser import OutputParser, PlainParser, Tool
 from baton_router.output_parsing.registry import make_tool_parser
@@ -81,19 +82,22 @@ class ToolUse:
         return "tool_calls" if is_called else reason
 
 
-def read_tool_use(request: ChatRequest, *, parser_name: str, is_auto_enabled: bool) -> ToolUse:
-    """Read a request's tools; with tools and no choice the model decides.
+def read_tool_use(
+    offered: Sequence[ChatTool],
+    wanted: str | NamedTool | None,
+    *,
+    is_parallel: bool,
+    parser_name: str,
+    is_auto_enabled: bool,
+) -> ToolUse:
+    """Read a request's tools and `tool_choice`; with tools and no choice the model decides.
 
     Raises:
         InvalidRequestError: the choice does not go with the tools, or with the operator's flags.
     """
-    tools = tuple(
-        Tool(name=tool.function.name, parameters=tool.function.parameters) for tool in request.tools or ()
-    )
-    wanted = request.tool_choice
+    tools = tuple(Tool(name=tool.function.name, parameters=tool.function.parameters) for tool in offered)
     if wanted is None:
         wanted = "auto" if tools else "none"
-    is_parallel = request.parallel_tool_calls is not False
     if wanted == "none":
         return ToolUse(tools=tools, parser_name=parser_name)
     if not tools:

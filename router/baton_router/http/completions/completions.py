@@ -18,13 +18,12 @@ from baton_router.embeds.given_embeds import (
     placed,
     read_encoded,
 )
-from baton_router.http.answer_defaults import fill_in
 from baton_router.http.calls import Call
 from baton_router.http.completions.choices import ChoiceOptions, ChoiceWriter, ShownPrompt
 from baton_router.http.completions.schemas import Completion, CompletionChoice, CompletionRequest
 from baton_router.http.generation import Generation, collect, generating
 from baton_router.http.json_pieces import elements_of, lazily
-from baton_router.http.sampling_fields import check_request, generation_requests, read_sampling
+from baton_router.http.sampling_fields import check_request, fill_in, generation_requests, read_sampling
 from baton_router.http.usage import Usage, usage_of, usage_so_far
 from baton_router.requests.generation import Delta, Finished, PromptDelta
 from baton_router.text.prompts import AnyPrompt, Prompt

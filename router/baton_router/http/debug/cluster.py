@@ -107,6 +107,19 @@ class Shift(msgspec.Struct, kw_only=True):
     age_s: float
 
 
+class RoleScaling(msgspec.Struct, kw_only=True):
+    """A recommendation: how many workers a role should have."""
+
+    role: Role
+    num_workers: int
+    """Workers that take requests and have the role, mixed ones included."""
+    num_needed: float
+    """Workers that it needs on average, not rounded."""
+    num_desired: int
+    """Workers that it should have."""
+    reason: str
+
+
 class ClusterState(msgspec.Struct, kw_only=True):
     """The state of the whole cluster."""
 
@@ -128,6 +141,8 @@ class ClusterState(msgspec.Struct, kw_only=True):
     """The router has `/drain`, `/undrain` and `/set_role`."""
     shifts: list[Shift]
     """The latest ones, the last one first."""
+    scaling: list[RoleScaling]
+    """A recommendation for each role; empty before the first sample."""
 
 
 async def show_cluster(call: Call[None]) -> None:
@@ -167,6 +182,10 @@ async def show_cluster(call: Call[None]) -> None:
                     age_s=now - shift.at_s,
                 )
                 for shift in reversed(core.roles.shifts)
+            ],
+            scaling=[
+                msgspec.convert(one, RoleScaling, from_attributes=True)
+                for one in state.metrics.sampler.scaling.roles
             ],
         )
     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from baton_kv.chunks import CHUNK_BYTES, ChunkPlan
+from baton_kv.pull_chunks import CHUNK_BYTES, ChunkPlan
 
 KB = 1024
 

@@ -1,4 +1,4 @@
-"""Memory for the log-probabilities of replies, reserved before any work is done for them.
+"""Memory that calls reserve before any work is done for them: log-probabilities of replies, embeddings.
 
 Tokens and texts are not counted: the workers' KV caches bound them, at a thousand times their size.
 """
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
+from baton_core.prompt_embeds import MAX_EMBEDS_BYTES
 from baton_core.requests.packed_logprobs import ENTRY_BYTES
 from baton_core.requests.pooling import PoolingModel
 from baton_core.sessions.router_messages import RequestSpec
@@ -17,6 +18,8 @@ from baton_router.streams.client_stream import MAX_WAITING_EVENTS
 
 ANSWERS_AT_A_TIME: Final = 4
 """Answers of the largest size that are held together; any number of smaller ones."""
+MAX_OPEN_BYTES: Final = 8 * MAX_EMBEDS_BYTES
+"""Embeddings of all open requests together."""
 
 
 class LogprobsMemory:
@@ -64,6 +67,34 @@ class LogprobsMemory:
             text = (
                 f"log-probabilities of other answers take {self._num_bytes} bytes, this one's up to "
                 f"{num_bytes}; allowed together: {self._max_total_bytes}"
+            )
+            raise RequestError(ErrorCode.OVERLOADED, text)
+        self._num_bytes += num_bytes
+        try:
+            yield
+        finally:
+            self._num_bytes -= num_bytes
+
+
+class EmbedsMemory:
+    """Memory for the embeddings of open requests, which the router keeps for those that migrate."""
+
+    def __init__(self, max_bytes: int = MAX_OPEN_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+
+    @contextmanager
+    def hold(self, specs: Sequence[RequestSpec]) -> Iterator[None]:
+        """Count the embeddings of one call's requests, until the block is left.
+
+        Raises:
+            RequestError: OVERLOADED, those of other calls leave no room for them.
+        """
+        num_bytes = sum(len(one.data) for spec in specs for one in spec.prompt_embeds)
+        if num_bytes and self._num_bytes + num_bytes > self._max_bytes:
+            text = (
+                f"prompt_embeds of other requests take {self._num_bytes} bytes, these {num_bytes}; "
+                f"allowed together: {self._max_bytes}"
             )
             raise RequestError(ErrorCode.OVERLOADED, text)
         self._num_bytes += num_bytes

@@ -1,0 +1,57 @@
+"""`baton drain`: has a worker of this machine take no new requests, and waits until it has none.
+
+It asks the worker itself, at its metrics port, so it needs no router: a container runs it before it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import sys
+import time
+from typing import Final
+
+from baton.commands.security_arguments import router_access
+from baton_core.errors import ErrorCode, RequestError
+from baton_service.router_access import RouterAccess
+from baton_worker.core.controls import OpenWork
+
+_TIMEOUT_S: Final = 5.0
+_ASK_EVERY_S: Final = 0.2
+
+
+def drain(args: argparse.Namespace) -> int:
+    """Drain the worker at `args.address`, and with `args.wait` wait so long until nothing is open.
+
+    Raises:
+        RequestError: no worker answers there, it refuses, or it is not empty in time.
+    """
+    access = router_access(args)
+    deadline = time.monotonic() + (args.wait or 0.0)
+    work = _ask(args.address, access)
+    while work and time.monotonic() < deadline:
+        time.sleep(_ASK_EVERY_S)
+        work = _ask(args.address, access)
+    if work and args.wait:
+        text = f"the worker drains, but has still open after {args.wait:g} s: {work}"
+        raise RequestError(ErrorCode.DEADLINE_EXCEEDED, text)
+    sys.stdout.write(f"the worker drains: {work} are open\n" if work else "the worker is drained\n")
+    return 0
+
+
+def _ask(address: str, access: RouterAccess) -> OpenWork:
+    connection = access.open_http(address, _TIMEOUT_S)
+    try:
+        connection.request("POST", "/drain", headers=dict(access.metadata))
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        text = f"address is {address!r}, where no worker answers over HTTP ({error})"
+        raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+    finally:
+        connection.close()
+    if response.status != http.HTTPStatus.OK:
+        reason = f"{response.status} {body.decode(errors='replace').strip()}"
+        raise RequestError(ErrorCode.UNAVAILABLE, f"the worker at {address} does not drain: {reason}")
+    return OpenWork(**json.loads(body))

@@ -1,0 +1,50 @@
+"""Fetches what a router tells over HTTP, for commands that show it."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+from typing import Final
+
+import msgspec
+
+from baton.commands.security_arguments import router_access
+from baton_core.errors import ErrorCode, RequestError
+
+_TIMEOUT_S: Final = 10.0
+
+
+def fetch_page(args: argparse.Namespace, path: str) -> bytes:
+    """Return what the router at `args.address` answers.
+
+    Raises:
+        RequestError: no router answers, or it refuses.
+    """
+    address, access = args.address, router_access(args)
+    connection = access.open_http(address, _TIMEOUT_S)
+    try:
+        connection.request("GET", path, headers=dict(access.metadata))
+        response = connection.getresponse()
+        body = response.read()
+    except (OSError, http.client.HTTPException) as error:
+        text = f"address is {address!r}, where no router answers over HTTP ({error})"
+        raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+    finally:
+        connection.close()
+    if response.status != http.HTTPStatus.OK:
+        raise RequestError(ErrorCode.NOT_FOUND, _message(response.status, body))
+    return body
+
+
+def _message(status: int, body: bytes) -> str:
+    """Return the message of a router's error, or the status if the answer is not a router's."""
+    try:
+        return str(msgspec.json.decode(body)["error"]["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return f"the answer has status {status}"
+
+
+def other_version(args: argparse.Namespace, error: msgspec.DecodeError) -> RequestError:
+    """The error for an answer that cannot be read."""
+    text = f"address is {args.address!r}, which answers otherwise than a router of this version ({error})"
+    return RequestError(ErrorCode.INVALID_REQUEST, text)

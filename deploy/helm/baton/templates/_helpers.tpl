@@ -1,0 +1,297 @@
+{{- define "baton.name" -}}
+{{- .Values.nameOverride | default .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "baton.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "baton.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "baton.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.selector" -}}
+app.kubernetes.io/name: {{ include "baton.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "baton.labels" -}}
+{{ include "baton.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "baton.image" -}}
+{{- printf "%s:%s" .image.repository (.image.tag | default .root.Chart.AppVersion) -}}
+{{- end -}}
+
+{{/* A group of workers with the defaults of all. Called with root and name. */}}
+{{- define "baton.group" -}}
+{{- mustMergeOverwrite (deepCopy .root.Values.workerDefaults) (deepCopy (index .root.Values.workers .name)) | toYaml -}}
+{{- end -}}
+
+{{/* The revision: what makes workers differ so that they must not share a request. */}}
+{{- define "baton.revision" -}}
+{{- if .Values.revision -}}
+{{- .Values.revision -}}
+{{- else -}}
+{{- $facts := list .Values.model (include "baton.image" (dict "root" . "image" .Values.router.image)) -}}
+{{- range $name := keys .Values.workers | sortAlpha -}}
+{{- $group := include "baton.group" (dict "root" $ "name" $name) | fromYaml -}}
+{{- if $group.enabled -}}
+{{- $image := include "baton.image" (dict "root" $ "image" $group.image) -}}
+{{- $facts = append $facts (list $name $image $group.args $group.env) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $facts | sha256sum | trunc 10 -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.hasRedis" -}}
+{{- if or .Values.redis.url .Values.redis.existingSecret.name -}}true{{- end -}}
+{{- end -}}
+
+{{- define "baton.modelPath" -}}
+{{- if .Values.model.download.repo -}}{{ .Values.model.mountPath }}/model{{- else -}}{{ .Values.model.name }}{{- end -}}
+{{- end -}}
+
+{{/* A quantity of memory in MiB, rounded down. */}}
+{{- define "baton.mib" -}}
+{{- $text := toString . -}}
+{{- if hasSuffix "Ti" $text -}}{{ mul (trimSuffix "Ti" $text | float64 | mulf 1024 | int64) 1024 }}
+{{- else if hasSuffix "Gi" $text -}}{{ trimSuffix "Gi" $text | float64 | mulf 1024 | int64 }}
+{{- else if hasSuffix "Mi" $text -}}{{ trimSuffix "Mi" $text | float64 | int64 }}
+{{- else if hasSuffix "Ki" $text -}}{{ divf (trimSuffix "Ki" $text | float64) 1024 | int64 }}
+{{- else if hasSuffix "G" $text -}}{{ divf (trimSuffix "G" $text | float64 | mulf 1000000000.0) 1048576.0 | int64 }}
+{{- else if hasSuffix "M" $text -}}{{ divf (trimSuffix "M" $text | float64 | mulf 1000000.0) 1048576.0 | int64 }}
+{{- else -}}{{ divf (float64 $text) 1048576.0 | int64 }}
+{{- end -}}
+{{- end -}}
+
+{{/* The grace period of a pod. Called with name, given, before (seconds of preStop) and within (--shutdown-timeout). */}}
+{{- define "baton.gracePeriod" -}}
+{{- $least := add .before .within -}}
+{{- if kindIs "invalid" .given -}}
+{{- add $least 10 -}}
+{{- else if lt (int .given) (int $least) -}}
+{{- fail (printf "%s: terminationGracePeriodSeconds is %d; allowed: at least %d, the seconds before SIGTERM (%d) and --shutdown-timeout (%d)" .name (int .given) $least (int .before) (int .within)) -}}
+{{- else -}}
+{{- .given -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "baton.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Flags that every process has after its model. */}}
+{{- define "baton.commonArgs" -}}
+{{- if .Values.model.servedNames }}
+- --served-model-name
+{{- range .Values.model.servedNames }}
+- {{ quote . }}
+{{- end }}
+{{- end }}
+{{- range .Values.model.args }}
+- {{ quote . }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.redisArgs" -}}
+{{- if .Values.redis.existingSecret.name }}
+- --config
+- {{ printf "/etc/baton/redis/%s" .Values.redis.existingSecret.key }}
+{{- else if .Values.redis.url }}
+- --redis
+- {{ quote .Values.redis.url }}
+{{- end }}
+{{- if include "baton.hasRedis" . }}
+- --redis-namespace
+- {{ printf "%s.%s" (include "baton.fullname" .) (include "baton.revision" .) | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* Variables of every container. */}}
+{{- define "baton.env" -}}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: XDG_CACHE_HOME
+  value: /var/cache/baton
+- name: HF_HOME
+  value: /var/cache/baton/huggingface
+{{- if or .Values.model.download.repo (hasPrefix "/" .Values.model.name) }}
+- name: HF_HUB_OFFLINE
+  value: "1"
+{{- end }}
+{{- if .Values.apiKeySecret.name }}
+- name: BATON_API_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.apiKeySecret.name }}
+      key: {{ .Values.apiKeySecret.key }}
+{{- end }}
+{{- end -}}
+
+{{/* Mounts of every container. Called with root and tlsSecret. */}}
+{{- define "baton.mounts" -}}
+- name: cache
+  mountPath: /var/cache/baton
+- name: tmp
+  mountPath: /tmp
+{{- if or .root.Values.model.volume .root.Values.model.download.repo }}
+- name: model
+  mountPath: {{ .root.Values.model.mountPath }}
+  readOnly: true
+{{- end }}
+{{- if .root.Values.redis.existingSecret.name }}
+- name: redis
+  mountPath: /etc/baton/redis
+  readOnly: true
+{{- end }}
+{{- if .tlsSecret }}
+- name: tls
+  mountPath: /etc/baton/tls
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "baton.volumes" -}}
+- name: cache
+  emptyDir: {}
+- name: tmp
+  emptyDir: {}
+{{- if or .root.Values.model.volume .root.Values.model.download.repo }}
+- name: model
+  {{- .root.Values.model.volume | default (dict "emptyDir" dict) | toYaml | nindent 2 }}
+{{- end }}
+{{- if .root.Values.redis.existingSecret.name }}
+- name: redis
+  secret:
+    secretName: {{ .root.Values.redis.existingSecret.name }}
+{{- end }}
+{{- if .tlsSecret }}
+- name: tls
+  secret:
+    secretName: {{ .tlsSecret }}
+{{- end }}
+{{- end -}}
+
+{{/* The init container that fetches the model. Called with root and image. */}}
+{{- define "baton.download" -}}
+{{- if .root.Values.model.download.repo }}
+initContainers:
+  - name: model
+    image: {{ .image }}
+    imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+    command: [hf, download]
+    args:
+      - {{ quote .root.Values.model.download.repo }}
+      - --revision
+      - {{ quote .root.Values.model.download.revision }}
+      - --local-dir
+      - {{ printf "%s/model" .root.Values.model.mountPath }}
+    env:
+      - name: HF_HOME
+        value: /var/cache/baton/huggingface
+      {{- with .root.Values.model.download.tokenSecret }}
+      {{- if .name }}
+      - name: HF_TOKEN
+        valueFrom:
+          secretKeyRef:
+            name: {{ .name }}
+            key: {{ .key }}
+      {{- end }}
+      {{- end }}
+    securityContext:
+      {{- include "baton.containerSecurity" . | nindent 6 }}
+    resources:
+      requests: {cpu: 500m, memory: 512Mi}
+      limits: {memory: 2Gi}
+    volumeMounts:
+      - name: cache
+        mountPath: /var/cache/baton
+      - name: tmp
+        mountPath: /tmp
+      - name: model
+        mountPath: {{ .root.Values.model.mountPath }}
+{{- end }}
+{{- end -}}
+
+{{/* Placement of a pod. Called with the router's values or those of a group. */}}
+{{- define "baton.scheduling" -}}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .runtimeClassName }}
+runtimeClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* The three probes. Called with kind, scheme, httpPort, grpcPort, startPath, startService, startupSeconds. */}}
+{{- define "baton.probes" -}}
+startupProbe:
+  {{- include "baton.probe" (merge (dict "path" .startPath "service" .startService) .) | nindent 2 }}
+  periodSeconds: 5
+  timeoutSeconds: 3
+  failureThreshold: {{ max 1 (div (int .startupSeconds) 5) }}
+livenessProbe:
+  {{- include "baton.probe" (merge (dict "path" "/live" "service" "liveness") .) | nindent 2 }}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  {{- include "baton.probe" (merge (dict "path" "/ready" "service" "readiness") .) | nindent 2 }}
+  periodSeconds: 2
+  timeoutSeconds: 3
+  failureThreshold: 2
+{{- end -}}
+
+{{- define "baton.probe" -}}
+{{- if eq .kind "grpc" -}}
+grpc:
+  port: {{ .grpcPort }}
+  service: {{ .service }}
+{{- else -}}
+httpGet:
+  path: {{ .path }}
+  port: {{ .httpPort }}
+  scheme: {{ .scheme }}
+{{- end -}}
+{{- end -}}

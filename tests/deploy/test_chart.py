@@ -1,0 +1,245 @@
+"""The Helm chart: rendered as agreed, valid for each version of Kubernetes, its arguments taken by Baton."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import jsonschema
+import kubernetes_validate
+import promql_parser
+import pytest
+import yaml
+
+from baton.commands.cli_arguments import parse
+from tests.deploy.custom_resources import CUSTOM_RESOURCES
+from tools.k8s.manifests import (
+    BASE,
+    CHART,
+    EXAMPLES,
+    GOLDEN,
+    ROOT,
+    Container,
+    base_text,
+    containers,
+    pod_templates,
+    read_manifests,
+    render,
+    run_helm,
+)
+from tools.k8s.programs import find_program
+
+needs_helm = pytest.mark.skipif(
+    find_program("helm") is None, reason="helm is not there: python -m tools.k8s.programs fetches it"
+)
+needs_kubectl = pytest.mark.skipif(
+    find_program("kubectl") is None, reason="kubectl is not there: python -m tools.k8s.programs fetches it"
+)
+VERSIONS: Final = ("1.30", "1.31", "1.32", "1.33", "1.34", "1.35", "1.36")
+NAMES: Final = [example.stem for example in EXAMPLES]
+VARIABLES: Final = {
+    "POD_IP": "10.0.0.7",
+    "POD_NAME": "demo-baton-decode-5d9c",
+    "LWS_LEADER_ADDRESS": "demo-baton-decode-0.demo-baton-decode",
+    "LWS_WORKER_INDEX": "1",
+}
+GRACE: Final = "terminationGracePeriodSeconds"
+
+
+@cache
+def golden(name: str) -> list[dict[str, Any]]:
+    return read_manifests((GOLDEN / f"{name}.yaml").read_text())
+
+
+def all_containers() -> list[Container]:
+    return [one for name in NAMES for one in containers(golden(name))]
+
+
+def follows(command: list[str], flag: str) -> str:
+    """Return the argument behind a flag; empty where the flag is not there."""
+    return dict(pairwise(command)).get(flag, "")
+
+
+@needs_helm
+def test_helm_finds_nothing_wrong() -> None:
+    assert "0 chart(s) failed" in run_helm("lint", "--strict", str(CHART))
+
+
+@needs_helm
+@pytest.mark.parametrize("example", EXAMPLES, ids=NAMES)
+def test_an_example_is_rendered_as_in_its_golden_file(example: Path) -> None:
+    """`python -m tools.k8s.manifests` writes them again; the difference belongs into the change."""
+    assert render(example) == (GOLDEN / example.name).read_text()
+
+
+@needs_helm
+def test_the_manifests_for_kustomize_are_those_of_the_chart() -> None:
+    assert base_text() == BASE.read_text()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_object_has_the_schema_of_kubernetes(version: str) -> None:
+    seen = set()
+    for name in NAMES:
+        for manifest in golden(name):
+            templates = [
+                {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": template["spec"]}
+                for template in pod_templates(manifest)
+            ]
+            for one in templates if _is_custom(manifest) else [manifest]:
+                if (text := yaml.safe_dump(one)) not in seen:
+                    seen.add(text)
+                    kubernetes_validate.validate(one, version, strict=True)
+    assert len(seen) > 25
+
+
+def _is_custom(manifest: dict[str, Any]) -> bool:
+    return (manifest["apiVersion"], manifest["kind"]) in CUSTOM_RESOURCES
+
+
+def test_every_custom_resource_has_the_fields_of_its_definition() -> None:
+    kinds = set()
+    for name in NAMES:
+        for manifest in filter(_is_custom, golden(name)):
+            kinds.add(manifest["kind"])
+            schema = CUSTOM_RESOURCES[manifest["apiVersion"], manifest["kind"]]
+            jsonschema.validate(manifest["spec"], schema)
+    assert kinds == {kind for _, kind in CUSTOM_RESOURCES}
+
+
+def test_baton_takes_the_arguments_of_every_container(tmp_path: Path) -> None:
+    file = tmp_path / "redis.yaml"
+    file.write_text("redis: rediss://:secret@redis:6380\n")
+    roles = set()
+    for container in all_containers():
+        command = container.command_with(VARIABLES)
+        command = [str(file) if word == "/etc/baton/redis/redis.yaml" else word for word in command]
+        assert command[0] == "baton"
+        args = parse(command[1:])
+        assert not args.neutral_flags
+        assert "$(" not in " ".join(command)
+        roles.add(args.command)
+        stop = container.spec.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", [])
+        if stop[:1] == ["baton"]:
+            assert parse(stop[1:]).command == "drain"
+    assert roles == {"router", "prefill-worker", "decode-worker", "mixed-worker", "serve"}
+
+
+def test_a_pod_is_granted_the_time_that_its_processes_take_to_end() -> None:
+    for container in all_containers():
+        hook = container.spec.get("lifecycle", {}).get("preStop")
+        if hook is None:
+            continue
+        command = hook["exec"]["command"]
+        before = int(command[1]) if command[0] == "sleep" else int(follows(command, "--wait") or 0)
+        within = int(follows(container.command, "--shutdown-timeout"))
+        assert container.pod[GRACE] >= before + within + 5
+
+
+def test_containers_may_do_nothing_that_they_need_not() -> None:
+    for container in all_containers():
+        pod, own = container.pod["securityContext"], container.spec["securityContext"]
+        assert (pod["runAsNonRoot"], pod["runAsUser"]) == (True, 10001)
+        assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert (own["readOnlyRootFilesystem"], own["allowPrivilegeEscalation"]) == (True, False)
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        assert container.pod["automountServiceAccountToken"] is False
+        mounts = {mount["mountPath"] for mount in container.spec["volumeMounts"]}
+        assert {"/tmp", "/var/cache/baton"} <= mounts
+        assert "limits" in container.spec["resources"]
+
+
+def test_workers_have_shared_memory_that_counts_in_their_limit() -> None:
+    for container in all_containers():
+        if container.spec["name"] != "worker":
+            continue
+        (volume,) = (one for one in container.pod["volumes"] if one["name"] == "shm")
+        assert volume["emptyDir"]["medium"] == "Memory"
+        assert volume["emptyDir"]["sizeLimit"].endswith("Gi")
+        assert {"name": "shm", "mountPath": "/dev/shm"} in container.spec["volumeMounts"]
+
+
+def test_a_revision_has_routers_and_workers_of_its_own() -> None:
+    for name in NAMES:
+        namespaces = {follows(one.command, "--redis-namespace") for one in containers(golden(name))}
+        namespaces.discard("")  # ranks beside a leader have no session
+        labels = {
+            template["metadata"]["labels"]["baton-revision"]
+            for manifest in golden(name)
+            for template in pod_templates(manifest)
+        }
+        assert len(labels) == 1
+        assert namespaces in (set(), {f"demo-baton.{labels.pop()}"})
+
+
+@needs_helm
+def test_another_model_or_image_is_another_revision_and_more_replicas_are_not() -> None:
+    def revision(*options: str) -> str:
+        found = re.search(r'baton-revision: "(\w+)"', render(None, *options))
+        assert found is not None
+        return found[1]
+
+    plain = revision()
+    assert revision("--set", "workers.decode.replicas=4,router.replicas=1") == plain
+    assert revision("--set", "workers.decode.drainSeconds=9") == plain
+    others = ("model.name=/models/a", "workers.decode.image.tag=v2", "workers.prefill.args={--dtype,float32}")
+    assert len({plain, *(revision("--set", other) for other in others)}) == 4
+
+
+REFUSED: Final = [
+    ("router.terminationGracePeriodSeconds=309", "PeriodSeconds is 309; allowed: at least 310"),
+    ("workers.decode.terminationGracePeriodSeconds=300", "allowed: at least 330"),
+    ("router.replicas=2", "router.replicas is 2; allowed without redis: 1"),
+    ("router.nothing=1", "additional properties 'nothing' not allowed"),
+    ("workers.decode.gpus=1", "additional properties 'gpus' not allowed"),
+    ("workers.decode.role=both", "value must be one of 'prefill', 'decode', 'mixed'"),
+    ("workers.decode.shmSize=8Gi", "workers.decode.shmSize is 8Gi; allowed: less than the memory limit 8Gi"),
+    ("workers.decode.shmSize=9000M", "shmSize is 9000M"),
+    ("workers.decode.enabled=false", "workers has no group that prefills, or none that decodes"),
+    ("workers.decode.nodes=2", "workers.decode.nodes is 2; allowed: a divisor of its 1 ranks"),
+    ("workers.decode.role=mixed,workers.decode.autoscaling.enabled=true", "allowed for the roles prefill"),
+    (
+        "workers.decode.autoscaling.enabled=true,workers.decode.autoscaling.minReplicas=9",
+        "at most maxReplicas, 8",
+    ),
+    ("tls.routerSecret=a", "one of tls.routerSecret and tls.workerSecret is given"),
+    ("redis.url=redis://:word@redis:6379", "redis/url"),
+    ("model.name=a,model.download.repo=b", "allowed: one of them"),
+]
+
+
+def test_a_group_that_is_scaled_has_no_replicas_of_its_own() -> None:
+    manifests = {(one["kind"], one["metadata"]["name"]): one.get("spec") for one in golden("redis")}
+    scaled = manifests["ScaledObject", "demo-baton-decode"]
+    assert "replicas" not in manifests["Deployment", "demo-baton-decode"]
+    assert scaled["scaleTargetRef"]["name"] == "demo-baton-decode"
+    (trigger,) = scaled["triggers"]
+    promql_parser.parse(trigger["metadata"]["query"])
+    assert manifests["Deployment", "demo-baton-prefill"]["replicas"] == 2
+
+
+@needs_helm
+@pytest.mark.parametrize(("change", "reason"), REFUSED, ids=[change for change, _ in REFUSED])
+def test_values_that_cannot_hold_are_refused(change: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        render(None, "--set", change)
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", ["replicas", "model"])
+def test_overlays_build_and_are_valid(overlay: str) -> None:
+    kubectl = find_program("kubectl")
+    folder = ROOT / "deploy/k8s/overlays" / overlay
+    done = subprocess.run(
+        (str(kubectl), "kustomize", str(folder)), capture_output=True, text=True, timeout=60, check=True
+    )
+    manifests = read_manifests(done.stdout)
+    for manifest in manifests:
+        kubernetes_validate.validate(manifest, VERSIONS[-1], strict=True)
+    for container in containers(manifests):
+        args = parse(container.command_with(VARIABLES)[1:])
+        assert (args.model == "/models/qwen3-0.6b") == (overlay == "model")

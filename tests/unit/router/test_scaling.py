@@ -1,0 +1,108 @@
+"""How many workers each role should have: at once more, later fewer, and each time with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from baton_core.requests.request_context import Slo
+from baton_core.sessions.worker_info import Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_router.core.fleet.role_pressure import Waiting, Worker
+from baton_router.core.fleet.scaling import Scaling, ScalingConfig
+from tests.builders import make_identity
+
+RATES = WorkerRates(prefill_tokens_per_s=1000.0, decode_step_s=0.05)
+NOBODY = Waiting()
+
+
+def worker(name: str, role: Role, **load: object) -> Worker:
+    info = WorkerInfo(
+        worker_id=name,
+        epoch=1,
+        role=role,
+        identity=make_identity(),
+        max_model_len=1000,
+        vocab_size=1000,
+        num_blocks=100,
+        max_num_seqs=10,
+        peer_address="",
+        kv_description=b"",
+    )
+    fields = {"num_available_blocks": 100, "rates": RATES, **load}
+    return info, WorkerLoad(**fields)  # type: ignore[arg-type]
+
+
+def sampled(
+    scaling: Scaling, *workers: Worker, until_s: float, since_s: float = 0.0, waiting: Waiting = NOBODY
+) -> dict[Role, int]:
+    """Sample every two seconds; returns what is recommended in the end."""
+    now = since_s
+    while now <= until_s:
+        roles = scaling.sample(now, workers, waiting)
+        now += 2.0
+    return {one.role: one.num_desired for one in roles}
+
+
+def test_an_idle_fleet_is_told_to_keep_one_worker_of_each_role() -> None:
+    idle = [worker(f"p{n}", Role.PREFILL) for n in range(3)] + [worker("d", Role.DECODE)]
+    assert sampled(Scaling(), *idle, until_s=60.0) == {Role.PREFILL: 1, Role.DECODE: 1}
+
+
+def test_prompts_that_wait_longer_than_the_slo_allows_ask_for_prefill_workers_at_once() -> None:
+    scaling = Scaling(ScalingConfig(slo=Slo(ttft_s=2.0)))
+    p, d = worker("p", Role.PREFILL, num_queued_tokens=3500), worker("d", Role.DECODE)
+    assert sampled(scaling, p, d, until_s=0.0) == {Role.PREFILL: 4, Role.DECODE: 1}
+    assert scaling.predicted_ttft_s == pytest.approx(3.5)
+    assert scaling.roles[0].reason == "prompts wait 3.50 s (TTFT SLO 2 s); 3.5 workers over 0 s"
+    assert scaling.roles[0].need == pytest.approx(3.5)
+
+
+def test_prompts_at_the_router_count_as_those_at_workers() -> None:
+    waiting = Waiting(num_requests=5, num_tokens=3500)
+    p, d = worker("p", Role.PREFILL), worker("d", Role.DECODE)
+    assert sampled(Scaling(), p, d, until_s=0.0, waiting=waiting) == {Role.PREFILL: 4, Role.DECODE: 1}
+
+
+@pytest.mark.parametrize(
+    ("load", "desired"),
+    [
+        ({"num_running": 8, "num_waiting": 4}, 2),
+        ({"num_running": 1, "num_available_blocks": 10}, 2),
+        ({"num_running": 1, "num_available_blocks": 30}, 1),
+    ],
+)
+def test_decode_workers_are_counted_by_their_fullest_part(load: dict[str, object], desired: int) -> None:
+    p, d = worker("p", Role.PREFILL), worker("d", Role.DECODE, **load)
+    assert sampled(Scaling(), p, d, until_s=0.0)[Role.DECODE] == desired
+
+
+def test_steps_slower_than_the_slo_ask_for_decode_workers() -> None:
+    scaling = Scaling(ScalingConfig(slo=Slo(tpot_s=0.03)))
+    p, d = worker("p", Role.PREFILL), worker("d", Role.DECODE, num_running=1)
+    assert sampled(scaling, p, d, until_s=0.0)[Role.DECODE] == 3
+    assert scaling.roles[1].reason.endswith("a step takes 50 ms (TPOT SLO 0.03 s)")
+
+
+def test_fewer_are_recommended_only_after_five_minutes_that_needed_no_more() -> None:
+    scaling, d = Scaling(), worker("d", Role.DECODE)
+    busy = [worker(f"p{n}", Role.PREFILL, num_queued_tokens=900) for n in range(2)]
+    idle = [worker(f"p{n}", Role.PREFILL) for n in range(3)]
+    assert sampled(scaling, *busy, d, until_s=60.0)[Role.PREFILL] == 3
+    assert sampled(scaling, *idle, d, since_s=62.0, until_s=300.0)[Role.PREFILL] == 3
+    assert "s ago 3 were needed" in scaling.roles[0].reason
+    assert sampled(scaling, *idle, d, since_s=302.0, until_s=420.0)[Role.PREFILL] == 1
+
+
+def test_a_need_close_to_what_there_is_changes_nothing() -> None:
+    busy = [worker(f"p{n}", Role.PREFILL, num_queued_tokens=100 * (n < 7)) for n in range(10)]
+    scaling = Scaling(ScalingConfig(prefill_use=0.65))
+    assert sampled(scaling, *busy, worker("d", Role.DECODE), until_s=30.0)[Role.PREFILL] == 10
+
+
+def test_mixed_workers_count_in_both_roles_and_those_that_drain_in_none() -> None:
+    info, load = worker("m0", Role.MIXED)
+    draining = (replace(info, worker_id="m1"), replace(load, is_draining=True))
+    scaling = Scaling()
+    scaling.sample(0.0, [(info, load), draining], NOBODY)
+    assert [one.num_workers for one in scaling.roles] == [1, 1]
