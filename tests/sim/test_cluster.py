@@ -38,7 +38,7 @@ def test_one_request_travels_from_prefill_to_decode() -> None:
 def test_the_prefix_of_requests_that_come_together_is_computed_once(windows: Windows) -> None:
     router = RouterConfig(limits=FlowLimits(placement=PlacementConfig(split=SplitMode.NEVER)))
     cluster = Cluster(0, router=router)
-    shape = Shape(num_blocks=480, has_checksums=False, windows=windows, longest=1100)
+    shape = Shape(num_blocks=480, has_checksums=False, windows=windows, longest=1100, speculates=False)
     engine = start_worker(cluster, "m", Role.MIXED, shape)
     cluster.run_until_joined()
     prefix, params = tuple(range(1000)), SamplingParams(seed=1, max_tokens=3)

@@ -44,7 +44,7 @@ def run(seed: int, split: SplitMode, *, is_slow: bool) -> list[str]:
     placement = PlacementConfig(split=split, min_split_tokens=8)
     router = RouterConfig(limits=FlowLimits(placement=placement))
     cluster = Cluster(seed, router=router, conditions=Conditions(cost=COST))
-    shape = Shape(num_blocks=120, has_checksums=False, plans_ahead=False)
+    shape = Shape(num_blocks=120, has_checksums=False, plans_ahead=False, speculates=False)
     start_worker(cluster, "p", Role.PREFILL, shape)
     start_worker(cluster, "d1", Role.DECODE, shape, cost=SlowAtFirst(cluster.clock) if is_slow else None)
     start_worker(cluster, "d2", Role.DECODE, shape)
