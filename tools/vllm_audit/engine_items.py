@@ -19,8 +19,10 @@ from tools.vllm_audit.effects import EFFECTS
 from tools.vllm_audit.engine_arguments import VALUES
 from tools.vllm_audit.probes import all_of, attribute, field, gives, holds, imported, raises
 from tools.vllm_audit.subjects import (
+    ADAPTER,
     KV_BYTES,
     MODEL,
+    NO_ADAPTERS,
     PROMPT,
     SMALL,
     engine,
@@ -193,7 +195,7 @@ ENGINE: Final = Group(
         "example: abort_request": _aborts("audited"),
         "example: add_request": _takes(arrival_time=0.0),
         "example: step loop": _takes(),
-        "add_request(lora_request=)": lambda: _run(lora_request=object()),
+        "add_request(lora_request=)": raises(lambda: _run(lora_request=ADAPTER), NO_ADAPTERS),
         "add_request(trace_headers=)": lambda: _run(trace_headers={"traceparent": "x"}),
         "add_request(0, ...) raises TypeError": _falsy_id,
     },

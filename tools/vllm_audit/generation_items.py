@@ -8,7 +8,7 @@ import baton
 from baton import SamplingParams
 from tools.vllm_audit.effects import EFFECTS
 from tools.vllm_audit.probes import all_of, holds, raises
-from tools.vllm_audit.subjects import CHAT_TEMPLATE, PROMPT, expect, generated, llm
+from tools.vllm_audit.subjects import ADAPTER, CHAT_TEMPLATE, NO_ADAPTERS, PROMPT, expect, generated, llm
 from tools.vllm_audit.verdict import Group, Probe
 
 MESSAGES: Final = [{"role": "user", "content": "Hello"}]
@@ -90,7 +90,7 @@ def _no_multimodal(call: Any, *arguments: Any) -> Probe:
 
 
 def _adapter(call: str, *arguments: Any) -> Probe:
-    return lambda: getattr(llm(), call)(*arguments, lora_request=object())
+    return raises(lambda: getattr(llm(), call)(*arguments, lora_request=ADAPTER), NO_ADAPTERS)
 
 
 def _unsupported_prompts() -> object:
@@ -211,7 +211,7 @@ CHAT: Final = Group(
             lambda: _asked(add_generation_prompt=True, continue_final_message=True), "continue_final_message"
         ),
         "returns RequestOutputs": holds(lambda: isinstance(_chat(MESSAGES)[0], baton.RequestOutput)),
-        "lora_request": lambda: _chat(MESSAGES, lora_request=object()),
+        "lora_request": _adapter("chat", MESSAGES),
         "tokenization_kwargs": lambda: _chat(MESSAGES, tokenization_kwargs={"padding": True}),
         "multi-modal messages": _image,
         "mm_processor_kwargs": _no_multimodal("chat", MESSAGES),
@@ -277,7 +277,7 @@ ENQUEUE: Final = Group(
         "priority": _enqueue([PROMPT], _ONE, priority=[0]),
         "tokenization_kwargs": _cut(_enqueue_call, PROMPT),
         "returns ids": _enqueues(_enqueue_call, PROMPT, [1, 2]),
-        "lora_request": _enqueue(PROMPT, _ONE, lora_request=object()),
+        "lora_request": _adapter("enqueue", PROMPT, _ONE),
         "use_tqdm": _enqueue(PROMPT, _ONE, use_tqdm=False),
         "mm_processor_kwargs": _no_multimodal("enqueue", PROMPT),
         "lora_request and priority by position": _enqueue([PROMPT], _ONE, None, [0]),
@@ -293,7 +293,7 @@ ENQUEUE_CHAT: Final = Group(
         "tokenization_kwargs": _cut(_enqueue_chat_call, MESSAGES),
         "returns ids": _enqueues(_enqueue_chat_call, MESSAGES, MESSAGES),
         "sleep(level=0), enqueue, wake_up": _recipe,
-        "lora_request": _enqueue_chat(MESSAGES, _ONE, lora_request=object()),
+        "lora_request": _adapter("enqueue_chat", MESSAGES, _ONE),
         "use_tqdm": _enqueue_chat(MESSAGES, _ONE, use_tqdm=False),
         "mm_processor_kwargs": _no_multimodal("enqueue_chat", MESSAGES),
         "use_tqdm and the rest by position": _enqueue_chat(MESSAGES, _ONE, False, None),

@@ -19,6 +19,9 @@ from tools.vllm_audit.verdict import DifferentError
 
 MODEL: Final = BUNDLED_MODEL
 PROMPT: Final = "The os module"
+ADAPTER: Final = baton.LoRARequest("adapter", 1, "/adapter")
+NO_ADAPTERS: Final = "enable_lora is False"
+"""The refusal of an adapter by an engine that was not told to take any, as vLLM does."""
 MAX_MODEL_LEN: Final = 256
 KV_BYTES: Final = 16 << 20
 SMALL: Final = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "enforce_eager": True}

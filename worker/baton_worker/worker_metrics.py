@@ -204,8 +204,8 @@ class WorkerMetrics:
         if not core.config.max_cpu_loras:
             page.add(vllm.LORA_REQUESTS, 0, *self._engine, "0", "", "")
             return
-        waiting = core.scheduler.waiting_adapters | core.preparations.adapters.waiting_names
-        names = (",".join(sorted(waiting)), ",".join(sorted(core.scheduler.running_adapters)))
+        waiting = core.scheduler.adapters(is_running=False) | core.preparations.adapters.waiting_names
+        names = (",".join(sorted(waiting)), ",".join(sorted(core.scheduler.adapters(is_running=True))))
         page.add(vllm.LORA_REQUESTS, time.time(), *self._engine, str(core.config.scheduler.max_loras), *names)
 
     def _tell_transfers(self, page: Exposition) -> None:

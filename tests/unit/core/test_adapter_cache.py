@@ -14,6 +14,7 @@ from baton_core.sessions.router_messages import Failed, RequestSpec
 from baton_core.worker.worker_events import AdapterLoaded, DropAdapter, LoadAdapter
 from baton_worker.core.adapter_cache import PATIENCE_S, AdapterCache
 from baton_worker.core.scheduler_config import SchedulerConfig
+from baton_worker.core.worker_request import check_request
 from tests.builders import make_request, make_worker_config
 from tests.unit.core.workers import Worker
 
@@ -99,7 +100,7 @@ def test_a_request_is_computed_once_its_adapter_is_loaded_and_ends_if_it_cannot_
 def test_a_worker_without_adapters_refuses_them_by_name() -> None:
     config = make_worker_config()
     with pytest.raises(InvalidRequestError, match="lora_request is 'a'; allowed: None: enable_lora is False"):
-        config.check(make_spec("r", A))
+        check_request(make_spec("r", A), config)
 
 
 def test_at_most_max_loras_run_at_once_and_others_pass_whoever_waits() -> None:
@@ -112,8 +113,8 @@ def test_at_most_max_loras_run_at_once_and_others_pass_whoever_waits() -> None:
     plan = worker.core.schedule(0.0)
     assert plan is not None
     assert {piece.adapter for piece in plan.slices} <= {"", A.digest}
-    assert "b" in worker.core.scheduler.waiting_adapters
-    assert worker.core.scheduler.running_adapters == {"a"}
+    assert "b" in worker.core.scheduler.adapters(is_running=False)
+    assert worker.core.scheduler.adapters(is_running=True) == {"a"}
 
 
 def test_adapters_and_tenants_share_no_block() -> None:

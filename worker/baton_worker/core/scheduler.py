@@ -69,15 +69,9 @@ class Scheduler:
     def num_running(self) -> int:
         return len(self._running)
 
-    @property
-    def running_adapters(self) -> set[str]:
-        """Names of the adapters of running sequences."""
-        return {seq.adapter.name for seq in self._running if seq.adapter is not None}
-
-    @property
-    def waiting_adapters(self) -> set[str]:
-        """Names of the adapters of waiting sequences."""
-        return {seq.adapter.name for seq in self._waiting if seq.adapter is not None}
+    def adapters(self, *, is_running: bool) -> set[str]:
+        """Return the names of the adapters of running, or of waiting, sequences."""
+        return {seq.adapter.name for seq in (self._running if is_running else self._waiting) if seq.adapter}
 
     @property
     def is_step_in_flight(self) -> bool:
@@ -340,10 +334,8 @@ class Scheduler:
 
     def _takes_adapter_of(self, seq: Sequence) -> bool:
         """True if a sequence may join those that run, which have at most `max_loras` adapters."""
-        if seq.adapter is None:
-            return True
         others = {one.adapter_digest for one in self._running if one.adapter is not None}
-        return seq.adapter_digest in others or len(others) < self._config.max_loras
+        return not seq.adapter or seq.adapter_digest in others or len(others) < self._config.max_loras
 
     def _share(self, num_seqs: int) -> int:
         """Return the sequences of one step, if that many are divided among the stages."""
@@ -396,14 +388,12 @@ class Scheduler:
 
     def _preempt(self, now: float, seq: Sequence) -> None:
         self.num_preemptions += 1
+        self._allocator.drop(seq)
         if seq in self._running:
             self._running.remove(seq)
             self._in_flight_prefixes = None
-            self._allocator.drop(seq)
             seq.apply(now, SequenceInput.PREEMPT)
             self.add(seq)
-        else:
-            self._allocator.drop(seq)
 
 
 def _order(seq: Sequence) -> tuple[int, float, str, int]:

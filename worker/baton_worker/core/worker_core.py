@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from baton_core.blocks.block_pool import BlockPool
-from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, OverloadedError
+from baton_core.errors import BatonError, ErrorCode, OverloadedError
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.sessions.control_messages import Control
 from baton_core.sessions.router_messages import (
@@ -59,7 +59,7 @@ from baton_worker.core.preparations import Preparations
 from baton_worker.core.step_health import StepHealth
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_load import count_deferred, measure_load
-from baton_worker.core.worker_request import WorkerRequest, check_request, new_request
+from baton_worker.core.worker_request import WorkerRequest, check_open, check_request, new_request
 from baton_worker.core.worker_status import LEAVING
 
 
@@ -188,7 +188,10 @@ class WorkerCore:
         match command:
             case Generate(spec=spec) | Prefill(spec=spec) | Reserve(spec=spec):
                 try:
-                    self._check(command)
+                    check_request(spec, self.config)
+                    has_begun = isinstance(command, Reserve) or bool(spec.resumed)
+                    self.controls.require_accepting(spec.weights, has_begun)
+                    check_open(spec.request_id, self._requests, self.config.max_num_requests)
                     return self._accept(now, router_id, command)
                 except BatonError as error:
                     refused = Refused(request_id=spec.request_id, code=error.code, message=str(error))
@@ -205,15 +208,6 @@ class WorkerCore:
             case Control():
                 return self.controls.take(now, router_id, command, self.open_work)
         assert_never(command)
-
-    def _check(self, command: Generate | Prefill | Reserve) -> None:
-        spec = command.spec
-        check_request(spec, self.config)
-        self.controls.require_accepting(spec.weights, isinstance(command, Reserve) or bool(spec.resumed))
-        if spec.request_id in self._requests:
-            raise InvalidRequestError("request_id", spec.request_id, "a name that no running request has")
-        if len(self._requests) >= self.config.max_num_requests:
-            raise OverloadedError(f"this worker has {len(self._requests)} requests, its maximum")
 
     def _accept(
         self, now: float, router_id: str, command: Generate | Prefill | Reserve

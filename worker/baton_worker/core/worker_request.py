@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from collections.abc import Sequence as Values
 from dataclasses import dataclass
 
 from baton_core.blocks.block_hash import root_hash
-from baton_core.errors import InvalidRequestError
+from baton_core.errors import InvalidRequestError, OverloadedError
 from baton_core.prompt_embeds import check_places
 from baton_core.requests.logprobs import MAX_CHUNK_LOGPROBS, MAX_LOGPROBS
 from baton_core.requests.pooling import check_runner
@@ -133,6 +133,19 @@ def check_request(spec: RequestSpec, config: WorkerConfig) -> None:
         if isinstance(name, str) and name not in config.logits_processors:
             allowed = ", ".join(sorted(config.logits_processors)) or "none at this worker"
             raise InvalidRequestError("logits_processors", name, allowed)
+
+
+def check_open(request_id: str, open_ids: Collection[str], max_num_requests: int) -> None:
+    """Refuse a name that is taken, and more requests than may be open.
+
+    Raises:
+        InvalidRequestError: an open request has the name.
+        OverloadedError: as many are open as may be.
+    """
+    if request_id in open_ids:
+        raise InvalidRequestError("request_id", request_id, "a name that no running request has")
+    if len(open_ids) >= max_num_requests:
+        raise OverloadedError(f"this worker has {len(open_ids)} requests, its maximum")
 
 
 def _check_lengths(spec: RequestSpec, config: WorkerConfig) -> None:

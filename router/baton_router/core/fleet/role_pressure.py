@@ -60,8 +60,8 @@ def measure(workers: Sequence[Worker], waiting: Waiting, limits: Limits) -> Flee
     decoders = [worker for worker in workers if role_of(worker).can_decode]
     rate = mean([load.rates.prefill_tokens_per_s for _, load in workers if load.rates.prefill_tokens_per_s])
     queue_s = mean([_queue_s(load, rate) for _, load in prefillers])
-    fullness = mean([fullness(info, load, limits.step_s) for info, load in decoders])
-    prefill, decode = queue_s / limits.queue_s, fullness / limits.fullness
+    used = mean([fullness(info, load, limits.step_s) for info, load in decoders])
+    prefill, decode = queue_s / limits.queue_s, used / limits.fullness
     if decode >= prefill:
         max_num_seqs = sum(info.max_num_seqs for info, _ in decoders)
         decode += waiting.num_requests / max_num_seqs if max_num_seqs else 0.0
@@ -69,7 +69,7 @@ def measure(workers: Sequence[Worker], waiting: Waiting, limits: Limits) -> Flee
         prefill += waiting.num_tokens / rate / len(prefillers) / limits.queue_s
     busy = mean([float(load.num_queued_tokens > 0) for _, load in prefillers])
     return FleetPressure(
-        prefill=Pressure(need=prefill, use=busy), decode=Pressure(need=decode, use=min(1.0, fullness))
+        prefill=Pressure(need=prefill, use=busy), decode=Pressure(need=decode, use=min(1.0, used))
     )
 
 
