@@ -134,6 +134,8 @@ NEEDED: Final[Mapping[str, Mapping[str, int]]] = {
     "data_parallel_external_lb": {"data_parallel_size": 2, "data_parallel_rank": 1},
     "data_parallel_start_rank": {"data_parallel_size": 2},
     "data_parallel_size_local": {"data_parallel_size": 2},
+    "max_cpu_loras": {"enable_lora": True},
+    "max_lora_rank": {"enable_lora": True},
 }
 """Other arguments without which one cannot hold."""
 
@@ -143,7 +145,7 @@ def flag(text: str, flags: Sequence[str], effects: Mapping[str, Effect]) -> Prob
     needed = [
         one
         for name, value in NEEDED.get(text, {}).items()
-        for one in (f"--{name.replace('_', '-')}", str(value))
+        for one in (f"--{name.replace('_', '-')}", *(() if value is True else (str(value),)))
     ]
 
     def probe() -> str:

@@ -108,12 +108,9 @@ GIVEN: dict[str, Any] = {
 }
 """A value other than the default for every field that does something, but for those of `EXCLUSIVE`."""
 _SHORT: dict[str, Any] = {"spec_method": "ngram", "spec_model": "ngram", "spec_tokens": 3}
-EXCLUSIVE: dict[str, Any] = _SHORT | {
-    "data_parallel_rank": 2,
-    "data_parallel_external_lb": True,
-    "enable_lora": True,
-    "speculative_config": {"method": "ngram", "model": "ngram", "num_speculative_tokens": 3},
-}
+_ALONE: dict[str, Any] = {"data_parallel_rank": 2, "data_parallel_external_lb": True, "enable_lora": True}
+_DRAFTS = {"speculative_config": {"method": "ngram", "model": "ngram", "num_speculative_tokens": 3}}
+EXCLUSIVE: dict[str, Any] = _SHORT | _ALONE | _DRAFTS
 """Fields that contradict some of the others."""
 
 
