@@ -23,7 +23,7 @@ from baton_engine.warm_up import GRAMMAR, LARGE_BATCH, PROMPTS_WITHIN_S, WarmUp,
 from tests.models import make_prompt, make_tokenizer
 from tests.unit.engine.steps import BLOCK_SIZE, generate, make_runner
 
-LIMITS: dict[str, Any] = {"max_model_len": 200, "max_num_batched_tokens": 64, "max_num_seqs": 32}
+LIMITS: dict[str, Any] = {"max_model_len": 200, "max_num_batched_tokens": 64, "max_decode_rows": 32}
 
 
 class TimedRunner:
@@ -94,7 +94,7 @@ def test_every_step_keeps_to_the_limits_and_to_block_0(
 ) -> None:
     plans = plans_of(
         max_model_len=max_model_len,
-        max_num_seqs=max_num_seqs,
+        max_decode_rows=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         has_grammars=True,
     )
@@ -108,7 +108,7 @@ def test_every_step_keeps_to_the_limits_and_to_block_0(
 
 def test_a_slow_model_computes_no_whole_step() -> None:
     for token_s in (0.001, 0.01, 0.1):
-        plans = plans_of(token_s, max_model_len=100_000, max_num_batched_tokens=100_000, max_num_seqs=1)
+        plans = plans_of(token_s, max_model_len=100_000, max_num_batched_tokens=100_000, max_decode_rows=1)
         prompts = [num_tokens(plan) for plan in plans if num_tokens(plan) > 1]
         assert token_s * sum(prompts[1:]) <= max(PROMPTS_WITHIN_S, token_s * BLOCK_SIZE)
         assert token_s * 16 * sum(prompts[1:]) > PROMPTS_WITHIN_S
