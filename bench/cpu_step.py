@@ -67,6 +67,7 @@ class RandomWeights:
     """Stands in for a WeightReader: the same numbers for the same name, without files."""
 
     device = torch.device("cpu")
+    adapters = None
 
     def __init__(self, dtype: torch.dtype, *, online: OnlinePlan | None = None) -> None:
         self.dtype = dtype

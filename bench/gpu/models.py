@@ -49,6 +49,7 @@ class RandomWeights:
     """Stands in for a WeightReader: random numbers, drawn on the device."""
 
     online = None
+    adapters = None
 
     def __init__(self, setup: Setup) -> None:
         self.dtype = self.linear_dtype = setup.dtype
