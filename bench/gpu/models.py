@@ -118,7 +118,7 @@ def make_runner(setup: Setup, shape: ModelShape, num_seqs: int, max_len: int) ->
     num_blocks = num_seqs * -(-max_len // BLOCK_SIZE)
     pool = torch.zeros((num_blocks, *spec.block_shape), dtype=setup.dtype, device=setup.device).normal_()
     runner = ModelRunner(model, kernels.attention, pool, spec, Sampler(kernels.sampling))
-    limits = WarmUpLimits(max_model_len=max_len, max_num_batched_tokens=max_len, max_num_seqs=num_seqs)
+    limits = WarmUpLimits(max_model_len=max_len, max_num_batched_tokens=max_len, max_decode_rows=num_seqs)
     WarmUp(runner=runner, limits=limits).run_prompts()
     if kernels.attention.is_capturable(pool):
         runner.capture_decodes(num_seqs, max_len)
