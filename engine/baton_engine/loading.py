@@ -225,14 +225,12 @@ def load_model(
     _require_drafts_possible(settings, processors, is_pooling=pooling is not None)
     require_divisible(config, ranks.place.sizes)
     dtype = resolve_dtype(settings.dtype, config.dtype, device)
-    cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     is_dummy = settings.has_dummy_weights and weight_folder is None
     gguf = None if is_dummy else find_gguf(weight_folder or folder)
     quantization = _choose_quantization(settings, folder, config, gguf)
     if settings.parallel.is_invariant:
         require_plain_sums(device.type, is_quantized=quantization != ChosenQuantization())
-    free_bytes = free_device_bytes(device)
-    began_s = time.monotonic()
+    free_bytes, began_s = free_device_bytes(device), time.monotonic()
     source = DummyWeights if is_dummy else WeightReader
     weights = source(weight_folder or folder, dtype, device, **quantization.of_weights)
     kernels = choose_kernels(
@@ -242,12 +240,11 @@ def load_model(
     with returning_freed_memory():
         model = build_model(config, weights, kernels.layers, ranks)
         pooler = None if pooling is None else load_pooler(pooling, weights)
-    description = describe_folder(folder, config, settings.config_overrides)
-    digest = weights.digest() if ranks.place.is_leader else ""
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
     weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
+    cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
     has_cache = pooling is None or pooling.model.is_causal
     plan = plan or _plan(spec, config, settings, memory, ranks, has_cache=has_cache)
@@ -261,12 +258,18 @@ def load_model(
         ranks=ranks,
         processors=processors,
         batch_processors=processors.batch_processors(_vllm_config(settings, model, config, plan), device),
-        read=ReadModel(weights=digest, description=description, shapes=weights.shapes),
+        read=_read_model(weights, ranks, describe_folder(folder, config, settings.config_overrides)),
         quantization=quantization,
         weight_bytes=weights.loaded_bytes,
         pooler=pooler,
         adapters=bank,
     )
+
+
+def _read_model(weights: WeightReader, ranks: Ranks, description: ModelDescription) -> ReadModel:
+    """Return what was read; the leader of a group alone tells the digest of the weights."""
+    digest = weights.digest() if ranks.place.is_leader else ""
+    return ReadModel(weights=digest, description=description, shapes=weights.shapes)
 
 
 def make_bank(

@@ -82,8 +82,7 @@ class Sequence:
         adapter: Adapter | None = None,
     ) -> None:
         assert params.seed is not None, "whoever accepts a request gives it a seed"
-        self.seq_id, self.params, self.arrival_s = seq_id, params, arrival_s
-        self.priority = priority
+        self.seq_id, self.params, self.arrival_s, self.priority = seq_id, params, arrival_s, priority
         """Lower values are scheduled first."""
         self.adapter = adapter
         """The LoRA adapter that computes it; None is the model alone."""
@@ -92,8 +91,7 @@ class Sequence:
         self.num_prompt_tokens = len(prompt_token_ids)
         self.num_initial_tokens = len(prompt_token_ids) + len(output_token_ids)
         """Tokens that it came with: the prompt, and what it had generated elsewhere."""
-        self.token_ids = list(prompt_token_ids)
-        self.tables = BlockTables(paging)
+        self.token_ids, self.tables = list(prompt_token_ids), BlockTables(paging)
         self.num_computed_tokens = 0
         self.num_cached_tokens: int | None = None
         """Prompt tokens that were not computed for it; None until it is first admitted."""
@@ -114,12 +112,10 @@ class Sequence:
         self._state, self._paging, self._root = state, paging, root
         self._publishes_contents, self._cache_salt = publishes_contents, cache_salt
         self._hashes: list[list[bytes]] = [[] for _ in paging.windows]
-        self._prompt_token_ids, self._prompt_embeds = prompt_token_ids, prompt_embeds
-        self._rules = rules
+        self._prompt_token_ids, self._prompt_embeds, self._rules = prompt_token_ids, prompt_embeds, rules
         self._seeds: dict[int, int] = {}
         """Seeds of the sequences sampled here, by index."""
-        self._make_spec = _spec_maker(params)
-        self._watch = _repetition_watch(params)
+        self._make_spec, self._watch = _spec_maker(params), _repetition_watch(params)
         for token_id in output_token_ids:
             self.append(token_id)
 
