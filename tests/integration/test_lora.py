@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from baton import LLM, LoRARequest, SamplingParams, TokensPrompt
 from baton_core.errors import InvalidConfigError, InvalidRequestError, RequestError
 from baton_router.requests.served_adapters import ServedAdapters, read_lora_modules
 from tests.adapters import MergedReference, make_adapter
-from tests.models import make_model
+from tests.models import make_model, make_prompt
 from tests.reference import Reference
 
 NUM_TOKENS = 12
+DRAFTS = {"method": "ngram", "num_speculative_tokens": 3}
 SIZES = {"kv_cache_memory_bytes": 8 << 20, "dtype": "float32", "skip_tokenizer_init": True}
 Case = tuple[LoRARequest | None, tuple[int, ...], list[int]]
 
@@ -45,14 +49,41 @@ def generate(llm: LLM, cases: Sequence[Case]) -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-@pytest.mark.parametrize("max_loras", [1, 3])
+@pytest.mark.parametrize(
+    "settings", [{"max_loras": 1}, {"max_loras": 3}, {"max_loras": 3, "speculative_config": DRAFTS}]
+)
 def test_adapters_in_one_batch_give_the_tokens_of_merged_weights(
-    cases: tuple[Path, list[Case]], max_loras: int
+    cases: tuple[Path, list[Case]], settings: dict[str, Any]
 ) -> None:
     model, drawn = cases
-    with LLM(str(model), enable_lora=True, max_loras=max_loras, **SIZES) as llm:
+    with LLM(str(model), enable_lora=True, **settings, **SIZES) as llm:
         for _ in range(2):  # from the cache the second time, each from its own blocks
             assert generate(llm, drawn) == [expected for _, _, expected in drawn]
+
+
+@pytest.mark.parametrize("quantization", ["int8", "fp8_per_channel"])
+def test_an_adapter_changes_a_quantized_model_as_it_changes_the_plain_one(
+    tmp_path: Path, quantization: str
+) -> None:
+    """As far as the rounding of the model's weights lets it."""
+    model = make_model(tmp_path / "model", "llama")
+    lora = LoRARequest("adapter", 1, str(make_adapter(tmp_path / "adapter", model)))
+    prompt, effects = make_prompt(60), []
+    for settings in ({}, {"quantization": quantization}):
+        with LLM(str(model), enable_lora=True, **settings, **SIZES) as llm:
+            effects.append(prompt_logprobs(llm, prompt, lora) - prompt_logprobs(llm, prompt, None))
+    size, difference = effects[0].abs().mean(), (effects[1] - effects[0]).abs().mean()
+    assert size > 0.01
+    assert difference < size / 4
+
+
+def prompt_logprobs(llm: LLM, prompt: Sequence[int], lora: LoRARequest | None) -> Tensor:
+    """Return the log-probability of each token of a prompt but the first."""
+    params = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    given = TokensPrompt(prompt_token_ids=list(prompt))
+    (output,) = llm.generate([given], params, lora_request=lora, use_tqdm=False)
+    places = zip(prompt[1:], (output.prompt_logprobs or [])[1:], strict=True)
+    return torch.tensor([place[token_id].logprob for token_id, place in places if place])
 
 
 def test_adapters_are_refused_by_name_before_they_are_loaded(
@@ -66,7 +97,8 @@ def test_adapters_are_refused_by_name_before_they_are_loaded(
         high = make_adapter(tmp_path / "high", model, rank=8)
         with pytest.raises(InvalidRequestError, match="r is 8; allowed: 1 to 4, the max_lora_rank"):
             generate(llm, [(LoRARequest("high", 9, str(high)), *drawn[0][1:])])
-        assert llm.llm_engine.add_lora(drawn[1][0])  # type: ignore[arg-type]
+        (first,) = [lora for lora, _, _ in drawn if lora is not None and lora.lora_int_id == 1]
+        assert llm.llm_engine.add_lora(first)
         assert 1 in llm.llm_engine.list_loras()
         assert (llm.llm_engine.remove_lora(1), llm.llm_engine.remove_lora(1)) == (True, False)
     with pytest.raises(InvalidRequestError, match="lora_int_id is 0"):

@@ -63,20 +63,13 @@ class _EmbeddingDelta:
             y.index_add_(0, rows, delta)
 
 
-class _LinearPlace:
-    """A layer of the model whose outputs adapters may change."""
+class _Place:
+    """A module of the model whose outputs adapters may change."""
 
-    def __init__(
-        self,
-        bank: AdapterBank,
-        index: int,
-        parts: Sequence[PlacePart],
-        in_size: int,
-        inputs: range | None,
-        kernels: LayerKernels,
-    ) -> None:
-        self._bank, self._index, self._kernels = bank, index, kernels
-        self.parts, self._in_size, self._inputs = parts, in_size, inputs
+    parts: Sequence[PlacePart]
+
+    def __init__(self, bank: AdapterBank, index: int) -> None:
+        self._bank, self._index = bank, index
 
     @property
     def is_active(self) -> bool:
@@ -90,12 +83,35 @@ class _LinearPlace:
                 delta.add(x, y, rows)
         return y
 
-    def make_delta(self, tensors: AdapterTensors, names: Mapping[str, str]) -> _Delta | None:
-        """Return an adapter's product here; None where it has none. `names` gives its modules by layer.
+    def make_delta(
+        self, tensors: AdapterTensors, names: Mapping[str, str]
+    ) -> _Delta | _EmbeddingDelta | None:
+        """Return an adapter's delta here; None where it has none. `names` gives its modules by layer.
 
         Raises:
-            InvalidRequestError: a tensor has another shape than the layer.
+            InvalidRequestError: a tensor has another shape than the module.
         """
+        raise NotImplementedError
+
+
+class _LinearPlace(_Place):
+    """A linear layer: `x` are its inputs `[num_rows, in_features]`."""
+
+    def __init__(
+        self,
+        bank: AdapterBank,
+        index: int,
+        parts: Sequence[PlacePart],
+        in_size: int,
+        inputs: range | None,
+        kernels: LayerKernels,
+    ) -> None:
+        super().__init__(bank, index)
+        self._kernels = kernels
+        self.parts, self._in_size, self._inputs = parts, in_size, inputs
+
+    def make_delta(self, tensors: AdapterTensors, names: Mapping[str, str]) -> _Delta | None:
+        """See `_Place`."""
         downs, ups, start, column = [], [], 0, 0
         for part in self.parts:
             outputs = slice(column, column + part.num_rows)
@@ -118,39 +134,21 @@ class _LinearPlace:
         return self._kernels.product(weight, None) or partial(functional.linear, weight=weight)
 
 
-class _EmbeddingPlace:
-    """The embedding, whose rows adapters may change."""
+class _EmbeddingPlace(_Place):
+    """The embedding: `x` are token ids `[num_rows] int64`."""
 
     def __init__(self, bank: AdapterBank, index: int, layer: str, shape: tuple[int, int]) -> None:
-        self._bank, self._index, self._shape = bank, index, shape
+        super().__init__(bank, index)
+        self._shape = shape
         self.parts = (PlacePart(layer=layer, out_size=shape[1]),)
 
-    @property
-    def is_active(self) -> bool:
-        """True if a row of the step has an adapter."""
-        return self._bank.is_active
-
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """As `_LinearPlace`, of token ids `x` `[num_tokens] int64`."""
-        for digest, rows in self._bank.rows(len(x)):
-            if (delta := self._bank.delta(digest, self._index)) is not None:
-                delta.add(x, y, rows)
-        return y
-
     def make_delta(self, tensors: AdapterTensors, names: Mapping[str, str]) -> _EmbeddingDelta | None:
-        """Return an adapter's rows; None where it has none.
-
-        Raises:
-            InvalidRequestError: a tensor has another shape than the embedding.
-        """
+        """See `_Place`."""
         if (module := names.get(self.parts[0].layer)) is None:
             return None
         table, up = tensors.embedding(module, *self._shape)
         dtype, device = self._bank.dtype, self._bank.device
         return _EmbeddingDelta(table=table.T.contiguous().to(device, dtype), up=up.to(device, dtype))
-
-
-_Place = _LinearPlace | _EmbeddingPlace
 
 
 class AdapterBank:

@@ -241,7 +241,7 @@ class Scheduler:
         if len(plan.slices) >= self._share(len(self._running)):
             return
         num_left = seq.num_uncomputed_tokens
-        spare = self._pool.num_available - len(self._running) * len(self._paging.windows)
+        spare = self._pool.num_available - len(self._running) * len(self._paging.windows) if draft else 0
         if draft and self._allocator.num_needed(seq, 1 + len(draft)) <= max(0, spare):
             copies = self._allocator.allocate(seq, 1 + len(draft))
             assert copies is not None, "as many blocks are available"
@@ -334,7 +334,7 @@ class Scheduler:
 
     def _takes_adapter_of(self, seq: Sequence) -> bool:
         """True if a sequence may join those that run, which have at most `max_loras` adapters."""
-        others = {one.adapter_digest for one in self._running if one.adapter is not None}
+        others = {one.adapter_digest for one in self._running if one.adapter} if seq.adapter else set()
         return not seq.adapter or seq.adapter_digest in others or len(others) < self._config.max_loras
 
     def _share(self, num_seqs: int) -> int:

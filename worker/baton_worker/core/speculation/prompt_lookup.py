@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
-from typing import Final
-
-_ITEM: Final = "i"
-"""Type code of a token in memory; a search over bytes is one call into C."""
-_SIZE: Final = array(_ITEM).itemsize
 
 
 class PromptLookup:
-    """The text of one sequence, prompt and output.
+    """The text of one sequence, prompt and output, as a string: each search is one call into C.
 
     Args:
         low: fewest last tokens that are searched for.
@@ -21,15 +15,15 @@ class PromptLookup:
 
     def __init__(self, low: int, high: int) -> None:
         self._low, self._high = low, high
-        self._text = bytearray()
+        self._text = ""
+        """A character for each token; there are more characters than any vocabulary has tokens."""
 
     def propose(self, token_ids: Sequence[int], num_tokens: int) -> tuple[int, ...]:
         """Return at most `num_tokens` that may follow `token_ids`, which continue those of the call before.
 
         A draft that reaches the end of the text goes on with itself, so a loop is drafted as a loop.
         """
-        num_known = len(self._text) // _SIZE
-        self._text += array(_ITEM, token_ids[num_known:]).tobytes()
+        self._text += "".join(map(chr, token_ids[len(self._text) :]))
         place = self._find(len(token_ids))
         if place is None:
             return ()
@@ -48,9 +42,5 @@ class PromptLookup:
 
     def _place(self, length: int) -> int | None:
         """Return the place behind the earliest occurrence of the last `length` tokens, but for the end."""
-        text, pattern = self._text, self._text[-length * _SIZE :]
-        end = len(text) - _SIZE
-        start = text.find(pattern, 0, end)
-        while start >= 0 and start % _SIZE:  # in the middle of a token
-            start = text.find(pattern, start + 1, end)
-        return start // _SIZE + length if start >= 0 else None
+        start = self._text.find(self._text[-length:], 0, len(self._text) - 1)
+        return start + length if start >= 0 else None
