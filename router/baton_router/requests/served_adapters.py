@@ -79,7 +79,7 @@ class ServedAdapters:
         """
         with self._lock:
             self._check_free(adapter.name, replaces)
-            if len(self._adapters) >= MAX_ADAPTERS:
+            if adapter.name not in self._adapters and len(self._adapters) >= MAX_ADAPTERS:
                 text = f"{len(self._adapters)} adapters are served; allowed: {MAX_ADAPTERS}"
                 raise RequestError(ErrorCode.OVERLOADED, text)
             self._adapters[adapter.name] = adapter
