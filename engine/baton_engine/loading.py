@@ -141,7 +141,7 @@ class LoadedModel:
             self.model, attention, kv_pool, spec, sampler, self.ranks, self.pooler, self.adapters
         )
         if self.ranks.place.is_leader:
-            self._warm_up(runner, has_grammars=grammars is not None)
+            self._warm_up(runner, has_grammars=grammars is not None and grammars.warms_up)
         elif self.pooler is None:
             self._capture_decodes(runner)
         states.clear()

@@ -208,7 +208,10 @@ class Family:
         self._fds = {}
         self._inodes: set[str] = set()
         for pid in pids:
-            self._fds[pid] = os.pidfd_open(pid)
+            try:
+                self._fds[pid] = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue  # it has ended since it was listed
             self._stack.callback(os.close, self._fds[pid])
             self._inodes |= _sockets_of(pid)
 
@@ -242,12 +245,20 @@ def listening_ports(pid: int) -> list[int]:
     return [int(row[1].rpartition(":")[2], 16) for row in rows if row[9] in sockets and row[3] == "0A"]
 
 
+def _entries(folder: Path) -> list[Path]:
+    """Return what a folder of /proc holds: nothing when its process has ended."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def _sockets_of(pid: int) -> set[str]:
     inodes = set()
-    for fd in Path(f"/proc/{pid}/fd").iterdir():
+    for fd in _entries(Path(f"/proc/{pid}/fd")):
         try:
             match = _SOCKET.fullmatch(str(fd.readlink()))
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
         if match is not None:
             inodes.add(match[1])

@@ -167,7 +167,7 @@ async def made(
     context = zmq.asyncio.Context()
     producer = ProducerEndpoint(context, peer_address)
     placement = PoolPlacement(lambda spec: wrap(BACKENDS[kv_transport](spec, epoch, Listen(), copy_rows)))
-    forms = grammar_compiler(settings)
+    forms = grammar_compiler(settings, warms_up=False)
     resident = GatedEngine(settings.engine, forms, placement, gate or Gate())
     connector = placement.connector
     assert connector is not None

@@ -315,16 +315,20 @@ def worker_controls(settings: WorkerSettings, engine: ResidentEngine) -> WorkerC
     )
 
 
-def grammar_compiler(settings: WorkerSettings) -> GrammarCompiler:
-    """Make the compiler of structured outputs for a model; it begins with one, while the weights are read.
+def grammar_compiler(settings: WorkerSettings, *, warms_up: bool = True) -> GrammarCompiler:
+    """Make the compiler of structured outputs for a model.
 
-    So the tokenizer and the library are there when the engine warms up.
+    With `warms_up` it compiles one while the weights are read: the tokenizer and the library are there when
+    the engine warms up. Otherwise the first request with a grammar waits for them.
     """
     engine = settings.engine
     config = read_model_config(resolve_model(engine.model), overrides=engine.config_overrides)
     tokenizer, backend = _tokenizer_folder(settings), settings.structured_outputs_backend
-    grammars = GrammarCompiler(tokenizer, config.vocab_size, config.eos_token_ids, backend=backend)
-    grammars.compile(WARM_UP_GRAMMAR)
+    grammars = GrammarCompiler(
+        tokenizer, config.vocab_size, config.eos_token_ids, backend=backend, warms_up=warms_up
+    )
+    if warms_up:
+        grammars.compile(WARM_UP_GRAMMAR)
     return grammars
 
 

@@ -60,7 +60,7 @@ class InProcessExecutor:
 
     def __init__(self, settings: WorkerSettings, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._grammars = grammar_compiler(settings)
+        self._grammars = grammar_compiler(settings, warms_up=False)
         self._engine = ResidentEngine(settings.engine, self._grammars, executor=settings.executor)
         loaded, capabilities = self._engine.loaded, InProcessConnector.capabilities
         epoch = time.time_ns()

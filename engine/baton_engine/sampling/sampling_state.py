@@ -35,6 +35,11 @@ MAX_TOKENS: Final = 2**22
 class Grammars(Protocol):
     """A source of compiled grammars."""
 
+    @property
+    def warms_up(self) -> bool:
+        """True if the engine's warm-up follows a grammar: the first request with one then waits for less."""
+        ...
+
     def get(self, params: StructuredOutputsParams) -> Grammar: ...
 
     def refuse(self, params: StructuredOutputsParams, error: InvalidRequestError) -> None:
@@ -44,6 +49,8 @@ class Grammars(Protocol):
 
 class NoGrammars:
     """The grammars of an engine that compiles none."""
+
+    warms_up: Final = False
 
     def get(self, params: StructuredOutputsParams) -> Grammar:
         raise InvalidRequestError("structured_outputs", params.kind, "None, this engine compiles no grammars")

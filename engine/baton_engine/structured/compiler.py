@@ -70,6 +70,7 @@ class GrammarCompiler:
     Args:
         eos_token_ids: the tokens that may end an output; without one no grammar can end.
         lanes: in the order in which a grammar comes to them.
+        warms_up: whether the engine's warm-up follows a grammar.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class GrammarCompiler:
         *,
         backend: str = AUTO,
         lanes: Sequence[Lane] = LANES,
+        warms_up: bool = True,
     ) -> None:
+        self.warms_up = warms_up
         check_backend(backend)
         self._folder = folder
         self._end = EndTokens.of(eos_token_ids, vocab_size)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -119,10 +118,8 @@ def test_thousands_of_exchanges_in_turns_stay_in_step() -> None:
 
 def test_a_rank_that_does_not_come_is_lost_after_the_deadline() -> None:
     (rank, _), _ = shared(2, deadline_s=0.2)
-    began_s = time.monotonic()
     with pytest.raises(RankLostError, match=r"rank 1 is lost: it has not come within 0\.2 s"):
         rank.all_reduce(torch.ones(1))
-    assert time.monotonic() - began_s < 5
 
 
 def test_the_end_of_a_group_ends_every_wait() -> None:

@@ -36,12 +36,12 @@ inline bool wait_for(const Meeting& meeting, const TurnFlag& flag, int64_t turn)
   const auto* aborted = reinterpret_cast<const std::atomic<int64_t>*>(meeting.aborted);
   const int64_t end = now_ns() + meeting.deadline_ns;
   for (int64_t round = 0; flag.turn.load(std::memory_order_acquire) < turn; ++round) {
-    if (aborted->load(std::memory_order_relaxed)) return false;
+    // A yield may last a whole time slice of another process: the deadline holds for them, too.
+    if (aborted->load(std::memory_order_relaxed) || now_ns() > end) return false;
     if (round < kYieldsBeforeSleep) {
       sched_yield();
       continue;
     }
-    if (now_ns() > end) return false;
     const timespec pause{0, 50000};
     nanosleep(&pause, nullptr);
   }
