@@ -1,6 +1,7 @@
 # make demo    install into .venv, start a cluster with the bundled model, stream some answers
 # make test    install into .venv, run every check and the whole test suite (alone: make check, make suite)
 # make quick   style, types, import contracts and the unit tests that take no time: under a minute on two cores
+# make exhaustive  the tests that are further shapes of those in make test, and take minutes more
 # make wheel-check  build a wheel and serve with it on Python 3.11, 3.12 and 3.13, those that are installed
 # make tools-check  run tools that are written for vLLM through baton as-vllm, in an environment of their own
 # make k8s-check  fetch helm, kubectl and promtool, and check the chart, the manifests, dashboards and alerts
@@ -24,7 +25,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Compile each Python file once, not in every process that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick unit suite computing running check source kernels wheel-check tools-check k8s-check soak stubs reference \
+.PHONY: demo test quick unit suite computing running exhaustive check source kernels wheel-check tools-check k8s-check soak stubs reference \
 	audit docs clean programs
 .DELETE_ON_ERROR:
 
@@ -76,6 +77,9 @@ source: $(INSTALLED)-dev
 kernels: $(INSTALLED)-dev
 	@echo "compiling every Triton kernel for $(or $(ARCHS:%=sm_%),sm_80 sm_90 sm_100)"
 	@$(BIN)/python -m baton_kernels.triton.aot_check $(if $(ARCHS),--arch $(ARCHS)) >$(VENV)/aot.log || (cat $(VENV)/aot.log; exit 1)
+
+exhaustive: $(INSTALLED)-dev programs
+	@BATON_EXHAUSTIVE=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile -m exhaustive $(RUNNING)
 
 wheel-check: $(INSTALLED)-dev
 	@BATON_WHEEL_CHECK=1 $(BIN)/python -m pytest -q -n 0 tests/packaging

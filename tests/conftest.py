@@ -1,6 +1,7 @@
 """Settings of all suites: a loaded machine is slow, and that alone fails no property.
 
 `BATON_EXAMPLES=2000` draws that many examples of each property which names no number of its own.
+`BATON_EXHAUSTIVE=1` runs the tests with the marker `exhaustive`, too.
 `--hypothesis-profile soak --timeout 0` draws 20,000: what `tests/fuzz` is for.
 """
 
@@ -36,6 +37,16 @@ def _own_logging() -> Iterator[None]:
     for handler in set(root.handlers) - handlers:
         root.removeHandler(handler)
     root.setLevel(level)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is exhaustive, unless BATON_EXHAUSTIVE is set."""
+    if os.environ.get("BATON_EXHAUSTIVE"):
+        return
+    dear = [item for item in items if item.get_closest_marker("exhaustive")]
+    if dear:
+        config.hook.pytest_deselected(items=dear)
+        items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
 
 
 @pytest.hookimpl(tryfirst=True)

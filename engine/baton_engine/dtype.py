@@ -41,7 +41,7 @@ def resolve_dtype(requested: str, checkpoint: str, device: torch.device) -> torc
     chosen = _automatic(checkpoint, device) if name == "auto" else name
     _require_on_device(chosen, requested, device)
     if chosen != checkpoint and name == "auto":
-        logger.warning(
+        logger.info(
             "weights are %s; computing in %s, which this CPU's kernels have; dtype=%s is slower here",
             *(checkpoint, chosen, checkpoint),
         )

@@ -28,7 +28,7 @@ from baton_engine.steps.runner import ModelRunner
 
 GRAMMAR: Final = StructuredOutputsParams(json_object=True)
 """A grammar that any model can follow; compiling it imports the library for most of them."""
-PROMPTS_WITHIN_S: Final = 2.0
+PROMPTS_WITHIN_S: Final = 0.5
 """Prompts grow up to a whole step as long as the next one is predicted to be over by then: on a large model,
 whose steps take longer, what starts lazily is a small part of them."""
 GROWTH: Final = 4

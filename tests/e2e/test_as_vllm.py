@@ -118,12 +118,14 @@ def test_vllm_complete_and_bench_serve_ask_a_server(server: Cluster, llm: LLM) -
     assert "Successful requests" in told
 
 
+@pytest.mark.exhaustive
 def test_the_engine_example_steps(tmp_path: Path, llm: LLM) -> None:
     (tmp_path / "engine.py").write_text(ENGINE)
     told = run("python", str(tmp_path / "engine.py"), "--model", BUNDLED_MODEL, "--dtype", "float32")
     assert told == expected_text(llm) + "\n"
 
 
+@pytest.mark.exhaustive
 def test_the_example_of_a_logits_processor_chooses_tokens(tmp_path: Path) -> None:
     (tmp_path / "processor.py").write_text(PROCESSOR.format(model=BUNDLED_MODEL))
     assert run("python", str(tmp_path / "processor.py")) == "[65, 65, 65]\n"

@@ -38,6 +38,7 @@ from tests.e2e.processes import (
     stop,
     until,
 )
+from tests.tiers import exhaustive
 
 ON_THE_WAY_S = 0.1
 GOES_ON_WITHIN_S = 80.0
@@ -221,7 +222,7 @@ def test_a_cluster_that_is_told_to_stop_ends_streams_and_leaves_nothing(tmp_path
         assert not list((tmp_path / "tmp").iterdir())
 
 
-@pytest.mark.parametrize("begin", [starting, serving])
+@pytest.mark.parametrize("begin", [starting, exhaustive(serving)])
 def test_children_do_not_outlive_a_launcher_that_is_killed(begin: Any, tmp_path: Path) -> None:
     with begin(tmp_path, *ONE_MIXED, *NO_GRAMMARS) as cluster:
         pid = cluster.process.pid

@@ -26,6 +26,7 @@ from tests.e2e.processes import (
     starting,
     until,
 )
+from tests.tiers import exhaustive
 
 TROUBLE = re.compile(r"WARNING|ERROR|Traceback|Exception|leaked|never awaited")
 PROMPT = {"prompt": "import os", "max_tokens": 2}
@@ -99,13 +100,26 @@ def test_everybody_is_told_what_loads_until_the_banner_says_where(tmp_path: Path
         assert places == sorted(places)
 
 
-@pytest.mark.parametrize("after_s", [0.3, 1.5, 5.0])
+@pytest.mark.parametrize(
+    "after_s",
+    [
+        1.5,
+        exhaustive(0.3),
+        exhaustive(5.0),
+    ],
+)
 def test_ctrl_c_while_it_starts_leaves_nothing_but_progress(after_s: float, tmp_path: Path) -> None:
     told = interrupted(tmp_path / "log", lambda text: False, after_s)
     assert not TROUBLE.search(told), told
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param(signal.SIGINT, id="ctrl-c"),
+        pytest.param(signal.SIGTERM, id="sigterm", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_normal_stop_warns_of_nothing(sign: signal.Signals, tmp_path: Path) -> None:
     told = interrupted(tmp_path / "log", lambda text: "  gRPC " in text, READY_WITHIN_S, sign)
     assert "  gRPC " in told

@@ -27,6 +27,7 @@ from tests.e2e.documented import Documented
 from tests.e2e.fuzzed_calls import Fuzz, HttpCall
 from tests.e2e.hostile_client import send
 from tests.e2e.processes import FLOAT32, KV_CACHE_BYTES, ONE_MIXED, SMALL, Cluster, serving
+from tests.tiers import exhaustive
 
 NUM_GROUPS: Final = int(os.environ.get("BATON_FUZZED_GROUPS", "48"))
 """With each set of flags; both together send over a thousand bodies."""
@@ -150,7 +151,7 @@ class Attack:
         return "hung up" if answer is None else answer.status
 
 
-@pytest.mark.parametrize("flags", [PLAIN, OPEN], ids=["plain", "open"])
+@pytest.mark.parametrize("flags", [exhaustive(PLAIN), OPEN], ids=["plain", "open"])
 def test_fuzzed_calls(tmp_path: Path, flags: tuple[str, ...]) -> None:
     with serving(tmp_path / "cluster", *flags) as cluster:
         attack = Attack(cluster.http_address)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from baton import LLM, SamplingParams
 from tests.e2e.calls import draw_prompt, greedy
 from tests.e2e.processes import KV_CACHE_BYTES
@@ -15,6 +17,7 @@ ARGUMENTS = {
 }
 
 
+@pytest.mark.exhaustive
 def test_workers_import_a_class_by_its_name_and_apply_it_to_every_request() -> None:
     prompts = [draw_prompt(200, seed=number) for number in range(4)]
     params = [greedy(12), SamplingParams(seed=4, max_tokens=12, ignore_eos=True)] * 2

@@ -54,6 +54,7 @@ def stream(cluster: Cluster, prompt: list[int]) -> CompletionOutput:
     return output
 
 
+@pytest.mark.exhaustive
 def test_streams_go_on_with_the_same_tokens_when_a_rank_is_killed(cluster: Cluster, llm: LLM) -> None:
     until(lambda: len(cluster.info().workers) == 2, RESTARTED_WITHIN_S, "both workers")
     before = ranks_of(cluster)

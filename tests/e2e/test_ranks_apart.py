@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from baton import LLM
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
 from tests.e2e.processes import FLOAT32, NO_GRAMMARS, SMALL, children_of, serving
@@ -11,6 +13,7 @@ from tests.e2e.processes import FLOAT32, NO_GRAMMARS, SMALL, children_of, servin
 PROMPTS = [draw_prompt(90 + 40 * number, seed=number) for number in range(3)]
 
 
+@pytest.mark.exhaustive
 def test_two_ranks_hand_prompts_over_to_four(tmp_path: Path, llm: LLM) -> None:
     sizes = ("--prefill-tensor-parallel-size", "2", "--decode-tensor-parallel-size", "4")
     flags = ("--rank-pools", "apart", "--kv-transport", "tcp", *sizes)

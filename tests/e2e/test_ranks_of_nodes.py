@@ -58,6 +58,7 @@ def leading(folder: Path, port: int, **changes: Any) -> LLM:
     return LLM.from_engine_args(tiny_args(folder, **{**fields, **changes}))
 
 
+@pytest.mark.exhaustive
 def test_two_machines_give_the_tokens_of_one_process_and_find_each_other_again(folder: Path) -> None:
     with LLM.from_engine_args(tiny_args(folder)) as llm:
         (expected,) = llm.generate([PROMPT], greedy(12), use_tqdm=False)

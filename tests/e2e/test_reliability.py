@@ -144,6 +144,7 @@ def test_a_client_that_leaves_before_decoding_begins_leaves_nothing(pair: Cluste
         pair.wait_until_idle()
 
 
+@pytest.mark.exhaustive
 def test_more_than_the_decode_worker_can_hold_stalls_nobody(pair: Cluster, llm: LLM) -> None:
     prompts = [draw_prompt(600, seed=10 + number) for number in range(NUM_AT_ONCE)]
     (num_blocks,) = {worker.num_blocks for worker in pair.info().workers}

@@ -62,6 +62,7 @@ def restart(cluster: Cluster, pid: int, num_workers: int, num_answers: list[int]
     until(lambda: all(now > then for now, then in zip(num_answers, before, strict=True)), 60.0, "answers")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(400)
 def test_no_request_is_lost_while_every_worker_is_restarted(tmp_path: Path, llm: LLM) -> None:
     prompts = [draw_prompt(30 + 180 * number, seed=number) for number in range(NUM_CLIENTS)]

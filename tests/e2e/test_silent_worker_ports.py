@@ -23,6 +23,7 @@ def health(port: int) -> int:
         return connection.getresponse().status
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_a_split_request_is_answered_beside_silent_connections(tmp_path: Path) -> None:
     flags = ("--metrics-port", "0", "--kv-transport", "tcp")

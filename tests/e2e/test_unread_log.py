@@ -50,6 +50,7 @@ def test_a_command_that_is_refused_ends_although_nobody_reads_why(
         process.wait()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(240)
 def test_a_log_that_nobody_reads_stops_nothing(full_pipe: tuple[int, int], tmp_path: Path) -> None:
     read_end, write_end = full_pipe

@@ -47,6 +47,7 @@ def serving_at(folder: Path, *flags: str, **variables: str) -> Iterator[Serving]
     assert not path.exists()
 
 
+@pytest.mark.exhaustive
 def test_a_key_in_the_environment_closes_a_server_whose_router_comes_back_at_its_socket(
     tmp_path: Path,
 ) -> None:

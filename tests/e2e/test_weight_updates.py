@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.calls import answer, ask, greedy
 from tests.e2e.processes import (
     BATON,
@@ -36,6 +38,7 @@ def update(cluster: Cluster, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN_S)
 
 
+@pytest.mark.exhaustive
 def test_new_weights_come_to_all_processes_under_load_and_to_one_that_is_started_again(
     tmp_path: Path,
 ) -> None:

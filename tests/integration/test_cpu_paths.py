@@ -30,9 +30,15 @@ from tests.integration.tiny_llm import greedy, tiny_args
 from tests.integration.worker_cluster import Said, routing, working
 from tests.models import make_model, reference_model
 from tests.reference import Reference
+from tests.tiers import chosen, exhaustive
 
 PATHS: Final = (*(variant.name for variant in VARIANTS), TORCH)
-PAIRS: Final = tuple(zip(PATHS, (*PATHS[1:], PATHS[0]), cycle(("float32", "bfloat16"))))
+_EACH_TIME: Final = ("amx", "avx2")
+SOME: Final = [path if path in _EACH_TIME else exhaustive(path) for path in PATHS]
+PAIRS: Final = chosen(
+    zip(PATHS, (*PATHS[1:], PATHS[0]), cycle(("float32", "bfloat16"))),
+    lambda prefill, *_: prefill in _EACH_TIME,
+)
 """Each path before another one, in one of both dtypes."""
 NUM_TOKENS: Final = 12
 LENGTHS: Final = (5, 33, 150, 20)
@@ -119,7 +125,7 @@ def test_chunked_prompts_and_recorded_batches_in_float32_are_transformers(
     assert "eagerly" not in caplog.text
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", SOME)
 def test_so_they_are_in_bfloat16_but_for_rounding(
     path: str, llama: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,7 +135,7 @@ def test_so_they_are_in_bfloat16_but_for_rounding(
     assert "eagerly" not in caplog.text
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", SOME)
 def test_experts_and_attention_sinks_in_float32_are_transformers(path: str, gpt_oss: Model) -> None:
     assert generate(gpt_oss.folder, gpt_oss.prompts, had(path), dtype="float32") == gpt_oss.expected * 2
 

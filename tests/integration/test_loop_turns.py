@@ -29,8 +29,10 @@ from tests.integration.heaviest_requests import (
 )
 from tests.integration.heavy_worker import PATIENT, HeavyWorker
 from tests.integration.router_cluster import MODEL
+from tests.tiers import one_in
 
-MOST_S: Final = 0.1
+MOST_S: Final = 0.25
+"""A bound of the histogram; what holds the loop up by mistake takes seconds."""
 WITHIN_S: Final = 240.0
 _BUCKET: Final = re.compile(r'baton_event_loop_turn_cpu_seconds_bucket\{le="([^"]+)"\} (\S+)')
 
@@ -105,7 +107,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(limited())
 
 
-@pytest.mark.parametrize("kind", HEAVIEST)
+@pytest.mark.parametrize("kind", one_in(4, HEAVIEST))
 @pytest.mark.timeout(300)
 def test_no_request_holds_up_the_loop(router: Router, kind: str) -> None:
     path, status, body = HEAVIEST[kind]
@@ -131,7 +133,7 @@ async def _nothing() -> AsyncIterator[bytes]:
     yield b""
 
 
-@pytest.mark.parametrize("kind", HEAVIEST_CALLS)
+@pytest.mark.parametrize("kind", one_in(4, HEAVIEST_CALLS))
 @pytest.mark.timeout(300)
 def test_no_call_holds_up_the_loop(router: Router, kind: str) -> None:
     async def scenario() -> None:

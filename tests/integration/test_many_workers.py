@@ -34,6 +34,7 @@ async def ask_for(cluster: Cluster, number: int) -> list[CompletionOutput]:
     return answer([event async for event in call])[0]
 
 
+@pytest.mark.exhaustive
 def test_64_concurrent_requests_over_five_workers_get_the_tokens_of_one(
     said: Said, expected: list[list[CompletionOutput]]
 ) -> None:

@@ -69,6 +69,7 @@ def run(plugins: Path, program: str, *arguments: str, **environment: str) -> sub
     )
 
 
+@pytest.mark.exhaustive
 def test_a_model_of_a_plugin_runs_here_and_in_workers(folder: Path, llama_token: int, tmp_path: Path) -> None:
     options = "{'prefill_workers': 1, 'decode_workers': 1}"
     installed(tmp_path, "baton.plugins", "tests.registered_model:register")

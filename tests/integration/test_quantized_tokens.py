@@ -11,6 +11,7 @@ from baton_core.sessions.router_messages import RequestSpec
 from tests.quantized_reference import CHECKPOINTS, FIXTURES, QuantizedReference
 from tests.reference import Job
 from tests.sim.torch_cluster import Shape, TorchCluster
+from tests.tiers import one_in
 
 GREEDY = SamplingParams(temperature=0.0, seed=0, ignore_eos=True)
 SHAPE = Shape(num_blocks=96, max_num_batched_tokens=32)
@@ -18,7 +19,7 @@ SHAPE = Shape(num_blocks=96, max_num_batched_tokens=32)
 PROMPT_LENS = (20, 45, 70)
 
 
-@pytest.fixture(params=CHECKPOINTS, scope="module")
+@pytest.fixture(params=one_in(2, CHECKPOINTS), scope="module")
 def jobs(request: pytest.FixtureRequest) -> tuple[str, list[Job]]:
     reference = QuantizedReference(FIXTURES / request.param)
     wanted = [(length, (length,)) for length in PROMPT_LENS]
@@ -36,7 +37,7 @@ def test_tokens_are_those_of_the_values_of_the_codes(jobs: tuple[str, list[Job]]
         cluster.serve_jobs(expected)
 
 
-@pytest.mark.parametrize("jobs", CHECKPOINTS[::3], indirect=True)
+@pytest.mark.parametrize("jobs", one_in(2, CHECKPOINTS[::3]), indirect=True)
 def test_they_are_so_when_blocks_are_handed_over(jobs: tuple[str, list[Job]]) -> None:
     """`tools.quantized_matrix` hands over the blocks of every checkpoint."""
     name, expected = jobs

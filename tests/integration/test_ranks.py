@@ -31,6 +31,7 @@ from tests.e2e.processes import children_of, until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model, make_prompt
 from tests.quantized_reference import FIXTURES
+from tests.tiers import exhaustive
 
 PROMPTS: list[Any] = [
     *(make_prompt(length, seed=length) for length in (30, 3, 70)),
@@ -122,7 +123,7 @@ def followers() -> list[int]:
 @pytest.mark.parametrize(
     ("tensor", "pipeline", "settings"),
     [
-        (1, 3, {"cpu_kernels": "torch"}),
+        exhaustive(1, 3, {"cpu_kernels": "torch"}),
         (2, 2, {"batch_invariant": True, "parallel_invariant": True, "pipeline_layer_partition": "1,2"}),
         (2, 2, {"async_scheduling": True}),
     ],
@@ -157,7 +158,7 @@ def test_answers_are_those_of_one_process(
     until(lambda: not followers(), 10.0, "end of the other ranks")
 
 
-@pytest.mark.parametrize("name", ["ct-w4a16", "ct-fp8-dynamic"])
+@pytest.mark.parametrize("name", ["ct-w4a16", exhaustive("ct-fp8-dynamic")])
 def test_a_checkpoint_that_is_stored_quantized_gives_the_same_tokens(name: str, folder: Path) -> None:
     answers = []
     for size in (1, 2):

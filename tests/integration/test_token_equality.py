@@ -19,6 +19,7 @@ from baton_engine.models.registry import read_model_config
 from tests.models import VARIANTS, make_model
 from tests.reference import Job, Reference
 from tests.sim.torch_cluster import Backend, Shape, TorchCluster
+from tests.tiers import chosen
 
 NUM_TOKENS = 40
 GREEDY = SamplingParams(temperature=0.0, seed=0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -85,7 +86,10 @@ def backends_of(variant: str) -> tuple[Backend | None, ...]:
 
 @pytest.mark.parametrize(
     ("variant", "backend"),
-    [(variant, backend) for variant in VARIANTS for backend in backends_of(variant)],
+    chosen(
+        ((variant, backend) for variant in VARIANTS for backend in backends_of(variant)),
+        lambda variant, backend: backend == ("shared_memory" if variant in HANDED_OVER else None),
+    ),
 )
 def test_greedy_tokens_are_those_of_transformers(
     variant: str, backend: Backend | None, case_of: Callable[[str], Case]

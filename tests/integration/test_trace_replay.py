@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.exhaustive
 def test_a_replay_hands_over_every_prompt_and_finds_what_is_cached(tmp_path: Path) -> None:
     trace, result = tmp_path / "trace.jsonl", tmp_path / "result.json"
     lines = [

@@ -15,11 +15,13 @@ def verdicts() -> list[Verdict]:
     return verdicts_of(group for group in GROUPS if not group.starts_processes)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_no_item_is_missing_or_differs_without_a_decision(verdicts: list[Verdict]) -> None:
     assert unexplained(verdicts) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 def test_the_page_tells_the_same(verdicts: list[Verdict]) -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()

@@ -316,17 +316,14 @@ def worker_controls(settings: WorkerSettings, engine: ResidentEngine) -> WorkerC
 
 
 def grammar_compiler(settings: WorkerSettings, *, warms_up: bool = True) -> GrammarCompiler:
-    """Make the compiler of structured outputs for a model.
-
-    With `warms_up` it compiles one while the weights are read: the tokenizer and the library are there when
-    the engine warms up. Otherwise the first request with a grammar waits for them.
+    """Make the compiler of structured outputs for a model. With `warms_up` it compiles one while the weights
+    are read; otherwise the first request with a grammar waits for the tokenizer and the library.
     """
     engine = settings.engine
     config = read_model_config(resolve_model(engine.model), overrides=engine.config_overrides)
-    tokenizer, backend = _tokenizer_folder(settings), settings.structured_outputs_backend
-    grammars = GrammarCompiler(
-        tokenizer, config.vocab_size, config.eos_token_ids, backend=backend, warms_up=warms_up
-    )
+    tokenizer, ends = _tokenizer_folder(settings), config.eos_token_ids
+    backend = settings.structured_outputs_backend
+    grammars = GrammarCompiler(tokenizer, config.vocab_size, ends, backend=backend, warms_up=warms_up)
     if warms_up:
         grammars.compile(WARM_UP_GRAMMAR)
     return grammars

@@ -1,7 +1,8 @@
 """Linear layers of 8-bit integers on a CPU: weights quantized by output at the start, rows when they come.
 
-Codes are symmetric, -127 to 127, and a number is about `code * scale`. Products of codes are summed as exact
-integers, so every implementation here has the same sums, and a row's result does not depend on other rows.
+A number is about `code * scale`. Codes of rows are symmetric, -127 to 127; those of a stored weight may be
+-128. Products of codes are summed as exact integers, so every implementation here has the same sums, and a
+row's result does not depend on other rows.
 Called from the engine thread only.
 """
 
@@ -22,9 +23,10 @@ from baton_kernels.cpu.variants import CpuVariant
 from baton_kernels.interface.kernels import NOT_GATED, VECTORISED, Function
 from baton_kernels.interface.quantized import Element, InputElement, InputRounding, QuantizedWeight
 
-MAX_IN_FEATURES: Final = (2**31 - 1) // LARGEST_CODE**2
+_LARGEST_PRODUCT: Final = LARGEST_CODE * (LARGEST_CODE + 1)
+MAX_IN_FEATURES: Final = (2**31 - 1) // _LARGEST_PRODUCT
 """The sum of more products need not fit 32 bits."""
-_EXACT_COLUMNS: Final = 2**24 // LARGEST_CODE**2
+_EXACT_COLUMNS: Final = 2**24 // _LARGEST_PRODUCT
 """Sums of so many products are integers that float32 holds, in any order."""
 
 

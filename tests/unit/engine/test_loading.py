@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -217,8 +218,9 @@ def test_a_changed_element_type_is_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dtype, "multiplies_bfloat16", lambda: False)
-    for checkpoint in ("bfloat16", "float16", "float32"):
-        resolve_dtype("auto", checkpoint, CPU)
+    with caplog.at_level(logging.INFO):
+        for checkpoint in ("bfloat16", "float16", "float32"):
+            resolve_dtype("auto", checkpoint, CPU)
     assert caplog.messages == [
         f"weights are {name}; computing in float32, which this CPU's kernels have; dtype={name} is "
         "slower here"

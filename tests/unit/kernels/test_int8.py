@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -146,6 +147,22 @@ def test_products_are_those_of_exact_integers(
     assert torch.equal(out, exact(x, weight))
 
 
+@pytest.mark.parametrize(
+    "variant", [None, AMX, AVX512, AVX2, PLAIN, EMULATED_AMX, EMULATED_AVX512], ids=_name
+)
+def test_stored_codes_may_be_the_least_of_8_bits(variant: CpuVariant | None) -> None:
+    """Compressed-tensors divides by 127.5, so that -128 is a code of its weights."""
+    codes = torch.randint(-128, 128, (70, 132), generator=torch.Generator().manual_seed(5)).to(torch.int8)
+    codes[3] = -128
+    weight = replace(as_codes(torch.ones(70, 132)), codes=codes, scales=torch.ones(70, 1))
+    x = torch.cat((make_rows(9, 132), torch.ones(1, 132), -torch.ones(1, 132)))
+    layer = (
+        PackedInt8Product(avx2_build(variant), weight, None) if variant else TorchInt8Product(weight, None)
+    )
+    row_codes, scales = quantize_rows(x)
+    assert torch.equal(layer(x), (row_codes.double() @ codes.double().T).float() * scales[:, None])
+
+
 @builds
 @dtypes
 @pytest.mark.parametrize("function", VECTORISED, ids=str)
@@ -222,9 +239,9 @@ def test_builds_with_avx2_multiply_codes_and_torch_does_for_others() -> None:
 
 
 def test_a_weight_whose_sums_may_not_fit_is_refused() -> None:
-    assert int8.MAX_IN_FEATURES * 127**2 < 2**31 <= (int8.MAX_IN_FEATURES + 1) * 127**2
-    with pytest.raises(ValueError, match="a weight has 133145 inputs; allowed: at most 133144"):
-        Linear(as_codes(torch.zeros(1, 133145)))
+    assert int8.MAX_IN_FEATURES * 127 * 128 < 2**31 <= (int8.MAX_IN_FEATURES + 1) * 127 * 128
+    with pytest.raises(ValueError, match="a weight has 132105 inputs; allowed: at most 132104"):
+        Linear(as_codes(torch.zeros(1, 132105)))
 
 
 def test_without_a_build_torch_computes_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

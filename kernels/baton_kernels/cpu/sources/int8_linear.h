@@ -108,8 +108,8 @@ BATON_VNNI void sum_vnni(Matrix<const uint8_t> codes, const int8_t* panel, int64
 #endif
 
 #if defined(__x86_64__)
-// The same for signed codes. The sign moves to the weights: so two products of at most 127 * 127 each fit the 16 bits
-// in which AVX2 adds them.
+// The same for signed codes. The weights' signs move to the rows' codes, which are never -128 and so have a negative:
+// two products of at most 128 * 127 each fit the 16 bits in which AVX2 adds them.
 template <int kRows, bool kPrefetches>
 __attribute__((target("avx2"))) void sum_avx2(Matrix<const uint8_t> codes, const int8_t* panel, int64_t width,
                                               Prefetch prefetch, Matrix<int32_t> sums) {
@@ -126,11 +126,11 @@ __attribute__((target("avx2"))) void sum_avx2(Matrix<const uint8_t> codes, const
     for (int row = 0; row < kRows; ++row) {
       int32_t quad;
       std::memcpy(&quad, codes.row(row) + k, sizeof quad);
-      const __m256i factor = _mm256_set1_epi32(quad), size = _mm256_abs_epi8(factor);
+      const __m256i factor = _mm256_set1_epi32(quad);
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) {
         const __m256i weights = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(panel + 32 * i));
-        const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8(weights, factor));
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(factor, weights));
         totals[row][i] = _mm256_add_epi32(totals[row][i], _mm256_madd_epi16(pairs, ones));
       }
     }
