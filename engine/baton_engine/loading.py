@@ -36,7 +36,8 @@ from baton_engine.models.divisible import require_divisible, require_plain_sums
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config, require_head
-from baton_engine.pooling.pooler import Pooler, load_pooler
+from baton_engine.pooling.pooler import Pooler, digest_with_modules, load_pooler
+from baton_engine.pooling.projection import ProjectionPlan
 from baton_engine.pooling.settings import PoolingPlan, find_pooling
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
 from baton_engine.ranks.agreement import numerics_of_ranks, share_plan, sum_over_ranks
@@ -68,11 +69,13 @@ class ReadModel:
     """The parts of a model's folder that decide its tokens."""
 
     weights: str
-    """Hash of all bytes of the weights, by `WeightReader.digest`; empty at ranks but a group's leader."""
+    """Hash of all bytes of the weights, by `digest_with_modules`; empty at ranks but a group's leader."""
     description: ModelDescription
     """The rest of the folder, without its tokenizer."""
     shapes: Mapping[str, tuple[int, ...]]
     """Shapes of the tensors that the model has, by name; empty where Transformers reads them."""
+    projections: tuple[ProjectionPlan, ...] = ()
+    """Layers of a model that pools, some in folders of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,7 +261,7 @@ def load_model(
         ranks=ranks,
         processors=processors,
         batch_processors=processors.batch_processors(_vllm_config(settings, model, config, plan), device),
-        read=_read_model(weights, ranks, describe_folder(folder, config, settings.config_overrides)),
+        read=_read_model(weights, ranks, describe_folder(folder, config, settings.config_overrides), pooling),
         quantization=quantization,
         weight_bytes=weights.loaded_bytes,
         pooler=pooler,
@@ -266,10 +269,13 @@ def load_model(
     )
 
 
-def _read_model(weights: WeightReader, ranks: Ranks, description: ModelDescription) -> ReadModel:
+def _read_model(
+    weights: WeightReader, ranks: Ranks, description: ModelDescription, pooling: PoolingPlan | None
+) -> ReadModel:
     """Return what was read; the leader of a group alone tells the digest of the weights."""
-    digest = weights.digest() if ranks.place.is_leader else ""
-    return ReadModel(weights=digest, description=description, shapes=weights.shapes)
+    plans = () if pooling is None else pooling.projections
+    digest = digest_with_modules(weights, plans) if ranks.place.is_leader else ""
+    return ReadModel(weights=digest, description=description, shapes=weights.shapes, projections=plans)
 
 
 def make_bank(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+import xxhash
 from torch import Tensor
 from torch.nn import functional
 
@@ -129,6 +130,22 @@ def load_pooler(plan: PoolingPlan, weights: WeightReader) -> Pooler:
             readers[projection.folder] = type(weights)(own, torch.float32, weights.device)
     vocab_size = plan.config.vocab_size
     return Pooler(plan, [Projection(one, readers[one.folder], vocab_size) for one in plan.projections])
+
+
+def digest_with_modules(weights: WeightReader, projections: Sequence[ProjectionPlan]) -> str:
+    """Return `weights.digest()`, or with modules in folders of their own a hash of theirs, too.
+
+    Raises:
+        InvalidModelError: a file is missing or ends too early.
+    """
+    digest, modules = weights.digest(), [one for one in projections if one.folder]
+    if not modules:
+        return digest
+    whole = xxhash.xxh3_128(digest.encode())
+    for module in modules:
+        reader = type(weights)(Path(weights.folder, module.folder), torch.float32)
+        whole.update(repr((module, reader.digest())).encode())
+    return whole.hexdigest()
 
 
 def _head_rows(plan: ProjectionPlan, weights: WeightReader, name: str, vocab_size: int) -> Tensor:

@@ -1,0 +1,41 @@
+"""The digest of a model that pools covers its modules in folders of their own."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from baton_engine.engine_settings import EngineSettings
+from baton_engine.loading import ReadModel, load_model
+from baton_engine.sizing import KVCacheSettings
+from baton_engine.weight_check import check_weights
+
+pytestmark = pytest.mark.slow
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "pooling" / "bert-mean-dense-normalize"
+
+
+def read_of(folder: Path) -> ReadModel:
+    cache = KVCacheSettings(kv_cache_memory_bytes=2**22)
+    settings = EngineSettings(model=str(folder), dtype="float32", runner="pooling", kv_cache=cache)
+    return load_model(settings).read
+
+
+def test_a_module_with_other_weights_or_another_activation_is_another_model(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(FIXTURE, tmp_path / "model"))
+    before = read_of(folder)
+    assert before == read_of(FIXTURE)
+    file = folder / "2_Dense" / "model.safetensors"
+    tensors = load_file(file)
+    tensors["linear.bias"][0] += 1.0
+    save_file(tensors, file)
+    after = read_of(folder)
+    assert after.weights != before.weights
+    assert check_weights(folder, before) == after.weights, "an update of the weights leads to the same digest"
+    config = folder / "2_Dense" / "config.json"
+    text = config.read_text()
+    config.write_text(text.replace("torch.nn.modules.activation.Tanh", "torch.nn.modules.activation.ReLU"))
+    assert config.read_text() != text
+    assert read_of(folder).weights not in (before.weights, after.weights)
