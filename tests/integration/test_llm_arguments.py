@@ -185,6 +185,22 @@ def test_without_a_tokenizer_token_ids_alone_come_and_go(folder: Path) -> None:
             llm.get_tokenizer()
 
 
+def test_the_folder_needs_no_tokenizer_then(folder: Path, tmp_path: Path) -> None:
+    lacking = Path(shutil.copytree(folder, tmp_path / "m", ignore=shutil.ignore_patterns("tokenizer.json")))
+    with pytest.raises(InvalidModelError, match=r"tokenizer\.json is missing"):
+        LLM(str(lacking), **SIZES)
+    answers = [
+        answering(one, {"prompt_token_ids": PROMPT}, skip_tokenizer_init=True) for one in (folder, lacking)
+    ]
+    assert answers[0] == answers[1]
+
+
+def answering(folder: Path, prompt: dict[str, list[int]], **settings: Any) -> tuple[list[int], str]:
+    with LLM(str(folder), **settings, **SIZES) as llm:
+        (output,) = llm.generate(prompt, greedy(4), use_tqdm=False)
+        return list(output.outputs[0].token_ids), output.outputs[0].text
+
+
 def test_overrides_change_what_is_computed(folder: Path, llm: LLM) -> None:
     expected = llm.generate(PROMPT, greedy(3, logprobs=0), use_tqdm=False)[0].outputs[0]
 

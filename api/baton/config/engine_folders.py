@@ -9,13 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from baton.config.engine_args import EngineArgs
 from baton_core.errors import InvalidConfigError
 from baton_engine.checkpoint.config_fields import read_json_object
 from baton_engine.checkpoint.model_fields import find_lone_gguf, read_base_config, read_gguf_config
 from baton_engine.checkpoint.model_source import resolve_model
+
+NO_TOKENIZER: Final = Path(__file__).parents[1] / "no_tokenizer"
+"""A tokenizer without words: token ids have no text."""
+_TOKENIZER_FILES: Final = ("tokenizer.json", "vocab.json")
 
 
 def with_local_folders(args: EngineArgs) -> EngineArgs:
@@ -32,6 +36,8 @@ def with_local_folders(args: EngineArgs) -> EngineArgs:
     tokenizer = args.tokenizer
     if tokenizer is not None:
         tokenizer = str(resolve(tokenizer, revision=args.tokenizer_revision, field="tokenizer"))
+    elif args.skip_tokenizer_init and not any((model / name).exists() for name in _TOKENIZER_FILES):
+        tokenizer = str(NO_TOKENIZER)
     gguf = find_lone_gguf(model)
     overrides: Mapping[str, Any] | None = None if gguf is None else read_gguf_config(gguf)
     if args.hf_config_path is not None:
