@@ -103,6 +103,20 @@ class TestOpenAI:
         assert usage.completion_tokens <= 12
         assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
 
+    def test_the_chat_of_anythingllm_is_streamed(self, client: openai.OpenAI) -> None:
+        """Its provider "Generic OpenAI" appends the context of documents to the system message."""
+        context = "\n\nContext:\n[CONTEXT 0]:\nA list is a sequence.\n[END CONTEXT 0]\n\n"
+        stream = client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "system", "content": "Answer by the context." + context}, *MESSAGES],
+            temperature=0.7,
+            max_tokens=1024,
+            stream=True,
+        )
+        with stream:
+            texts = [chunk.choices[0].delta.content for chunk, _ in zip(stream, range(20), strict=False)]
+        assert "".join(filter(None, texts))
+
     def test_its_own_stream_helper_accumulates(self, client: openai.OpenAI, answer: str) -> None:
         with client.chat.completions.stream(model="tiny", messages=MESSAGES, **PLAIN) as stream:
             stream.until_done()

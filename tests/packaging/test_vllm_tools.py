@@ -22,7 +22,11 @@ pytestmark = [
     pytest.mark.skipif("BATON_TOOLS_CHECK" not in os.environ, reason="make tools-check runs it"),
     pytest.mark.timeout(900),
 ]
-TOOLS: Final = ("lm-eval", "langchain-community", "langchain-openai", "llama-index-llms-vllm", "guidellm")
+TOOLS: Final = (
+    *("lm-eval", "langchain-community", "langchain-openai", "guidellm"),
+    *("llama-index-llms-vllm", "llama-index-embeddings-openai-like"),
+)
+BERT: Final = ROOT / "tests" / "fixtures" / "pooling" / "bert-mean-dense-normalize"
 HEAVY: Final = ("torch", "triton", "vllm")
 """Packages that the environment of the tests has already, or that Baton stands for."""
 PROMPT: Final = "The os module"
@@ -73,6 +77,19 @@ llm = Vllm(
     vllm_kwargs={{"kv_cache_memory_bytes": {KV_CACHE_BYTES}}},
 )
 print(repr(llm.complete({PROMPT!r}).text))
+"""
+TEXTS: Final = ("The os module", "the sys module does it", "re")
+EMBEDDING_MODEL: Final = "llama-index-bert"
+EMBEDDINGS: Final = f"""
+import json, os
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+
+model = OpenAILikeEmbedding(
+    model_name={EMBEDDING_MODEL!r}, api_base=os.environ["URL"] + "/v1", api_key="EMPTY", embed_batch_size=2
+)
+texts = {TEXTS!r}
+batch = model.get_text_embedding_batch(list(texts))
+print(json.dumps([batch, [model.get_query_embedding(one) for one in texts]]))
 """
 BENCH: Final = {
     "completions": ("openai", "/v1/completions"),
@@ -204,6 +221,20 @@ def test_completions_of_langchain_are_answered_by_a_server(
     monkeypatch.setenv("URL", url)
     (tmp_path / "program.py").write_text(VLLM_OPENAI)
     assert json.loads(as_vllm(tools, "python", str(tmp_path / "program.py"))) == [text] * 5
+
+
+def test_embeddings_of_llama_index_are_those_of_one_process(
+    tools: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LLM(str(BERT), runner="pooling", dtype="float32", kv_cache_memory_bytes=2**24) as llm:
+        expected = [output.outputs.embedding for output in llm.embed(list(TEXTS), use_tqdm=False)]
+    flags = (str(BERT), "--runner", "pooling", "--served-model-name", EMBEDDING_MODEL, "--dtype", "float32")
+    with serving(tmp_path / "server", *flags, "--decode-workers", "0") as cluster:
+        monkeypatch.setenv("URL", f"http://{cluster.http_address}")
+        (tmp_path / "program.py").write_text(EMBEDDINGS)
+        batch, single = json.loads(as_vllm(tools, "python", str(tmp_path / "program.py")))
+    for found in (batch, single):
+        assert [pytest.approx(row, abs=1e-6) for row in expected] == found
 
 
 def test_guidellm_measures_a_server(tools: Installed, url: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from baton_core.model.model_description import ModelDescription, describe_model
-from baton_engine.checkpoint.model_config import ModelConfig
+from baton_engine.checkpoint.model_config import ModelConfig, read_eos_token_ids
 from baton_engine.checkpoint.model_fields import read_model_fields
 from baton_engine.checkpoint.quantization.separate_files import read_separate_file
 
@@ -21,4 +21,4 @@ def describe_folder(
     separate = read_separate_file(fields, folder)
     if separate is not None:
         fields = fields.updated({"quantization_config": separate.values()})
-    return describe_model(fields.values(), config.eos_token_ids, config.vocab_size)
+    return describe_model(fields.values(), read_eos_token_ids(folder, fields), config.vocab_size)

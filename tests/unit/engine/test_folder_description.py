@@ -1,20 +1,34 @@
-"""The digest of a model that pools covers its modules in folders of their own."""
+"""What routers and workers compare of a model's folder: both read the same, and all that decides its answers."""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
+from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import ReadModel, load_model
+from baton_engine.models.registry import read_model_config
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.weight_check import check_weights
+from baton_router.text.model_folder import read_model_folder
+from baton_router.text.model_to_serve import read_served_model
 
-pytestmark = pytest.mark.slow
-FIXTURE = Path(__file__).parents[2] / "fixtures" / "pooling" / "bert-mean-dense-normalize"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "pooling"
+FIXTURE = FIXTURES / "bert-mean-dense-normalize"
+FOLDERS = sorted(path.parent for path in FIXTURES.glob("*/config.json"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_router_and_a_worker_describe_a_folder_alike(folder: Path) -> None:
+    at_router = read_served_model(read_model_folder(folder)).description
+    assert at_router.eos_token_ids == (2,), "encoders name an end token, too"
+    at_worker = describe_folder(folder, read_model_config(folder))
+    assert replace(at_router, tokenizer="") == replace(at_worker, tokenizer="")
 
 
 def read_of(folder: Path) -> ReadModel:
@@ -23,6 +37,7 @@ def read_of(folder: Path) -> ReadModel:
     return load_model(settings).read
 
 
+@pytest.mark.slow
 def test_a_module_with_other_weights_or_another_activation_is_another_model(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FIXTURE, tmp_path / "model"))
     before = read_of(folder)
