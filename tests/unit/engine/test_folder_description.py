@@ -1,4 +1,4 @@
-"""What routers and workers compare of a model's folder: both read the same, and all that decides its answers."""
+"""What routers and workers compare of a model's folder: both read the same, and all that decides answers."""
 
 from __future__ import annotations
 
