@@ -192,7 +192,7 @@ def test_torch_on_other_cpus_computes_the_same(instructions: str, llama: Model) 
         env={**os.environ, "ATEN_CPU_CAPABILITY": for_torch, "ONEDNN_MAX_CPU_ISA": for_onednn},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
     )
     assert not done.returncode, done.stderr
     *_, result = done.stdout.splitlines()

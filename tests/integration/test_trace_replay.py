@@ -28,7 +28,7 @@ def test_a_replay_hands_over_every_prompt_and_finds_what_is_cached(tmp_path: Pat
         [*command, "--save-result", str(result)],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=250,
         check=False,
         cwd=ROOT,
     )
