@@ -31,7 +31,7 @@ DOCUMENTS = (
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SERVING = ("serve", "router", "prefill-worker", "decode-worker", "mixed-worker")
 EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-WITHIN_S = 100.0
+WITHIN_S = 250.0
 
 
 @dataclass(frozen=True, slots=True)

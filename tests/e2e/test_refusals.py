@@ -18,7 +18,7 @@ from baton.commands.cli_arguments import BUNDLED_MODEL
 from baton_kernels.cpu.variants import VARIANTS, cpu_flags
 from tests.e2e.processes import BATON, FLOAT32, ONE_MIXED, SMALL, Cluster, stop, until
 
-REFUSED_WITHIN_S = 110.0
+REFUSED_WITHIN_S = 250.0
 EXIT_BAD_CONFIG = 2
 
 

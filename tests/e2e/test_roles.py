@@ -63,7 +63,7 @@ def load(cluster: Cluster, prompts: list[list[int]], expected: list[list[int]]) 
         client.result()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_no_request_is_lost_while_an_operator_switches_roles_and_drains(tmp_path: Path, llm: LLM) -> None:
     prompts = [draw_prompt(60 + 50 * number, seed=number) for number in range(NUM_CLIENTS)]
     outputs = llm.generate(prompts, PARAMS, use_tqdm=False)
