@@ -12,11 +12,13 @@ from typing import Final
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.phases import Phase
+from baton_core.requests.request_context import NamedWorkers, RequestContext
 from baton_core.sessions.control_messages import ControlResult
-from baton_core.sessions.router_messages import ToRouter
+from baton_core.sessions.router_messages import RequestSpec, ToRouter
 from baton_core.sessions.served_model import ServedModel
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_router.core.admission.admission_outcome import Refusal
 from baton_router.core.batches.line_pace import DEFAULT_LINES_BESIDE
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.readiness import why_not_ready
@@ -53,6 +55,8 @@ from baton_router.streams.request_spans import RequestSpans
 
 _MIN_TIMER_S: Final = 0.001
 """Shortest time between two timers, so that a deadline that is never met cannot keep the loop busy."""
+_PICK_S: Final = 0.5
+"""Time for which load is reserved for a request that was picked for: about that of a heartbeat."""
 _log = logging.getLogger(__name__)
 
 
@@ -175,6 +179,24 @@ class Router:
         """Cancel the request of a stream that is no longer read, unless it is over."""
         if self._effects.streams.get(stream.request_id) is stream:
             self._take(ClientGone(request_id=stream.request_id))
+
+    def pick(self, spec: RequestSpec, context: RequestContext, num_open: int = 0) -> NamedWorkers | None:
+        """Choose workers for a request that comes to a router later; None where it has to wait for some.
+
+        Their load is reserved until that router's own reservation has come here.
+
+        Raises:
+            RequestError: OVERLOADED, it cannot be served in time, or too many wait.
+        """
+        outcome = self.core.pick(self._loop.time(), spec, context, num_open)
+        if isinstance(outcome, Refusal):
+            raise RequestError(ErrorCode.OVERLOADED, outcome.message, outcome.retry_after_s)
+        if outcome is None:
+            return None
+        placement = outcome.current
+        self._loop.call_later(_PICK_S, outcome.release)
+        self._share.on_load_changed()
+        return NamedWorkers(prefill=placement.prefill, decode=placement.decode)
 
     def notify(self, event: PrefixUpdate | PeerLoad | ProcessUpdate) -> None:
         """Process an update from the rest of the cluster, or from the launcher."""
