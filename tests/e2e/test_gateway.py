@@ -28,18 +28,8 @@ KEY = "key-a"
 PREFILL, DECODE = "x-baton-prefill-worker", "x-baton-decode-worker"
 TWO_PAIRS = (
     *("--prefill-workers", "2", "--decode-workers", "2", "--kv-cache-memory-bytes", str(KV_CACHE_BYTES)),
-    *(
-        "--max-num-seqs",
-        "1",
-        "--max-queued-requests",
-        "1",
-        "--api-key",
-        KEY,
-        "--api-key",
-        "b",
-        *FLOAT32,
-        *NO_GRAMMARS,
-    ),
+    *("--max-num-seqs", "1", "--max-queued-requests", "1", *FLOAT32, *NO_GRAMMARS),
+    *("--api-key", KEY, "--api-key", "key-b"),  # with several keys, requests wait at the router
 )
 PROMPTS = [draw_prompt(400, seed=seed) for seed in range(2)]
 

@@ -45,6 +45,7 @@ from baton_router.operations.fleet_status import FleetStatus, fleet_status
 from baton_router.operations.line_gate import LineGate
 from baton_router.operations.operations import Operations
 from baton_router.operations.pauses import Pauses
+from baton_router.operations.pick_holds import PickHolds
 from baton_router.operations.role_shifts import RoleShifts
 from baton_router.operations.transfer_probing import TransferProbing
 from baton_router.process.router_effects import RouterEffects
@@ -55,8 +56,6 @@ from baton_router.streams.request_spans import RequestSpans
 
 _MIN_TIMER_S: Final = 0.001
 """Shortest time between two timers, so that a deadline that is never met cannot keep the loop busy."""
-_PICK_S: Final = 0.5
-"""Time for which load is reserved for a request that was picked for: about that of a heartbeat."""
 _log = logging.getLogger(__name__)
 
 
@@ -91,6 +90,7 @@ class Router:
         """To be read only."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._picks = PickHolds(self._loop)
         self._on_status = on_status
         self._requests = requests or RequestMetrics()
         self._share = share or NothingSharedByRouter()
@@ -171,6 +171,7 @@ class Router:
         self._effects.streams[stream.request_id] = stream
         try:
             context = stream.context
+            self._picks.release(context.named)
             self._take(Submit(spec=stream.spec, timeout_s=timeout_s, context=context, phases=phases))
         except Exception as error:
             self._take(self._effects.give_up(stream.request_id, error))
@@ -183,7 +184,7 @@ class Router:
     def pick(self, spec: RequestSpec, context: RequestContext, num_open: int = 0) -> NamedWorkers | None:
         """Choose workers for a request that comes to a router later; None where it has to wait for some.
 
-        Their load is reserved until that router's own reservation has come here.
+        Their load is reserved until the request comes, or that router's own reservation has come here.
 
         Raises:
             RequestError: OVERLOADED, it cannot be served in time, or too many wait.
@@ -193,10 +194,8 @@ class Router:
             raise RequestError(ErrorCode.OVERLOADED, outcome.message, outcome.retry_after_s)
         if outcome is None:
             return None
-        placement = outcome.current
-        self._loop.call_later(_PICK_S, outcome.release)
         self._share.on_load_changed()
-        return NamedWorkers(prefill=placement.prefill, decode=placement.decode)
+        return self._picks.hold(outcome)
 
     def notify(self, event: PrefixUpdate | PeerLoad | ProcessUpdate) -> None:
         """Process an update from the rest of the cluster, or from the launcher."""
