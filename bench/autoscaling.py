@@ -179,7 +179,9 @@ def main() -> int:
     rows = [run(f"fixed {mix}", plan(mix), asks, Fixed(mix), scaling) for mix in mixes]
     one = WorkerMix(prefill=1, decode=1)
     rows.append(run("by queue length", plan(one), asks, ByQueue(), scaling))
-    rows.append(run("by need", plan(one), asks, ByNeed(slo), scaling))
+    # Workers learn how long a step takes, and each stands for several tokens.
+    per_step = Slo(ttft_s=args.ttft, tpot_s=args.tpot * args.tokens_per_step)
+    rows.append(run("by need", plan(one), asks, ByNeed(per_step), scaling))
     title = f"{args.trace.stem}, one in {args.every} conversations; {hardware.description}"
     print(f"{title}. SLO: TTFT within {args.ttft:g} s and TPOT within {args.tpot:g} s.\n")
     print(as_table(rows, slo, args.tensor_parallel_size))

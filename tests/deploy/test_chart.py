@@ -15,6 +15,7 @@ import pytest
 
 from baton.commands.cli_arguments import parse
 from tests.deploy.custom_resources import CUSTOM_RESOURCES
+from tests.deploy.expressions import metric_names
 from tests.deploy.kubernetes_schemas import validate
 from tools.k8s.manifests import (
     BASE,
@@ -218,6 +219,23 @@ def test_a_group_that_is_scaled_has_no_replicas_of_its_own() -> None:
     (trigger,) = scaled["triggers"]
     promql_parser.parse(trigger["metadata"]["query"])
     assert manifests["Deployment", "demo-baton-prefill"]["replicas"] == 2
+    ranks = {(one["kind"], one["metadata"]["name"]): one.get("spec") for one in golden("ranks")}
+    hpa = ranks["HorizontalPodAutoscaler", "demo-baton-decode"]
+    assert hpa["metrics"][0]["external"]["metric"]["name"] in metric_names()
+    assert hpa["scaleTargetRef"]["kind"] == "LeaderWorkerSet"
+    assert "replicas" not in ranks["LeaderWorkerSet", "demo-baton-decode"]
+
+
+def test_a_gateway_finds_the_picker_of_every_router() -> None:
+    manifests = {(one["kind"], one["metadata"]["name"]): one.get("spec") for one in golden("mixed")}
+    pool, service = manifests["InferencePool", "demo-baton"], manifests["Service", "demo-baton-picker"]
+    assert pool["endpointPickerRef"]["name"] == "demo-baton-picker"
+    assert pool["endpointPickerRef"]["port"]["number"] == service["ports"][0]["port"]
+    (router,) = (one for one in containers(golden("mixed")) if one.spec["name"] == "router")
+    assert follows(router.command, "--picker-port") == str(service["ports"][0]["port"])
+    assert pool["targetPorts"] == [{"number": int(follows(router.command, "--port"))}]
+    labels = manifests["Deployment", "demo-baton-router"]["template"]["metadata"]["labels"]
+    assert pool["selector"]["matchLabels"].items() <= labels.items()
 
 
 @needs_helm

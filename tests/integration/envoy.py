@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
-from tests.e2e.processes import stop, until
+from tests.integration.scripted_worker import until
 from tools.k8s.programs import find_program
 
 DESTINATION: Final = "x-gateway-destination-endpoint"
-_STARTS_WITHIN_S: Final = 30.0
+_STOPS_WITHIN_S: Final = 30.0
 _HTTP2: Final = {
     "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -133,29 +133,30 @@ def configuration(port: int, picker_port: int, body_mode: str, subset: list[str]
     }
 
 
-@contextmanager
-def gateway(
+@asynccontextmanager
+async def gateway(
     folder: Path,
     picker_port: int,
     *,
     body_mode: str = "FULL_DUPLEX_STREAMED",
     subset: list[str] | None = None,
-) -> Iterator[httpx.Client]:
+) -> AsyncIterator[httpx.AsyncClient]:
     """Run an Envoy in front of a picker; yields a client of it."""
     port = free_port()
-    name = f"envoy-{port}"
-    config = folder / f"{name}.json"
+    config = folder / f"envoy-{port}.json"
     config.write_text(json.dumps(configuration(port, picker_port, body_mode, subset)))
-    program = find_program("envoy")
-    command = (str(program), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1")
-    with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen((*command, "--log-level", "warning"), stdout=log, stderr=log)
+    command = (str(find_program("envoy")), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1")
+    with (folder / f"envoy-{port}.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *command, "--log-level", "warning", stdout=log, stderr=log
+        )
         try:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
-                until(lambda: _listens(port), _STARTS_WITHIN_S, "Envoy listens")
+            async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60.0) as client:
+                await until(lambda: _listens(port))
                 yield client
         finally:
-            stop(process)
+            process.terminate()
+            await asyncio.wait_for(process.wait(), _STOPS_WITHIN_S)
 
 
 def _listens(port: int) -> bool:
