@@ -148,6 +148,7 @@ def main() -> int:
     parser.add_argument("--tpot", type=float, default=1.0, help="SLO in seconds")
     parser.add_argument("--start", type=float, default=120.0, help="seconds that a start takes")
     parser.add_argument("--max-num-seqs", type=int, default=16)
+    parser.add_argument("--heartbeat", type=float, default=3.0, help="seconds between a worker's reports")
     parser.add_argument("--plot", type=Path)
     args = parser.parse_args()
     slo = Slo(ttft_s=args.ttft, tpot_s=args.tpot)
@@ -172,6 +173,7 @@ def main() -> int:
             scheduler=scheduler,
             router=RouterConfig(max_num_requests=8192),
             tokens_per_step=args.tokens_per_step,
+            heartbeat_s=args.heartbeat,
         )
 
     scaling = ScalingPlan(start_s=args.start)
