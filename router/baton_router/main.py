@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
-from baton_core.errors import BatonError, InvalidConfigError
+from baton_core.errors import BatonError
 from baton_core.sessions.session import SessionTimings
 from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
@@ -25,6 +25,7 @@ from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.migration import MigrationLimits
 from baton_router.core.flow.router_core import RouterConfig
 from baton_router.core.placement.placement_config import PlacementConfig
+from baton_router.gateway.picker_server import PickerServer
 from baton_router.grpc.inference_service import BatonService
 from baton_router.grpc.operator_service import OperatorService
 from baton_router.grpc.server import GrpcServer
@@ -43,7 +44,7 @@ from baton_router.process.router import Router
 from baton_router.process.router_settings import RouterSettings
 from baton_router.redis.router_sharing import open_router_share
 from baton_router.requests.resume_tokens import ResumeTokens
-from baton_router.requests.served_adapters import ServedAdapters, read_lora_modules
+from baton_router.requests.served_adapters import open_adapters
 from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import find_model_folder, read_chat_template, read_model_folder
@@ -131,6 +132,7 @@ class RouterServer:
             max_connections=self.descriptors.max_grpc,
             takes_embeds=settings.limits.enable_prompt_embeds,
         )
+        self._picker = PickerServer(settings) if settings.picker_port is not None else None
         self._http = HttpServer()
         self._threads = TokenizingThreads()
         requests = RequestMetrics(settings.admission.slo)
@@ -170,6 +172,11 @@ class RouterServer:
         return self._router
 
     @property
+    def picker_port(self) -> int:
+        """Port of gateways, once started; 0 where there is none."""
+        return self._picker.port if self._picker is not None else 0
+
+    @property
     def http_port(self) -> int:
         """Port of HTTP clients, once started."""
         return self._http.port
@@ -190,7 +197,9 @@ class RouterServer:
             self.grpc_port = self._server.bind(
                 settings.grpc_address, flag="address of --grpc-host and --grpc-port"
             )
-            address = self._advertised_address()
+            if self._picker is not None:
+                self._picker.bind()
+            address, http_address = self._advertised_address(), self._http_address()
             self._service = self._make_service()
             limits = settings.http.batches
             batches = self._batches = Batches(limits) if limits.folder else None
@@ -228,7 +237,9 @@ class RouterServer:
             add_OperatorServicer_to_server(operator, self._server.server)  # type: ignore[no-untyped-call]
             reflects.append(_OPERATOR)
         await self._server.start(reflects=reflects)
-        self._share.start(address)
+        if self._picker is not None:
+            await self._picker.start(state, http_address, lambda: self._share.http_addresses)
+        self._share.start(address, http_address)
         self._health = asyncio.create_task(self._report_health())
         self._metrics.sampler.start()
 
@@ -238,7 +249,7 @@ class RouterServer:
         with suppress(asyncio.CancelledError):
             await self._health
         await self._metrics.sampler.stop()
-        await self._server.set_serving(False)
+        await self._set_serving(False)
         if self._batches is not None:
             await self._batches.stop()
         await self._service.drain(self._settings.shutdown_timeout_s)
@@ -247,9 +258,20 @@ class RouterServer:
         await self._http.stop(_STOP_WITHIN_S)
         await self._responses.close()
         await self._server.stop(_STOP_WITHIN_S)
+        if self._picker is not None:
+            await self._picker.stop(_STOP_WITHIN_S)
         self._service.close()
         self._threads.close()
         await asyncio.to_thread(self._tracing.close)
+
+    def _http_address(self) -> str:
+        """Return the address at which gateways reach this router; empty where none does."""
+        settings = self._settings
+        if settings.uds or not (self._picker or settings.redis.is_given):
+            return ""
+        bound = f"tcp://{settings.shown_host}:{self.http_port}"
+        towards = settings.redis.endpoint if settings.redis.is_given else ""
+        return f"{reachable_host(bound, settings.advertise_host, towards)}:{self.http_port}"
 
     def _make_service(self) -> GenerationService:
         settings = self._settings
@@ -266,7 +288,7 @@ class RouterServer:
             settings.generation_config,
             settings.override_generation_config,
         )
-        adapters = _adapters(settings)
+        adapters = open_adapters(settings.model_names, settings.max_lora_rank, settings.lora_modules)
         self._router.serve(read_served_model(model, settings.limits.logits_processors))
         return GenerationService(
             settings.model_names,
@@ -305,7 +327,12 @@ class RouterServer:
         while True:
             await self._is_ready_changed.wait()
             self._is_ready_changed.clear()
-            await self._server.set_serving(self._router.is_ready)
+            await self._set_serving(self._router.is_ready)
+
+    async def _set_serving(self, is_serving: bool) -> None:
+        await self._server.set_serving(is_serving)
+        if self._picker is not None:
+            await self._picker.set_serving(is_serving)
 
 
 def _log_shares(shares: DescriptorShares, max_http: int) -> None:
@@ -356,6 +383,7 @@ async def _run_until_signal(
             scheme = "https" if settings.tls.certfile else "http"
             url = addresses.http if settings.uds else f"{scheme}://{addresses.http}"
             where = f"{url}, gRPC at {addresses.grpc}"
+            where += f", endpoint picker at port {server.picker_port}" if server.picker_port else ""
             gc.freeze()  # What is loaded by now stays; traversing all of it would stop the loop each time.
             _log.info("listening at %s; waiting for workers of %s", where, names)
             _log_shares(server.descriptors, settings.http.connections.max_connections)
@@ -365,18 +393,3 @@ async def _run_until_signal(
         following.cancel()
         await asyncio.wait([following])
         await server.stop()
-
-
-def _adapters(settings: RouterSettings) -> ServedAdapters:
-    """Read the adapters that are served from the start.
-
-    Raises:
-        InvalidConfigError: one cannot be used.
-    """
-    adapters = ServedAdapters(settings.model_names, settings.max_lora_rank)
-    for name, path in read_lora_modules(settings.lora_modules):
-        try:
-            adapters.add(adapters.read(name, path))
-        except BatonError as error:
-            raise InvalidConfigError(f"--lora-modules has {name!r}: {error}") from error
-    return adapters

@@ -77,11 +77,11 @@ class ServerTls:
             context.load_verify_locations(self.ca_certs)
         return context
 
-    def grpc_credentials(self) -> grpc.ServerCredentials | None:
-        """For the gRPC port; None: plain text."""
+    def grpc_credentials(self, *, asks_clients: bool = True) -> grpc.ServerCredentials | None:
+        """For the gRPC port, whose clients show certificates where `asks_clients`; None: plain text."""
         if not self.certfile:
             return None
-        authority = self.grpc_authority
+        authority = self.grpc_authority if asks_clients else ""
         return grpc.ssl_server_credentials(
             [(_read("--ssl-keyfile", self.keyfile or self.certfile), _read("--ssl-certfile", self.certfile))],
             root_certificates=_read("authority", authority) if authority else None,

@@ -1,7 +1,7 @@
 """Schemas of the custom resources that the chart may make: fields of their `spec` that it uses, no others.
 
-Written from the types of LeaderWorkerSet 0.10, KEDA and the Prometheus operator; templates of pods are
-checked by the schemas of Kubernetes itself.
+Written from the types of LeaderWorkerSet 0.10, KEDA, the Prometheus operator and the Gateway API; templates
+of pods are checked by the schemas of Kubernetes itself.
 """
 
 from __future__ import annotations
@@ -108,9 +108,41 @@ _SCALED_OBJECT: Final = _object(
         ),
     },
 )
+_PORT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 65535}
+_INFERENCE_POOL: Final = _object(
+    ["selector", "targetPorts", "endpointPickerRef"],
+    selector=_object(["matchLabels"], matchLabels=_TEXTS),
+    targetPorts={"type": "array", "minItems": 1, "maxItems": 8, "items": _object(["number"], number=_PORT)},
+    appProtocol=_one_of("http", "kubernetes.io/h2c"),
+    endpointPickerRef=_object(
+        ["name", "port"],
+        group=_TEXT,
+        kind=_TEXT,
+        name=_TEXT,
+        port=_object(["number"], number=_PORT),
+        failureMode=_one_of("FailOpen", "FailClose"),
+    ),
+)
+_HTTP_ROUTE: Final = _object(
+    ["parentRefs", "rules"],
+    parentRefs={"type": "array", "items": _object(["name"], name=_TEXT, namespace=_TEXT, sectionName=_TEXT)},
+    rules={
+        "type": "array",
+        "items": _object(
+            ["backendRefs"],
+            backendRefs={
+                "type": "array",
+                "items": _object(["name"], group=_TEXT, kind=_TEXT, name=_TEXT, port=_PORT),
+            },
+            timeouts=_object(request={"type": "string", "pattern": "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}),
+        ),
+    },
+)
 CUSTOM_RESOURCES: Final[Mapping[tuple[str, str], Schema]] = {
     ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"): _LEADER_WORKER_SET,
     ("keda.sh/v1alpha1", "ScaledObject"): _SCALED_OBJECT,
+    ("inference.networking.k8s.io/v1", "InferencePool"): _INFERENCE_POOL,
+    ("gateway.networking.k8s.io/v1", "HTTPRoute"): _HTTP_ROUTE,
     ("monitoring.coreos.com/v1", "ServiceMonitor"): _SERVICE_MONITOR,
     ("monitoring.coreos.com/v1", "PrometheusRule"): _PROMETHEUS_RULE,
 }

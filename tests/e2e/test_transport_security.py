@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from baton.commands.admin import admin
 from baton.commands.cli_arguments import parse
 from baton.commands.complete import complete
+from baton.commands.drain import drain
 from baton.commands.explain import explain
 from baton_core.errors import RequestError
 from baton_proto.v1 import baton_pb2 as pb
@@ -193,6 +194,23 @@ def test_the_commands_show_certificate_and_key(site: Site, capsys: pytest.Captur
     assert "told" in capsys.readouterr().out
     with pytest.raises(RequestError, match="wants a key, by --api-key"):
         admin(parse(["admin", "workers", *address, "--api-key", "another"]))
+
+
+def test_a_worker_is_probed_and_drained_over_tls(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the chart's probes, which show nothing, and its hook, which knows authority and key."""
+    (url,) = re.findall(r"decode-worker metrics at (\S+)/metrics", site.cluster.log.read_text())
+    hook = ["drain", "--address", url.removeprefix("https://"), "--wait", "30"]
+    hook += ["--ssl-ca-certs", site.authority.own.certfile]
+    with httpx.Client(base_url=url, verify=site.tls(None).client_context()) as client:
+        assert [client.get(path).status_code for path in ("/started", "/live", "/ready")] == [200] * 3
+        with pytest.raises(RequestError, match="does not drain: 401"):
+            drain(parse(hook))
+        assert drain(parse([*hook, "--api-key", KEY])) == 0
+        assert capsys.readouterr().out == "the worker is drained\n"
+        assert [client.get(path).status_code for path in ("/live", "/ready")] == [200, 503]
+        address = ("--address", site.cluster.address, *site.flags)
+        assert admin(parse(["admin", "undrain", "decode-1", *address])) == 0
+        assert client.get("/ready").status_code == 200
 
 
 def status_of(site: Site, access: RouterAccess) -> str:

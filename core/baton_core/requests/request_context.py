@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,14 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NamedWorkers:
+    """The workers that an endpoint picker has chosen; the same one twice computes the request alone."""
+
+    prefill: str
+    decode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
     """Context of one request, as its protocol knows it."""
 
@@ -25,8 +34,14 @@ class RequestContext:
     """Requests with the same one go to the same worker, where that costs nothing."""
     data_parallel_rank: int | None = None
     """The data-parallel rank whose workers are to compute it; None is any. While that has none, it is any."""
+    named: NamedWorkers | None = None
+    """Workers that take the request while they can; None leaves the choice to the router."""
     slo: Slo = field(default_factory=Slo)
     traceparent: str = ""
     """W3C trace context that the client sent; empty without one."""
     arrived_s: float | None = None
     """Arrival of the call, on the router's clock; None where it is not known."""
+
+
+NO_CONTEXT: Final = RequestContext()
+"""The context of a request that says nothing."""

@@ -21,6 +21,8 @@ NUM_FIRST: Final = 3
 MAX_SURPRISE: Final = 4.0
 """A later observation counts as at most so many times what was expected: a pause of the machine is no rate,
 and a change of rate is still followed."""
+MIN_PROMPT_SHARE: Final = 0.01
+"""Share of a step that its prompt tokens take at least, also where steps without any are as long."""
 MAX_POOLS: Final = 1024
 """Pools whose first copy is remembered; beyond that the oldest is forgotten."""
 
@@ -106,7 +108,7 @@ class LearnedRates:
         elif not num_prompt_tokens:
             self._per_decode_step.observe(_num_tokens_each(plan, result), duration_s)
         else:
-            prompt_s = max(0.0, duration_s - self._per_decode_step.value)
+            prompt_s = max(MIN_PROMPT_SHARE * duration_s, duration_s - self._per_decode_step.value)
             self._per_prompt_token.observe(num_prompt_tokens, prompt_s)
 
     def begin_pull(self, now: float, pull_id: int, source: KVSource, num_bytes: int) -> None:

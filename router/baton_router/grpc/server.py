@@ -132,10 +132,10 @@ class GrpcServer:
         await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.server.start()
 
-    async def set_serving(self, is_serving: bool) -> None:
-        """Set what health checks of readiness report."""
+    async def set_serving(self, is_serving: bool, *names: str) -> None:
+        """Set what health checks of readiness report, and those of further `names`."""
         response = health_pb2.HealthCheckResponse
-        for name in ("", READINESS):
+        for name in ("", READINESS, *names):
             await self._health.set(name, response.SERVING if is_serving else response.NOT_SERVING)
 
     async def stop(self, within_s: float) -> None:

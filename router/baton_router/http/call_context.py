@@ -6,8 +6,10 @@ import math
 import time
 from typing import Any, Final, Protocol
 
+from starlette.datastructures import Headers
+
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.request_context import RequestContext, Slo
+from baton_core.requests.request_context import NamedWorkers, RequestContext, Slo
 from baton_router.http.calls import Call
 from baton_router.requests.generation import Resumption
 from baton_router.requests.resumption import read_resumption
@@ -22,6 +24,9 @@ from baton_router.requests.validation import (
 SESSION_HEADER: Final = "x-session-id"
 TTFT_HEADER: Final = "x-slo-ttft-ms"
 TPOT_HEADER: Final = "x-slo-tpot-ms"
+PREFILL_HEADER: Final = "x-baton-prefill-worker"
+DECODE_HEADER: Final = "x-baton-decode-worker"
+"""Both name the workers that an endpoint picker has chosen for a request."""
 
 
 def read_context(call: Call[Any], session_id: str | None, prompt_cache_key: str | None) -> RequestContext:
@@ -43,10 +48,16 @@ def read_context(call: Call[Any], session_id: str | None, prompt_cache_key: str 
         data_parallel_rank=read_data_parallel_rank(
             headers.get(DATA_PARALLEL_KEY), call.state.service.data_parallel_size
         ),
+        named=_read_named(headers),
         slo=Slo(ttft_s=_read_s(call, TTFT_HEADER), tpot_s=_read_s(call, TPOT_HEADER)),
         traceparent=read_traceparent(headers.get(TRACEPARENT, "")),
         arrived_s=call.arrived_s,
     )
+
+
+def _read_named(headers: Headers) -> NamedWorkers | None:
+    prefill, decode = headers.get(PREFILL_HEADER), headers.get(DECODE_HEADER)
+    return NamedWorkers(prefill=prefill, decode=decode) if prefill and decode else None
 
 
 def _read_s(call: Call[Any], header: str) -> float | None:

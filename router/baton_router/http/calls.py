@@ -26,6 +26,7 @@ from baton_router.http.errors import Failure, HttpError
 from baton_router.http.ignored_fields import IGNORED_HEADER
 from baton_router.http.json_pieces import json_at_once, json_pieces
 from baton_router.http.middleware import adopt_request_id, request_id_of
+from baton_router.http.picking import PICKING, Picking
 from baton_router.requests.validation import TRACEPARENT
 from baton_router.streams.body_memory import BodyReservation
 
@@ -101,6 +102,12 @@ class Call(Generic[BodyT]):
     def request_id(self) -> str:
         """The call's name; also the name of its generation at the router."""
         return request_id_of(self._scope)
+
+    @property
+    def picking(self) -> Picking | None:
+        """Takes the workers of a call that is only placed; None of all other calls."""
+        picking: Picking | None = self._scope.get(PICKING)
+        return picking
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it comes, for routes that read it themselves.

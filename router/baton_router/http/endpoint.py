@@ -13,6 +13,7 @@ from baton_router.http.app_state import AppState
 from baton_router.http.bodies import BodyDecoder, nested_too_deeply, read_body
 from baton_router.http.calls import Call
 from baton_router.http.errors import HttpError, failure_of
+from baton_router.http.picking import PickedError
 from baton_router.http.route import Route, Tag
 from baton_service.keys import AUTHORIZATION, Keys
 
@@ -84,7 +85,7 @@ class Endpoint:
                 if self._decoder is not None:
                     call.body = await self._read(call, receive, headers, self._decoder)
                 await self._route.handler(call)
-        except ClientDisconnect:
+        except (ClientDisconnect, PickedError):
             return
         except RecursionError:
             await call.fail(failure_of(nested_too_deeply()))

@@ -54,6 +54,8 @@ async def generating(
         prepared = [await service.prepare(request) for request in requests]
         del requests
         call.release_body()
+        if (picking := call.picking) is not None:
+            picking.place(service, prepared)
         stack.enter_context(service.reserve_memory(prepared))
         streams = []
         for one in prepared:  # starting and ending many of them would hold up the loop

@@ -15,7 +15,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.phases import Phase, PhaseName
-from baton_core.requests.request_context import RequestContext
+from baton_core.requests.request_context import NamedWorkers, RequestContext
 from baton_core.sessions.control_messages import ControlAction
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.operations.operations import read_results
@@ -187,6 +187,15 @@ class GenerationService:
                 began_s=began_s,
                 tokenized_s=now(),
             )
+
+    def pick(self, prepared: PreparedRequest, num_open: int = 0) -> NamedWorkers | None:
+        """Choose workers for a request that comes to a router later; as `Router.pick`.
+
+        Raises:
+            RequestError: OVERLOADED.
+        """
+        context = prepared.context
+        return self.router.pick(self._owned(prepared.accepted.spec, context), context, num_open)
 
     @contextmanager
     def reserve_memory(self, prepared: Sequence[PreparedRequest]) -> Iterator[None]:

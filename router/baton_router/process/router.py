@@ -12,11 +12,13 @@ from typing import Final
 
 from baton_core.errors import ErrorCode, InvalidRequestError, RequestError
 from baton_core.requests.phases import Phase
+from baton_core.requests.request_context import NamedWorkers, RequestContext
 from baton_core.sessions.control_messages import ControlResult
-from baton_core.sessions.router_messages import ToRouter
+from baton_core.sessions.router_messages import RequestSpec, ToRouter
 from baton_core.sessions.served_model import ServedModel
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import WorkerInfo, WorkerLoad
+from baton_router.core.admission.admission_outcome import Refusal
 from baton_router.core.batches.line_pace import DEFAULT_LINES_BESIDE
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.readiness import why_not_ready
@@ -43,6 +45,7 @@ from baton_router.operations.fleet_status import FleetStatus, fleet_status
 from baton_router.operations.line_gate import LineGate
 from baton_router.operations.operations import Operations
 from baton_router.operations.pauses import Pauses
+from baton_router.operations.pick_holds import PickHolds
 from baton_router.operations.role_shifts import RoleShifts
 from baton_router.operations.transfer_probing import TransferProbing
 from baton_router.process.router_effects import RouterEffects
@@ -87,6 +90,7 @@ class Router:
         """To be read only."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
+        self._picks = PickHolds(self._loop)
         self._on_status = on_status
         self._requests = requests or RequestMetrics()
         self._share = share or NothingSharedByRouter()
@@ -167,6 +171,7 @@ class Router:
         self._effects.streams[stream.request_id] = stream
         try:
             context = stream.context
+            self._picks.release(context.named)
             self._take(Submit(spec=stream.spec, timeout_s=timeout_s, context=context, phases=phases))
         except Exception as error:
             self._take(self._effects.give_up(stream.request_id, error))
@@ -175,6 +180,22 @@ class Router:
         """Cancel the request of a stream that is no longer read, unless it is over."""
         if self._effects.streams.get(stream.request_id) is stream:
             self._take(ClientGone(request_id=stream.request_id))
+
+    def pick(self, spec: RequestSpec, context: RequestContext, num_open: int = 0) -> NamedWorkers | None:
+        """Choose workers for a request that comes to a router later; None where it has to wait for some.
+
+        Their load is reserved until the request comes, or that router's own reservation has come here.
+
+        Raises:
+            RequestError: OVERLOADED, it cannot be served in time, or too many wait.
+        """
+        outcome = self.core.pick(self._loop.time(), spec, context, num_open)
+        if isinstance(outcome, Refusal):
+            raise RequestError(ErrorCode.OVERLOADED, outcome.message, outcome.retry_after_s)
+        if outcome is None:
+            return None
+        self._share.on_load_changed()
+        return self._picks.hold(outcome)
 
     def notify(self, event: PrefixUpdate | PeerLoad | ProcessUpdate) -> None:
         """Process an update from the rest of the cluster, or from the launcher."""

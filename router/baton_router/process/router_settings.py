@@ -54,6 +54,8 @@ class RouterSettings:
     """For gRPC clients and workers; empty: `host`."""
     grpc_port: int = 8100
     """For gRPC clients and workers; 0 lets the system choose."""
+    picker_port: int | None = None
+    """Port of the endpoint picker for gateways, on `grpc_host`; 0 lets the system choose, None is none."""
     redis: RedisSettings = field(default_factory=RedisSettings)
     """Redis that the routers share, with the prefixes that workers have cached."""
     advertise_host: str = ""
@@ -104,6 +106,7 @@ class RouterSettings:
             _check(flag, port, _is_int(port, 0, 65_535), "an integer from 0 to 65535")
         is_twice = self.port == self.grpc_port != 0
         _check("--grpc-port", self.grpc_port, not is_twice, "another one than --port")
+        self._check_picker()
         policies = list(RoutingPolicy)
         _check("--routing-policy", self.routing_policy, self.routing_policy in policies, ", ".join(policies))
         object.__setattr__(self, "routing_policy", RoutingPolicy(self.routing_policy))
@@ -119,6 +122,17 @@ class RouterSettings:
         _check("--shutdown-timeout", self.shutdown_timeout_s, _is_seconds(self.shutdown_timeout_s), "seconds")
         _check("--log-format", self.log_format, self.log_format in FORMATS, ", ".join(FORMATS))
         _check("--log-level", self.log_level, self.log_level in LEVELS, ", ".join(LEVELS))
+
+    def _check_picker(self) -> None:
+        port = self.picker_port
+        if port is None:
+            return
+        is_port = _is_int(port, 0, 65_535) and (port == 0 or port not in (self.port, self.grpc_port))
+        _check("--picker-port", port, is_port, "an integer from 0 to 65535, no other port of this router")
+        _check("--picker-port", port, not self.uds, "none with --uds, which gateways do not reach")
+        is_known = bool(self.advertise_host) or self.host not in ("0.0.0.0", "::")  # noqa: S104 (not bound)
+        allowed = "a host that gateways reach, with --picker-port and a --host for all interfaces"
+        _check("--advertise-host", self.advertise_host, is_known, allowed)
 
     @property
     def model_names(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from baton_core.load_reservation import LoadReservation
 from baton_router.core.router_events import PeerLoad
 from baton_router.redis.stream_tail import StreamTail
 from baton_service.redis.link import LEASE_S, RENEW_S, RedisLink, wait_for
-from baton_service.redis.records import RouterLoad, RouterRecord, read_router_load
+from baton_service.redis.records import RouterLoad, RouterRecord, read_router, read_router_load
 from baton_service.redis.scripts import PUT_ROUTER, READ_ROUTERS, RELEASE_ROUTER
 
 PUBLISH_EVERY_S: Final = 0.05
@@ -89,6 +89,8 @@ class LoadExchange:
         self._put = link.script(PUT_ROUTER)
         self._release = link.script(RELEASE_ROUTER)
         self._read_routers = link.script(READ_ROUTERS)
+        self.http_addresses: tuple[str, ...] = ()
+        """HTTP addresses of the living routers."""
         self._number = 0
         self._published: tuple[LoadReservation, ...] = ()
         self._is_changed = asyncio.Event()
@@ -149,6 +151,9 @@ class LoadExchange:
         keys = self._link.keys
         found = await self._read_routers((keys.routers,), (keys.router_prefix, "load"))
         living = {self._update(encoded) for encoded in found}
+        records = await self._read_routers((keys.routers,), (keys.router_prefix, "record"))
+        addresses = (read_router(encoded).http_address for encoded in records)
+        self.http_addresses = tuple(address for address in addresses if address)
         self._publish_all(self._peers.drop_missing(self._loop.time(), living))
         await asyncio.sleep(RENEW_S)
 

@@ -45,8 +45,14 @@ class RouterShare:
     def is_first(self) -> bool:
         return self._loads.is_first
 
-    def start(self, address: str) -> None:
-        record = RouterRecord(router_id=self._router_id, epoch=self._epoch, address=address)
+    @property
+    def http_addresses(self) -> tuple[str, ...]:
+        return self._loads.http_addresses
+
+    def start(self, address: str, http_address: str) -> None:
+        record = RouterRecord(
+            router_id=self._router_id, epoch=self._epoch, address=address, http_address=http_address
+        )
         work = (self._prefixes.run(), self._loads.run(record))
         self._tasks = [asyncio.create_task(one) for one in work]
 

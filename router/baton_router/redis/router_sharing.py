@@ -24,7 +24,12 @@ class RouterSharing(Protocol):
         """True for the one router of a cluster that acts for all; for none while Redis is away."""
         ...
 
-    def start(self, address: str) -> None:
+    @property
+    def http_addresses(self) -> Sequence[str]:
+        """Addresses of all living routers' HTTP, of those whose clients may be on other machines."""
+        ...
+
+    def start(self, address: str, http_address: str) -> None:
         """Register as a router that workers reach at `address` (`host:port`), and share."""
         ...
 
@@ -48,11 +53,12 @@ class NothingSharedByRouter:
 
     has_prefix_updates = False
     is_first = True
+    http_addresses: Sequence[str] = ()
 
     def __init__(self) -> None:
         self.state = SharedState()
 
-    def start(self, address: str) -> None: ...
+    def start(self, address: str, http_address: str) -> None: ...
 
     def on_joined(self, info: WorkerInfo) -> None: ...
 

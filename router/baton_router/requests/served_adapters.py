@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Sequence
 
-from baton_core.errors import ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidRequestError, RequestError
 from baton_core.requests.adapter import Adapter
 from baton_router.requests.validation import check_model, check_name
 from baton_sandbox.adapter_folder import read_adapter_folder
@@ -100,6 +100,23 @@ class ServedAdapters:
         if name in self._model_names or (name in self._adapters and not replaces):
             allowed = "a name that no model has" + ("" if replaces else ", or load_inplace")
             raise InvalidRequestError("lora_name", name, allowed)
+
+
+def open_adapters(
+    model_names: Sequence[str], max_lora_rank: int | None, lora_modules: Sequence[str]
+) -> ServedAdapters:
+    """Read the adapters that are served from the start.
+
+    Raises:
+        InvalidConfigError: one cannot be used.
+    """
+    adapters = ServedAdapters(model_names, max_lora_rank)
+    for name, path in read_lora_modules(lora_modules):
+        try:
+            adapters.add(adapters.read(name, path))
+        except BatonError as error:
+            raise InvalidConfigError(f"--lora-modules has {name!r}: {error}") from error
+    return adapters
 
 
 def read_lora_modules(given: Sequence[str]) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.packed_logprobs import PackedLogprobs
-from baton_core.requests.request_context import RequestContext
+from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import PromptLogprobs, RequestSpec, SequenceOutput
 from baton_router.core.router_events import FinishRequest
 from baton_router.requests.generation import GenerationEvent, PromptDelta, ReceivedSequence
@@ -21,7 +21,6 @@ from baton_router.requests.request_text import RequestText
 from baton_router.requests.resumption import ReceivedTokens, already_finished
 from baton_router.text.tokenization import Tokenizer
 
-NO_CONTEXT: Final = RequestContext()
 MAX_WAITING_EVENTS: Final = 1024
 """Events per sequence that may wait for a client."""
 

@@ -19,6 +19,8 @@ class RouterRecord(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int
     address: str
     """`host:port` that workers dial."""
+    http_address: str = ""
+    """`host:port` of HTTP clients; empty where only this machine reaches it."""
 
 
 class ChangeHeader(msgspec.Struct, frozen=True, kw_only=True):

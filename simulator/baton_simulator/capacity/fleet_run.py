@@ -52,6 +52,8 @@ class FleetPlan:
     router: RouterConfig = field(default_factory=RouterConfig)
     tokens_per_step: int = 1
     """Tokens that a decode stands for: fewer events, less exact; as in the hardware's cost."""
+    heartbeat_s: float = HEARTBEAT_S
+    """Time between two reports of a worker, and two looks at its deadlines."""
     message_s: float = 0.0005
     """Delay from one process to another, clients included."""
     slo: Slo = field(default_factory=Slo)
@@ -127,7 +129,7 @@ class FleetRun:
     def _start(self, name: str, role: Role, *, first_tick_s: float) -> None:
         config, info = _describe(self.plan, name, role, self._longest)
         link = Link(bytes_per_s=self.plan.hardware.link_bytes_per_s)
-        worker = SimulatedWorker(self, info, config, self.plan.hardware.cost, link)
+        worker = SimulatedWorker(self, info, config, self.plan.hardware.cost, link, self.plan.heartbeat_s)
         self.workers[name] = worker
         self.router.on_event(WorkerJoined(info=info))
         worker.on_event(RouterJoined(router_id=_ROUTER))

@@ -78,7 +78,13 @@ class SimulatedWorker:
     """Computes nothing: a token is a token, and blocks have no content."""
 
     def __init__(
-        self, wires: Wires, info: WorkerInfo, config: WorkerConfig, cost: StepCost, link: Link
+        self,
+        wires: Wires,
+        info: WorkerInfo,
+        config: WorkerConfig,
+        cost: StepCost,
+        link: Link,
+        heartbeat_s: float = HEARTBEAT_S,
     ) -> None:
         self.info = info
         self.core = WorkerCore(config)
@@ -89,6 +95,7 @@ class SimulatedWorker:
         self.num_steps = 0
         self._wires = wires
         self._cost = cost
+        self._heartbeat_s = heartbeat_s
         self._block_bytes = config.kv_spec.block_bytes
         self._pulls: set[int] = set()
         self._reported: WorkerLoad | None = None
@@ -111,7 +118,7 @@ class SimulatedWorker:
         if load != self._reported:
             self._reported = load
             self._wires.report(self.info.worker_id, load)
-        clock.after(HEARTBEAT_S, self.tick)
+        clock.after(self._heartbeat_s, self.tick)
 
     def _step(self) -> None:
         plan = self.core.schedule(self._wires.clock.now)

@@ -295,3 +295,15 @@ httpGet:
   scheme: {{ .scheme }}
 {{- end -}}
 {{- end -}}
+
+{{/* The object whose replicas an autoscaler sets. Called with root, name and group. */}}
+{{- define "baton.scaleTarget" -}}
+{{- if gt (int .group.nodes) 1 -}}
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+{{- else -}}
+apiVersion: apps/v1
+kind: Deployment
+{{- end }}
+name: {{ include "baton.fullname" .root }}-{{ .name }}
+{{- end -}}

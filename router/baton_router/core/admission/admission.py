@@ -82,24 +82,28 @@ class Admission:
 
     def take(self, now: float, spec: RequestSpec, context: RequestContext) -> AdmissionGate:
         """Account for a request from here on; returns its admission gate."""
-        own, default = context.slo, self._config.slo
-        slo = Slo(
-            ttft_s=default.ttft_s if own.ttft_s is None else own.ttft_s,
-            tpot_s=default.tpot_s if own.tpot_s is None else own.tpot_s,
-        )
-        gate = AdmissionGate(
-            replace(context, slo=slo),
-            now if context.arrived_s is None else context.arrived_s,
-            dispatch_limit=self._config.dispatch_limit,
-            fleet=self._fleet,
-            counts=self.num_by_outcome,
-        )
+        gate = self.gate(now, context)
         num_tokens = self._num_tokens(context.tenant, spec)
         self._limits.spend(now, context.tenant, num_requests=1, num_tokens=num_tokens)
         self._requests[spec.request_id] = _Request(
             spec=spec, context=context, accepted_s=now, gate=gate, num_tokens=num_tokens
         )
         return gate
+
+    def gate(self, now: float, context: RequestContext) -> AdmissionGate:
+        """Return the conditions under which a request is dispatched."""
+        own, default = context.slo, self._config.slo
+        slo = Slo(
+            ttft_s=default.ttft_s if own.ttft_s is None else own.ttft_s,
+            tpot_s=default.tpot_s if own.tpot_s is None else own.tpot_s,
+        )
+        return AdmissionGate(
+            replace(context, slo=slo),
+            now if context.arrived_s is None else context.arrived_s,
+            dispatch_limit=self._config.dispatch_limit,
+            fleet=self._fleet,
+            counts=self.num_by_outcome,
+        )
 
     def wait(self, now: float, request_id: str) -> None:
         """Queue a request without workers, unless it waits already."""
@@ -135,6 +139,13 @@ class Admission:
         self._limits.spend(now, tenant, num_tokens=num_prompt_tokens + num_output_tokens - request.num_tokens)
         if is_finished:
             self._forecast.learn(tenant, num_output_tokens / spec.params.n)
+
+    def refuse_waiting(self, num_waiting: int) -> Refusal | None:
+        """Refuse one more request that would wait, where so many wait already; None while there is room."""
+        if num_waiting < self._config.max_queued_requests:
+            return None
+        text = f"{num_waiting} requests wait for a worker, the maximum"
+        return self._refuse(AdmissionOutcome.QUEUE_FULL, text, self._drain.wait_s(self.queue.num_tokens))
 
     def check_wait(self, now: float, request_id: str) -> Refusal | None:
         """Refuse a waiting request that will probably be dispatched too late."""

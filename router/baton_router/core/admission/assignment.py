@@ -8,7 +8,7 @@ from typing import Final
 
 from baton_core.load_reservation import LoadReservation
 from baton_core.model.model_identity import ModelIdentity
-from baton_core.requests.request_context import RequestContext
+from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.placement.eligibility import Unplaceable
@@ -17,7 +17,6 @@ from baton_router.core.placement.placement_config import PlacementConfig, SplitM
 from baton_router.core.placement.placement_record import Decision
 from baton_router.core.placement.placement_snapshot import PlacementRequest, WorkerView
 
-NO_CONTEXT: Final = RequestContext()
 MAX_DECISIONS: Final = 32
 """Decisions remembered of a request; the oldest are forgotten first."""
 
@@ -147,8 +146,7 @@ class Assignment:
             self._spec,
             self._hashes,
             self._config.headroom_tokens,
-            session_id=self._context.session_id,
-            data_parallel_rank=self._context.data_parallel_rank,
+            self._context,
         )
         return request, views
 

@@ -13,6 +13,7 @@ from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.load_reservation import LoadReservation
 from baton_core.model.model_identity import PROTOCOL_VERSION, ModelIdentity, with_weights
 from baton_core.requests.pooling import PoolingModel, decode_pooling_model
+from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import KVSource, RequestSpec
 from baton_core.sessions.served_model import ServedModel
@@ -348,9 +349,7 @@ class Fleet:
         spec: RequestSpec,
         hashes: Sequence[bytes],
         headroom_tokens: int,
-        *,
-        session_id: str = "",
-        data_parallel_rank: int | None = None,
+        context: RequestContext = NO_CONTEXT,
     ) -> PlacementRequest:
         """Return the request as placement sees it; `hashes` are those of its prompt.
 
@@ -370,9 +369,10 @@ class Fleet:
             num_needed_tokens=_num_needed_tokens(spec, headroom_tokens),
             weights=spec.weights or self._weights,
             priority=spec.priority,
-            data_parallel_rank=data_parallel_rank,
+            data_parallel_rank=context.data_parallel_rank,
+            named=context.named,
             is_pooling=spec.pooling is not None,
-            session_id=session_id,
+            session_id=context.session_id,
             prompt_key=hashes[0].hex() if hashes else "",
             turn=self._num_placed,
         )

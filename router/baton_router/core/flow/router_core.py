@@ -9,10 +9,12 @@ from typing import Final, assert_never
 from baton_core.errors import ErrorCode
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.requests.phases import PhaseReport
+from baton_core.requests.request_context import RequestContext
 from baton_core.sessions.control_messages import ControlResult
-from baton_core.sessions.router_messages import TokenBatch, ToRouter
+from baton_core.sessions.router_messages import RequestSpec, TokenBatch, ToRouter
 from baton_router.core.admission.admission import Admission, AdmissionConfig
 from baton_router.core.admission.admission_outcome import Refusal
+from baton_router.core.admission.assignment import Assignment
 from baton_router.core.batches.line_pace import RequestLoad
 from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.prefix_index import NUM_SHARDS
@@ -24,6 +26,7 @@ from baton_router.core.flow.flow_state import PREFILLING, TERMINAL, WITHOUT_WORK
 from baton_router.core.flow.request_flow import RequestFlow
 from baton_router.core.flow.request_log import RequestLog
 from baton_router.core.flow.request_record import open_record
+from baton_router.core.placement.eligibility import Unplaceable
 from baton_router.core.router_events import (
     ClientGone,
     FailRequest,
@@ -162,6 +165,27 @@ class RouterCore:
         if self.roles.is_due(now):
             effects += self.roles.evaluate(now, self.fleet.workers(), self.waiting)
         return effects
+
+    def pick(
+        self, now: float, spec: RequestSpec, context: RequestContext, num_open: int = 0
+    ) -> Assignment | Refusal | None:
+        """Choose workers for a request that comes to a router later, and reserve load until it is released.
+
+        Returns None where it has to wait for a worker: a router's queue is the place for that.
+
+        Args:
+            num_open: requests for which that was returned, and that have not begun since.
+        """
+        if (refusal := self.admission.examine(now, spec, context.tenant)) is not None:
+            return refusal
+        assignment = Assignment(spec, self._config.limits.placement, self.fleet, context)
+        num_waiting = max(num_open, self.admission.num_waiting)
+        if not num_waiting and not self.is_held:
+            assignment.choose_weights(is_bound=False)
+            outcome = self.admission.gate(now, context).choose(now, assignment)
+            if not isinstance(outcome, Unplaceable):
+                return outcome if isinstance(outcome, Refusal) else assignment
+        return self.admission.refuse_waiting(num_waiting)
 
     def check_invariants(self) -> None:
         """Raise AssertionError when an ended flow is still known, or reservations are left over."""

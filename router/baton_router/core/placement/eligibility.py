@@ -37,6 +37,8 @@ class Eligible:
     """Decode workers for which a prefill worker exists and enough of the prompt is missing."""
     receivers: Sequence[WorkerView]
     """Splitters with room for the prompt's blocks."""
+    are_named: bool = False
+    """True if an endpoint picker has chosen them."""
 
     @property
     def num_pairs(self) -> int:
@@ -62,6 +64,8 @@ def find_eligible(
     A full worker that prefers to decode computes no prompt that a prefill worker could compute.
     """
     free = available(request, workers, excluded)
+    if (named := _named(request, free, config)) is not None:
+        return named
     if request.is_pooling:
         able = [one for one in free if one.role is not _DECODE]
         return Eligible(decoders=able, prefillers=able, alone=able, splitters=[], receivers=[])
@@ -86,6 +90,36 @@ def find_eligible(
     receivers = [one for one in splitters if one.can_reserve]
     return Eligible(
         decoders=decoders, prefillers=prefillers, alone=alone, splitters=splitters, receivers=receivers
+    )
+
+
+def _named(request: PlacementRequest, free: Sequence[WorkerView], config: PlacementConfig) -> Eligible | None:
+    """Return the workers that an endpoint picker has chosen; None where they cannot take the request now."""
+    if request.named is None:
+        return None
+    views = {one.worker_id: one for one in free}
+    prefill, decode = views.get(request.named.prefill), views.get(request.named.decode)
+    if prefill is None or decode is None:
+        return None
+    if prefill is decode:
+        able = decode.role.can_prefill if request.is_pooling else decode.role.can_decode
+        one = [decode]
+        return (
+            Eligible(decoders=one, prefillers=one, alone=one, splitters=[], receivers=[], are_named=True)
+            if able and config.split is not SplitMode.ALWAYS
+            else None
+        )
+    can_split = config.split is not SplitMode.NEVER and can_transfer(prefill, decode) and decode.can_reserve
+    if request.is_pooling or not (can_split and prefill.role.can_prefill and decode.role.can_decode):
+        return None
+    receivers = [decode]
+    return Eligible(
+        decoders=receivers,
+        prefillers=[prefill],
+        alone=[],
+        splitters=receivers,
+        receivers=receivers,
+        are_named=True,
     )
 
 

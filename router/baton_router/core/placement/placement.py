@@ -52,6 +52,7 @@ def place(
         num_missing = request.num_prompt_tokens - best.num_local_tokens
         where = "alone" if best.prefill == best.decode else "split"
         reason = f"{where} (split={config.split}): {best.decode} lacks {num_missing} tokens; "
+        reason += "an endpoint picker has named them; " if eligible.are_named else ""
         reason += _why(best, config)
         outcome = Placement(prefill=best.prefill, decode=best.decode, reason=reason)
     else:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from baton_core.requests.request_context import NamedWorkers
 from baton_core.sessions.worker_info import Role, WorkerRates
 from baton_router.core.placement.rate_aging import median
 
@@ -92,6 +93,8 @@ class PlacementRequest:
     """Lower values are more important."""
     data_parallel_rank: int | None = None
     """The data-parallel rank whose workers are to take it, while it has some; None is any."""
+    named: NamedWorkers | None = None
+    """The workers that are to take it while they can."""
     is_pooling: bool = False
     """True if it pools: a worker that prefills takes it whole, and nothing is decoded."""
     session_id: str = ""
