@@ -80,7 +80,7 @@ async def check_replies(client: httpx.AsyncClient) -> None:
 
 
 async def check_shedding(client: httpx.AsyncClient, gate: Gate) -> None:
-    """What the workers have no room for is refused, once as many wait as may."""
+    """Requests that the workers have no room for are refused, once as many wait as may."""
     gate.close()
     prompts = [draw_prompt(100, seed=seed) for seed in range(40, 60)]
     asked = [asyncio.create_task(ask(client, prompt, 2)) for prompt in prompts]

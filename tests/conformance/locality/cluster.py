@@ -145,7 +145,7 @@ class ListeningRouter:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ListeningRouter]:
         await self._server.start()
-        self.share.start(f"127.0.0.1:{self.port}")
+        self.share.start(f"127.0.0.1:{self.port}", "")
         try:
             yield self
         finally:
