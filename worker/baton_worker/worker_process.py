@@ -321,9 +321,8 @@ def grammar_compiler(settings: WorkerSettings, *, warms_up: bool = True) -> Gram
     """
     engine = settings.engine
     config = read_model_config(resolve_model(engine.model), overrides=engine.config_overrides)
-    tokenizer, ends = _tokenizer_folder(settings), config.eos_token_ids
-    backend = settings.structured_outputs_backend
-    grammars = GrammarCompiler(tokenizer, config.vocab_size, ends, backend=backend, warms_up=warms_up)
+    model = _tokenizer_folder(settings), config.vocab_size, config.eos_token_ids
+    grammars = GrammarCompiler(*model, backend=settings.structured_outputs_backend, warms_up=warms_up)
     if warms_up:
         grammars.compile(WARM_UP_GRAMMAR)
     return grammars

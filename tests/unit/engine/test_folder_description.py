@@ -1,4 +1,4 @@
-"""What routers and workers compare of a model's folder: both read the same, and all that decides answers."""
+"""A router and a worker read the same in a model's folder, and all in it that decides answers."""
 
 from __future__ import annotations
 
