@@ -190,15 +190,7 @@ class RouterServer:
         """
         settings = self._settings
         try:
-            if settings.uds:
-                self._http.bind_path(settings.uds)
-            else:
-                self._http.bind(settings.host, settings.port)
-            self.grpc_port = self._server.bind(
-                settings.grpc_address, flag="address of --grpc-host and --grpc-port"
-            )
-            if self._picker is not None:
-                self._picker.bind()
+            self._bind()
             address, http_address = self._advertised_address(), self._http_address()
             self._service = self._make_service()
             limits = settings.http.batches
@@ -229,19 +221,36 @@ class RouterServer:
         )
         add_BatonServicer_to_server(BatonService(self._service, self._keys), self._server.server)  # type: ignore[no-untyped-call]
         add_SessionsServicer_to_server(self._router.sessions, self._server.server)  # type: ignore[no-untyped-call]
-        reflects = [_BATON]
-        if settings.http.enable_operator_routes:
-            if not settings.http.api_keys:
-                _log.warning("operator routes are open to everybody: there is no --api-key")
-            operator = OperatorService(self._service)
-            add_OperatorServicer_to_server(operator, self._server.server)  # type: ignore[no-untyped-call]
-            reflects.append(_OPERATOR)
-        await self._server.start(reflects=reflects)
+        await self._server.start(reflects=[_BATON, *self._add_operator_service()])
         if self._picker is not None:
             await self._picker.start(state, http_address, lambda: self._share.http_addresses)
         self._share.start(address, http_address)
         self._health = asyncio.create_task(self._report_health())
         self._metrics.sampler.start()
+
+    def _bind(self) -> None:
+        """Take the ports of HTTP, gRPC and gateways."""
+        settings = self._settings
+        if settings.uds:
+            self._http.bind_path(settings.uds)
+        else:
+            self._http.bind(settings.host, settings.port)
+        self.grpc_port = self._server.bind(
+            settings.grpc_address, flag="address of --grpc-host and --grpc-port"
+        )
+        if self._picker is not None:
+            self._picker.bind()
+
+    def _add_operator_service(self) -> list[str]:
+        """Serve operators over gRPC where that is allowed; returns the services that are added."""
+        settings = self._settings.http
+        if not settings.enable_operator_routes:
+            return []
+        if not settings.api_keys:
+            _log.warning("operator routes are open to everybody: there is no --api-key")
+        operator = OperatorService(self._service)
+        add_OperatorServicer_to_server(operator, self._server.server)  # type: ignore[no-untyped-call]
+        return [_OPERATOR]
 
     async def stop(self) -> None:
         """Refuse new requests, let running ones end within the shutdown timeout, end the rest."""
