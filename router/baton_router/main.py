@@ -286,18 +286,13 @@ class RouterServer:
         settings = self._settings
         limits = read_parsers(settings.http, settings.limits)
         template = read_chat_template(settings.chat_template) if settings.chat_template else None
+        named = settings.tokenizer
+        tokenizer = None if named is None else find_model_folder(named, field="tokenizer")
         model = with_generation_config(
-            read_model_folder(
-                find_model_folder(settings.model),
-                None
-                if settings.tokenizer is None
-                else find_model_folder(settings.tokenizer, field="tokenizer"),
-                settings.hf_overrides,
-            ),
+            read_model_folder(find_model_folder(settings.model), tokenizer, settings.hf_overrides),
             settings.generation_config,
             settings.override_generation_config,
         )
-        adapters = open_adapters(settings.model_names, settings.max_lora_rank, settings.lora_modules)
         self._router.serve(read_served_model(model, settings.limits.logits_processors))
         return GenerationService(
             settings.model_names,
