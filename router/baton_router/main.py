@@ -44,7 +44,6 @@ from baton_router.process.router import Router
 from baton_router.process.router_settings import RouterSettings
 from baton_router.redis.router_sharing import open_router_share
 from baton_router.requests.resume_tokens import ResumeTokens
-from baton_router.requests.served_adapters import open_adapters
 from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import find_model_folder, read_chat_template, read_model_folder
