@@ -44,6 +44,7 @@ from baton_router.process.router import Router
 from baton_router.process.router_settings import RouterSettings
 from baton_router.redis.router_sharing import open_router_share
 from baton_router.requests.resume_tokens import ResumeTokens
+from baton_router.requests.served_adapters import open_adapters
 from baton_router.streams.request_spans import RequestSpans
 from baton_router.text.generation_defaults import with_generation_config
 from baton_router.text.model_folder import find_model_folder, read_chat_template, read_model_folder
@@ -292,6 +293,7 @@ class RouterServer:
             settings.generation_config,
             settings.override_generation_config,
         )
+        adapters = open_adapters(settings.model_names, settings.max_lora_rank, settings.lora_modules)
         self._router.serve(read_served_model(model, settings.limits.logits_processors))
         return GenerationService(
             settings.model_names,
