@@ -1,4 +1,4 @@
-"""Backend for workers that share one process: tests, the simulator, prefill and decode in one `LLM`.
+"""Backend for workers that share one process, in tests and benchmarks.
 
 The connectors that may reach each other share one `InProcessRegistry`.
 """

@@ -34,7 +34,7 @@ class Family:
     """Architectures that share their code.
 
     `read_config` takes the model folder, its config.json and the length that the operator asks for; `build`
-    takes what `read_config` returned.
+    takes what that returned, the weights and the kernels, and for a part of a model its `Ranks`, too.
     Both raise InvalidModelError for what the family cannot run.
     """
 
@@ -43,6 +43,8 @@ class Family:
     build: Callable[[Any, WeightReader, LayerKernels], Model]
 
 
+NATIVE: Final = (DecoderConfig, EncoderConfig, LearnedPositionsConfig)
+"""Classes of configurations whose models are Baton's own code: others have neither quantization nor ranks."""
 FAMILIES: Final = (
     Family(
         architectures=decoder_reading.ARCHITECTURES,
@@ -162,7 +164,7 @@ def why_not_native(config: ModelConfig) -> str:
     """Name a model that Baton's own code does not run, and what does; empty for others."""
     if ModelRegistry.is_registered(config.architecture):
         return f"{config.architecture}, a registered model"
-    if isinstance(config, DecoderConfig | EncoderConfig | LearnedPositionsConfig):
+    if isinstance(config, NATIVE):
         return ""
     return f"{config.architecture}, which runs through Transformers"
 

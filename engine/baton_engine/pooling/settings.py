@@ -122,7 +122,7 @@ def read_pooling(
         InvalidModelError: a file is broken, or asks for what the engine does not implement.
         InvalidConfigError: a setting cannot hold for this model.
     """
-    if not isinstance(config, DecoderConfig | EncoderConfig | LearnedPositionsConfig):
+    if not isinstance(config, PoolableConfig):
         text = f"runner is 'pooling'; allowed with {config.architecture}: 'generate'"
         raise InvalidConfigError(f"{text} (no native code)")
     files, overrides = read_sentence_files(folder), read_pooler_config(settings.pooler)
