@@ -1,8 +1,8 @@
 """Routing policies that rank workers by simple scores, without a predicted cost.
 
-Each policy ranks the workers of one half by itself: scores rate them, a pick orders them. The filters are those
-of the policy `cost`; a request is split where the first decode worker lacks enough of its prompt. A new
-policy is a member of `RoutingPolicy` and one line in `RANKINGS`.
+Each policy ranks the workers of one half by itself: scores rate them, a pick orders them. The filters are
+those of the policy `cost`; a request is split where the first decode worker lacks enough of its prompt. A
+new policy is a member of `RoutingPolicy` and one line in `RANKINGS`.
 """
 
 from __future__ import annotations
