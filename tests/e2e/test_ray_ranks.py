@@ -61,7 +61,7 @@ def over_ray(folder: Path, cluster: Cluster, **changes: Any) -> LLM:
         "tensor_parallel_size": 2,
         "distributed_executor_backend": "ray",
         "ray_address": cluster.address,
-        "ray_placement_timeout": 60,
+        "ray_placement_timeout": 180,
         "ray_environment": ("BATON_TEST_*",),
     }
     return LLM.from_engine_args(tiny_args(folder, **{**fields, **changes}))

@@ -13,7 +13,7 @@ from baton_router.core.router_events import FromWorker, RouterEffect, RouterEven
 from tests.integration.worker_cluster import Said
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _short_warm_up() -> Iterator[None]:
     """An engine of this process warms up with one short prompt: half of its start is long ones otherwise."""
     with pytest.MonkeyPatch.context() as patch:

@@ -132,7 +132,7 @@ async def made(
     wrap: Callable[[KVConnector], KVConnector] = lambda connector: connector,
     peer_address: str = "tcp://127.0.0.1:0",
     max_num_batched_tokens: int = 2048,
-    max_num_seqs: int = SchedulerConfig.max_num_seqs,
+    max_num_seqs: int = 128,
     kv_transport: Transport = Transport.SHARED_MEMORY,
     allow_functions: bool = False,
     profiler_folder: str = "",

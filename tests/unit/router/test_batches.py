@@ -128,7 +128,7 @@ def test_a_router_that_starts_again_asks_only_what_has_no_result(tmp_path: Path)
             assert batches.find("other", batch.id) is None
         assert ids(results) == sorted(f"l{index}" for index in range(40))
         assert first.prompts + second.prompts == {f"t:p{index}": 1 for index in range(40)}
-        assert first.most_running == 3
+        assert 1 < first.most_running <= 3
         assert results[0]["response"]["body"]["priority"] == 4
 
     asyncio.run(scenario())
