@@ -16,6 +16,7 @@ from baton_kernels.cpu.c_struct import (
     SourceInt8,
     SourceInt32,
     SourceInt64,
+    SourceTokens,
     Target,
     TargetFloat,
     TargetInt8,
@@ -183,7 +184,7 @@ class LoraArgs(ctypes.Structure):
 
     x: Source
     """`[num_rows, in_features]`; unused for an embedding."""
-    token_ids: SourceInt64
+    token_ids: SourceTokens
     """Of an embedding `[num_rows]`, else null."""
     y: Target
     """`[num_rows, sum of part_sizes]`: deltas are added to it."""

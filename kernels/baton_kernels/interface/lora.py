@@ -72,7 +72,9 @@ class LoraTable:
         for slot, parts in tuple(self._matrices.items()):
             rows = (row_slots == slot).nonzero()[:, 0]
             for outputs, down, up in parts if len(rows) else ():
-                inner = down.T[x[rows]] if self.layer.is_embedding else functional.linear(x[rows].float(), down)
+                inner = (
+                    down.T[x[rows]] if self.layer.is_embedding else functional.linear(x[rows].float(), down)
+                )
                 own = y[:, outputs]
                 own[rows] = (own[rows].float() + functional.linear(inner, up)).to(y.dtype)
 
