@@ -56,7 +56,7 @@ from baton_engine.sizing import (
 )
 from baton_engine.steps.runner import ModelRunner
 from baton_engine.warm_up import WarmUp, WarmUpLimits
-from baton_kernels.interface.kernels import Kernels
+from baton_kernels.interface.kernels import Kernels, LayerKernels
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +239,7 @@ def load_model(
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
-    bank = weights.adapters = make_bank(settings, config, dtype, device)
+    bank = weights.adapters = make_bank(settings, config, dtype, device, kernels.layers)
     with returning_freed_memory():
         model = build_model(config, weights, kernels.layers, ranks)
         pooler = None if pooling is None else load_pooler(pooling, weights)
@@ -279,7 +279,11 @@ def _read_model(
 
 
 def make_bank(
-    settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, device: torch.device
+    settings: EngineSettings,
+    config: ModelConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    kernels: LayerKernels,
 ) -> AdapterBank | None:
     """Return where the model's layers for adapters are told of; None where the engine takes none.
 
@@ -293,7 +297,7 @@ def make_bank(
     ):
         text = f"enable_lora is True; allowed with {config.architecture}: False"
         raise InvalidConfigError(f"{text} (decoders with native code take adapters)")
-    return AdapterBank(settings.adapters, dtype, device)
+    return AdapterBank(settings.adapters, dtype, device, kernels)
 
 
 def _read_configs(settings: EngineSettings, folder: Path) -> tuple[ModelConfig, PoolingPlan | None]:

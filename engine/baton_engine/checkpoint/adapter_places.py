@@ -8,8 +8,6 @@ from typing import Protocol
 
 from torch import Tensor
 
-from baton_kernels.interface.kernels import LayerKernels
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacePart:
@@ -50,9 +48,7 @@ class AdapterPlaces(Protocol):
         """As `AdapterPlace.is_active`."""
         ...
 
-    def linear(
-        self, parts: Sequence[PlacePart], in_size: int, kernels: LayerKernels, inputs: range | None = None
-    ) -> AdapterPlace:
+    def linear(self, parts: Sequence[PlacePart], in_size: int, inputs: range | None = None) -> AdapterPlace:
         """Add a linear layer, or a rank's share of it, with the outputs of `parts` side by side."""
         ...
 

@@ -147,7 +147,7 @@ def adapted(
         PlacePart(layer=one.layer, out_size=one.out_size, rows=None if one.rows is None else one.rows.indices)
         for one in pieces
     ]
-    place = weights.adapters.linear(parts, in_size, kernels, share.inputs)
+    place = weights.adapters.linear(parts, in_size, share.inputs)
     return AdaptedLinear(layer, place, kernels)
 
 

@@ -1,7 +1,8 @@
 """Decode steps as captured CUDA graphs: one launch for a whole forward pass.
 
 A graph replays the same kernels on the same addresses. So a step's inputs are copied into static buffers, and
-its sequences padded to one of a few sizes; everything else, above all prompt chunks, runs eagerly.
+its sequences padded to one of a few sizes; everything else, above all prompt chunks, runs eagerly. Where the
+engine takes adapters, each size is captured without them and with.
 Called from the engine thread only.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -18,9 +20,10 @@ from torch import Tensor
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.step_plan import SequenceSlice
+from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
-from baton_engine.steps.decode_inputs import DecodeInputs
+from baton_engine.steps.decode_inputs import DecodeInputs, is_replayable
 from baton_kernels.interface.kernels import AttentionKernels
 
 logger = logging.getLogger(__name__)
@@ -52,21 +55,29 @@ class DecodeGraphs:
     """
 
     def __init__(
-        self, model: Model, kernels: AttentionKernels, kv_pool: Tensor, spec: KVSpec, inputs: DecodeInputs
+        self,
+        model: Model,
+        kernels: AttentionKernels,
+        kv_pool: Tensor,
+        spec: KVSpec,
+        inputs: DecodeInputs,
+        adapters: AdapterBank | None = None,
     ) -> None:
         self._model = model
         self._inputs = inputs
+        self._adapters = adapters
         self._attentions = {
             size: StepAttention(kernels, kv_pool, spec, inputs.batches(size))
             for size in capture_sizes(inputs.max_num_seqs)
         }
-        self._captured: dict[int, _Captured] = {}
+        self._captured: dict[tuple[int, bool], _Captured] = {}
+        """By number of sequences, and whether some may have adapters."""
         self._capture_all()
 
     def takes(self, slices: Sequence[SequenceSlice]) -> bool:
         """Say whether a step is replayed: one token of each sequence, no embeddings, and not too many."""
         return len(slices) <= self._inputs.max_num_seqs and all(
-            piece.num_scheduled_tokens == 1 and not (piece.embeds or piece.adapter) for piece in slices
+            is_replayable(piece, self._adapters) for piece in slices
         )
 
     def forward(self, slices: Sequence[SequenceSlice], sampled: Tensor | None = None) -> Tensor:
@@ -75,9 +86,12 @@ class DecodeGraphs:
         Writes K and V of every token to the pool; padding writes nothing. `sampled` is that of
         `DecodeInputs.fill`.
         """
-        size = min(size for size in self._captured if size >= len(slices))
+        size = min(size for size in self._attentions if size >= len(slices))
         self._inputs.fill(slices, size, sampled)
-        captured = self._captured[size]
+        has_adapters = self._adapters is not None and any(piece.adapter for piece in slices)
+        if self._adapters is not None and has_adapters:
+            self._inputs.fill_adapters([self._adapters.slot(piece.adapter) for piece in slices], size)
+        captured = self._captured[size, has_adapters]
         captured.graph.replay()
         return captured.hidden[: len(slices)]
 
@@ -85,22 +99,30 @@ class DecodeGraphs:
     def _capture_all(self) -> None:
         """Largest first, in one memory pool, so that all smaller ones find room in its memory."""
         memory = torch.cuda.graph_pool_handle()
+        kinds = (False,) if self._adapters is None else (False, True)
         for size, attention in reversed(self._attentions.items()):
-            token_ids = self._inputs.token_ids[:size]
-            try:
-                # Kernels are compiled and libraries choose their algorithms outside of the capture. The
-                # inputs are all padding, so no block is touched.
-                self._model.forward(token_ids, attention)
-                torch.cuda.synchronize()
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=memory):
-                    hidden = self._model.forward(token_ids, attention)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                raise InvalidConfigError(
-                    f"enforce_eager is False, and decode steps of {size} sequences cannot be captured "
-                    f"({error}); allowed: True"
-                ) from error
-            self._captured[size] = _Captured(graph, hidden)
+            for has_adapters in kinds:
+                slots = self._inputs.adapter_slots[:size]
+                adapters = self._adapters if has_adapters else None
+                try:
+                    with nullcontext() if adapters is None else adapters.reading(slots):
+                        self._captured[size, has_adapters] = self._capture(size, attention, memory)
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as error:
+                    raise InvalidConfigError(
+                        f"enforce_eager is False, and decode steps of {size} sequences cannot be captured "
+                        f"({error}); allowed: True"
+                    ) from error
         logger.info("captured decode steps of %s sequences", ", ".join(map(str, self._attentions)))
+
+    def _capture(self, size: int, attention: StepAttention, memory: Any) -> _Captured:
+        token_ids = self._inputs.token_ids[:size]
+        # Kernels are compiled and libraries choose their algorithms outside of the capture. The inputs are
+        # all padding, so no block is touched.
+        self._model.forward(token_ids, attention)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=memory):
+            hidden = self._model.forward(token_ids, attention)
+        return _Captured(graph, hidden)

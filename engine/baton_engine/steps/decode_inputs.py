@@ -12,6 +12,7 @@ from torch import Tensor
 
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.step_plan import SequenceSlice
+from baton_engine.adapters.adapter_bank import NO_SLOT, AdapterBank
 from baton_kernels.interface.kernels import AttentionBatch
 from baton_kernels.interface.step_layout import StepLayout, table_array
 
@@ -47,6 +48,8 @@ class DecodeInputs:
         self._seq_lens = self._view(self._lens_start, (max_num_seqs,), torch.int32)
         self._tables = self._view(self._tables_start, self._tables_shape, torch.int32)
         self._query_start = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
+        self.adapter_slots = torch.full((max_num_seqs,), NO_SLOT, dtype=torch.int32, device=device)
+        """The slot of each sequence's adapter."""
 
     def batches(self, size: int) -> list[AttentionBatch]:
         """Views of the first `size` places, one per KV group; their host-side contexts are the longest."""
@@ -76,6 +79,12 @@ class DecodeInputs:
         if sampled is not None:
             self.token_ids[: len(sampled)] = sampled
 
+    def fill_adapters(self, slots: Sequence[int], size: int) -> None:
+        """Put the slots of adapters into the first places, and none behind them up to `size`."""
+        padded = [*slots, *[NO_SLOT] * (size - len(slots))]
+        host = torch.tensor(padded, dtype=torch.int32, pin_memory=self._buffer.is_cuda)
+        self.adapter_slots[:size].copy_(host, non_blocking=True)
+
     def _pack(self, host: NDArray[np.uint8], slices: Sequence[SequenceSlice]) -> None:
         num_seqs = len(slices)
         layout = StepLayout.of((1,) * num_seqs, [piece.start + 1 for piece in slices])
@@ -100,6 +109,14 @@ class DecodeInputs:
     def _view(self, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         num_bytes = dtype.itemsize * int(np.prod(shape))
         return self._buffer[start : start + num_bytes].view(dtype).view(shape)
+
+
+def is_replayable(piece: SequenceSlice, adapters: AdapterBank | None) -> bool:
+    """Say whether a slice's step may be replayed: it is one token without embeddings of its own.
+
+    `adapters` is None where steps with adapters are not captured.
+    """
+    return piece.num_scheduled_tokens == 1 and not piece.embeds and not (piece.adapter and adapters is None)
 
 
 def _as_array(host: NDArray[np.uint8], shape: tuple[int, ...], dtype: type[Any]) -> NDArray[Any]:

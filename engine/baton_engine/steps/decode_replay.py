@@ -1,25 +1,28 @@
 """Decode graphs on a CPU: decode steps of few sequences, replayed without the Python between kernels.
 
 Inputs of a step lie in `DecodeInputs`, as with captured CUDA graphs; but steps are not padded, and a number
-of sequences is recorded when it first comes. Exchanges with other ranks are part of a recording. Each rank
-records its own, or none: what it exchanges is the same. Called from the engine thread only.
+of sequences is recorded when it first comes, once without adapters and once with. Exchanges with other ranks
+are part of a recording. Each rank records its own, or none: what it exchanges is the same. Called from the
+engine thread only.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
 
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.worker.step_plan import SequenceSlice
+from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.models.model import Model
 from baton_engine.models.step_attention import StepAttention
-from baton_engine.steps.decode_inputs import DecodeInputs
+from baton_engine.steps.decode_inputs import DecodeInputs, is_replayable
 from baton_kernels.cpu.graph_replay import GraphReplay, NotRecordableError
 from baton_kernels.interface.kernels import AttentionKernels
 
@@ -27,6 +30,13 @@ logger = logging.getLogger(__name__)
 
 MAX_GRAPH_SEQS: Final = 8
 """A larger step gains little, and the memory of its graph grows with it."""
+
+
+class _Kind(NamedTuple):
+    """Steps that have a graph together."""
+
+    num_seqs: int
+    has_adapters: bool
 
 
 class DecodeReplay:
@@ -42,6 +52,7 @@ class DecodeReplay:
         kv_pool: Tensor,
         spec: KVSpec,
         inputs: DecodeInputs,
+        adapters: AdapterBank | None = None,
         *,
         is_alone: bool = True,
     ) -> None:
@@ -50,19 +61,18 @@ class DecodeReplay:
         self._kv_pool = kv_pool
         self._spec = spec
         self._inputs = inputs
+        self._adapters = adapters
         self._is_alone = is_alone
         self._is_recordable = True
-        self._graphs: dict[int, tuple[GraphReplay, Tensor, StepAttention]] = {}
-        """By number of sequences: the graph, its output `[num_seqs, hidden_size]`, and its inputs."""
+        self._graphs: dict[_Kind, tuple[GraphReplay, Tensor, StepAttention]] = {}
+        """By kind of step: the graph, its output `[num_seqs, hidden_size]`, and its inputs."""
 
     def takes(self, slices: Sequence[SequenceSlice]) -> bool:
         """Say whether a step is replayed: one token of each sequence, no embeddings, and not too many."""
         return (
             self._is_recordable
             and len(slices) <= self._inputs.max_num_seqs
-            and all(
-                piece.num_scheduled_tokens == 1 and not (piece.embeds or piece.adapter) for piece in slices
-            )
+            and all(is_replayable(piece, self._adapters) for piece in slices)
         )
 
     @torch.inference_mode()
@@ -71,28 +81,31 @@ class DecodeReplay:
 
         Writes K and V of every token to the pool. `sampled` is that of `DecodeInputs.fill`.
         """
-        num_seqs = len(slices)
-        self._inputs.fill(slices, num_seqs, sampled)
-        if num_seqs not in self._graphs:
-            return self._record(num_seqs)
-        graph, hidden, _ = self._graphs[num_seqs]
+        kind = _Kind(len(slices), any(piece.adapter for piece in slices))
+        self._inputs.fill(slices, kind.num_seqs, sampled)
+        if kind.has_adapters and self._adapters is not None:
+            slots = [self._adapters.slot(piece.adapter) for piece in slices]
+            self._inputs.fill_adapters(slots, kind.num_seqs)
+        if kind not in self._graphs:
+            return self._record(kind)
+        graph, hidden, _ = self._graphs[kind]
         try:
             graph.replay()
         except RuntimeError as error:
-            return self._compute_again(num_seqs, error)
+            return self._compute_again(kind, error)
         return hidden
 
-    def _record(self, num_seqs: int) -> Tensor:
+    def _record(self, kind: _Kind) -> Tensor:
         """Compute and record the step that is filled in."""
-        attention = self._attention(num_seqs)
+        attention = self._attention(kind)
         try:
-            graph, hidden = GraphReplay.record(partial(self._compute, num_seqs, attention))
+            graph, hidden = GraphReplay.record(partial(self._compute, kind, attention))
         except NotRecordableError as error:
             self._give_up(error)
             return error.result
         except RuntimeError as error:
-            return self._compute_again(num_seqs, error)
-        self._graphs[num_seqs] = graph, hidden, attention
+            return self._compute_again(kind, error)
+        self._graphs[kind] = graph, hidden, attention
         return hidden
 
     def _give_up(self, error: Exception) -> None:
@@ -101,15 +114,19 @@ class DecodeReplay:
         self._is_recordable = False
         self._graphs.clear()
 
-    def _compute_again(self, num_seqs: int, error: RuntimeError) -> Tensor:
+    def _compute_again(self, kind: _Kind, error: RuntimeError) -> Tensor:
         """Compute the step that is filled in eagerly, over what a failed one has left, and later ones too."""
         if not self._is_alone:
             raise error
         self._give_up(error)
-        return self._compute(num_seqs, self._attention(num_seqs))
+        return self._compute(kind, self._attention(kind))
 
-    def _attention(self, num_seqs: int) -> StepAttention:
-        return StepAttention(self._kernels, self._kv_pool, self._spec, self._inputs.batches(num_seqs))
+    def _attention(self, kind: _Kind) -> StepAttention:
+        return StepAttention(self._kernels, self._kv_pool, self._spec, self._inputs.batches(kind.num_seqs))
 
-    def _compute(self, num_seqs: int, attention: StepAttention) -> Tensor:
-        return self._model.forward(self._inputs.token_ids[:num_seqs], attention)
+    def _compute(self, kind: _Kind, attention: StepAttention) -> Tensor:
+        token_ids = self._inputs.token_ids[: kind.num_seqs]
+        slots = self._inputs.adapter_slots[: kind.num_seqs]
+        adapters = self._adapters if kind.has_adapters else None
+        with nullcontext() if adapters is None else adapters.reading(slots):
+            return self._model.forward(token_ids, attention)

@@ -10,11 +10,13 @@ from torch import Tensor
 from baton_kernels.cpu.attention import DTYPES
 from baton_kernels.cpu.int8 import PackedInt8Product, can_multiply_codes, is_int8
 from baton_kernels.cpu.library import CpuLibrary
+from baton_kernels.cpu.lora import CpuLoraTable
 from baton_kernels.cpu.memory import RESULTS
 from baton_kernels.cpu.packed import packed_product
 from baton_kernels.cpu.quantized import QuantizedProduct, can_pair_inputs
 from baton_kernels.cpu.structs import ElementwiseArgs, NormArgs
 from baton_kernels.interface.kernels import VECTORISED, Function, LayerKernels, Product
+from baton_kernels.interface.lora import LoraLayer, LoraTable
 from baton_kernels.interface.quantized import QuantizedWeight
 
 
@@ -47,6 +49,9 @@ class CpuLayers(LayerKernels):
             return PackedInt8Product(self._library, weight, bias)
         is_taken = dtype in DTYPES and can_pair_inputs(weight)
         return QuantizedProduct(self._library, weight, bias, dtype) if is_taken else None
+
+    def lora_table(self, layer: LoraLayer) -> LoraTable:
+        return CpuLoraTable(self._library, layer) if layer.dtype in DTYPES else super().lora_table(layer)
 
     def normalise(
         self,

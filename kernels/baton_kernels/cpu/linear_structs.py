@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from enum import IntEnum
+from typing import Final
 
 from baton_kernels.cpu.c_struct import (
     Flag,
@@ -14,11 +15,18 @@ from baton_kernels.cpu.c_struct import (
     SourceFloat,
     SourceInt8,
     SourceInt32,
+    SourceInt64,
+    SourceTokens,
     Target,
     TargetFloat,
     TargetInt8,
     c_struct,
 )
+
+LORA_RANKS: Final = 4
+"""Ranks of an adapter are padded to a multiple of it."""
+LORA_INPUTS: Final = 32
+"""Inputs of an adapter are padded to a multiple of it."""
 
 
 class CodeLayout(IntEnum):
@@ -168,3 +176,36 @@ class RoundInputsArgs(ctypes.Structure):
     """Dtype of `x`; float32 otherwise."""
     fixed_scale: Float
     """The scale of all groups; 0 takes each from its numbers."""
+
+
+@c_struct
+class LoraArgs(ctypes.Structure):
+    """LoRA adapters of a linear layer with some parts side by side, or of an embedding with one."""
+
+    x: Source
+    """`[num_rows, in_features]`; unused for an embedding."""
+    token_ids: SourceTokens
+    """Of an embedding `[num_rows]`, else null."""
+    y: Target
+    """`[num_rows, sum of part_sizes]`: deltas are added to it."""
+    row_slots: SourceInt32
+    """`[num_rows]`, the adapter of each row; negative is none."""
+    downs: SourceInt64
+    """`[num_slots]`, addresses of `[num_ranks, in_features]`, both padded, or of an embedding of
+    `[in_features, num_ranks]`; 0 where an adapter changes nothing here."""
+    ups: SourceInt64
+    """`[num_slots]`, addresses of `[num_panels, rank, kPanelWidth]`, one behind the other for each part."""
+    ranks: SourceInt32
+    """`[num_slots, num_parts]`; 0 where an adapter does not change a part."""
+    part_sizes: SourceInt64
+    """`[num_parts]`, outputs of each part."""
+    x_stride: Int64
+    """Elements between the rows of `x`."""
+    y_stride: Int64
+    num_rows: Int64
+    in_features: Int64
+    num_slots: Int64
+    num_parts: Int64
+    num_threads: Int64
+    is_bfloat16: Flag
+    """Dtype of all numbers; float32 otherwise."""

@@ -29,8 +29,11 @@ from baton_kernels.cpu.c_struct import (
 )
 from baton_kernels.cpu.collective_structs import ExchangeArgs, Meeting, ReceiveArgs, SendArgs
 from baton_kernels.cpu.linear_structs import (
+    LORA_INPUTS,
+    LORA_RANKS,
     CodeLayout,
     Int8LinearArgs,
+    LoraArgs,
     PackedLinearArgs,
     QuantizeArgs,
     QuantizedLinearArgs,
@@ -332,6 +335,7 @@ KERNELS: Final[dict[type[ctypes.Structure], str]] = {
     Int8LinearArgs: "baton_int8_linear",
     QuantizedLinearArgs: "baton_quantized_linear",
     RoundInputsArgs: "baton_round_inputs",
+    LoraArgs: "baton_lora",
     SampleArgs: "baton_sample",
     ExchangeArgs: "baton_exchange",
     SendArgs: "baton_send",
@@ -348,6 +352,8 @@ def c_header() -> str:
         "kNotGated": NOT_GATED,
         "kPanelWidth": PANEL_WIDTH,
         "kLargestCode": LARGEST_CODE,
+        "kLoraRanks": LORA_RANKS,
+        "kLoraInputs": LORA_INPUTS,
         "kMassBits": MASS_BITS,
         "kNibbles": CodeLayout.NIBBLES,
         "kFloat8": CodeLayout.FLOAT8,

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from baton_kernels.interface.bidirectional import bidirectional_attention
 from baton_kernels.interface.cache_dtype import UNSCALED, LayerKVScales, as_movable
+from baton_kernels.interface.lora import LoraLayer, LoraTable
 from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.interface.sampling import SamplingKernels
 from baton_kernels.interface.step_layout import StepLayout, table_array
@@ -358,6 +359,10 @@ class LayerKernels:
     ) -> Product | None:
         """Return a linear layer of a quantized weight for rows of `dtype`; None leaves it to the engine."""
         return None
+
+    def lora_table(self, layer: LoraLayer) -> LoraTable:
+        """Return the place of a layer's adapters, empty."""
+        return LoraTable(layer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

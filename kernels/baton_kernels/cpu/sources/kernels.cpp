@@ -17,6 +17,7 @@
 #include "collectives.h"
 #include "copy.h"
 #include "int8_linear.h"
+#include "lora.h"
 #include "sampling.h"
 #include "packed_linear.h"
 #include "quantized_linear.h"
@@ -307,6 +308,18 @@ int baton_quantized_linear(const QuantizedLinearArgs* args) {
 #endif
     quantized_linear<float>(*args, input_sums);
   });
+}
+
+int baton_lora(const LoraArgs* args) {
+  bool is_in_range = true;
+  const int status = run([&] {
+    LoraPlan plan(*args);
+    is_in_range = plan.is_in_range;
+    if (!is_in_range || plan.rows.empty()) return;
+    plan.inner = reserve(plan.num_inner);
+    args->is_bfloat16 ? add_lora<PackedBfloat16>(plan) : add_lora<float>(plan);
+  });
+  return is_in_range ? status : kRowOutOfRange;
 }
 
 int baton_exchange(const ExchangeArgs* args) { return exchange(*args) ? kOk : kRankLost; }
