@@ -75,7 +75,7 @@ def test_replayed_steps_draw_the_tokens_of_eager_ones(
         return
     assert isinstance(runner._captured, DecodeReplay)
     assert run(runner, BATCHES) == run(load(folder, enforce_eager=True), BATCHES)
-    assert set(runner._captured._graphs) == set(range(1, MAX_GRAPH_SEQS + 1))
+    assert {kind.num_seqs for kind in runner._captured._graphs} == set(range(1, MAX_GRAPH_SEQS + 1))
 
 
 @pytest.mark.parametrize(
