@@ -292,9 +292,8 @@ def make_bank(
     """
     if settings.adapters is None:
         return None
-    if not isinstance(config, DecoderConfig | LearnedPositionsConfig) or not getattr(
-        config, "is_causal", True
-    ):
+    is_decoder = isinstance(config, DecoderConfig | LearnedPositionsConfig)
+    if not (is_decoder and getattr(config, "is_causal", True)):
         text = f"enable_lora is True; allowed with {config.architecture}: False"
         raise InvalidConfigError(f"{text} (decoders with native code take adapters)")
     return AdapterBank(settings.adapters, dtype, device, kernels)

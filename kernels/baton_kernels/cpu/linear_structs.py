@@ -185,7 +185,7 @@ class LoraArgs(ctypes.Structure):
     x: Source
     """`[num_rows, in_features]`; unused for an embedding."""
     token_ids: SourceTokens
-    """Of an embedding `[num_rows]`, else null."""
+    """Inputs of an embedding `[num_rows]`, else null."""
     y: Target
     """`[num_rows, sum of part_sizes]`: deltas are added to it."""
     row_slots: SourceInt32

@@ -149,7 +149,7 @@ def test_a_loaded_runner_has_recorded_its_decode_steps(
 
     monkeypatch.setattr(DecodeReplay, "_record", noting)
     runner = load(model_folder("llama"), max_num_seqs=max_num_seqs)
-    assert recorded == list(range(1, min(max_num_seqs, MAX_GRAPH_SEQS) + 1))
+    assert [kind.num_seqs for kind in recorded] == list(range(1, min(max_num_seqs, MAX_GRAPH_SEQS) + 1))
     assert not runner.kv_pool.any()
     generate(runner, make_prompt(9), 4)
     assert len(recorded) == min(max_num_seqs, MAX_GRAPH_SEQS), "a first request recorded a step"
