@@ -140,12 +140,12 @@ def load(folder: Path, **settings: Any) -> ModelRunner:
 def test_a_loaded_runner_has_recorded_its_decode_steps(
     max_num_seqs: int, model_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded: list[int] = []
+    recorded: list[Any] = []
     record = DecodeReplay._record
 
-    def noting(self: DecodeReplay, num_seqs: int) -> Any:
-        recorded.append(num_seqs)
-        return record(self, num_seqs)
+    def noting(self: DecodeReplay, kind: Any) -> Any:
+        recorded.append(kind)
+        return record(self, kind)
 
     monkeypatch.setattr(DecodeReplay, "_record", noting)
     runner = load(model_folder("llama"), max_num_seqs=max_num_seqs)
