@@ -188,9 +188,9 @@ def test_encrypted_blocks_come_to_those_alone_who_know_the_key(site: Site) -> No
         offer["address"] = address
         consumer.connector.connect(PRODUCER, msgspec.msgpack.encode(description))
         error = run_pull(consumer, pull).error
-        assert error != ""
         assert key not in error
-        assert "waited for a connection to tcp://127.0.0.1:" in error
+        # Without a key the TCP connection may be seen before the producer ends it.
+        assert re.search("; waited for (a connection to|chunk 1 of 2 from) tcp://127.0.0.1:", error)
     consumer.connector.connect(PRODUCER, connector.describe())
     assert run_pull(consumer, pull).error == ""
     assert torch.equal(consumer.bytes, producer.bytes)
