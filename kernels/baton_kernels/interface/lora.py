@@ -47,7 +47,7 @@ class LoraTable:
 
     def __init__(self, layer: LoraLayer) -> None:
         self.layer = layer
-        self._matrices: dict[int, list[tuple[slice, Tensor, Tensor]]] = {}
+        self._by_slot: dict[int, list[tuple[slice, Tensor, Tensor]]] = {}
 
     def set(self, slot: int, parts: Sequence[LoraMatrices | None]) -> None:
         """Put an adapter into a slot; None where it does not change a part."""
@@ -57,11 +57,11 @@ class LoraTable:
                 down, up = (self._placed(matrix).float() for matrix in (part.down, part.up))
                 made.append((slice(column, column + size), down, up))
             column += size
-        self._matrices[slot] = made
+        self._by_slot[slot] = made
 
     def clear(self, slot: int) -> None:
         """Empty a slot."""
-        self._matrices.pop(slot, None)
+        self._by_slot.pop(slot, None)
 
     def add(self, x: Tensor, y: Tensor, row_slots: Tensor) -> None:
         """Add the deltas of the rows' adapters to `y` `[num_rows, sum of part_sizes]`, computed in float32.
@@ -69,7 +69,7 @@ class LoraTable:
         `x` is `[num_rows, in_size]` with rows of adjacent numbers, or of an embedding the token ids
         `[num_rows] int64`; `row_slots` `[num_rows] int32` has the slot of each row, -1 is none.
         """
-        for slot, parts in tuple(self._matrices.items()):
+        for slot, parts in tuple(self._by_slot.items()):
             rows = (row_slots == slot).nonzero()[:, 0]
             for outputs, down, up in parts if len(rows) else ():
                 inner = (

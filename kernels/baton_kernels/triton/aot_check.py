@@ -39,6 +39,7 @@ KERNEL_MODULES: Final = (
     "baton_kernels.triton.product",
     "baton_kernels.triton.quantized_product",
     "baton_kernels.triton.input_rounding",
+    "baton_kernels.triton.lora",
     "baton_kernels.triton.sampling",
 )
 

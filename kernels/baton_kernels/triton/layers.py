@@ -19,8 +19,10 @@ import triton.language as tl
 from torch import Tensor
 
 from baton_kernels.interface.kernels import Function, LayerKernels, Product
+from baton_kernels.interface.lora import LoraLayer, LoraTable
 from baton_kernels.interface.quantized import QuantizedWeight
 from baton_kernels.triton.kernel_variant import TRITON_TYPES, KernelVariant
+from baton_kernels.triton.lora import TritonLoraTable
 from baton_kernels.triton.quantized_product import quantized_product
 
 TILE_ELEMENTS: Final = 2048
@@ -109,6 +111,9 @@ class TritonLayers(LayerKernels):
         self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype
     ) -> Product | None:
         return quantized_product(weight, bias, is_invariant=False)
+
+    def lora_table(self, layer: LoraLayer) -> LoraTable:
+        return TritonLoraTable(layer)
 
 
 def _as_rows(x: Tensor) -> Tensor:

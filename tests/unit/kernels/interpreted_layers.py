@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from baton_kernels.interface.kernels import AttentionBatch, Function, rotate
+from tests.unit.kernels.lora_adapters import make_layer, make_parts, reference
 
 LAYER: Final = 1
 BLOCK_SIZE: Final = 4
@@ -153,6 +154,33 @@ def product_errors(dtype: torch.dtype) -> dict[str, float]:
     }
 
 
+def lora_errors(dtype: torch.dtype) -> dict[str, float]:
+    """Error of adapters of a linear layer and of an embedding; how far rows alone are from those in a batch."""
+    from baton_kernels.triton.lora import TritonLoraTable  # reads TRITON_INTERPRET
+
+    report = {}
+    for name, in_size, part_sizes in (("linear", 150, (45, 64, 3)), ("embedding", 50, (33,))):
+        layer = make_layer(in_size, part_sizes, 4, dtype, is_embedding=name == "embedding")
+        table = TritonLoraTable(layer)
+        adapters = [
+            make_parts(layer, ranks, seed) for seed, ranks in enumerate(((16, 3, 1), (70, 0, 2), (0, 5, 8)))
+        ]
+        for slot, parts in enumerate(adapters):
+            table.set(slot, parts)
+        x = normal(37, in_size, dtype=dtype)
+        if layer.is_embedding:
+            x = torch.randint(in_size, (37,), generator=_generator)
+        y, row_slots = normal(37, sum(part_sizes), dtype=dtype), torch.arange(37, dtype=torch.int32) % 4 - 1
+        whole, alone = y.clone(), y[20:21].clone()
+        table.add(x, whole, row_slots)
+        table.add(x[20:21], alone, row_slots[20:21])
+        report[name] = relative_error(whole, reference(layer, adapters, x, y, row_slots)) / (
+            4 * TOLERANCE[dtype]
+        )
+        report[f"{name} alone"] = float((alone - whole[20]).abs().max())
+    return report
+
+
 def e4m3_differences() -> int:
     """In how many values the conversion differs from torch's, which rounds alike but does not saturate."""
     from baton_kernels.triton.cache import write  # reads TRITON_INTERPRET
@@ -180,5 +208,6 @@ if __name__ == "__main__":
     report |= {f"norm {name}": norm_errors(case) for name, case in NORM_CASES.items()}
     report["silu"] = {str(dtype): silu_error(dtype) for dtype in (torch.float32, torch.bfloat16)}
     report |= {f"product {dtype}": product_errors(dtype) for dtype in (torch.float32, torch.float16)}
+    report |= {f"lora {dtype}": lora_errors(dtype) for dtype in (torch.float32, torch.float16)}
     report["e4m3"] = {"differences": e4m3_differences()}
     json.dump(report, sys.stdout)

@@ -22,7 +22,7 @@ def make_layer(
         in_size=in_size,
         part_sizes=part_sizes,
         num_slots=num_slots,
-        max_rank=16,
+        max_rank=80,
         dtype=dtype,
         device=torch.device("cpu"),
         is_embedding=is_embedding,

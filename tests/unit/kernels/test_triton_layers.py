@@ -43,5 +43,12 @@ def test_invariant_linear_layers_equal_the_reference_and_compute_rows_alike(
     assert errors[f"product {dtype}"]["alone"] == 0
 
 
+@pytest.mark.parametrize("dtype", ["torch.float32", "torch.float16"])
+def test_adapters_equal_the_reference_and_compute_rows_alike(dtype: str, errors: dict[str, Any]) -> None:
+    case = errors[f"lora {dtype}"]
+    assert max(case["linear"], case["embedding"]) <= 1
+    assert case["linear alone"] == case["embedding alone"] == 0
+
+
 def test_conversion_to_e4m3_rounds_as_torch_does_and_saturates(errors: dict[str, Any]) -> None:
     assert errors["e4m3"]["differences"] == 0
