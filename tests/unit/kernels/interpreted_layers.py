@@ -155,7 +155,7 @@ def product_errors(dtype: torch.dtype) -> dict[str, float]:
 
 
 def lora_errors(dtype: torch.dtype) -> dict[str, float]:
-    """Error of adapters of a linear layer and of an embedding; how far rows alone are from those in a batch."""
+    """Error of adapters of a linear layer and an embedding; how far rows alone are from those in a batch."""
     from baton_kernels.triton.lora import TritonLoraTable  # reads TRITON_INTERPRET
 
     report = {}
