@@ -1,7 +1,9 @@
 """The batches of `/v1/batches`: each is one task that checks its lines, sends them and writes its output.
 
-The record of a batch and its results so far are on disk, so a router that is started again goes on. One batch
-of a tenant runs at a time; the requests of all together are bounded.
+The record of a batch and its results so far are on disk, where several routers may share them. The router
+that has the lease of a batch runs it, and it alone writes its record; another router asks for a cancellation
+by a file. Each router looks for batches that are not over and have no lease, and goes on with them. A router
+runs one batch of a tenant at a time; the requests of all its batches together are bounded.
 """
 
 from __future__ import annotations
@@ -11,19 +13,21 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from baton_core.errors import BatonError, InvalidRequestError
+from baton_core.errors import BatonError, ErrorCode, InvalidRequestError, RequestError
 from baton_router.batches.batch_limits import BatchLimits
+from baton_router.batches.batch_records import PREFIX as BATCH_PREFIX
+from baton_router.batches.batch_records import BatchRecords, RunFile, StoredBatch
 from baton_router.batches.batch_run import BatchRun
 from baton_router.batches.file_store import PREFIX, FileObject, FileStore
+from baton_router.batches.lease import Lease
 from baton_router.batches.outputs import write_outputs
 from baton_router.batches.partial_results import PartialResults, read_lines
-from baton_router.batches.record_folder import RecordFolder, new_id
+from baton_router.batches.record_folder import RecordFolder, in_thread, new_id
 from baton_router.core.batches.batch import (
     WINDOW_S,
     Batch,
@@ -36,8 +40,8 @@ from baton_router.core.batches.batch_results import BatchError
 
 AskAs = Callable[[str, str, bytes, str], Awaitable[tuple[int, bytes]]]
 """Sends a body, for a tenant, to a route under a request id; returns the status and body of the answer."""
-_NAME: Final = "batch_"
-_PARTIAL: Final = ".partial"
+_LOOK_EVERY_S: Final = 1.0
+"""Time between two looks at what other routers have left."""
 _FLAG: Final = "--files-directory"
 _LACKING: Final = {
     BatchInput.EXPIRE: BatchError(
@@ -53,14 +57,21 @@ _LACKING: Final = {
 _log = logging.getLogger(__name__)
 
 
-class _StoredBatch(msgspec.Struct, kw_only=True):
-    tenant: str
-    batch: Batch
-    output_age_s: float | None = None
+@dataclass(slots=True)
+class _Run:
+    """A batch that this router runs."""
+
+    lease: Lease
+    task: asyncio.Task[None]
+    num_saved: int
+    """Lines with a result that its record has."""
+    may_cancel: bool = True
 
 
 class Batches:
-    """The files and batches of one router. Make it before its loop runs, start and stop it on the loop.
+    """The files and batches of a folder, at one of its routers, as the last `refresh` has read them.
+
+    Make it before its loop runs, start and stop it on the loop.
 
     Raises:
         InvalidConfigError: the folder cannot be used.
@@ -70,44 +81,64 @@ class Batches:
         self.limits = limits
         self.defaults: Mapping[str, Mapping[str, Any]] = {}
         """Fields that lines have which do not name them, by the routes that batches may have."""
-        self._folder = RecordFolder(limits.folder)
-        self.files = FileStore(self._folder, limits)
-        self._batches = {one.batch.id: one for one in self._folder.read(_NAME, _StoredBatch)}
-        for path in self._folder.path.glob(f"*{_PARTIAL}"):
-            if path.stem not in self._batches or self._batches[path.stem].batch.is_over:
-                path.unlink()
+        folder = RecordFolder(limits.folder)
+        self._records = BatchRecords(folder)
+        self.files = FileStore(folder, limits, self._is_read)
+        self._runs: dict[str, _Run] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._saving = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._running: dict[str, asyncio.Task[None]] = {}
-        """Tasks of batches that may still be cancelled."""
+        self._watching: asyncio.Task[None] | None = None
 
     def start(self, ask: AskAs, defaults: Mapping[str, Mapping[str, Any]]) -> None:
-        """Go on with the batches that are not over."""
+        """Go on with the batches that are not over and that no other router runs."""
         self.defaults = defaults
         self._ask = ask
         self._seats = asyncio.Semaphore(self.limits.max_inflight)
-        for stored in self._batches.values():
-            if not stored.batch.is_over:
-                self.files.read_by(stored.batch.input_file_id, 1)
-                self._launch(stored)
+        self._watching = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """End all tasks; the batches go on at the next start."""
-        for task in self._tasks:
+        """End all tasks; the batches go on at another router, or at the next start."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.wait([self._watching])
+        tasks = [run.task for run in self._runs.values()]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        self._folder.close()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for run in self._runs.values():
+            run.lease.end(for_good=False)
+
+    async def refresh(self) -> None:
+        """Read what other routers have changed.
+
+        Raises:
+            RequestError: UNAVAILABLE, the folder cannot be read.
+        """
+        try:
+            await self._records.refresh()
+            await self.files.refresh()
+            cancels = await asyncio.to_thread(self._records.read_cancels)
+        except OSError as error:
+            text = f"--files-directory is {self.limits.folder!r}, which cannot be read now: {error.strerror}"
+            raise RequestError(ErrorCode.UNAVAILABLE, text) from None
+        for batch_id, time_s in cancels:
+            stored = self._records.get(batch_id)
+            if stored is None or not stored.batch.may(BatchInput.CANCEL):
+                continue
+            run = self._runs.get(batch_id)
+            if run is None or run.may_cancel:
+                stored.batch.advance(BatchInput.CANCEL, time_s)
+            if run is not None and run.may_cancel:
+                run.may_cancel = False
+                run.task.cancel()
 
     def find(self, tenant: str, batch_id: str) -> Batch | None:
         """Return a tenant's batch; None if it has none of this id."""
-        stored = self._batches.get(batch_id)
+        stored = self._records.get(batch_id)
         return stored.batch if stored is not None and stored.tenant == tenant else None
 
     def batches_of(self, tenant: str) -> list[Batch]:
         """Return a tenant's batches, the oldest first."""
-        return [stored.batch for stored in self._batches.values() if stored.tenant == tenant]
+        return [stored.batch for stored in self._records.values() if stored.tenant == tenant]
 
     async def create(
         self,
@@ -123,75 +154,107 @@ class Batches:
             InvalidRequestError: the tenant has too many that are not over.
             OSError: its record cannot be written.
         """
-        self._make_room(tenant)
+        await self._make_room(tenant)
         now_s = int(time.time())
         batch = Batch(
-            id=new_id(_NAME),
+            id=new_id(BATCH_PREFIX),
             endpoint=endpoint,
             input_file_id=file.id,
             created_at=now_s,
             expires_at=now_s + WINDOW_S,
             metadata=metadata,
         )
-        stored = _StoredBatch(tenant=tenant, batch=batch, output_age_s=output_age_s)
-        self._batches[batch.id] = stored
-        self.files.read_by(file.id, 1)
+        stored = StoredBatch(tenant=tenant, batch=batch, output_age_s=output_age_s)
+        lease = await asyncio.to_thread(Lease, self._records.path(batch.id, RunFile.LEASE))
         try:
-            await self._save(stored)
+            await self._records.add(batch.id, stored)
         except OSError:
-            del self._batches[batch.id]
-            self.files.read_by(file.id, -1)
+            lease.end(for_good=True)
             raise
-        self._launch(stored)
-        await asyncio.sleep(0)  # a task that has not begun would not see that it is cancelled
+        await self._launch(stored, lease)
         return batch
 
-    async def cancel(self, batch: Batch) -> None:
-        """End a batch; one that is cancelled stays as it is.
+    async def cancel(self, batch: Batch) -> Batch:
+        """End a batch, here or at the router that runs it; one that is cancelled stays as it is.
 
         Raises:
             InvalidRequestError: it is over, or about to be.
+            RequestError: UNAVAILABLE, the folder cannot be read.
+            OSError: it cannot be written.
         """
         if batch.status in (BatchStatus.CANCELLING, BatchStatus.CANCELLED):
-            return
-        if batch.id not in self._running or not batch.may(BatchInput.CANCEL):
+            return batch
+        run = self._runs.get(batch.id)
+        if not batch.may(BatchInput.CANCEL) or (run is not None and not run.may_cancel):
             allowed = f"the id of a batch that is validating or in_progress, and it is {batch.status}"
             raise InvalidRequestError("batch_id", batch.id, allowed)
-        batch.advance(BatchInput.CANCEL, time.time())
-        self._running.pop(batch.id).cancel()
-        await self._save(self._batches[batch.id])
+        await asyncio.to_thread(self._records.path(batch.id, RunFile.CANCEL).touch)
+        await self.refresh()
+        stored = self._records.get(batch.id)
+        return batch if stored is None else stored.batch
 
-    def _make_room(self, tenant: str) -> None:
+    async def _make_room(self, tenant: str) -> None:
         """Forget a tenant's batches that are over: old ones, and the oldest where there are too many."""
         youngest_s = time.time() - self.limits.max_age_s
-        own = [stored.batch for stored in self._batches.values() if stored.tenant == tenant]
+        own = self.batches_of(tenant)
         num_kept = len(own)
         for batch in own:
             if batch.is_over and (num_kept >= self.limits.max_batches or batch.created_at < youngest_s):
-                del self._batches[batch.id]
-                self._folder.remove(batch.id)
+                await self._records.remove(batch.id)
                 num_kept -= 1
         if num_kept >= self.limits.max_batches:
             beside = f"beside {num_kept} batches that are not over"
             allowed = f"at most {self.limits.max_batches} of one key (--max-batches): wait, or cancel one"
             raise InvalidRequestError("input_file_id", beside, allowed)
 
-    def _launch(self, stored: _StoredBatch) -> None:
-        task = self._running[stored.batch.id] = asyncio.create_task(self._run(stored))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _is_read(self, file_id: str) -> bool:
+        live = (one.batch for one in self._records.values() if not one.batch.is_over)
+        return any(batch.input_file_id == file_id for batch in live)
 
-    async def _run(self, stored: _StoredBatch) -> None:
+    async def _watch(self) -> None:
+        """Take over batches without a lease, again and again, and write how far those of this router are."""
+        while True:
+            try:
+                await self.refresh()
+                for stored in self._records.values():
+                    await self._look_at(stored)
+            except (BatonError, OSError) as error:
+                _log.warning("batches of other routers are looked at again in a second: %s", error)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    async def _look_at(self, stored: StoredBatch) -> None:
+        batch = stored.batch
+        if (run := self._runs.get(batch.id)) is not None:
+            if run.num_saved != (number := _num_done(batch)) and batch.may(BatchInput.EXPIRE):
+                run.num_saved = number
+                await self._save(stored)
+        elif not batch.is_over:
+            lease = await asyncio.to_thread(Lease.take, self._records.path(batch.id, RunFile.LEASE))
+            if lease is None:
+                return
+            await self._records.refresh()  # whoever had the lease may have gone on meanwhile
+            now = self._records.get(batch.id)
+            if now is None or now.batch.is_over:
+                lease.end(for_good=True)
+            else:
+                await self._launch(now, lease)
+
+    async def _launch(self, stored: StoredBatch, lease: Lease) -> None:
+        task = asyncio.create_task(self._run(stored))
+        self._runs[stored.batch.id] = _Run(lease, task, _num_done(stored.batch))
+        await asyncio.sleep(0)  # a task that has not begun would not see that it is cancelled
+
+    async def _run(self, stored: StoredBatch) -> None:
         batch = stored.batch
         event = await self._run_to_end(stored)
-        self._running.pop(batch.id, None)
+        run = self._runs[batch.id]
+        run.may_cancel = False
         try:
             if batch.in_progress_at is not None:
                 await self._write_outputs(stored, event)
         except OSError as error:
             event = _failed(batch, error)
         batch.advance(event, time.time())
-        self.files.read_by(batch.input_file_id, -1)
         counts = batch.request_counts
         _log.info(
             "batch %s is %s: %d lines, %d answered, %d with an error",
@@ -201,10 +264,13 @@ class Batches:
             await self._save(stored)
         except OSError as error:
             _log.error("batch %s is written again after a restart: %s", batch.id, error)
-        else:
-            self._partial(batch).unlink(missing_ok=True)
+            return
+        del self._runs[batch.id]
+        for file in (RunFile.PARTIAL, RunFile.CANCEL):
+            self._records.path(batch.id, file).unlink(missing_ok=True)
+        run.lease.end(for_good=True)
 
-    async def _run_to_end(self, stored: _StoredBatch) -> BatchInput:
+    async def _run_to_end(self, stored: StoredBatch) -> BatchInput:
         """Check and send the lines; returns the input that ends the batch once its output is written."""
         batch = stored.batch
         if not batch.may(BatchInput.EXPIRE):  # its output was being written as the router ended
@@ -227,7 +293,7 @@ class Batches:
             return _failed(batch, error)
         return BatchInput.WRITE
 
-    async def _check_lines(self, stored: _StoredBatch) -> bool:
+    async def _check_lines(self, stored: StoredBatch) -> bool:
         """Return whether the lines may be sent; else the batch has the errors."""
         batch = stored.batch
         path = self.files.path(batch.input_file_id)
@@ -240,9 +306,11 @@ class Batches:
         await self._save(stored)
         return True
 
-    async def _send_lines(self, stored: _StoredBatch) -> None:
+    async def _send_lines(self, stored: StoredBatch) -> None:
         batch, tenant = stored.batch, stored.tenant
-        results = await asyncio.to_thread(PartialResults, self._partial(batch), _FLAG)
+        results = await asyncio.to_thread(
+            PartialResults, self._records.path(batch.id, RunFile.PARTIAL), _FLAG
+        )
         num_reserved = 0
 
         def on_result() -> None:
@@ -267,14 +335,16 @@ class Batches:
             await asyncio.to_thread(results.__exit__)
         await self._save(stored)
 
-    async def _write_outputs(self, stored: _StoredBatch, event: BatchInput) -> None:
+    async def _write_outputs(self, stored: StoredBatch, event: BatchInput) -> None:
         """Write the output of a batch, by names that are its own: a second time makes the same files."""
         batch = stored.batch
         names = [f"{PREFIX}{_digest(batch.id, kind)}" for kind in ("output", "error")]
         paths = [self.files.path(name) for name in names]
         lacking = None if batch.status is BatchStatus.FINALIZING else _LACKING[event]
         source = self.files.path(batch.input_file_id)
-        sizes = await asyncio.to_thread(write_outputs, self._partial(batch), source, *paths, lacking=lacking)
+        sizes = await in_thread(
+            write_outputs, self._records.path(batch.id, RunFile.PARTIAL), source, *paths, lacking=lacking
+        )
         now_s = time.time()
         for name, size, kind in zip(names, sizes, ("output", "error"), strict=True):
             if not size:
@@ -290,13 +360,14 @@ class Batches:
             await self.files.add(stored.tenant, file)
             setattr(batch, f"{kind}_file_id", name)
 
-    async def _save(self, stored: _StoredBatch) -> None:
+    async def _save(self, stored: StoredBatch) -> None:
         """Raises OSError: the record cannot be written."""
-        async with self._saving:
-            await asyncio.to_thread(self._folder.write, stored.batch.id, stored)
+        await self._records.add(stored.batch.id, stored)
 
-    def _partial(self, batch: Batch) -> Path:
-        return self._folder.path / f"{batch.id}{_PARTIAL}"
+
+def _num_done(batch: Batch) -> int:
+    """Return the number of lines that have a result."""
+    return batch.request_counts.completed + batch.request_counts.failed
 
 
 def _check(path: Path, checks: InputChecks) -> InputChecks:
@@ -311,6 +382,10 @@ def _check(path: Path, checks: InputChecks) -> InputChecks:
 def _failed(batch: Batch, error: Exception) -> BatchInput:
     is_known = isinstance(error, (BatonError, OSError))
     _log.error("batch %s cannot go on: %s", batch.id, error, exc_info=None if is_known else error)
+    if isinstance(error, FileNotFoundError):
+        error = InvalidRequestError(
+            "input_file_id", batch.input_file_id, "a file that is not deleted meanwhile"
+        )
     text = str(error) if is_known else "internal error; the router's log has the cause"
     batch.errors = BatchErrors(data=[LineError(code="cannot_go_on", message=text)])
     return BatchInput.FAIL

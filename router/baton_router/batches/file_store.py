@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -13,7 +14,7 @@ import msgspec
 
 from baton_core.errors import InvalidConfigError, InvalidRequestError
 from baton_router.batches.batch_limits import BatchLimits
-from baton_router.batches.record_folder import TEMPORARY, RecordFolder, new_id
+from baton_router.batches.record_folder import TEMPORARY, RecordFolder, RecordIndex, is_stale, new_id
 
 PREFIX: Final = "file-"
 
@@ -40,40 +41,57 @@ class _StoredFile(msgspec.Struct, kw_only=True):
 
 
 class FileStore:
-    """The files of one router, on its loop; what blocks runs in threads.
+    """The files of a folder, on the loop of one of its routers; what blocks runs in threads.
 
-    Files that are too old go at the next call. The bytes of a tenant are those of its files, of what it
-    uploads now, and what `reserve` adds.
+    `refresh` reads what other routers have added and deleted, and deletes files that are too old. The bytes
+    of a tenant are those of its files, of what it uploads here now, and what `reserve` adds.
+
+    Args:
+        is_read: says of a file's id whether a batch that is not over reads the file, which then stays.
     """
 
-    def __init__(self, folder: RecordFolder, limits: BatchLimits) -> None:
+    def __init__(self, folder: RecordFolder, limits: BatchLimits, is_read: Callable[[str], bool]) -> None:
         self._folder = folder
         self._limits = limits
-        self._files: dict[str, _StoredFile] = {}
-        self._num_bytes: Counter[str] = Counter()
-        self._num_files: Counter[str] = Counter()
-        self._readers: Counter[str] = Counter()
-        for stored in sorted(folder.read(PREFIX, _StoredFile), key=lambda one: one.file.created_at):
-            if self.path(stored.file.id).is_file():
-                self._note(stored)
+        self.is_read = is_read
+        self._index = RecordIndex(folder, PREFIX, _StoredFile)
+        self._kept_bytes: Counter[str] = Counter()
+        self._kept_files: Counter[str] = Counter()
+        self._more_bytes: Counter[str] = Counter()
+        self._more_files: Counter[str] = Counter()
+        """Uploads of this router that are not files yet."""
+        self._count()
         for path in folder.path.glob(f"{PREFIX}*"):
-            if path.stem not in self._files:
-                path.unlink()
+            if not path.suffix and self._index.get(path.name) is None and is_stale(path):
+                path.unlink(missing_ok=True)
 
     def path(self, file_id: str) -> Path:
         """Return the path of a file's content."""
         return self._folder.path / file_id
 
+    async def refresh(self) -> None:
+        """Read what has changed.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        await self._index.refresh()
+        now_s = time.time()
+        old = [one.file.id for one in self._index.values() if one.file.expires_at <= now_s]
+        for file_id in old:
+            if not self.is_read(file_id):
+                await self.delete(file_id)
+        self._count()
+
     def find(self, tenant: str, file_id: str) -> FileObject | None:
         """Return a tenant's file; None if it has none of this id."""
-        self._forget_old()
-        stored = self._files.get(file_id)
+        stored = self._index.get(file_id)
         return stored.file if stored is not None and stored.tenant == tenant else None
 
     def files_of(self, tenant: str) -> list[FileObject]:
         """Return a tenant's files, the oldest first."""
-        self._forget_old()
-        return [stored.file for stored in self._files.values() if stored.tenant == tenant]
+        files = [stored.file for stored in self._index.values() if stored.tenant == tenant]
+        return sorted(files, key=lambda file: file.created_at)
 
     def begin(self, tenant: str) -> Upload:
         """Return a new file to write.
@@ -81,19 +99,11 @@ class FileStore:
         Raises:
             InvalidRequestError: the tenant has too many.
         """
-        self._forget_old()
-        if (number := self._num_files[tenant]) >= self._limits.max_files:
+        number = self._kept_files[tenant] + self._more_files[tenant]
+        if number >= self._limits.max_files:
             allowed = f"at most {self._limits.max_files} of one key (--max-files): delete some"
             raise InvalidRequestError("file", f"one more beside {number} files", allowed)
         return Upload(self, self._limits, tenant)
-
-    def read_by(self, file_id: str, num_readers: int) -> None:
-        """Note that so many more batches read a file, which then stays, or fewer."""
-        self._readers[file_id] += num_readers
-
-    def is_read(self, file_id: str) -> bool:
-        """Return whether a batch that is not over reads the file."""
-        return self._readers[file_id] > 0
 
     def reserve(self, tenant: str, num_bytes: int) -> None:
         """Count bytes as a tenant's, or with a negative number no more.
@@ -102,13 +112,13 @@ class FileStore:
             InvalidConfigError: they are more than it may have; they are not counted.
         """
         limit = self._limits.max_files_bytes
-        if num_bytes > 0 and self._num_bytes[tenant] + num_bytes > limit:
-            number = self._num_bytes[tenant] + num_bytes
+        number = self._kept_bytes[tenant] + self._more_bytes[tenant] + num_bytes
+        if num_bytes > 0 and number > limit:
             raise InvalidConfigError(
                 f"--max-files-bytes is {limit}, and the files of this key would be {number} bytes; "
                 "allowed: fewer files"
             )
-        self._num_bytes[tenant] += num_bytes
+        self._more_bytes[tenant] += num_bytes
 
     async def add(self, tenant: str, file: FileObject) -> None:
         """Keep a file whose content is in its place; it counts, and takes the place of one of its id.
@@ -116,33 +126,21 @@ class FileStore:
         Raises:
             OSError: its record cannot be written.
         """
-        stored = _StoredFile(tenant=tenant, file=file)
-        await asyncio.to_thread(self._folder.write, file.id, stored)
-        self._drop(file.id)
-        self._note(stored)
+        await self._index.add(file.id, _StoredFile(tenant=tenant, file=file))
+        self._count()
 
-    def delete(self, file_id: str) -> None:
+    async def delete(self, file_id: str) -> None:
         """Forget a file."""
-        self._drop(file_id)
-        self._folder.remove(file_id)
+        await self._index.remove(file_id)
         self.path(file_id).unlink(missing_ok=True)
+        self._count()
 
-    def _note(self, stored: _StoredFile) -> None:
-        self._files[stored.file.id] = stored
-        self._num_bytes[stored.tenant] += stored.file.bytes
-        self._num_files[stored.tenant] += 1
-
-    def _drop(self, file_id: str) -> None:
-        if (stored := self._files.pop(file_id, None)) is not None:
-            self._num_bytes[stored.tenant] -= stored.file.bytes
-            self._num_files[stored.tenant] -= 1
-
-    def _forget_old(self) -> None:
-        now_s = time.time()
-        old = [one.file.id for one in self._files.values() if one.file.expires_at <= now_s]
-        for file_id in old:
-            if not self.is_read(file_id):
-                self.delete(file_id)
+    def _count(self) -> None:
+        self._kept_bytes.clear()
+        self._kept_files.clear()
+        for stored in self._index.values():
+            self._kept_bytes[stored.tenant] += stored.file.bytes
+            self._kept_files[stored.tenant] += 1
 
 
 class Upload:
@@ -158,12 +156,12 @@ class Upload:
         self._file: Any = None
 
     async def __aenter__(self) -> Self:
-        self._store._num_files[self._tenant] += 1
+        self._store._more_files[self._tenant] += 1
         self._file = await asyncio.to_thread(self._path.open, "wb")
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        self._store._num_files[self._tenant] -= 1
+        self._store._more_files[self._tenant] -= 1
         self._store.reserve(self._tenant, -self._num_bytes)
         if self._file is not None:
             await asyncio.to_thread(self._file.close)

@@ -1,14 +1,16 @@
-"""The folder of a router's files and batches: a record is a small JSON file that is replaced as a whole."""
+"""The folder of files and batches: a record is a small JSON file that is replaced as a whole."""
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from tempfile import TemporaryFile
+from typing import Final, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -16,9 +18,13 @@ from baton_core.errors import InvalidConfigError
 
 TEMPORARY: Final = ".tmp"
 _RECORD: Final = ".json"
-_LOCK: Final = "lock"
 _PRIVATE: Final = 0o700
-T = TypeVar("T")
+_STALE_S: Final = 3600.0
+T = TypeVar("T", bound=msgspec.Struct)
+R = TypeVar("R")
+P = ParamSpec("P")
+_Signature = tuple[int, int]
+"""Inode and time of change: a record that is replaced has others."""
 
 
 def new_id(prefix: str) -> str:
@@ -26,43 +32,44 @@ def new_id(prefix: str) -> str:
     return f"{prefix}{time.time_ns():016x}{secrets.token_hex(8)}"
 
 
+def is_stale(path: Path) -> bool:
+    """Return whether nobody has written a file for so long that its router is gone."""
+    try:
+        return path.stat().st_mtime < time.time() - _STALE_S
+    except OSError:
+        return False
+
+
+async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a function in a thread, as `asyncio.to_thread`; who is cancelled waits for its end, too."""
+    running = asyncio.create_task(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
 class RecordFolder:
-    """A folder that one router at a time uses. Its methods block.
+    """A folder that several routers may share. Its methods block.
 
     Raises:
-        InvalidConfigError: it cannot be written, or another router uses it.
+        InvalidConfigError: it cannot be written, or files in it cannot be locked.
     """
 
     def __init__(self, folder: str) -> None:
         self.path = Path(folder)
         try:
             self.path.mkdir(mode=_PRIVATE, exist_ok=True)
-            self._lock = (self.path / _LOCK).open("wb")
+            with TemporaryFile(dir=self.path) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            text = f"--files-directory is {folder!r}; allowed: a folder to write to ({error.strerror})"
-            raise InvalidConfigError(text) from None
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            text = f"--files-directory is {folder!r}, which another router uses; allowed: a folder of its own"
-            raise InvalidConfigError(text) from None
-        for path in self.path.glob(f"*{TEMPORARY}"):
-            path.unlink()
+            allowed = f"a folder to write to, whose file system has locks ({error.strerror})"
+            raise InvalidConfigError(f"--files-directory is {folder!r}; allowed: {allowed}") from None
+        for path in filter(is_stale, self.path.glob(f"*{TEMPORARY}")):
+            path.unlink(missing_ok=True)
 
-    def close(self) -> None:
-        """Let another router use the folder."""
-        self._lock.close()
-
-    def read(self, prefix: str, kind: type[T]) -> Iterator[T]:
-        """Yield the records whose names begin so, by name; those that cannot be read are left out."""
-        for path in sorted(self.path.glob(f"{prefix}*{_RECORD}")):
-            try:
-                yield msgspec.json.decode(path.read_bytes(), type=kind)
-            except (OSError, msgspec.DecodeError, UnicodeDecodeError):
-                continue
-
-    def write(self, name: str, record: msgspec.Struct) -> None:
+    def write(self, name: str, record: msgspec.Struct) -> _Signature:
         """Write a record.
 
         Raises:
@@ -74,8 +81,84 @@ class RecordFolder:
             file.write(msgspec.json.encode(record))
             file.flush()
             os.fsync(file.fileno())
+            signature = _signature(os.fstat(file.fileno()))
         temporary.replace(path)
+        return signature
 
     def remove(self, name: str) -> None:
         """Remove a record, if it is there."""
         (self.path / f"{name}{_RECORD}").unlink(missing_ok=True)
+
+
+class RecordIndex(Generic[T]):
+    """The records of a folder whose names begin alike, as they were when it was last read.
+
+    One that has not changed stays the same object. Used on one loop; what blocks runs in threads.
+    """
+
+    def __init__(self, folder: RecordFolder, prefix: str, kind: type[T]) -> None:
+        self._folder = folder
+        self._prefix = prefix
+        self._kind = kind
+        self._seen: dict[str, tuple[_Signature, T]] = {}
+        self._lock = asyncio.Lock()
+        self._seen = self._read()
+
+    def get(self, name: str) -> T | None:
+        """Return a record; None if there is none of this name."""
+        seen = self._seen.get(name)
+        return None if seen is None else seen[1]
+
+    def values(self) -> list[T]:
+        """Return all records, by name."""
+        return [record for _, (_, record) in sorted(self._seen.items())]
+
+    async def refresh(self) -> None:
+        """Read what has changed.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        async with self._lock:
+            self._seen = await in_thread(self._read)
+
+    async def add(self, name: str, record: T) -> None:
+        """Write a record, in the place of an older one of its name.
+
+        Raises:
+            OSError: it cannot be written; the older one stays.
+        """
+        async with self._lock:
+            self._seen[name] = await in_thread(self._folder.write, name, record), record
+
+    async def remove(self, name: str) -> None:
+        """Remove a record, if it is there."""
+        async with self._lock:
+            self._seen.pop(name, None)
+            await in_thread(self._folder.remove, name)
+
+    def _read(self) -> dict[str, tuple[_Signature, T]]:
+        """Read the folder; records that cannot be read are left out."""
+        found = {}
+        for name, path in self._paths():
+            seen = self._seen.get(name)
+            try:
+                signature = _signature(path.stat())
+                if seen is None or seen[0] != signature:
+                    seen = signature, msgspec.json.decode(path.read_bytes(), type=self._kind)
+            except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError):
+                continue
+            except OSError:  # such as an error of the network's: what is known of it stays
+                if seen is None:
+                    continue
+            found[name] = seen
+        return found
+
+    def _paths(self) -> Iterator[tuple[str, Path]]:
+        for name in os.listdir(self._folder.path):
+            if name.startswith(self._prefix) and name.endswith(_RECORD):
+                yield name.removesuffix(_RECORD), self._folder.path / name
+
+
+def _signature(status: os.stat_result) -> _Signature:
+    return status.st_ino, status.st_mtime_ns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from baton_core.errors import InvalidConfigError, InvalidRequestError
+from baton_core.errors import InvalidRequestError
 from baton_router.batches import batches as module
 from baton_router.batches.batch_limits import BatchLimits
 from baton_router.batches.batches import Batches
@@ -20,6 +21,7 @@ from baton_router.batches.file_store import FileObject
 from baton_router.core.batches.batch import Batch, BatchStatus
 
 URL = "/v1/completions"
+pytestmark = pytest.mark.usefixtures("looking_often")
 Answer = Callable[[dict[str, Any]], Awaitable[int]]
 
 
@@ -46,6 +48,11 @@ class Asked:
             self.num_running -= 1
         self.prompts[f"{tenant}:{body['prompt']}"] += 1
         return status, content
+
+
+@pytest.fixture
+def looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_EVERY_S", 0.02)
 
 
 @asynccontextmanager
@@ -116,12 +123,10 @@ def test_a_router_that_starts_again_asks_only_what_has_no_result(tmp_path: Path)
             begun = await begin(batches, lines(40), "t")
             await until(lambda: begun.request_counts.completed == first.prompts.total() == 17)
             assert (begun.status, begun.request_counts.completed) == (BatchStatus.IN_PROGRESS, 17)
-            with pytest.raises(InvalidConfigError, match="which another router uses"):
-                Batches(batches.limits)
         second = Asked()
         async with serving(tmp_path / "files", second) as batches:
+            await until(lambda: batches.batches_of("t")[0].is_over)
             (batch,) = batches.batches_of("t")
-            await over(batch)
             assert (batch.id, batch.status) == (begun.id, BatchStatus.COMPLETED)
             assert (batch.request_counts.total, batch.request_counts.completed) == (40, 40)
             results = written(batches, batch.output_file_id)
@@ -132,6 +137,96 @@ def test_a_router_that_starts_again_asks_only_what_has_no_result(tmp_path: Path)
         assert results[0]["response"]["body"]["priority"] == 4
 
     asyncio.run(scenario())
+
+
+def test_routers_that_share_a_folder_see_the_same_and_ask_each_line_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        gate = asyncio.Event()
+
+        async def at_gate(body: dict[str, Any]) -> int:
+            if body["prompt"] > "p5":
+                await gate.wait()
+            return await at_once(body)
+
+        asked = Asked(at_gate), Asked()
+        async with serving(tmp_path, asked[0]) as one, serving(tmp_path, asked[1]) as other:
+
+            async def seen(status: BatchStatus, num_done: int) -> Batch:
+                async with asyncio.timeout(20):
+                    while True:
+                        await other.refresh()
+                        batch = other.find("", begun.id)
+                        if batch and (batch.status, batch.request_counts.completed) == (status, num_done):
+                            return batch
+                        await asyncio.sleep(0.01)
+
+            begun = await begin(one, lines(9))
+            await seen(BatchStatus.IN_PROGRESS, 6)
+            file = other.files.find("", begun.input_file_id)
+            assert file is not None
+            assert file == one.files.find("", file.id)
+            assert other.files.is_read(file.id)
+            gate.set()
+            batch = await seen(BatchStatus.COMPLETED, 9)
+            assert ids(written(other, batch.output_file_id)) == [f"l{index}" for index in range(9)]
+            assert (asked[0].prompts.total(), asked[1].prompts.total()) == (9, 0)
+            await other.files.delete(file.id)
+            await one.refresh()
+            assert one.files.find("", file.id) is None
+
+            gate.clear()
+            begun = await begin(one, lines(9))
+            batch = await seen(BatchStatus.IN_PROGRESS, 6)
+            assert (await other.cancel(batch)).status is BatchStatus.CANCELLING
+            await over(begun)
+            assert begun.status is BatchStatus.CANCELLED
+            await seen(BatchStatus.CANCELLED, 6)
+
+    asyncio.run(scenario())
+    assert not [path for path in tmp_path.iterdir() if path.suffix not in ("", ".json")]
+
+
+def _answer_five(folder: str) -> None:
+    """Run a router until it is killed; its sixth line has no answer."""
+
+    async def serve() -> None:
+        gate = asyncio.Semaphore(5)
+
+        async def some(body: dict[str, Any]) -> int:
+            await gate.acquire()
+            return await at_once(body)
+
+        async with serving(Path(folder), Asked(some)) as batches:
+            await begin(batches, lines(12))
+            await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+def test_another_router_goes_on_with_the_batch_of_one_that_is_killed(tmp_path: Path) -> None:
+    killed = multiprocessing.get_context("spawn").Process(target=_answer_five, args=(str(tmp_path),))
+
+    async def scenario() -> None:
+        asked = Asked()
+        async with serving(tmp_path, asked) as batches:
+
+            def num_kept() -> int:
+                return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("*.partial"))
+
+            killed.start()
+            await until(lambda: num_kept() == 5)
+            await batches.refresh()
+            (batch,) = batches.batches_of("")
+            assert (batch.status, asked.prompts.total()) == (BatchStatus.IN_PROGRESS, 0)
+            killed.kill()
+            await until(lambda: batches.batches_of("")[0].is_over)
+            (batch,) = batches.batches_of("")
+            assert (batch.status, batch.request_counts.completed) == (BatchStatus.COMPLETED, 12)
+            assert len(written(batches, batch.output_file_id)) == len(asked.prompts) + 5 == 12
+            assert max(asked.prompts.values()) == 1
+
+    asyncio.run(scenario())
+    killed.join()
 
 
 def test_a_cancelled_batch_keeps_its_answers_and_names_the_rest(tmp_path: Path) -> None:
@@ -264,6 +359,7 @@ def test_files_are_bounded_and_old_ones_go(tmp_path: Path) -> None:
             await upload(batches, b"a" * 60)
             assert [file.bytes for file in batches.files.files_of("")] == [90, 60]
             kept.expires_at = 1
+            await batches.refresh()
             assert [file.bytes for file in batches.files.files_of("")] == [60]
             assert len(names(tmp_path, "file-*")) == 4, "two files and their records"
 

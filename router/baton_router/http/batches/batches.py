@@ -6,7 +6,7 @@ from typing import Final
 
 from baton_core.errors import InvalidRequestError
 from baton_router.core.batches.batch import Batch
-from baton_router.http.batches.files import batches_of, checked_age, find_file, not_found
+from baton_router.http.batches.files import batches_of, checked_age, find_file, not_found, refreshed_batches
 from baton_router.http.batches.schemas import BatchesQuery, BatchList, CreateBatchRequest, page_of
 from baton_router.http.calls import Call
 from baton_router.http.operator_routes import Query, read_query
@@ -30,7 +30,7 @@ async def create_batch(call: Call[CreateBatchRequest]) -> None:
     _check_metadata(body.metadata or {})
     expires = body.output_expires_after
     age_s = checked_age(call, "output_expires_after.seconds", expires.seconds) if expires else None
-    file = find_file(call, "input_file_id", body.input_file_id)
+    file = await find_file(call, "input_file_id", body.input_file_id)
     if file.purpose != "batch":
         allowed = "the id of a file of purpose batch"
         raise InvalidRequestError("input_file_id", f"one of purpose {file.purpose}", allowed)
@@ -40,26 +40,24 @@ async def create_batch(call: Call[CreateBatchRequest]) -> None:
 async def list_batches(call: Call[None]) -> None:
     """Raises InvalidRequestError: a parameter is out of range."""
     query = read_query(call, BatchesQuery)
-    found = batches_of(call).batches_of(call.tenant)[::-1]
+    found = (await refreshed_batches(call)).batches_of(call.tenant)[::-1]
     await call.reply(BatchList(**page_of(found, query.after, query.limit, MAX_LISTED)))
 
 
 async def show_batch(call: Call[None]) -> None:
     """Raises HttpError: 404."""
     read_query(call, Query)
-    await call.reply(_find(call))
+    await call.reply(await _find(call))
 
 
 async def cancel_batch(call: Call[None]) -> None:
     """Raises HttpError: 404; InvalidRequestError: it is over."""
-    batch = _find(call)
-    await batches_of(call).cancel(batch)
-    await call.reply(batch)
+    await call.reply(await batches_of(call).cancel(await _find(call)))
 
 
-def _find(call: Call[None]) -> Batch:
+async def _find(call: Call[None]) -> Batch:
     name = call.request.path_params["batch_id"]
-    batch = batches_of(call).find(call.tenant, name)
+    batch = (await refreshed_batches(call)).find(call.tenant, name)
     if batch is None:
         raise not_found("batch_id", name, "batch")
     return batch

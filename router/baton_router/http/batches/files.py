@@ -32,7 +32,7 @@ async def create_file(call: Call[None]) -> None:
         InvalidRequestError: a field is wrong, or a bound is reached; the message names it.
         HttpError: 408, the form takes too long; 415, it is none; 507, the disk is full.
     """
-    files = batches_of(call).files
+    files = (await refreshed_batches(call)).files
     content_type = call.request.headers.get("content-type", "")
     try:
         reader = MultipartReader(content_type)
@@ -114,7 +114,7 @@ class _Form:
 async def list_files(call: Call[None]) -> None:
     """Raises InvalidRequestError: a parameter is out of range."""
     query = read_query(call, FilesQuery)
-    files = batches_of(call).files.files_of(call.tenant)
+    files = (await refreshed_batches(call)).files.files_of(call.tenant)
     files = [file for file in files if not query.purpose or file.purpose == query.purpose]
     if query.order == "desc":
         files.reverse()
@@ -124,13 +124,13 @@ async def list_files(call: Call[None]) -> None:
 async def show_file(call: Call[None]) -> None:
     """Raises HttpError: 404."""
     read_query(call, Query)
-    await call.reply(find_file(call, "file_id", call.request.path_params["file_id"]))
+    await call.reply(await find_file(call, "file_id", call.request.path_params["file_id"]))
 
 
 async def show_content(call: Call[None]) -> None:
     """Raises HttpError: 404."""
     read_query(call, Query)
-    file = find_file(call, "file_id", call.request.path_params["file_id"])
+    file = await find_file(call, "file_id", call.request.path_params["file_id"])
     opened = await asyncio.to_thread(batches_of(call).files.path(file.id).open, "rb")
 
     async def pieces() -> AsyncIterator[bytes]:
@@ -147,11 +147,11 @@ async def show_content(call: Call[None]) -> None:
 async def delete_file(call: Call[None]) -> None:
     """Raises HttpError: 404; InvalidRequestError: a batch reads it."""
     files = batches_of(call).files
-    file = find_file(call, "file_id", call.request.path_params["file_id"])
+    file = await find_file(call, "file_id", call.request.path_params["file_id"])
     if files.is_read(file.id):
         allowed = "the id of a file that no batch reads: cancel it, or wait until it is over"
         raise InvalidRequestError("file_id", file.id, allowed)
-    files.delete(file.id)
+    await files.delete(file.id)
     await call.reply(DeletedFile(id=file.id))
 
 
@@ -162,13 +162,24 @@ def batches_of(call: Call[Any]) -> Batches:
     return batches
 
 
-def find_file(call: Call[Any], field: str, file_id: str) -> FileObject:
+async def refreshed_batches(call: Call[Any]) -> Batches:
+    """Return the files and batches, with what other routers have changed.
+
+    Raises:
+        RequestError: UNAVAILABLE, their folder cannot be read.
+    """
+    batches = batches_of(call)
+    await batches.refresh()
+    return batches
+
+
+async def find_file(call: Call[Any], field: str, file_id: str) -> FileObject:
     """Return a file of the call's key.
 
     Raises:
         HttpError: 404.
     """
-    file = batches_of(call).files.find(call.tenant, file_id)
+    file = (await refreshed_batches(call)).files.find(call.tenant, file_id)
     if file is None:
         raise not_found(field, file_id, "file")
     return file
@@ -176,7 +187,7 @@ def find_file(call: Call[Any], field: str, file_id: str) -> FileObject:
 
 def not_found(field: str, name: str, kind: str) -> HttpError:
     """Return the refusal of what is not kept; 404."""
-    text = f"{field} is {name[:80]!r}; allowed: the id of a {kind} of this router, made with the same key"
+    text = f"{field} is {name[:80]!r}; allowed: the id of a {kind} that is kept here, made with the same key"
     return HttpError(404, "not_found", text, param=field)
 
 

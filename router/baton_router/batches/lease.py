@@ -1,0 +1,44 @@
+"""The right to run a batch: one router at a time has it, and loses it with its process."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import Self
+
+
+class Lease:
+    """A locked file. The system unlocks it when the process ends, however that happens. Its methods block."""
+
+    def __init__(self, path: Path) -> None:
+        """Take the lease.
+
+        Raises:
+            BlockingIOError: another one has it.
+            OSError: the file cannot be made or locked.
+        """
+        self._path = path
+        self._file = path.open("ab")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise
+
+    @classmethod
+    def take(cls, path: Path) -> Self | None:
+        """Return the lease; None where another one has it.
+
+        Raises:
+            OSError: the file cannot be made or locked.
+        """
+        try:
+            return cls(path)
+        except BlockingIOError:
+            return None
+
+    def end(self, *, for_good: bool) -> None:
+        """Let others have it. `for_good` removes the file, where nobody has to have it again."""
+        if for_good:
+            self._path.unlink(missing_ok=True)
+        self._file.close()
