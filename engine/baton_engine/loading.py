@@ -36,8 +36,7 @@ from baton_engine.models.divisible import require_divisible, require_plain_sums
 from baton_engine.models.learned_positions_config import LearnedPositionsConfig
 from baton_engine.models.model import Model
 from baton_engine.models.registry import build_model, read_model_config, require_head
-from baton_engine.pooling.pooler import Pooler, digest_with_modules, load_pooler
-from baton_engine.pooling.projection import ProjectionPlan
+from baton_engine.pooling.pooler import Pooler, digest_with_pooling, load_pooler
 from baton_engine.pooling.settings import PoolingPlan, find_pooling
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
 from baton_engine.ranks.agreement import numerics_of_ranks, share_plan, sum_over_ranks
@@ -69,13 +68,13 @@ class ReadModel:
     """The parts of a model's folder that decide its tokens."""
 
     weights: str
-    """Hash of all bytes of the weights, by `digest_with_modules`; empty at ranks but a group's leader."""
+    """Hash of all bytes of the weights, by `digest_with_pooling`; empty at ranks but a group's leader."""
     description: ModelDescription
     """The rest of the folder, without its tokenizer."""
     shapes: Mapping[str, tuple[int, ...]]
     """Shapes of the tensors that the model has, by name; empty where Transformers reads them."""
-    projections: tuple[ProjectionPlan, ...] = ()
-    """Layers of a model that pools, some in folders of their own."""
+    pooling: PoolingPlan | None = None
+    """How it pools; None: it generates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,9 +272,8 @@ def _read_model(
     weights: WeightReader, ranks: Ranks, description: ModelDescription, pooling: PoolingPlan | None
 ) -> ReadModel:
     """Return what was read; the leader of a group alone tells the digest of the weights."""
-    plans = () if pooling is None else pooling.projections
-    digest = digest_with_modules(weights, plans) if ranks.place.is_leader else ""
-    return ReadModel(weights=digest, description=description, shapes=weights.shapes, projections=plans)
+    digest = digest_with_pooling(weights, pooling) if ranks.place.is_leader else ""
+    return ReadModel(weights=digest, description=description, shapes=weights.shapes, pooling=pooling)
 
 
 def make_bank(

@@ -14,7 +14,7 @@ from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.loading import ReadModel
 from baton_engine.models.registry import read_model_config
-from baton_engine.pooling.pooler import digest_with_modules
+from baton_engine.pooling.pooler import digest_with_pooling
 from baton_sandbox.model_files import check_links
 
 
@@ -51,4 +51,4 @@ def _read(folder: Path, model: ReadModel, overrides: Mapping[str, Any]) -> str:
         model.description.require_same(theirs, "the model that is served")
     for name, shape in model.shapes.items():
         weights.require_finite(name, shape)
-    return digest_with_modules(weights, model.projections)
+    return digest_with_pooling(weights, model.pooling)

@@ -6,6 +6,7 @@ Called from the engine thread under inference mode.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -132,19 +133,23 @@ def load_pooler(plan: PoolingPlan, weights: WeightReader) -> Pooler:
     return Pooler(plan, [Projection(one, readers[one.folder], vocab_size) for one in plan.projections])
 
 
-def digest_with_modules(weights: WeightReader, projections: Sequence[ProjectionPlan]) -> str:
-    """Return `weights.digest()`, or with modules in folders of their own a hash of theirs, too.
+def digest_with_pooling(weights: WeightReader, plan: PoolingPlan | None) -> str:
+    """Return `weights.digest()`, or for a model that pools a hash of how it does so and of its modules, too.
+
+    `plan.config` is not part of it.
 
     Raises:
         InvalidModelError: a file is missing or ends too early.
     """
-    digest, modules = weights.digest(), [one for one in projections if one.folder]
-    if not modules:
+    digest = weights.digest()
+    if plan is None:
         return digest
-    whole = xxhash.xxh3_128(digest.encode())
-    for module in modules:
-        reader = type(weights)(Path(weights.folder, module.folder), torch.float32)
-        whole.update(repr((module, reader.digest())).encode())
+    settings = [(one.name, getattr(plan, one.name)) for one in fields(plan) if one.name != "config"]
+    whole = xxhash.xxh3_128(repr((digest, settings)).encode())
+    for module in plan.projections:
+        if module.folder:
+            reader = type(weights)(Path(weights.folder, module.folder), torch.float32)
+            whole.update(reader.digest().encode())
     return whole.hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_of(folder: Path) -> ReadModel:
 
 
 @pytest.mark.slow
-def test_a_module_with_other_weights_or_another_activation_is_another_model(tmp_path: Path) -> None:
+def test_a_module_with_other_weights_or_settings_is_another_model(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(FIXTURE, tmp_path / "model"))
     before = read_of(folder)
     assert before == read_of(FIXTURE)
@@ -53,4 +54,10 @@ def test_a_module_with_other_weights_or_another_activation_is_another_model(tmp_
     text = config.read_text()
     config.write_text(text.replace("torch.nn.modules.activation.Tanh", "torch.nn.modules.activation.ReLU"))
     assert config.read_text() != text
-    assert read_of(folder).weights not in (before.weights, after.weights)
+    digests = {before.weights, after.weights, read_of(folder).weights}
+    pooling, modules = folder / "1_Pooling" / "config.json", folder / "modules.json"
+    pooling.write_text(json.dumps({**json.loads(pooling.read_text()), "pooling_mode": "cls"}))
+    digests.add(read_of(folder).weights)
+    modules.write_text(json.dumps(json.loads(modules.read_text())[:-1]))
+    digests.add(read_of(folder).weights)
+    assert len(digests) == 5, "another pooling, and none that normalizes, are other models, too"
