@@ -12,6 +12,7 @@ import pytest
 
 from baton_router.process.http_settings import HttpSettings
 from tests.integration.chat_client import Chat, chatting
+from tests.integration.golden_events import check_golden
 from tests.integration.http_router import http_cluster
 from tests.integration.router_cluster import ANSWER, TOKENIZER, run
 from tests.integration.scripted_worker import ScriptedWorker
@@ -41,21 +42,6 @@ async def messaging(text: str, **http: Any) -> AsyncIterator[tuple[anthropic.Asy
 
 async def ask(client: anthropic.AsyncAnthropic, **fields: Any) -> Any:
     return await client.messages.create(**{"model": "tiny", "max_tokens": 200, "messages": HELLO, **fields})
-
-
-async def events_of(chat: Chat, **fields: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The events of a stream as they are written: each line of its type, and its data."""
-    body = {"max_tokens": 200, "messages": HELLO, "stream": True, **fields}
-    response = await chat.client.post("/v1/messages", json=body)
-    assert response.status_code == 200, response.text
-    *events, rest = response.text.split("\n\n")
-    assert rest == ""
-    read = []
-    for event in events:
-        name, data = event.split("\n")
-        read.append((name.removeprefix("event: "), json.loads(data.removeprefix("data: "))))
-    assert all(name == data["type"] for name, data in read)
-    return read
 
 
 def test_a_reply_is_a_message_with_its_usage() -> None:
@@ -100,28 +86,20 @@ def test_reasoning_text_and_calls_are_parts_whole_and_streamed() -> None:
     run(scenario())
 
 
-def test_the_events_of_a_stream_come_in_their_order() -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "fields"),
+    [
+        ("messages", "<think>Hm.</think>" + CALL, {"tools": [WEATHER]}),
+        ("messages-max-tokens", "Good day.", {"max_tokens": 2}),
+    ],
+)
+def test_the_events_of_a_stream_are_those_of_its_golden_file(
+    name: str, text: str, fields: dict[str, Any]
+) -> None:
     async def scenario() -> None:
-        async with messaging("<think>Hm.</think>" + CALL, **PARSERS) as (_, chat):
-            events = await events_of(chat, tools=[WEATHER])
-            names = [name for name, _ in events]
-            assert names[0] == "message_start"
-            assert names[-2:] == ["message_delta", "message_stop"]
-            start = events[0][1]["message"]
-            assert (start["type"], start["role"], start["content"]) == ("message", "assistant", [])
-            blocks = [
-                (name, data["index"], (data.get("content_block") or data.get("delta") or {}).get("type"))
-                for name, data in events[1:-2]
-            ]
-            golden = [
-                *[("content_block_start", 0, "thinking"), ("content_block_delta", 0, "thinking_delta")],
-                *[("content_block_delta", 0, "signature_delta"), ("content_block_stop", 0, None)],
-                *[("content_block_start", 1, "text"), ("content_block_delta", 1, "text_delta")],
-                ("content_block_stop", 1, None),
-                *[("content_block_start", 2, "tool_use"), ("content_block_delta", 2, "input_json_delta")],
-                ("content_block_stop", 2, None),
-            ]
-            assert list(dict.fromkeys(blocks)) == golden
+        async with messaging(text, **PARSERS) as (_, chat):
+            body = {"max_tokens": 200, "messages": HELLO, "stream": True, **fields}
+            check_golden(name, (await chat.client.post("/v1/messages", json=body)).text)
 
     run(scenario())
 

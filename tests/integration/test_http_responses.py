@@ -15,6 +15,7 @@ from baton_core.errors import ErrorCode
 from baton_core.sessions.router_messages import Failed, RequestSpec
 from baton_router.process.http_settings import HttpSettings, ResponseStoreLimits
 from tests.integration.chat_client import Chat, chatting
+from tests.integration.golden_events import check_golden
 from tests.integration.http_router import http_cluster
 from tests.integration.router_cluster import ANSWER, TOKENIZER, run
 from tests.integration.scripted_worker import ScriptedWorker, until
@@ -131,31 +132,22 @@ def test_reasoning_text_and_calls_are_items_whole_and_streamed() -> None:
     run(scenario())
 
 
-def test_the_events_of_a_stream_come_in_their_order() -> None:
+@pytest.mark.parametrize(
+    ("name", "text", "fields"),
+    [
+        ("responses", "<think>Hm.</think>" + CALL, {"tools": [WEATHER]}),
+        ("responses-incomplete", "Good day.", {"max_output_tokens": 2}),
+    ],
+)
+def test_the_events_of_a_stream_are_those_of_its_golden_file(
+    name: str, text: str, fields: dict[str, Any]
+) -> None:
     async def scenario() -> None:
-        async with responding("<think>Hm.</think>" + CALL, **PARSERS) as (_, chat):
-            body = {"input": "Hello!", "stream": True, "tools": [WEATHER]}
+        async with responding(text, **PARSERS) as (_, chat):
+            body = {"input": "Hello!", "stream": True, **fields}
             response = await chat.client.post("/v1/responses", json=body)
-            *events, rest = response.text.split("\n\n")
-            assert rest == "", "no line of [DONE]"
-            read = []
-            for number, event in enumerate(events):
-                name, line = event.split("\n")
-                data = json.loads(line.removeprefix("data: "))
-                assert name == f"event: {data['type']}"
-                assert data["sequence_number"] == number
-                read.append((data["type"].removeprefix("response."), data.get("output_index")))
-            golden = [
-                *[("created", None), ("in_progress", None)],
-                *[("output_item.added", 0), ("content_part.added", 0), ("reasoning_text.delta", 0)],
-                *[("reasoning_text.done", 0), ("content_part.done", 0), ("output_item.done", 0)],
-                *[("output_item.added", 1), ("content_part.added", 1), ("output_text.delta", 1)],
-                *[("output_text.done", 1), ("content_part.done", 1), ("output_item.done", 1)],
-                *[("output_item.added", 2), ("function_call_arguments.delta", 2)],
-                *[("function_call_arguments.done", 2), ("output_item.done", 2)],
-                ("completed", None),
-            ]
-            assert list(dict.fromkeys(read)) == golden
+            events = check_golden(name, response.text)
+            assert [event["sequence_number"] for event in events] == list(range(len(events)))
 
     run(scenario())
 
