@@ -1,4 +1,4 @@
-"""What a folder has of batches: their records, and beside each that is not over a few files of its run."""
+"""The batches of a folder: a record of each, and a few files of its run beside one that is not over."""
 
 from __future__ import annotations
 
