@@ -20,6 +20,8 @@ from tests.reference import Reference
 
 PREFIX = "base_model.model."
 RANK = 4
+_EXPERTS = ("Qwen2MoeExperts", "Qwen3MoeExperts")
+"""Modules of Transformers with the experts of a layer in one tensor for each projection."""
 
 
 def make_adapter(
@@ -36,6 +38,10 @@ def make_adapter(
         if "lm_head" not in name or is_everywhere:
             tensors[f"{PREFIX}{name}.lora_A.weight"] = _random(generator, rank, in_size)
             tensors[f"{PREFIX}{name}.lora_B.weight"] = _random(generator, out_size, rank)
+    for name, weight in _expert_layers(base):
+        out_size, in_size = weight.shape
+        tensors[f"{PREFIX}{name}.lora_A.weight"] = _random(generator, rank, in_size)
+        tensors[f"{PREFIX}{name}.lora_B.weight"] = _random(generator, out_size, rank)
     if is_everywhere:
         name, table = _embedding(base)
         tensors[f"{PREFIX}{name}.lora_embedding_A"] = _random(generator, rank, table.shape[0])
@@ -60,6 +66,9 @@ def merged_model(model: Path, adapter: Path) -> PreTrainedModel:
             if (down := tensors.get(f"{PREFIX}{name}.lora_A.weight")) is not None:
                 delta = scale * tensors[f"{PREFIX}{name}.lora_B.weight"] @ down
                 module.weight += delta.T if isinstance(module, Conv1D) else delta
+        for name, weight in _expert_layers(merged):
+            if (down := tensors.get(f"{PREFIX}{name}.lora_A.weight")) is not None:
+                weight += scale * tensors[f"{PREFIX}{name}.lora_B.weight"] @ down
         name, table = _embedding(merged)
         if (down := tensors.get(f"{PREFIX}{name}.lora_embedding_A")) is not None:
             table += scale * (tensors[f"{PREFIX}{name}.lora_embedding_B"] @ down).T
@@ -72,6 +81,16 @@ def _linear_layers(model: PreTrainedModel) -> Iterator[tuple[str, Any, tuple[int
             yield name, module, (module.out_features, module.in_features)
         elif isinstance(module, Conv1D):
             yield name, module, (module.weight.shape[1], module.weight.shape[0])
+
+
+def _expert_layers(model: PreTrainedModel) -> Iterator[tuple[str, Tensor]]:
+    """Yield each expert's linear layers as checkpoints of Qwen name them, with views of their weights."""
+    for name, module in model.named_modules():
+        if type(module).__name__ in _EXPERTS:
+            for number, (gate_up, down) in enumerate(zip(module.gate_up_proj, module.down_proj, strict=True)):
+                gate, up = gate_up.detach().chunk(2)
+                for layer, weight in (("gate_proj", gate), ("up_proj", up), ("down_proj", down.detach())):
+                    yield f"{name}.{number}.{layer}", weight
 
 
 def _embedding(model: PreTrainedModel) -> tuple[str, Tensor]:

@@ -29,6 +29,7 @@ ARRANGEMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "batch-invariant": {"batch_invariant": True},
     "split": {"prefill_workers": 1, "decode_workers": 1, "split": "always"},
     "two ranks": {"tensor_parallel_size": 2},
+    "two stages": {"pipeline_parallel_size": 2},
     "one at a time": {"max_loras": 1},
 }
 NUM_TOKENS: Final = 16

@@ -233,14 +233,16 @@ def load_model(
     if settings.parallel.is_invariant:
         require_plain_sums(device.type, is_quantized=quantization != ChosenQuantization())
     free_bytes, began_s = free_device_bytes(device), time.monotonic()
-    source = DummyWeights if is_dummy else WeightReader
-    weights = source(weight_folder or folder, dtype, device, **quantization.of_weights)
+    read = DummyWeights if is_dummy else WeightReader
+    weights = read(weight_folder or folder, dtype, device, **quantization.of_weights)
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
-    bank = weights.adapters = make_bank(settings, config, dtype, device, kernels.layers)
+    bank = weights.adapters = make_bank(settings, config, weights, kernels.layers)
     with returning_freed_memory():
         model = build_model(config, weights, kernels.layers, ranks)
+        if bank is not None and ranks.place.sizes.pipeline > 1:
+            bank.add_stages(config.kv_spec(1, "float32").num_layers, weights.matrices)
         pooler = None if pooling is None else load_pooler(pooling, weights)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
@@ -248,8 +250,7 @@ def load_model(
     memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
-    has_cache = pooling is None or pooling.model.is_causal
-    plan = plan or _plan(spec, config, settings, memory, ranks, has_cache=has_cache)
+    plan = plan or _plan(spec, config, settings, memory, ranks, pooling)
     return LoadedModel(
         model=model,
         kernels=kernels,
@@ -277,11 +278,7 @@ def _read_model(
 
 
 def make_bank(
-    settings: EngineSettings,
-    config: ModelConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    kernels: LayerKernels,
+    settings: EngineSettings, config: ModelConfig, weights: WeightReader, kernels: LayerKernels
 ) -> AdapterBank | None:
     """Return where the model's layers for adapters are told of; None where the engine takes none.
 
@@ -294,7 +291,7 @@ def make_bank(
     if not (is_decoder and getattr(config, "is_causal", True)):
         text = f"enable_lora is True; allowed with {config.architecture}: False"
         raise InvalidConfigError(f"{text} (decoders with native code take adapters)")
-    return AdapterBank(settings.adapters, dtype, device, kernels)
+    return AdapterBank(settings.adapters, weights.dtype, weights.device, kernels)
 
 
 def _read_configs(settings: EngineSettings, folder: Path) -> tuple[ModelConfig, PoolingPlan | None]:
@@ -333,12 +330,11 @@ def _plan(
     settings: EngineSettings,
     memory: MemoryState,
     ranks: Ranks,
-    *,
-    has_cache: bool,
+    pooling: PoolingPlan | None,
 ) -> KVCachePlan:
     """Size the KV pool, at the leader of a group for all of its ranks; an encoder's has no cache."""
     plan, sizes, longest = None, settings.kv_cache, config.max_position_embeddings
-    if not has_cache:
+    if pooling is not None and not pooling.model.is_causal:
         sizes = sizes.without_cache(longest, spec.block_size, settings.max_num_seqs)
     if ranks.place.is_leader:
         plan = plan_kv_cache(spec, longest, sizes, memory)

@@ -224,7 +224,7 @@ class RouterServer:
         await self._server.start(reflects=[_BATON, *self._add_operator_service()])
         if self._picker is not None:
             await self._picker.start(state, http_address, lambda: self._share.http_addresses)
-        self._share.start(address, http_address)
+        self._share.start(address, http_address, self._service.adapters)
         self._health = asyncio.create_task(self._report_health())
         self._metrics.sampler.start()
 

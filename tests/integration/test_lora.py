@@ -61,6 +61,17 @@ def test_adapters_in_one_batch_give_the_tokens_of_merged_weights(
             assert generate(llm, drawn) == [expected for _, _, expected in drawn]
 
 
+def test_adapters_change_experts_and_the_layers_of_every_stage(tmp_path: Path) -> None:
+    model = make_model(tmp_path / "model", "qwen2-moe")
+    drawn: list[Case] = [(None, *Reference(model).draw_greedy(20, NUM_TOKENS, [7]))]
+    for number in (1, 2):
+        path = make_adapter(tmp_path / str(number), model, seed=number, is_everywhere=True)
+        lora = LoRARequest(f"adapter-{number}", number, str(path))
+        drawn.append((lora, *MergedReference(model, path).draw_greedy(20, NUM_TOKENS, [7])))
+    with LLM(str(model), enable_lora=True, max_loras=2, pipeline_parallel_size=2, **SIZES) as llm:
+        assert generate(llm, drawn) == [expected for _, _, expected in drawn]
+
+
 @pytest.mark.parametrize("quantization", ["int8", "fp8_per_channel"])
 def test_an_adapter_changes_a_quantized_model_as_it_changes_the_plain_one(
     tmp_path: Path, quantization: str

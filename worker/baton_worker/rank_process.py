@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from queue import SimpleQueue
 from typing import Final
@@ -32,6 +33,7 @@ from baton_core.errors import (
 )
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import RankPlace
+from baton_core.requests.adapter import Adapter
 from baton_core.sessions.control_messages import ControlAction
 from baton_core.worker.worker_events import ChecksumsFailed, ComputeChecksums, Pull, PullDone
 from baton_engine.checkpoint.folder_description import describe_folder
@@ -52,6 +54,7 @@ from baton_worker.pool_placement import PoolPlacement
 from baton_worker.ranks.group_transfers import rank_connector
 from baton_worker.ranks.links import Links, SharedLinks, StoreLinks
 from baton_worker.ranks.rank_channel import (
+    AdapterFrame,
     AliveFrame,
     AnswerFrame,
     CallFrame,
@@ -85,6 +88,8 @@ class Rank:
         self._frames: SimpleQueue[ToRank] = SimpleQueue()
         self._pool: Tensor | None = None
         self._transfers: TransferThread | None = None
+        self._engine: Future[ResidentEngine] = Future()
+        self._adapters = ThreadPoolExecutor(1, "adapters")
 
     def run(self) -> None:
         """Follow the leader until it says so, or is gone.
@@ -174,6 +179,7 @@ class Rank:
 
     def _follow(self, engine: ResidentEngine) -> None:
         controls = EngineControls(engine)
+        self._engine.set_result(engine)
         while True:
             match self._frames.get():
                 case StepFrame() as step:
@@ -189,10 +195,25 @@ class Rank:
             if isinstance(frame, TransferFrame):
                 self._transfer(frame.effect)
                 continue
+            if isinstance(frame, AdapterFrame):
+                self._adapters.submit(self._change_adapter, frame)
+                continue
             self._frames.put(frame)
             if isinstance(frame, StopFrame | RefusedFrame):
                 return
         os._exit(1)
+
+    def _change_adapter(self, frame: AdapterFrame) -> None:
+        """Load an adapter, or forget it, while steps go on."""
+        try:
+            engine = self._engine.result()
+            if frame.path:
+                engine.load_adapter(Adapter(name="", path=frame.path, digest=frame.digest))
+            else:
+                engine.drop_adapter(frame.digest)
+            self._send(AnswerFrame(is_of_adapter=True))
+        except Exception as error:
+            self._send(AnswerFrame(code=_code_of(error), message=_text_of(error), is_of_adapter=True))
 
     def _keep_telling(self) -> None:
         while not self._has_ended.wait(ALIVE_EVERY_S):

@@ -38,9 +38,6 @@ def check_lora_args(args: Any) -> None:
     if args.max_cpu_loras is not None and args.max_cpu_loras < args.max_loras:
         text = f"max_cpu_loras is {args.max_cpu_loras}"
         raise InvalidConfigError(f"{text}; allowed: at least {args.max_loras}, the max_loras")
-    if args.enable_lora and args.pipeline_parallel_size > 1:
-        text = f"enable_lora is True with pipeline_parallel_size {args.pipeline_parallel_size}"
-        raise InvalidConfigError(f"{text}; allowed: False, or pipeline_parallel_size 1")
 
 
 def adapter_settings(args: Any) -> AdapterSettings | None:

@@ -45,14 +45,8 @@ class ControlAction(StrEnum):
     """Argument: lora_name, lora_path. The router serves a LoRA adapter once it fits at every worker."""
     CHECK_ADAPTER = "check_adapter"
     """Argument: path, digest. Answered once the adapter was found to fit the model, while steps go on."""
-    LOAD_ADAPTER = "load_adapter"
-    """Argument: path, digest. Between a worker's ranks, as the next one."""
-    DROP_ADAPTER = "drop_adapter"
-    """Argument: digest."""
 
 
-RANK_ACTIONS: Final = frozenset({ControlAction.LOAD_ADAPTER, ControlAction.DROP_ADAPTER})
-"""Actions that a worker asks of the ranks of its model, and nobody else of a worker."""
 WORKER_ACTIONS: Final = frozenset({ControlAction.CHECK_WEIGHTS, ControlAction.SWITCH_WEIGHTS})
 """Actions that routers ask of workers, and operators do not ask of routers."""
 BESIDE_STEPS: Final = frozenset({ControlAction.CHECK_WEIGHTS, ControlAction.CHECK_ADAPTER})

@@ -7,9 +7,11 @@ beside steps; the rows of a step are chosen on the engine thread.
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import numpy as np
 import torch
@@ -25,6 +27,10 @@ from baton_kernels.interface.upload import upload
 
 NO_SLOT = -1
 """The slot of a row without an adapter."""
+_NUMBER: Final = re.compile(r"\.(\d+)\.")
+"""The number of a layer."""
+_ENDS: Final = ("model.embed_tokens", "transformer.wte", "model.decoder.embed_tokens", "lm_head")
+"""Layers of the first and of the last stage of a pipeline."""
 
 
 class _Place:
@@ -92,6 +98,8 @@ class AdapterBank:
     ) -> None:
         self.settings, self.dtype, self.device, self.kernels = settings, dtype, device, kernels
         self._places: list[_Place] = []
+        self._elsewhere: set[str] = set()
+        """Names of layers that other ranks have."""
         self._slots: dict[str, int] = {}
         """By digest: the slot of each adapter that is loaded or being loaded."""
         self._lock = threading.Lock()
@@ -111,6 +119,27 @@ class AdapterBank:
         part = PlacePart(layer=layer, out_size=shape[1])
         self._places.append(made := _Place(self, (part,), shape[0], None, is_embedding=True))
         return made
+
+    def elsewhere(self, layers: Iterable[str]) -> None:
+        """Tell of layers that other ranks have: adapters may change them too."""
+        self._elsewhere.update(layers)
+
+    def add_stages(self, num_layers: int, stored: Iterable[str]) -> None:
+        """Take adapters of other stages, too: those of layers like this one's, and of `stored` matrices."""
+        own, numbers = self._layers, set[str]()
+        self._elsewhere.update(_ENDS)
+        for name in own:
+            if (found := _NUMBER.search(name)) is not None:
+                numbers.add(found[1])
+                before, after = name[: found.start(1)], name[found.end(1) :]
+                self._elsewhere.update(f"{before}{number}{after}" for number in range(num_layers))
+        for name in stored:
+            if (found := _NUMBER.search(name)) is not None and found[1] not in numbers:
+                self._elsewhere.add(name)
+
+    @property
+    def _layers(self) -> set[str]:
+        return {part.layer for place in self._places for part in place.parts}
 
     # --- beside steps ---
 
@@ -155,7 +184,7 @@ class AdapterBank:
         Raises:
             InvalidRequestError: a module is none of the model's layers.
         """
-        layers = {part.layer for place in self._places for part in place.parts}
+        layers = self._layers | self._elsewhere
         names: dict[str, str] = {}
         for module in tensors.modules:
             layer = next((name for name in _endings(module) if name in layers), None)
@@ -204,11 +233,11 @@ class AdapterBank:
     @contextmanager
     def reading(self, *row_slots: Tensor) -> Iterator[None]:
         """Take the slots of rows from tensors, each `[num_rows] int32` for tensors of so many rows."""
-        self._row_slots = {len(slots): slots for slots in row_slots}
+        before, self._row_slots = self._row_slots, {len(slots): slots for slots in row_slots}
         try:
             yield
         finally:
-            self._row_slots = {}
+            self._row_slots = before
 
 
 def _endings(module: str) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,6 +47,18 @@ class AdapterPlaces(Protocol):
     @property
     def is_active(self) -> bool:
         """As `AdapterPlace.is_active`."""
+        ...
+
+    def row_slots(self, num_rows: int) -> Tensor | None:
+        """Return the slot of each row's adapter `[num_rows] int32`; None if no row has one."""
+        ...
+
+    def reading(self, *row_slots: Tensor) -> AbstractContextManager[None]:
+        """Take the slots of rows from tensors, each `[num_rows] int32` for tensors of so many rows."""
+        ...
+
+    def elsewhere(self, layers: Iterable[str]) -> None:
+        """Tell of layers that other ranks have: adapters may change them too."""
         ...
 
     def linear(self, parts: Sequence[PlacePart], in_size: int, inputs: range | None = None) -> AdapterPlace:

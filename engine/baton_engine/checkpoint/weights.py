@@ -129,6 +129,12 @@ class WeightReader:
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
+    @property
+    def matrices(self) -> list[str]:
+        """Modules of the files with a weight of two dimensions."""
+        names = (name.rpartition(".") for name, entry in self._entries.items() if len(entry.shape) == 2)
+        return [module for module, _, parameter in names if "weight" in parameter]
+
     def digest(self) -> str:
         """Return a 32-digit hex hash of the folder's tensors: names, dtypes, shapes and all bytes.
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Final, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from baton_engine.checkpoint.adapter_places import AdapterPlaces
 from baton_engine.checkpoint.weights import Part, WeightReader
 from baton_engine.models.linear import (
     AnyLinear,
+    adapted,
     is_to_quantize,
     load_plain_projection,
     load_projection,
@@ -35,10 +39,11 @@ class Experts(Protocol):
         """As `Model.is_capturable`."""
         ...
 
-    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, ends: Tensor, slots: Tensor | None = None) -> Tensor:
         """Map `[num_rows, hidden_size]`, sorted by expert, to a new tensor of the same shape and dtype.
 
-        `ends` is `[num_experts] int32`, the row after the last of each expert.
+        `ends` is `[num_experts] int32`, the row after the last of each expert; `slots` `[num_rows] int32`
+        are the slots of the rows' adapters, None where no row has one.
         """
         ...
 
@@ -54,7 +59,7 @@ class GroupedExperts:
         self._gate_up, self._down, self._kernels = gate_up, down, kernels
         self.is_capturable = all(map(is_device_only, (gate_up, down)))
 
-    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, ends: Tensor, slots: Tensor | None = None) -> Tensor:
         gate_up = grouped_linear(rows, self._gate_up, ends)
         return grouped_linear(self._kernels.apply_mul(Function.SILU, gate_up), self._down, ends)
 
@@ -74,20 +79,28 @@ class SeparateExperts:
     """Experts that are computed one after another, each for the rows that are its own.
 
     So each layer has a product that suits its weight, and where that gives a row the same bits in any
-    company, so do these experts. The numbers of rows are read on the host.
+    company, so do these experts. The numbers of rows are read on the host. Adapters may change them.
     """
 
-    def __init__(self, experts: Sequence[Callable[[Tensor], Tensor]]) -> None:
-        self._experts = experts
+    def __init__(
+        self, experts: Sequence[Callable[[Tensor], Tensor]], adapters: AdapterPlaces | None = None
+    ) -> None:
+        self._experts, self._adapters = experts, adapters
         self.is_capturable = False
 
-    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, ends: Tensor, slots: Tensor | None = None) -> Tensor:
         out, start = torch.empty_like(rows), 0
         for expert, end in zip(self._experts, ends.tolist(), strict=True):
             if end > start:
-                out[start:end] = expert(rows[start:end])
+                with self._reading(None if slots is None else slots[start:end]):
+                    out[start:end] = expert(rows[start:end])
             start = end
         return out
+
+    def _reading(self, slots: Tensor | None) -> AbstractContextManager[None]:
+        if slots is None or self._adapters is None:
+            return nullcontext()
+        return self._adapters.reading(slots)
 
 
 def load_experts(
@@ -96,21 +109,23 @@ def load_experts(
     """Read a share of the experts, each stored under its number after `prefix`.
 
     Where the files have no such, but fused ones, these are read. They are separate as soon as one layer of
-    one of them is quantized, in the files or while loading, and under batch-invariant kernels.
+    one of them is quantized, in the files or while loading, under batch-invariant kernels, and on a CPU
+    where the engine takes adapters.
 
     Raises:
         InvalidModelError: a tensor is missing or has another shape.
     """
     names, hidden_size, size = config.names, config.hidden_size, config.intermediate_size
-    numbers = share.numbers
+    numbers, is_adapted = share.numbers, _takes_adapters(weights)
+    if is_adapted:
+        _tell_of_other_experts(config, weights, prefix, numbers)
     if f"{prefix}.{numbers[0]}.{names.down}.weight" not in weights and f"{prefix}.down_proj" in weights:
         return _load_fused(config, weights, kernels, prefix, share)
     layers = [f"{prefix}.{n}.{name}" for n in numbers for name in (names.gate, names.up, names.down)]
-    if kernels.is_invariant or any(is_to_quantize(weights, layer) for layer in layers):
+    if kernels.is_invariant or is_adapted or any(is_to_quantize(weights, layer) for layer in layers):
+        load = partial(load_expert, names, weights, kernels, takes_adapters=is_adapted)
         paths = [f"{prefix}.{number}" for number in numbers]
-        return SeparateExperts(
-            [load_expert(names, weights, kernels, path, hidden_size, size, share) for path in paths]
-        )
+        return SeparateExperts([load(path, hidden_size, size, share) for path in paths], weights.adapters)
     gate_up = weights.load_stacked(
         [f"{prefix}.{number}.{name}.weight" for number in numbers for name in (names.gate, names.up)],
         [(size, hidden_size)] * (2 * len(numbers)),
@@ -134,7 +149,8 @@ def _load_fused(
     """Read a share of experts in one tensor for each projection, as Transformers' modules have them."""
     size, hidden_size = config.intermediate_size, config.hidden_size
     shapes = {f"{prefix}.gate_up_proj": (2 * size, hidden_size), f"{prefix}.down_proj": (hidden_size, size)}
-    is_separate = kernels.is_invariant or any(is_to_quantize(weights, name) for name in shapes)
+    is_adapted = _takes_adapters(weights)
+    is_separate = kernels.is_invariant or is_adapted or any(is_to_quantize(weights, name) for name in shapes)
     dtype = weights.linear_dtype if is_separate else weights.dtype
     part = None if len(share.numbers) == config.num_experts else Part(0, share.numbers)
     gate_up, down = (
@@ -151,17 +167,38 @@ def _load_fused(
     if not is_separate:
         return GroupedExperts(gate_up, down, kernels)
     names, sizes, shares = list(shapes), ([size, size], [hidden_size]), (share.rows, share.columns)
+    own_names = (config.names.gate, config.names.up), (config.names.down,)
+
+    def load(number: int, name: str, weight: Tensor, kind: int) -> AnyLinear:
+        layer = make_linear(weights, name, weight, None, kernels, out_sizes=sizes[kind], share=shares[kind])
+        if not is_adapted:
+            return layer
+        layers, in_size = [f"{prefix}.{number}.{own}" for own in own_names[kind]], shapes[name][1]
+        return adapted(
+            weights, layer, layers, kernels, in_size=in_size, out_sizes=sizes[kind], share=shares[kind]
+        )
+
+    experts = zip(share.numbers, gate_up, down, strict=True)
     return SeparateExperts(
         [
-            Expert(
-                *(
-                    make_linear(weights, name, weight, None, kernels, out_sizes=out_sizes, share=part_of)
-                    for name, weight, out_sizes, part_of in zip(names, pair, sizes, shares, strict=True)
-                )
-            )
-            for pair in zip(gate_up, down, strict=True)
-        ]
+            Expert(load(number, names[0], own_gate_up, 0), load(number, names[1], own_down, 1))
+            for number, own_gate_up, own_down in experts
+        ],
+        weights.adapters,
     )
+
+
+def _takes_adapters(weights: WeightReader) -> bool:
+    """Say whether adapters may change experts: on a CPU, where these are computed one after another."""
+    return weights.adapters is not None and weights.device.type == "cpu"
+
+
+def _tell_of_other_experts(config: MixtureConfig, weights: WeightReader, prefix: str, numbers: range) -> None:
+    """Tell of the experts that other ranks have."""
+    assert weights.adapters is not None, "the engine takes adapters"
+    others = [number for number in range(config.num_experts) if number not in numbers]
+    names = (config.names.gate, config.names.up, config.names.down)
+    weights.adapters.elsewhere(f"{prefix}.{number}.{name}" for number in others for name in names)
 
 
 def load_expert(

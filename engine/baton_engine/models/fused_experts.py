@@ -120,7 +120,7 @@ class GroupedClampedExperts:
         self._gate_up, self._down, self._swiglu, self._kernels = gate_up, down, swiglu, kernels
         self.is_capturable = is_device_only(gate_up[0]) and is_device_only(down[0])
 
-    def forward(self, rows: Tensor, ends: Tensor) -> Tensor:
+    def forward(self, rows: Tensor, ends: Tensor, slots: Tensor | None = None) -> Tensor:
         experts = torch.searchsorted(
             ends, torch.arange(len(rows), dtype=ends.dtype, device=rows.device), right=True
         )

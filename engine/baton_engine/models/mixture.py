@@ -53,6 +53,7 @@ class MixtureFeedForward:
             if config.swiglu is None
             else load_fused_experts(config, config.swiglu, weights, kernels, experts, share)
         )
+        self._adapters = weights.adapters
         self._num_own = len(share.numbers)
         self._places: Tensor | None = None
         """With experts of other ranks: the place of each expert among this rank's, else behind them."""
@@ -91,7 +92,9 @@ class MixtureFeedForward:
         # Counted by comparison: bincount reads its largest value on the host, which no graph can hold.
         numbers = torch.arange(self._num_own, device=flat.device)
         ends = (flat[:, None] == numbers).sum(dim=0).cumsum(dim=0).to(torch.int32)
-        sorted_rows = self._run_own(hidden[order // num_choices], ends)
+        tokens = order // num_choices
+        slots = None if self._adapters is None else self._adapters.row_slots(num_tokens)
+        sorted_rows = self._run_own(hidden[tokens], ends, None if slots is None else slots[tokens])
         rows = sorted_rows[order.argsort()].view(num_tokens, num_choices, -1)
         if self._adds_up_rows:  # of a row all ranks but one have zeros
             rows = self._ranks.all_reduce(rows)
@@ -100,13 +103,14 @@ class MixtureFeedForward:
         total = reduce(torch.add, weighted.unbind(1)) if self._is_invariant else weighted.sum(dim=1)
         return total.to(hidden.dtype)
 
-    def _run_own(self, rows: Tensor, ends: Tensor) -> Tensor:
+    def _run_own(self, rows: Tensor, ends: Tensor, slots: Tensor | None) -> Tensor:
         """Return the results of rows that are sorted by expert; 0 for experts that other ranks hold."""
         if self._places is None:
-            return self._experts.forward(rows, ends)
+            return self._experts.forward(rows, ends, slots)
         out, num_own_rows = torch.zeros_like(rows), int(ends[-1])
         if num_own_rows:
-            out[:num_own_rows] = self._experts.forward(rows[:num_own_rows], ends)
+            own = None if slots is None else slots[:num_own_rows]
+            out[:num_own_rows] = self._experts.forward(rows[:num_own_rows], ends, own)
         return out
 
 

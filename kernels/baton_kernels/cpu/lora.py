@@ -33,6 +33,25 @@ class CpuLoraTable(LoraTable):
         self._ranks = torch.zeros((num_slots, len(layer.part_sizes)), dtype=torch.int32)
         self._part_sizes = torch.tensor(layer.part_sizes, dtype=torch.int64)
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        self._args = LoraArgs(
+            x=None,
+            token_ids=None,
+            y=None,
+            row_slots=0,
+            downs=self._downs.data_ptr(),
+            ups=self._ups.data_ptr(),
+            ranks=self._ranks.data_ptr(),
+            part_sizes=self._part_sizes.data_ptr(),
+            x_stride=0,
+            y_stride=0,
+            num_rows=0,
+            in_features=layer.in_size,
+            num_slots=num_slots,
+            num_parts=len(layer.part_sizes),
+            num_threads=0,
+            is_bfloat16=layer.dtype == torch.bfloat16,
+        )
+        """The part that all calls have alike."""
 
     def set(self, slot: int, parts: Sequence[LoraMatrices | None]) -> None:
         ranks = [0 if part is None else len(part.down) for part in parts]
@@ -56,25 +75,13 @@ class CpuLoraTable(LoraTable):
         self._kept.pop(slot, None)
 
     def add(self, x: Tensor, y: Tensor, row_slots: Tensor) -> None:
-        layer = self.layer
-        args = LoraArgs(
-            x=None if layer.is_embedding else x.data_ptr(),
-            token_ids=x.data_ptr() if layer.is_embedding else None,
-            y=y.data_ptr(),
-            row_slots=row_slots.data_ptr(),
-            downs=self._downs.data_ptr(),
-            ups=self._ups.data_ptr(),
-            ranks=self._ranks.data_ptr(),
-            part_sizes=self._part_sizes.data_ptr(),
-            x_stride=x.stride(0),
-            y_stride=y.stride(0),
-            num_rows=len(y),
-            in_features=layer.in_size,
-            num_slots=layer.num_slots,
-            num_parts=len(layer.part_sizes),
-            num_threads=torch.get_num_threads(),
-            is_bfloat16=layer.dtype == torch.bfloat16,
-        )
+        args = LoraArgs.from_buffer_copy(self._args)
+        if self.layer.is_embedding:
+            args.token_ids = x.data_ptr()
+        else:
+            args.x, args.x_stride = x.data_ptr(), x.stride(0)
+        args.y, args.y_stride, args.num_rows = y.data_ptr(), y.stride(0), len(y)
+        args.row_slots, args.num_threads = row_slots.data_ptr(), torch.get_num_threads()
         self._library.run(args)
 
 

@@ -188,7 +188,7 @@ async def load_adapter(call: Call[LoadAdapterRequest]) -> None:
 async def unload_adapter(call: Call[UnloadAdapterRequest]) -> None:
     """Reply with plain text; requests that have begun go on."""
     name = call.body.lora_name
-    call.state.service.adapters.remove(name)
+    await call.state.service.unload_adapter(name)
     await call.respond(PlainTextResponse(f"Success: LoRA adapter '{name}' removed successfully."))
 
 

@@ -260,7 +260,17 @@ class GenerationService:
                     return
                 check = ControlAction.CHECK_ADAPTER
                 read_results(await self.router.operations.control(check, argument, self.timeout_s, ()))
+                await self.router.share.put_adapter(adapter)
                 self.adapters.add(adapter, replaces=replaces)
+
+    async def unload_adapter(self, name: str) -> None:
+        """Serve an adapter no longer; its running requests go on.
+
+        Raises:
+            RequestError: NOT_FOUND, or UNAVAILABLE: Redis is away.
+        """
+        self.adapters.remove(name)
+        await self.router.share.remove_adapter(name)
 
     async def tokenize(
         self,

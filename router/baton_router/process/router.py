@@ -93,7 +93,7 @@ class Router:
         self._picks = PickHolds(self._loop)
         self._on_status = on_status
         self._requests = requests or RequestMetrics()
-        self._share = share or NothingSharedByRouter()
+        self.share = share or NothingSharedByRouter()
         self._status = FleetStatus()
         self._model: ServedModel | None = None
         self._is_closing = False
@@ -105,7 +105,7 @@ class Router:
             on_left=self._on_left,
         )
         self.sessions = SessionServer(
-            router_id, epoch, callbacks, timings, has_locality=self._share.has_prefix_updates
+            router_id, epoch, callbacks, timings, has_locality=self.share.has_prefix_updates
         )
         must_split = config.limits.placement.split is SplitMode.ALWAYS
         hold = self._hold = DispatchHold(self._take, lambda: self.core.num_begun)
@@ -194,7 +194,7 @@ class Router:
             raise RequestError(ErrorCode.OVERLOADED, outcome.message, outcome.retry_after_s)
         if outcome is None:
             return None
-        self._share.on_load_changed()
+        self.share.on_load_changed()
         return self._picks.hold(outcome)
 
     def notify(self, event: PrefixUpdate | PeerLoad | ProcessUpdate) -> None:
@@ -221,7 +221,7 @@ class Router:
 
     def _on_joined(self, info: WorkerInfo) -> None:
         self._take(WorkerJoined(info=info))
-        self._share.on_joined(info)
+        self.share.on_joined(info)
         _log.info(
             "worker %s joined: role %s, %d blocks of %d tokens, at most %d tokens a sequence",
             *(info.worker_id, info.role, info.num_blocks, info.identity.block_size, info.max_model_len),
@@ -242,12 +242,12 @@ class Router:
             self.operations.on_result(worker_id, message)
 
     def _on_load(self, worker_id: str, load: WorkerLoad) -> None:
-        self.roles.is_balancer = self._share.is_first
+        self.roles.is_balancer = self.share.is_first
         self._take(WorkerReported(worker_id=worker_id, load=load))
         self._note_status()
 
     def _on_left(self, worker_id: str, reason: str) -> None:
-        self._share.on_left(worker_id)
+        self.share.on_left(worker_id)
         self._take(WorkerLeft(worker_id=worker_id, reason=reason))
         self._note_status()
         self.transfers.on_left(worker_id)
@@ -269,7 +269,7 @@ class Router:
         self._hold.note()
         self.lines.note()
         self._arm()
-        self._share.on_load_changed()
+        self.share.on_load_changed()
 
     def _arm(self) -> None:
         """Keep one timer that fires no later than the core's next deadline."""
@@ -288,4 +288,4 @@ class Router:
             self._hold.note()
             self.lines.note()
             self._arm()
-            self._share.on_load_changed()
+            self.share.on_load_changed()

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from baton_core.load_reservation import LoadReservation
+from baton_core.requests.adapter import Adapter
 from baton_core.sessions.worker_info import WorkerInfo
 from baton_router.core.router_events import PeerLoad, PrefixUpdate
+from baton_router.redis.adapter_list import AdapterList
 from baton_router.redis.load_exchange import LoadExchange
 from baton_router.redis.prefix_reader import PrefixReader
+from baton_router.requests.served_adapters import ServedAdapters
 from baton_service.redis.link import RedisLink
 from baton_service.redis.records import RouterRecord
 from baton_service.redis.redis_settings import RedisSettings
@@ -39,6 +42,7 @@ class RouterShare:
         self._epoch = epoch
         self._prefixes = PrefixReader(self._link, on_update)
         self._loads = LoadExchange(self._link, router_id, reservations, on_update)
+        self._adapters = AdapterList(self._link)
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -49,11 +53,11 @@ class RouterShare:
     def http_addresses(self) -> tuple[str, ...]:
         return self._loads.http_addresses
 
-    def start(self, address: str, http_address: str) -> None:
+    def start(self, address: str, http_address: str, adapters: ServedAdapters) -> None:
         record = RouterRecord(
             router_id=self._router_id, epoch=self._epoch, address=address, http_address=http_address
         )
-        work = (self._prefixes.run(), self._loads.run(record))
+        work = (self._prefixes.run(), self._loads.run(record), self._adapters.run(adapters))
         self._tasks = [asyncio.create_task(one) for one in work]
 
     def on_joined(self, info: WorkerInfo) -> None:
@@ -64,6 +68,12 @@ class RouterShare:
 
     def on_load_changed(self) -> None:
         self._loads.on_changed()
+
+    async def put_adapter(self, adapter: Adapter) -> None:
+        await self._adapters.put(adapter)
+
+    async def remove_adapter(self, name: str) -> None:
+        await self._adapters.remove(name)
 
     async def stop(self) -> None:
         for task in self._tasks:

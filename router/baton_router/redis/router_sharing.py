@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from baton_core.load_reservation import LoadReservation
+from baton_core.requests.adapter import Adapter
 from baton_core.sessions.worker_info import WorkerInfo
 from baton_router.core.router_events import PeerLoad, PrefixUpdate
+from baton_router.requests.served_adapters import ServedAdapters
 from baton_service.redis.redis_settings import RedisSettings
 from baton_service.redis.shared_state import SharedState
 
@@ -29,7 +31,7 @@ class RouterSharing(Protocol):
         """Addresses of all living routers' HTTP, of those whose clients may be on other machines."""
         ...
 
-    def start(self, address: str, http_address: str) -> None:
+    def start(self, address: str, http_address: str, adapters: ServedAdapters) -> None:
         """Register as a router that workers reach at `address` (`host:port`), and share."""
         ...
 
@@ -41,6 +43,14 @@ class RouterSharing(Protocol):
 
     def on_load_changed(self) -> None:
         """Publish the load soon: it may have changed."""
+        ...
+
+    async def put_adapter(self, adapter: Adapter) -> None:
+        """Have all routers serve an adapter; RequestError UNAVAILABLE where Redis is away."""
+        ...
+
+    async def remove_adapter(self, name: str) -> None:
+        """Have none serve it any longer, as `put_adapter`."""
         ...
 
     async def stop(self) -> None:
@@ -58,13 +68,17 @@ class NothingSharedByRouter:
     def __init__(self) -> None:
         self.state = SharedState()
 
-    def start(self, address: str, http_address: str) -> None: ...
+    def start(self, address: str, http_address: str, adapters: ServedAdapters) -> None: ...
 
     def on_joined(self, info: WorkerInfo) -> None: ...
 
     def on_left(self, worker_id: str) -> None: ...
 
     def on_load_changed(self) -> None: ...
+
+    async def put_adapter(self, adapter: Adapter) -> None: ...
+
+    async def remove_adapter(self, name: str) -> None: ...
 
     async def stop(self) -> None: ...
 

@@ -26,7 +26,11 @@ class ServedAdapters:
 
     def __init__(self, model_names: Sequence[str] = (), max_rank: int | None = None) -> None:
         self._model_names, self._max_rank = tuple(model_names), max_rank
+        self._given: dict[str, Adapter] = {}
+        """Adapters that the router was started with."""
+        self._loaded: dict[str, Adapter] = {}
         self._adapters: dict[str, Adapter] = {}
+        """Both, by name; one that was loaded goes before one of its name that was given."""
         self._lock = threading.Lock()
 
     @property
@@ -38,6 +42,11 @@ class ServedAdapters:
     def adapters(self) -> tuple[Adapter, ...]:
         """The adapters, in the order in which they came."""
         return tuple(self._adapters.values())
+
+    @property
+    def loaded(self) -> tuple[Adapter, ...]:
+        """The adapters that were loaded since the start: all routers of a cluster serve them."""
+        return tuple(self._loaded.values())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,8 +79,8 @@ class ServedAdapters:
         folder = read_adapter_folder(path, self._max_rank)
         return Adapter(name=name, digest=folder.digest, path=str(folder.path.absolute()))
 
-    def add(self, adapter: Adapter, *, replaces: bool = False) -> None:
-        """Serve an adapter from now on.
+    def add(self, adapter: Adapter, *, replaces: bool = False, is_given: bool = False) -> None:
+        """Serve an adapter from now on; `is_given` where the router is started with it.
 
         Raises:
             InvalidRequestError: the name is taken.
@@ -82,7 +91,15 @@ class ServedAdapters:
             if adapter.name not in self._adapters and len(self._adapters) >= MAX_ADAPTERS:
                 text = f"{len(self._adapters)} adapters are served; allowed: {MAX_ADAPTERS}"
                 raise RequestError(ErrorCode.OVERLOADED, text)
-            self._adapters[adapter.name] = adapter
+            (self._given if is_given else self._loaded)[adapter.name] = adapter
+            self._adapters = self._given | self._loaded
+
+    def follow(self, loaded: Sequence[Adapter]) -> None:
+        """Serve what the routers of a cluster were told to load, beside what this one was started with."""
+        with self._lock:
+            if self._max_rank is not None:
+                self._loaded = {one.name: one for one in loaded if one.name not in self._model_names}
+                self._adapters = self._given | self._loaded
 
     def remove(self, name: str) -> None:
         """Serve an adapter no longer; its running requests go on.
@@ -91,7 +108,9 @@ class ServedAdapters:
             RequestError: NOT_FOUND, there is none of that name.
         """
         with self._lock:
-            if self._adapters.pop(name, None) is None:
+            given, loaded = self._given.pop(name, None), self._loaded.pop(name, None)
+            self._adapters = self._given | self._loaded
+            if given is loaded is None:
                 allowed = ", ".join(map(repr, self._adapters)) or "none: no adapter is loaded"
                 error = InvalidRequestError("lora_name", name, allowed)
                 raise RequestError(ErrorCode.NOT_FOUND, str(error))
@@ -113,7 +132,7 @@ def open_adapters(
     adapters = ServedAdapters(model_names, max_lora_rank)
     for name, path in read_lora_modules(lora_modules):
         try:
-            adapters.add(adapters.read(name, path))
+            adapters.add(adapters.read(name, path), is_given=True)
         except BatonError as error:
             raise InvalidConfigError(f"--lora-modules has {name!r}: {error}") from error
     return adapters

@@ -53,6 +53,11 @@ class Keys:
         return f"{self.namespace}:loads"
 
     @property
+    def adapters(self) -> str:
+        """Hash: the LoRA adapters that routers were told to load, by name."""
+        return f"{self.namespace}:adapters"
+
+    @property
     def responses(self) -> str:
         """Sorted set of the names of responses, by the time of their beginning in ms."""
         return f"{self.namespace}:responses"

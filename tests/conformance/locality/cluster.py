@@ -28,6 +28,7 @@ from baton_router.core.router_events import PeerLoad, PrefixUpdate
 from baton_router.grpc.server import GrpcServer
 from baton_router.process.router import Router
 from baton_router.redis.router_sharing import open_router_share
+from baton_router.requests.served_adapters import ServedAdapters
 from baton_service.redis.redis_settings import RedisSettings
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.redis.worker_sharing import open_worker_share
@@ -145,7 +146,7 @@ class ListeningRouter:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[ListeningRouter]:
         await self._server.start()
-        self.share.start(f"127.0.0.1:{self.port}", "")
+        self.share.start(f"127.0.0.1:{self.port}", "", ServedAdapters())
         try:
             yield self
         finally:

@@ -18,10 +18,6 @@ from baton_core.errors import InvalidConfigError
         ({"fully_sharded_loras": True}, r"fully_sharded_loras is True; allowed: False \(each rank"),
         ({"max_lora_rank": 513}, "max_lora_rank is 513; allowed: an integer from 1 to 512"),
         ({"max_loras": 3, "max_cpu_loras": 2}, "max_cpu_loras is 2; allowed: at least 3, the max_loras"),
-        (
-            {"enable_lora": True, "pipeline_parallel_size": 2},
-            "enable_lora is True with pipeline_parallel_size 2; allowed: False, or pipeline_parallel_size 1",
-        ),
     ],
 )
 def test_what_cannot_hold_is_refused(given: dict[str, Any], said: str) -> None:

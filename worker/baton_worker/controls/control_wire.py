@@ -21,10 +21,8 @@ from baton_worker.controls.engine_operations import (
     CheckAdapter,
     CheckWeights,
     Control,
-    DropAdapter,
     EngineOperation,
     FinishWeightUpdate,
-    LoadAdapter,
     Profile,
     ResetPrefixCache,
     Sleep,
@@ -52,15 +50,6 @@ class _CheckAdapter(_Argument):
     digest: str
 
 
-class _LoadAdapter(_Argument):
-    path: str
-    digest: str
-
-
-class _DropAdapter(_Argument):
-    digest: str
-
-
 class _Profile(_Argument):
     prefix: str = ""
 
@@ -82,8 +71,6 @@ _ARGUMENTS: Final[dict[ControlAction, type[msgspec.Struct]]] = {
     ControlAction.APPLY_MODEL: _Apply,
     ControlAction.COLLECTIVE_RPC: _Call,
     ControlAction.CHECK_ADAPTER: _CheckAdapter,
-    ControlAction.LOAD_ADAPTER: _LoadAdapter,
-    ControlAction.DROP_ADAPTER: _DropAdapter,
     ControlAction.CHECK_WEIGHTS: CheckWeightsArgument,
     ControlAction.SWITCH_WEIGHTS: SwitchWeightsArgument,
 }
@@ -120,10 +107,6 @@ def encode_control(command: Control | EngineOperation) -> tuple[ControlAction, s
             return ControlAction.FINISH_WEIGHT_UPDATE, "{}"
         case CheckAdapter(path=path, digest=digest):
             return ControlAction.CHECK_ADAPTER, _to_json({"path": path, "digest": digest})
-        case LoadAdapter(path=path, digest=digest):
-            return ControlAction.LOAD_ADAPTER, _to_json({"path": path, "digest": digest})
-        case DropAdapter(digest=digest):
-            return ControlAction.DROP_ADAPTER, _to_json({"digest": digest})
         case CheckWeights(path=path):
             return ControlAction.CHECK_WEIGHTS, _to_json({"path": path})
         case SwitchWeights(path=path, weights=weights):
@@ -152,10 +135,6 @@ def decode_control(action: ControlAction, argument_json: str) -> EngineOperation
                 return CallWorker(method=argument.method, args=argument.args, kwargs=argument.kwargs)
             case _CheckAdapter(path=path, digest=digest):
                 return CheckAdapter(path=path, digest=digest)
-            case _LoadAdapter(path=path, digest=digest):
-                return LoadAdapter(path=path, digest=digest)
-            case _DropAdapter(digest=digest):
-                return DropAdapter(digest=digest)
             case CheckWeightsArgument(path=path):
                 return CheckWeights(path=path)
             case SwitchWeightsArgument(path=path, weights=weights):

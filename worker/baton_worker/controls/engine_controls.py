@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 from baton_core.errors import InvalidRequestError
-from baton_core.requests.adapter import Adapter
 from baton_engine.models.module_view import module_view
 from baton_worker.controls.control_wire import encode_control
 from baton_worker.controls.dotted_names import resolve_function
@@ -17,9 +16,7 @@ from baton_worker.controls.engine_operations import (
     CallWorker,
     CheckAdapter,
     CheckWeights,
-    DropAdapter,
     EngineOperation,
-    LoadAdapter,
     Profile,
     Sleep,
     SwitchWeights,
@@ -94,10 +91,6 @@ class EngineControls:
                 return self._profiler.stop()
             case CheckAdapter(path=path, digest=digest):
                 return self._engine.check_adapter(path, digest)
-            case LoadAdapter(path=path, digest=digest):
-                return self._engine.load_adapter(Adapter(name="", path=path, digest=digest))
-            case DropAdapter(digest=digest):
-                return self._engine.drop_adapter(digest)
             case CheckWeights(path=path):
                 return self._engine.check_weights(path)
             case SwitchWeights(path=path, weights=weights):

@@ -116,21 +116,6 @@ class CheckAdapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadAdapter:
-    """Load a LoRA adapter that requests will ask for."""
-
-    path: str
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DropAdapter:
-    """Forget a LoRA adapter."""
-
-    digest: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StartWeightUpdate:
     """Begin an update of the weights."""
 
@@ -156,16 +141,7 @@ class FinishWeightUpdate:
 WeightUpdateStep: TypeAlias = StartWeightUpdate | UpdateWeights | FinishWeightUpdate
 """The steps of an update, which a router or the executor in this process takes with its workers."""
 EngineOperation: TypeAlias = (
-    Sleep
-    | WakeUp
-    | ApplyModel
-    | CallWorker
-    | Profile
-    | CheckWeights
-    | SwitchWeights
-    | CheckAdapter
-    | LoadAdapter
-    | DropAdapter
+    Sleep | WakeUp | ApplyModel | CallWorker | Profile | CheckWeights | SwitchWeights | CheckAdapter
 )
 """Runs on one engine."""
 Control: TypeAlias = Sleep | WakeUp | ResetPrefixCache | ApplyModel | CallWorker | Profile | WeightUpdateStep

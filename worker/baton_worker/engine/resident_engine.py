@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from torch import Tensor
 
-from baton_core.errors import ErrorCode, InvalidModelError, InvalidRequestError, RequestError
+from baton_core.errors import BatonError, ErrorCode, InvalidModelError, InvalidRequestError, RequestError
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.model.model_description import require_equal
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.requests.adapter import Adapter
-from baton_core.sessions.control_messages import ControlAction, EnginePart
+from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.device import free_unused
@@ -93,8 +91,6 @@ class ResidentEngine:
         """Folder of the weights after a switch; None is the model's own."""
         self._adapters: dict[str, str] = {}
         """Folders of the adapters that are loaded, by digest."""
-        self._untold: deque[tuple[ControlAction, dict[str, str]]] = deque(maxlen=None if is_leading else 0)
-        """Changes of them that the other ranks have not heard of."""
         self._away: frozenset[EnginePart] = frozenset()
         try:
             with self.group.explaining() if self.group else nullcontext():
@@ -146,21 +142,8 @@ class ResidentEngine:
         if self.group is None:
             return runner.launch(plan)
         with self.group.leading():
-            self._tell_of_adapters(self.group)
             launched = runner.launch(plan)
         return partial(self._wait, self.group, launched)
-
-    def _tell_of_adapters(self, group: RankGroup) -> None:
-        """Have the other ranks load, or forget, the adapters that this one has since the last step.
-
-        Raises:
-            InvalidRequestError: a rank cannot read what the leader has read.
-        """
-        while self._untold:
-            action, argument = self._untold.popleft()
-            for answer in group.call(action, json.dumps(argument))():
-                if isinstance(answer, Exception):
-                    raise answer
 
     def _wait(self, group: RankGroup, launched: Launched) -> StepResult:
         with group.leading():
@@ -241,16 +224,24 @@ class ResidentEngine:
         _bank(self._model).check(path, digest)
 
     def load_adapter(self, adapter: Adapter) -> float:
-        """Load a LoRA adapter; any thread may call it, while the engine computes. Returns the seconds taken.
+        """Load a LoRA adapter at all ranks, while the engine computes. Returns the seconds taken.
+
+        One thread loads and drops.
 
         Raises:
             InvalidRequestError: the folder cannot be read, has another content, or does not fit the model.
+            RequestError: this is so at another rank, or one is lost; no rank has it.
         """
         path, digest, began_s = adapter.path, adapter.digest, time.monotonic()
         if self._model is not None:
             _bank(self._model).load(path, digest)
         self._adapters[digest] = path
-        self._untold.append((ControlAction.LOAD_ADAPTER, {"path": path, "digest": digest}))
+        if self.group is not None:
+            try:
+                self.group.change_adapter(digest, path)
+            except BatonError:
+                self.drop_adapter(digest)
+                raise
         return time.monotonic() - began_s
 
     def drop_adapter(self, digest: str) -> None:
@@ -258,7 +249,9 @@ class ResidentEngine:
         self._adapters.pop(digest, None)
         if self._model is not None:
             _bank(self._model).drop(digest)
-        self._untold.append((ControlAction.DROP_ADAPTER, {"digest": digest}))
+        if self.group is not None:
+            with suppress(BatonError):  # a rank is lost, and the group with it
+                self.group.change_adapter(digest)
 
     def switch_weights(self, path: str, weights: str) -> None:
         """Compute with the weights of a folder from now on; what is cached is lost.

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidModelError, RequestError
 from baton_core.model.model_description import ModelDescription
 from baton_core.msgpack import decoder_of
 from baton_core.prompt_embeds import PromptEmbeds
@@ -158,6 +159,14 @@ class CallFrame(msgspec.Struct, frozen=True, tag="call"):
     argument_json: str
 
 
+class AdapterFrame(msgspec.Struct, frozen=True, kw_only=True, tag="adapter"):
+    """Load a LoRA adapter beside steps, or forget it, and answer."""
+
+    digest: str
+    path: str = ""
+    """Its folder; empty forgets it."""
+
+
 class TransferFrame(msgspec.Struct, frozen=True, kw_only=True, tag="transfer"):
     """Execute one of these with the rank's own pool, and answer with a `TransferredFrame`."""
 
@@ -197,6 +206,8 @@ class AnswerFrame(msgspec.Struct, frozen=True, tag="answer"):
     code: str = ""
     """One of `ErrorCode` if it failed."""
     message: str = ""
+    is_of_adapter: bool = False
+    """True if it answers an `AdapterFrame`."""
 
 
 class TransferredFrame(msgspec.Struct, frozen=True, kw_only=True, tag="transferred"):
@@ -231,8 +242,15 @@ class FailedFrame(msgspec.Struct, frozen=True, tag="failed"):
     message: str
 
 
-ToRank: TypeAlias = StartFrame | RefusedFrame | PoolFrame | StepFrame | CallFrame | TransferFrame | StopFrame
+ToRank: TypeAlias = (
+    StartFrame | RefusedFrame | PoolFrame | StepFrame | CallFrame | AdapterFrame | TransferFrame | StopFrame
+)
 ToLeader: TypeAlias = HelloFrame | AliveFrame | AnswerFrame | TransferredFrame | FailedFrame
+OF_SETTINGS: Final[dict[str, type[BatonError]]] = {
+    ErrorCode.INVALID_MODEL: InvalidModelError,
+    ErrorCode.INVALID_CONFIG: InvalidConfigError,
+}
+"""Errors that the leader would meet too."""
 _encoder: Final = msgspec.msgpack.Encoder()
 _decode_to_rank: Final[Callable[[bytes], ToRank]] = decoder_of(ToRank)
 _decode_to_leader: Final[Callable[[bytes], ToLeader]] = decoder_of(ToLeader)
@@ -258,6 +276,12 @@ def _followed(piece: SharedSlice) -> SequenceSlice:
         adapter=piece.adapter,
         num_drafts=piece.num_drafts,
     )
+
+
+def error_of(code: str, message: str) -> BatonError:
+    """Return the error that another rank has raised."""
+    kind = OF_SETTINGS.get(code)
+    return kind(message) if kind else RequestError(ErrorCode(code), message)
 
 
 def own_machine() -> str:

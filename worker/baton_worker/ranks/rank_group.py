@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import torch
 
-from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, InvalidModelError, RequestError
+from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, RequestError
 from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.ranks.transfer_plan import require_separable
@@ -37,6 +37,8 @@ from baton_kv.transfer_thread import TransferEffect
 from baton_worker.ranks.group_transfers import GroupTransfers
 from baton_worker.ranks.links import SharedLinks, StoreLinks, lead_links
 from baton_worker.ranks.rank_channel import (
+    OF_SETTINGS,
+    AdapterFrame,
     AliveFrame,
     AnswerFrame,
     CallFrame,
@@ -50,6 +52,7 @@ from baton_worker.ranks.rank_channel import (
     TransferFrame,
     TransferredFrame,
     encode_frame,
+    error_of,
     own_machine,
 )
 from baton_worker.ranks.rank_starter import RankStarter, StartedRank
@@ -63,11 +66,6 @@ LOADS_WITHIN_S: Final = 600.0
 _ANSWER_WITHIN_S: Final = 600.0
 _STOP_WITHIN_S: Final = 5.0
 _WATCH_EVERY_S: Final = 0.2
-_OF_SETTINGS: Final[dict[str, type[BatonError]]] = {
-    ErrorCode.INVALID_MODEL: InvalidModelError,
-    ErrorCode.INVALID_CONFIG: InvalidConfigError,
-}
-"""Errors that the leader would meet too."""
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -79,6 +77,8 @@ class _Follower:
     started: StartedRank
     answers: SimpleQueue[AnswerFrame | None] = field(default_factory=SimpleQueue)
     """None once it is lost."""
+    adapter_answers: SimpleQueue[AnswerFrame | None] = field(default_factory=SimpleQueue)
+    """The same of adapters, which are loaded beside everything else."""
     seen_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -187,6 +187,20 @@ class RankGroup:
         self._tell(encode_frame(CallFrame(action=action, argument_json=argument_json)))
         return self._answers
 
+    def change_adapter(self, digest: str, path: str = "") -> None:
+        """Have every other rank load a LoRA adapter beside its steps, or without `path` forget it.
+
+        One thread calls it.
+
+        Raises:
+            BatonError: a rank cannot read the folder, or is lost.
+        """
+        self._tell(encode_frame(AdapterFrame(digest=digest, path=path)))
+        answers = self._take_answers([one.adapter_answers for one in self._followers])
+        for one, answer in zip(self._followers, answers, strict=True):
+            if isinstance(answer, BatonError):
+                raise RequestError(answer.code, f"rank {one.started.rank}: {answer}")
+
     def in_order(self, own: T, others: list[T]) -> list[T]:
         """Return what the leader has and what the others have, by rank."""
         return [*others[: self._place.rank], own, *others[self._place.rank :]]
@@ -233,6 +247,7 @@ class RankGroup:
             self.lost.set_exception(error)
         for one in self._followers:
             one.answers.put(None)
+            one.adapter_answers.put(None)
 
     def close(self) -> None:
         """End all ranks; those that do not end are killed."""
@@ -300,12 +315,15 @@ class RankGroup:
                 self.lost.result()
 
     def _answers(self) -> list[Any]:
+        return self._take_answers([one.answers for one in self._followers])
+
+    def _take_answers(self, queues: Sequence[SimpleQueue[AnswerFrame | None]]) -> list[Any]:
         """Wait for one answer of each: a value, or the error that it raised."""
         answers: list[Any] = []
-        for one in self._followers:
+        for one, queue in zip(self._followers, queues, strict=True):
             answer = None
             try:
-                answer = one.answers.get(timeout=_ANSWER_WITHIN_S)
+                answer = queue.get(timeout=_ANSWER_WITHIN_S)
             except Empty:
                 self._lose(one, f"it has not answered within {_ANSWER_WITHIN_S:g} s")
             if answer is None:
@@ -344,13 +362,13 @@ class RankGroup:
             case AliveFrame():
                 return True
             case AnswerFrame():
-                one.answers.put(frame)
+                (one.adapter_answers if frame.is_of_adapter else one.answers).put(frame)
                 return True
             case TransferredFrame(answers=answers) if self._transfers is not None:
                 self._transfers.take(one.started.rank, answers)
                 return True
             case FailedFrame(code=code, message=message):
-                if code in _OF_SETTINGS:
+                if code in OF_SETTINGS:
                     self._lose(one, message, error_of(code, message))
                 else:
                     self._lose(one, f"it failed: {message}")
@@ -367,12 +385,6 @@ class RankGroup:
 
     def _lose(self, lost: _Follower, reason: str, error: BatonError | None = None) -> None:
         self.end(f"rank {lost.started.rank} of the model's ranks is lost: {reason}", error)
-
-
-def error_of(code: str, message: str) -> BatonError:
-    """Return the error that another rank has raised."""
-    kind = _OF_SETTINGS.get(code)
-    return kind(message) if kind else RequestError(ErrorCode(code), message)
 
 
 def _require_cpu(settings: EngineSettings) -> None:

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "gemm_panel.h"
 #include "packed_linear.h"
 #include "structs.h"
 #include "thread_pool.h"
@@ -125,6 +124,46 @@ void shrink_piece(const LoraPlan& plan, const LoraPiece& piece, int64_t group) {
   shrink_rows<Number>(args, rows, piece.num_rows, down + group * kLoraRanks * stride, stride, inner, piece.stride);
 }
 
+// Add the products of kRows rows of `inner` with a panel to `y`; a row's numbers are `inner_stride` apart.
+template <class Element, int kRows>
+void expand_tile(Element* const* y, const float* inner, int64_t inner_stride, const Element* up, int64_t rank) {
+  constexpr int kVectors = kPanelWidth / kLanes;
+  Floats totals[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int i = 0; i < kVectors; ++i) totals[r][i] = load(y[r] + i * kLanes);
+  for (int64_t k = 0; k < rank; ++k, up += kPanelWidth) {
+    for (int i = 0; i < kVectors; ++i) {
+      const Floats column = load(up + i * kLanes);
+      for (int r = 0; r < kRows; ++r) totals[r][i] += splat(inner[r * inner_stride + k]) * column;
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int i = 0; i < kVectors; ++i) store(y[r] + i * kLanes, totals[r][i]);
+}
+
+template <class Element, int kRows = kLoraTileRows>
+void expand_rows(const LoraArgs& args, const int64_t* rows, int64_t num_rows, int64_t column, int64_t width,
+                 const float* inner, int64_t inner_stride, const Element* up, int64_t rank) {
+  int64_t row = 0;
+  for (; row + kRows <= num_rows; row += kRows) {
+    Element* y[kRows];
+    for (int r = 0; r < kRows; ++r) y[r] = static_cast<Element*>(args.y) + rows[row + r] * args.y_stride + column;
+    if (width == kPanelWidth) {
+      expand_tile<Element, kRows>(y, inner + row * inner_stride, inner_stride, up, rank);
+    } else {
+      Element ends[kRows][kPanelWidth] = {};
+      Element* to[kRows];
+      for (int r = 0; r < kRows; ++r) to[r] = ends[r], copy_row(y[r], ends[r], width);
+      expand_tile<Element, kRows>(to, inner + row * inner_stride, inner_stride, up, rank);
+      for (int r = 0; r < kRows; ++r) copy_row(ends[r], y[r], width);
+    }
+  }
+  if constexpr (kRows > 1)
+    if (row < num_rows)
+      expand_rows<Element, (kRows + 1) / 2>(args, rows + row, num_rows - row, column, width,
+                                            inner + row * inner_stride, inner_stride, up, rank);
+}
+
 // Add to one panel of the outputs.
 template <class Element>
 void expand_piece(const LoraPlan& plan, const LoraPiece& piece, int64_t panel) {
@@ -137,17 +176,10 @@ void expand_piece(const LoraPlan& plan, const LoraPiece& piece, int64_t panel) {
     panel -= here, column += args.part_sizes[part];
     up += here * kPanelWidth * ranks[part], inner += ranks[part];
   }
-  if (!ranks[part]) return;
-  const int64_t width = std::min<int64_t>(kPanelWidth, args.part_sizes[part] - panel * kPanelWidth);
-  column += panel * kPanelWidth;
-  alignas(64) float sums[kLoraRows * kPanelWidth] = {};
-  const int64_t* rows = plan.rows.data() + piece.first;
-  auto* y = static_cast<Element*>(args.y) + column;
-  for (int64_t r = 0; r < piece.num_rows; ++r) copy_row(y + rows[r] * args.y_stride, sums + r * kPanelWidth, width);
-  gemm_panel<Element>(Matrix<const float>{inner, piece.stride},
-                      Matrix<const Element>{up + panel * kPanelWidth * ranks[part], kPanelWidth}, ranks[part],
-                      Matrix<float>{sums, kPanelWidth}, piece.num_rows);
-  for (int64_t r = 0; r < piece.num_rows; ++r) copy_row(sums + r * kPanelWidth, y + rows[r] * args.y_stride, width);
+  const int64_t rank = ranks[part], width = std::min<int64_t>(kPanelWidth, args.part_sizes[part] - panel * kPanelWidth);
+  if (!rank) return;
+  expand_rows<Element>(args, plan.rows.data() + piece.first, piece.num_rows, column + panel * kPanelWidth, width, inner,
+                       piece.stride, up + panel * kPanelWidth * rank, rank);
 }
 
 template <class Number>
