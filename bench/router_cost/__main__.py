@@ -40,7 +40,7 @@ from bench.router_cost.servers import (
 
 async def compare(streams: list[int], repeats: int) -> None:
     columns = ("protocol", "streams", "µs/request", "bare", "ratio", "µs/token", "bare", "ratio")
-    print(("{:>11}" * 9).format(*columns, "tokens/s"))
+    print(("{:>11}" * 10).format(*columns, "tokens/s", "per event"))
     with running_router() as router, running_bare_server() as bare:
         await wait_until_ready(router)
         for protocol in CLIENTS:
@@ -58,7 +58,7 @@ async def compare(streams: list[int], repeats: int) -> None:
 def _row(protocol: str, num_streams: int, ours: Cost, bare: Cost) -> str:
     request = f"{ours.request_us:11.0f}{bare.request_us:11.0f}{ours.request_us / bare.request_us:11.1f}"
     token = f"{ours.token_us:11.1f}{bare.token_us:11.1f}{ours.token_us / bare.token_us:11.1f}"
-    return f"{protocol:>11}{num_streams:11}{request}{token}{ours.tokens_per_s:11.0f}"
+    return f"{protocol:>11}{num_streams:11}{request}{token}{ours.tokens_per_s:11.0f}{ours.tokens_per_event:11.1f}"
 
 
 def _slope(costs: dict[int, Cost]) -> str:

@@ -48,6 +48,8 @@ async def complete(request: Request) -> StreamingResponse:
             await asyncio.sleep(STEP_S)
             choice = {"index": 0, "text": " word", "logprobs": None, "finish_reason": None}
             yield b"data: " + json.dumps({**CHUNK, "choices": [choice]}).encode() + b"\n\n"
+        usage = {"prompt_tokens": 1, "total_tokens": 1, "completion_tokens": body["max_tokens"]}
+        yield b"data: " + json.dumps({**CHUNK, "choices": [], "usage": usage}).encode() + b"\n\n"
         yield b"data: [DONE]\n\n"
 
     return StreamingResponse(events(), media_type="text/event-stream")

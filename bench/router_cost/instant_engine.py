@@ -32,7 +32,7 @@ from bench.command_line import make_parser
 
 NUM_BLOCKS = 1 << 20
 STEP_S = 0.001
-PATIENT = SessionTimings(max_unacknowledged=2**20)
+PATIENT = SessionTimings(max_unacknowledged=2**20, dead_after_s=60.0)
 """A router that is measured at its limit may fall behind its worker."""
 MODEL = read_served_model(read_model_folder(Path(BUNDLED_MODEL)))
 """The model that the router serves."""

@@ -12,21 +12,20 @@ from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 
 PROMPT = "The os module provides a portable way of using operating system dependent functionality. " * 4
-Ask = Callable[[int], Awaitable[int]]
-"""Streams one answer of so many tokens; returns how many events it had."""
+Counts = tuple[int, int]
+Ask = Callable[[int], Awaitable[Counts]]
+"""Streams one answer of so many tokens; returns how many tokens and how many events it had."""
 
 
 def grpc_client(address: str) -> Ask:
     channel = grpc.aio.insecure_channel(address)
     stub = BatonStub(channel)
 
-    async def ask(num_tokens: int) -> int:
+    async def ask(num_tokens: int) -> Counts:
         params = pb.SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
         call = stub.Generate(pb.GenerateRequest(text=PROMPT, sampling_params=params))
-        num_events = 0
-        async for event in call:
-            num_events += event.HasField("tokens")
-        return num_events
+        received = [len(event.tokens.token_ids) async for event in call if event.HasField("tokens")]
+        return sum(received), len(received)
 
     return ask
 
@@ -34,9 +33,10 @@ def grpc_client(address: str) -> Ask:
 def http_client(address: str) -> Ask:
     host, port = address.rsplit(":", 1)
 
-    async def ask(num_tokens: int) -> int:
+    async def ask(num_tokens: int) -> Counts:
         body = {"prompt": PROMPT, "max_tokens": num_tokens, "temperature": 0.0, "ignore_eos": True}
-        payload = json.dumps({**body, "stream": True}).encode()
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        payload = json.dumps({**body, **options}).encode()
         reader, writer = await asyncio.open_connection(host, int(port))
         head = (
             f"POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n"
@@ -47,17 +47,19 @@ def http_client(address: str) -> Ask:
         writer.close()
         if not (answer.startswith(b"HTTP/1.1 200") and b"[DONE]" in answer):
             raise RuntimeError(f"no whole answer: {answer[:500]!r}")
-        return answer.count(b"data: {")
+        _, _, usage = answer.rpartition(b'"completion_tokens":')
+        return int(usage.partition(b",")[0].strip(b" }")), answer.count(b"data: {") - 1
 
     return ask
 
 
-async def load(ask: Ask, *, num_streams: int, num_requests: int, num_tokens: int) -> int:
-    """Keep `num_streams` requests open until `num_requests` are answered; returns the events of all."""
+async def load(ask: Ask, *, num_streams: int, num_requests: int, num_tokens: int) -> Counts:
+    """Keep `num_streams` requests open until `num_requests` are answered; returns the counts of all."""
     slots = asyncio.Semaphore(num_streams)
 
-    async def one() -> int:
+    async def one() -> Counts:
         async with slots:
             return await ask(num_tokens)
 
-    return sum(await asyncio.gather(*(one() for _ in range(num_requests))))
+    counts = await asyncio.gather(*(one() for _ in range(num_requests)))
+    return sum(tokens for tokens, _ in counts), sum(events for _, events in counts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from baton_core.errors import InvalidRequestError
@@ -97,7 +98,7 @@ def test_first_tokens_that_ask_for_all_are_sent_in_parts() -> None:
     first = FirstToken(
         request_id="r", outputs=make_outputs(2), num_cached_tokens=3, queue_s=1.0, prefill_s=2.0
     )
-    assert sent(first) == [replace(first, outputs=(output,)) for output in first.outputs]
+    assert sent(first) == [msgspec.structs.replace(first, outputs=(output,)) for output in first.outputs]
 
 
 def test_a_chunk_of_a_prompt_that_asks_for_all_is_sent_in_parts() -> None:

@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from baton_core.errors import ErrorCode
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.prompt_embeds import PromptEmbeds
@@ -161,8 +163,7 @@ class Refused:
     message: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceOutput:
+class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     index: int
     token_ids: tuple[int, ...]
@@ -173,8 +174,7 @@ class SequenceOutput:
     """One entry for each token, where they are asked for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FirstToken:
+class FirstToken(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt is computed: one token per sequence."""
 
     request_id: str
@@ -231,8 +231,7 @@ class Pooled:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBatch:
+class TokenBatch(msgspec.Struct, frozen=True, kw_only=True):
     """The new tokens of all sequences of one router in one step."""
 
     outputs: tuple[SequenceOutput, ...]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from baton_core.errors import ErrorCode
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.load_reservation import LoadReservation
@@ -64,8 +66,7 @@ class WorkerLeft:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FromWorker:
+class FromWorker(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
     message: ToRouter
 
@@ -124,8 +125,7 @@ RouterEvent = (
 # --- effects ---
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendToWorker:
+class SendToWorker(msgspec.Struct, frozen=True, kw_only=True):
     worker_id: str
     message: RequestCommand
 
@@ -139,8 +139,7 @@ class SetRole:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmitTokens:
+class EmitTokens(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens for the client, in order, none after a sequence's last."""
 
     request_id: str

@@ -34,6 +34,7 @@ from baton_router.streams.call_memory import EmbedsMemory, LogprobsMemory
 from baton_router.streams.client_stream import ClientStream
 from baton_router.streams.loop_share import LoopShare
 from baton_router.streams.request_spans import RequestSpans
+from baton_router.streams.stream_turns import StreamTurns
 from baton_router.text.chat_template import Conversation
 from baton_router.text.model_folder import ModelFolder
 from baton_router.text.prompts import Prompt, TokenIds
@@ -98,6 +99,7 @@ class GenerationService:
         self.timeout_s = timeout_s
         self.share = LoopShare()
         """Turns of the loop for long work."""
+        self._stream_turns = StreamTurns()
         self.bodies = BodyMemory()
         """Memory for request bodies."""
         self._answers = LogprobsMemory(limits.max_answer_bytes)
@@ -324,6 +326,7 @@ class GenerationService:
             resume_token=accepted.resume_token,
             num_received=accepted.num_received,
             is_resumed=accepted.is_resumed,
+            turns=self._stream_turns,
         )
         if accepted.received:
             await self._threads.run(stream.skip, accepted.received)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
+import msgspec
+
 from baton_core.requests.logprobs import PositionLogprobs
+from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_core.requests.pooling import PoolingTask
 from baton_core.requests.request_context import RequestContext
 from baton_core.worker.step_plan import PooledValues
@@ -74,8 +78,7 @@ class GenerationRequest:
     """None: tokens are generated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delta:
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
     """New tokens of one sequence."""
 
     index: int
@@ -90,6 +93,25 @@ class Delta:
     """The stop string or token that ended it, or `repetition_detected`; None: the tokenizer's end token."""
     is_received: bool = False
     """True if the client has it from an earlier call: it is parsed but not sent again."""
+
+    def follows(self, other: Delta) -> bool:
+        """Return whether it can continue the other in one event."""
+        return self.index == other.index and self.is_received == other.is_received
+
+
+def join(deltas: Sequence[Delta]) -> Delta:
+    """Return one delta with the tokens of several of one sequence, in order; only the last may end it."""
+    last = deltas[-1]
+    logprobs = list(chain.from_iterable([one.logprobs for one in deltas]))
+    return Delta(
+        index=last.index,
+        text="".join([one.text for one in deltas]),
+        token_ids=tuple(chain.from_iterable([one.token_ids for one in deltas])),
+        logprobs=PackedLogprobs(logprobs) if logprobs else (),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        is_received=last.is_received,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

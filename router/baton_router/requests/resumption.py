@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import msgspec
+
 from baton_core.errors import InvalidRequestError
 from baton_core.model.model_identity import ModelIdentity
 from baton_core.requests.pooling import decode_pooling_model
@@ -34,14 +36,15 @@ class ReceivedTokens:
         if num_old >= len(output.token_ids):
             return ((output, True),)
         ids, logprobs = output.token_ids, output.logprobs
-        old = replace(
+        old = msgspec.structs.replace(
             output,
             token_ids=ids[:num_old],
             logprobs=logprobs[:num_old],
             finish_reason=None,
             stop_token_id=None,
         )
-        return ((old, True), (replace(output, token_ids=ids[num_old:], logprobs=logprobs[num_old:]), False))
+        new = msgspec.structs.replace(output, token_ids=ids[num_old:], logprobs=logprobs[num_old:])
+        return ((old, True), (new, False))
 
     def note(self, delta: Delta) -> None:
         """Count the tokens of a delta.

@@ -8,21 +8,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.requests.packed_logprobs import PackedLogprobs
 from baton_core.requests.request_context import NO_CONTEXT, RequestContext
 from baton_core.sessions.router_messages import PromptLogprobs, RequestSpec, SequenceOutput
 from baton_router.core.router_events import FinishRequest
-from baton_router.requests.generation import GenerationEvent, PromptDelta, ReceivedSequence
+from baton_router.requests.generation import Delta, GenerationEvent, PromptDelta, ReceivedSequence, join
 from baton_router.requests.request_text import RequestText
 from baton_router.requests.resumption import ReceivedTokens, already_finished
+from baton_router.streams.stream_turns import StreamTurns
 from baton_router.text.tokenization import Tokenizer
 
 MAX_WAITING_EVENTS: Final = 1024
 """Events per sequence that may wait for a client."""
+_MAX_JOINED: Final = 64
+"""Waiting events that become one."""
 
 
 class ClientStream:
@@ -32,6 +36,7 @@ class ClientStream:
         resume_token: resumes the stream at any router.
         num_received: tokens of each sequence that the client already has; empty means none.
         is_resumed: whether the client came with that token.
+        turns: those of the router's loop; without them a reader is woken at once.
     """
 
     def __init__(
@@ -44,6 +49,7 @@ class ClientStream:
         resume_token: str = "",
         num_received: tuple[int, ...] = (),
         is_resumed: bool = False,
+        turns: StreamTurns | None = None,
         max_waiting_events: int = MAX_WAITING_EVENTS,
     ) -> None:
         self.context = context
@@ -62,8 +68,10 @@ class ClientStream:
         """Sent tokens that metrics have counted."""
         self.last_token_s: dict[int, float] = {}
         """Time of the last tokens of each sequence."""
-        self._wake = asyncio.Event()
-        self.on_news: Callable[[], None] = self._wake.set
+        self._turns = turns or StreamTurns()
+        self._reader: asyncio.Future[None] | None = None
+        """Done once there is news; None while nobody waits for it."""
+        self.on_news: Callable[[], None] = self._wake_reader
         """Called whenever `poll` may have something new; readers of several streams set it."""
 
     @property
@@ -126,7 +134,7 @@ class ClientStream:
             is_stopped |= is_stopped_here
             if event is not None:
                 self._received.note(event)
-                self._queue(replace(event, is_received=True) if is_received else event)
+                self._queue(msgspec.structs.replace(event, is_received=True) if is_received else event)
         return is_stopped
 
     def push_prompt(self, prompt_logprobs: PromptLogprobs) -> None:
@@ -159,18 +167,21 @@ class ClientStream:
             RequestError: the request failed.
         """
         while (event := self.poll()) is None and not self.is_over:
-            self._wake.clear()
-            await self._wake.wait()
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
         return event
 
     def poll(self) -> GenerationEvent | None:
         """Return the next event that is there; None while there is none.
 
+        Tokens of one sequence that have waited for their reader come as one event.
+
         Raises:
             RequestError: the request failed.
         """
         if self._events:
-            return self._events.popleft()
+            event = self._events.popleft()
+            return self._joined(event) if self._events and isinstance(event, Delta) else event
         if self._error is not None:
             raise self._error
         return None
@@ -179,6 +190,21 @@ class ClientStream:
     def is_over(self) -> bool:
         """True once the last event has been read."""
         return self._is_complete and not self._events
+
+    def _joined(self, first: Delta) -> Delta:
+        parts, events = [first], self._events
+        while events and parts[-1].finish_reason is None and len(parts) < _MAX_JOINED:
+            event = events[0]
+            if not isinstance(event, Delta) or not event.follows(first):
+                break
+            parts.append(event)
+            events.popleft()
+        return join(parts) if len(parts) > 1 else first
+
+    def _wake_reader(self) -> None:
+        if (reader := self._reader) is not None:
+            self._reader = None
+            self._turns.wake(reader)
 
     def _queue(self, event: GenerationEvent) -> None:
         if len(self._events) >= self._max_waiting:

@@ -7,7 +7,8 @@ not grow with the sequence.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from baton_core.requests.sampling_params import SamplingParams
 from baton_router.text.characters import CharacterStream
@@ -15,8 +16,7 @@ from baton_router.text.stop_strings import StopMatcher
 from baton_router.text.tokenization import Tokenizer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DetokenizedDelta:
+class DetokenizedDelta(msgspec.Struct, frozen=True, kw_only=True):
     """The text that one batch of tokens adds to a sequence."""
 
     text: str = ""

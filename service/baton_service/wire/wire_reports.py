@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, assert_never
 
+import msgspec
+
 from baton_core.errors import ErrorCode, InvalidRequestError
 from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.requests.finish import FinishReason
@@ -151,7 +153,7 @@ def split_report(message: ToRouter) -> tuple[ToRouter, ...]:
         case TokenBatch(outputs=outputs) | FirstToken(outputs=outputs) if any(
             one.logprobs for one in outputs
         ):
-            return tuple(replace(message, outputs=part) for part in split_outputs(outputs))
+            return tuple(msgspec.structs.replace(message, outputs=part) for part in split_outputs(outputs))
         case PromptLogprobs():
             return tuple(split_prompt_logprobs(message))
         case _:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from baton_core.errors import ErrorCode, RequestError
@@ -109,7 +109,9 @@ def test_every_stop_token_is_the_reason_but_the_tokenizers_end_token(
 ) -> None:
     assert tokenizer.eos_token_id == 1
     stream = make_stream(stop_token_ids=(5, 1), ignore_eos=ignore_eos)
-    assert not stream.push(replace(output((7, token_id), reason=FinishReason.STOP), stop_token_id=token_id))
+    assert not stream.push(
+        msgspec.structs.replace(output((7, token_id), reason=FinishReason.STOP), stop_token_id=token_id)
+    )
     event = run(stream.next_event())
     assert (event.finish_reason, event.stop_reason, event.token_ids) == ("stop", reason, (7, token_id))
 
@@ -127,7 +129,7 @@ def test_logprobs_are_cut_with_the_tokens(make_stream: MakeStream, tokenizer: To
     entries = tuple(
         PositionLogprobs(token_ids=(token_id,), logprobs=(-1.0,), ranks=(1,)) for token_id in token_ids
     )
-    stream.push(replace(output(token_ids), logprobs=entries))
+    stream.push(msgspec.structs.replace(output(token_ids), logprobs=entries))
     event = run(stream.next_event())
     assert [entry.token_ids for entry in event.logprobs] == [(token_id,) for token_id in event.token_ids]
     assert event.token_ids == tokenizer.encode("hello")
