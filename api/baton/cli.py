@@ -115,6 +115,7 @@ def _serve(args: argparse.Namespace) -> int:
     num_workers = (args.prefill_workers + args.decode_workers + args.mixed) * len(ranks)
     cluster = LocalCluster(
         router_args=arguments.router_flags(args),
+        num_routers=args.router_processes,
         worker_args=arguments.worker_flags(args, num_workers=num_workers),
         cpu_shares=tuple(worker_shares(args.cpu_bind, num_workers, available_cpus())),
         num_prefill_workers=args.prefill_workers,
@@ -202,14 +203,18 @@ def _worker(args: argparse.Namespace) -> int:
 
 
 def _router(args: argparse.Namespace) -> int:
+    from baton_router.group.member import Member
     from baton_router.main import run_router
     from baton_router.process.logged_requests import LoggedRequests
     from baton_router.process.router_settings import RouterSettings
     from baton_service.redis.redis_settings import RedisSettings
     from baton_service.tracing import read_tracing
 
+    num_processes = args.router_processes
     settings = RouterSettings(
         model=args.model,
+        num_processes=num_processes,
+        member=Member.read(args.group_member, num_processes) if args.group_member else None,
         shown_model=default_names(args.model)[0],
         tokenizer=args.tokenizer,
         hf_overrides=args.hf_overrides or {},
@@ -247,6 +252,8 @@ def _router(args: argparse.Namespace) -> int:
         log_format=args.log_format,
         log_level=args.log_level,
     )
+    if num_processes > 1 and settings.member is None:
+        return _router_group(args)
     return run_router(
         settings,
         lambda bound: report(args.report_fd, is_last=False, address=bound.grpc, http_address=bound.http),
@@ -255,6 +262,14 @@ def _router(args: argparse.Namespace) -> int:
         ),
         workers_fd=args.workers_fd,
     )
+
+
+def _router_group(args: argparse.Namespace) -> int:
+    from baton.processes.router_group import STOP_WITHIN_S, serve_group
+
+    stop_within_s = arguments.shutdown_timeout_s(args) + STOP_WITHIN_S
+    group = serve_group(arguments.router_flags(args), args.router_processes, stop_within_s, args.report_fd)
+    return asyncio.run(run_until_signal(group)) or 0
 
 
 def _request_limits(args: argparse.Namespace) -> RequestLimits:

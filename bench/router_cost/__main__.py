@@ -58,7 +58,8 @@ async def compare(streams: list[int], repeats: int) -> None:
 def _row(protocol: str, num_streams: int, ours: Cost, bare: Cost) -> str:
     request = f"{ours.request_us:11.0f}{bare.request_us:11.0f}{ours.request_us / bare.request_us:11.1f}"
     token = f"{ours.token_us:11.1f}{bare.token_us:11.1f}{ours.token_us / bare.token_us:11.1f}"
-    return f"{protocol:>11}{num_streams:11}{request}{token}{ours.tokens_per_s:11.0f}{ours.tokens_per_event:11.1f}"
+    rate = f"{ours.tokens_per_s:11.0f}{ours.tokens_per_event:11.1f}"
+    return f"{protocol:>11}{num_streams:11}{request}{token}{rate}"
 
 
 def _slope(costs: dict[int, Cost]) -> str:

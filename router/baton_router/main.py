@@ -19,25 +19,21 @@ from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
 from baton_router.batches.batches import Batches
-from baton_router.core.fleet.role_balance import BalanceConfig
-from baton_router.core.fleet.role_pressure import Limits
-from baton_router.core.flow.flow_limits import FlowLimits
-from baton_router.core.flow.migration import MigrationLimits
-from baton_router.core.flow.router_core import RouterConfig
-from baton_router.core.placement.placement_config import PlacementConfig
 from baton_router.gateway.picker_server import PickerServer
+from baton_router.group.process_sharing import ProcessSharing
 from baton_router.grpc.inference_service import BatonService
 from baton_router.grpc.operator_service import OperatorService
-from baton_router.grpc.server import GrpcServer
+from baton_router.grpc.server import GrpcServer, refuse_taken
 from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
 from baton_router.http.batches.line_calls import LineCalls
 from baton_router.http.chat.output_parsers import read_parsers
-from baton_router.http.connections.server import HttpServer
+from baton_router.http.connections.server import HttpServer, listen
 from baton_router.http.response_stores.open_store import open_response_store
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
 from baton_router.operations.fleet_status import FleetStatus
+from baton_router.process.core_config import core_config, log_shares
 from baton_router.process.generation_service import GenerationService
 from baton_router.process.launcher_news import follow_launcher
 from baton_router.process.router import Router
@@ -131,6 +127,7 @@ class RouterServer:
             credentials=settings.tls.grpc_credentials(),
             max_connections=self.descriptors.max_grpc,
             takes_embeds=settings.limits.enable_prompt_embeds,
+            shares_ports=settings.member is not None,
         )
         self._picker = PickerServer(settings) if settings.picker_port is not None else None
         self._http = HttpServer()
@@ -146,17 +143,27 @@ class RouterServer:
             on_update=lambda update: self._router.notify(update),
             reservations=lambda: self._router.fleet.reservations(),
         )
+        self._group: ProcessSharing | None = None
+        if settings.member is not None:
+            self._group = ProcessSharing(
+                settings.member,
+                router_id,
+                on_update=lambda update: self._router.notify(update),
+                reservations=lambda: () if settings.redis.is_given else self._router.fleet.reservations(),
+                take_spending=lambda: self._router.core.admission.take_unshared(),
+                metrics=lambda: self._metrics.exposition().text(),
+            )
         self._responses = open_response_store(settings.http.stored_responses, settings.redis)
         self._tracing = start_tracing(settings.tracing, service="baton-router", instance_id=router_id)
         self._spans = RequestSpans(self._tracing, settings.model_names[0])
         self._router = Router(
-            _core_config(settings, epoch),
+            core_config(settings, epoch),
             router_id=router_id,
             epoch=epoch,
             on_status=self._on_status,
             requests=requests,
             spans=self._spans,
-            share=self._share,
+            share=self._share if settings.redis.is_given or self._group is None else self._group,
             checks_transfers=settings.check_transfers,
             lines_beside=settings.http.batches.lines_beside,
             timings=SessionTimings(dead_after_s=settings.session_timeout_s),
@@ -195,7 +202,9 @@ class RouterServer:
             self._service = self._make_service()
             limits = settings.http.batches
             batches = self._batches = Batches(limits) if limits.folder else None
+            group = self._group
             state = AppState(
+                metric_pages=None if group is None else group.metric_pages,
                 service=self._service,
                 model=settings.shown_model or settings.model,
                 settings=settings.http,
@@ -225,21 +234,37 @@ class RouterServer:
         if self._picker is not None:
             await self._picker.start(state, http_address, lambda: self._share.http_addresses)
         self._share.start(address, http_address, self._service.adapters)
+        if self._group is not None:
+            self._group.start(address, http_address)
         self._health = asyncio.create_task(self._report_health())
         self._metrics.sampler.start()
 
     def _bind(self) -> None:
         """Take the ports of HTTP, gRPC and gateways."""
         settings = self._settings
+        is_shared = settings.member is not None
+        if settings.member is not None and settings.member.is_first_start:
+            self._check_free()
         if settings.uds:
             self._http.bind_path(settings.uds)
         else:
-            self._http.bind(settings.host, settings.port)
-        self.grpc_port = self._server.bind(
-            settings.grpc_address, flag="address of --grpc-host and --grpc-port"
-        )
+            self._http.bind(settings.host, settings.port, is_shared=is_shared)
+        flag = "address of --grpc-host and --grpc-port"
+        self.grpc_port = self._server.bind(settings.grpc_address, flag=flag, is_shared=is_shared)
+        if settings.member is not None and self._group is not None:
+            own = settings.grpc_port + 1 + settings.member.index if settings.grpc_port else 0
+            address = f"{settings.shown_grpc_host}:{own}"
+            self._group.session_port = self._server.bind(address, flag=f"{flag} for workers")
+            self._router.sessions.processes = self._group
         if self._picker is not None:
             self._picker.bind()
+
+    def _check_free(self) -> None:
+        """Refuse ports that another server shares with whoever asks."""
+        settings = self._settings
+        for listener in listen(settings.host, settings.port):
+            listener.close()
+        refuse_taken(settings.grpc_address, flag="address of --grpc-host and --grpc-port")
 
     def _add_operator_service(self) -> list[str]:
         """Serve operators over gRPC where that is allowed; returns the services that are added."""
@@ -263,6 +288,8 @@ class RouterServer:
             await self._batches.stop()
         await self._service.drain(self._settings.shutdown_timeout_s)
         await self._share.stop()
+        if self._group is not None:
+            await self._group.stop()
         self._router.close("the router shuts down")
         await self._http.stop(_STOP_WITHIN_S)
         await self._responses.close()
@@ -322,7 +349,7 @@ class RouterServer:
             return ""
         bound = f"tcp://{settings.grpc_address}"
         host = reachable_host(bound, settings.advertise_host, settings.redis.endpoint)
-        return f"{host}:{self.grpc_port}"
+        return f"{host}:{self._group.session_port if self._group else self.grpc_port}"
 
     def _on_status(self, status: FleetStatus) -> None:
         self._is_ready_changed.set()
@@ -338,34 +365,6 @@ class RouterServer:
         await self._server.set_serving(is_serving)
         if self._picker is not None:
             await self._picker.set_serving(is_serving)
-
-
-def _log_shares(shares: DescriptorShares, max_http: int) -> None:
-    level = logging.INFO if shares.max_http == max_http else logging.WARNING
-    text = (
-        "at most %d HTTP and %d gRPC connections: %d files may be open (ulimit -n), --max-connections is %d"
-    )
-    _log.log(level, text, shares.max_http, shares.max_grpc, shares.num_allowed, max_http)
-
-
-def _core_config(settings: RouterSettings, epoch: int) -> RouterConfig:
-    placement = PlacementConfig(
-        policy=settings.routing_policy, split=settings.split, min_split_tokens=settings.min_split_tokens
-    )
-    limits = FlowLimits(
-        router_name=f"{epoch:x}",
-        placement=placement,
-        timeout_s=settings.request_timeout_s,
-        queue_s=settings.admission.queue_timeout_s,
-        decode_wait_s=settings.move_timeout_s,
-        migrations=MigrationLimits(wait_s=settings.move_timeout_s),
-    )
-    step_s = settings.admission.slo.tpot_s
-    return RouterConfig(
-        limits=limits,
-        admission=settings.admission.config(settings.http.api_keys),
-        adaptive_roles=BalanceConfig(limits=Limits(step_s=step_s)) if settings.adaptive_roles else None,
-    )
 
 
 async def _run_until_signal(
@@ -391,7 +390,7 @@ async def _run_until_signal(
             where += f", endpoint picker at port {server.picker_port}" if server.picker_port else ""
             gc.freeze()  # What is loaded by now stays; traversing all of it would stop the loop each time.
             _log.info("listening at %s; waiting for workers of %s", where, names)
-            _log_shares(server.descriptors, settings.http.connections.max_connections)
+            log_shares(server.descriptors, settings.http.connections.max_connections)
             await is_told_to_stop.wait()
         _log.info("stopping")
     finally:

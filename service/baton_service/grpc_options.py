@@ -58,7 +58,11 @@ def message_options(*, takes_embeds: bool) -> Options:
 
 
 def server_options(
-    keepalive: Keepalive, max_connections: int = MAX_CONNECTIONS, *, takes_embeds: bool = False
+    keepalive: Keepalive,
+    max_connections: int = MAX_CONNECTIONS,
+    *,
+    takes_embeds: bool = False,
+    shares_ports: bool = False,
 ) -> Options:
     """Options of a server that also pings idle connections, and lets clients ping them."""
     return (
@@ -72,7 +76,7 @@ def server_options(
         ("grpc.max_allowed_incoming_connections", max_connections),
         ("grpc.max_connection_idle_ms", IDLE_MS),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
-        ("grpc.so_reuseport", 0),  # two processes on one port would share its connections unnoticed
+        ("grpc.so_reuseport", int(shares_ports)),  # otherwise a second process would take half unnoticed
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL_MS),
     )

@@ -15,11 +15,14 @@ _BACKLOG: Final = 2048
 """Connections that may wait to be accepted."""
 
 
-def listen_at(host: str, port: int) -> socket.socket:
+def listen_at(host: str, port: int, *, is_shared: bool = False) -> socket.socket:
     """Return a socket that listens at an address, which for `::` includes IPv4; port 0 takes any.
 
     Linux gives its TCP_NODELAY to the connections that it accepts. asyncio would leave that off: it sets the
     option for sockets whose protocol number is IPPROTO_TCP, and that of this one is 0.
+
+    Args:
+        is_shared: other processes of this user may listen there too; the system deals connections out.
 
     Raises:
         OSError: the address cannot be bound; `strerror` is the reason for people.
@@ -28,6 +31,7 @@ def listen_at(host: str, port: int) -> socket.socket:
     with ExitStack() as opened:
         listener = opened.enter_context(socket.socket(family, socket.SOCK_STREAM))
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, is_shared)
         if family is socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
         _bind(listener, host, port)

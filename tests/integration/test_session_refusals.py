@@ -61,9 +61,11 @@ def test_a_router_says_whether_it_refuses_for_good() -> None:
 
 
 def links_to(worker: Worker, ports: list[int], *, finds_more: bool = False) -> RouterLinks:
-    def dial(address: str) -> SessionClient:
+    def dial(address: str, names_process: bool) -> SessionClient:
         callbacks = replace(worker.callbacks(), on_refusal=lambda: links.on_refusal())
-        return SessionClient(address, make_info(), WorkerLoad, callbacks, worker.timings)
+        return SessionClient(
+            address, make_info(), WorkerLoad, callbacks, worker.timings, names_process=names_process
+        )
 
     links = RouterLinks([f"127.0.0.1:{port}" for port in ports], dial, finds_more=finds_more)
     return links

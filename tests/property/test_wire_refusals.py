@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -30,8 +30,14 @@ def make_sampling(**changes: Any) -> pb.RouterData:
     return pb.RouterData(generate=pb.Generate(spec=make_spec(sampling=sampling)))
 
 
-def sequence(**changes: object) -> pb.TokenBatch:
-    return pb.TokenBatch(outputs=[pb.SequenceOutput(**({"request_id": "r"} | changes))])
+def sequence(*, token_ids: Sequence[int] = (), index: int = 0, **details: Any) -> pb.TokenBatch:
+    return pb.TokenBatch(
+        request_ids=["r"],
+        indices=[index],
+        lengths=[len(token_ids)],
+        token_ids=token_ids,
+        details=[pb.OutputDetails(**details)] if details else [],
+    )
 
 
 def make_control(argument_json: str) -> pb.Control:
@@ -99,7 +105,16 @@ def logprobs(token_ids: list[int], values: list[float], ranks: list[int]) -> pb.
         ("queue_s", pb.WorkerData(first_token=pb.FirstToken(request_id="r", queue_s=-1.0))),
         ("prefill_s", pb.WorkerData(first_token=pb.FirstToken(request_id="r", prefill_s=float("nan")))),
         ("transfer_s", pb.WorkerData(transferred=pb.Transferred(request_id="r", transfer_s=float("inf")))),
-        ("request_id", pb.WorkerData(token_batch=pb.TokenBatch(outputs=[pb.SequenceOutput()]))),
+        ("token_batch", pb.WorkerData(token_batch=pb.TokenBatch(request_ids=["r"], token_ids=[1]))),
+        ("token_batch", pb.WorkerData(token_batch=pb.TokenBatch(token_ids=[1]))),
+        ("details.position", pb.WorkerData(token_batch=sequence(token_ids=[1], position=1))),
+        ("request_id", pb.WorkerData(first_token=pb.FirstToken(outputs=[pb.SequenceOutput()]))),
+        (
+            "request_id",
+            pb.WorkerData(
+                token_batch=pb.TokenBatch(request_ids=[""], indices=[0], lengths=[1], token_ids=[1])
+            ),
+        ),
         ("index", pb.WorkerData(token_batch=sequence(index=MAX_N))),
         ("token_ids", pb.WorkerData(token_batch=sequence())),
         ("token_ids", pb.WorkerData(token_batch=sequence(token_ids=[2**31]))),

@@ -1,4 +1,4 @@
-"""The routers that a worker serves: those it was given, and those that it finds registered.
+"""The routers that a worker serves: those it was given, their processes, and those that it finds registered.
 
 A router that is found is dialed until its lease is over and its session dead. One that was given is dialed
 forever, and not a second time under the address that it registered. A router that refuses the worker costs it
@@ -23,6 +23,8 @@ class _Link:
     client: SessionClient
     task: asyncio.Task[None]
     is_given: bool
+    router: str = ""
+    """Address of the router that has named it as one of its processes; empty for all others."""
 
 
 class RouterLinks:
@@ -30,12 +32,12 @@ class RouterLinks:
 
     Args:
         given: addresses (`host:port`) to dial from the start.
-        dial: makes the client of a router's address.
+        dial: makes the client of a router's address, which is that of one process or of any.
         finds_more: whether routers may be found besides those that are given.
     """
 
     def __init__(
-        self, given: Sequence[str], dial: Callable[[str], SessionClient], *, finds_more: bool = True
+        self, given: Sequence[str], dial: Callable[[str, bool], SessionClient], *, finds_more: bool = True
     ) -> None:
         self._given = given
         self._dial = dial
@@ -64,12 +66,22 @@ class RouterLinks:
 
     def on_refusal(self) -> None:
         """End with an error once there is no router left that may take this worker."""
-        refusals = [link.client.refusal for link in self._links.values()]
+        refusals = [one.client.refusal for one in self._links.values() if not one.client.is_forwarded]
         if self._finds_more or len(refusals) < len(set(self._given)) or self._rejection.done():
             return
         if all(refusal is not None and refusal.is_permanent for refusal in refusals):
             text = f"no router takes this worker: {'; '.join(self.refusals)}"
             self._rejection.set_exception(IncompatibleWorkerError(text, is_permanent=True))
+
+    def on_processes(self, router: str, processes: Sequence[str]) -> None:
+        """Serve the processes of a router, which it names again and again; one that is gone is given up."""
+        if self._is_closing:
+            return
+        for address in set(processes) - self._links.keys():
+            self._open(address, is_given=False, router=router)
+        for address, link in list(self._links.items()):
+            if link.router == router and address not in processes and not link.client.has_session:
+                self._end(self._links.pop(address))
 
     def on_found(self, routers: Sequence[RouterRecord]) -> None:
         """Serve the routers that are registered now; the first time only where none was given.
@@ -80,14 +92,14 @@ class RouterLinks:
         self._has_looked = True
         if self._is_closing or is_early:
             return
-        given = {link.client.router_name for link in self._links.values() if link.is_given}
+        given = {link.client.router_name for link in self._links.values() if link.is_given or link.router}
         addresses = {router.address for router in routers if router.router_id not in given}
         for address in addresses - self._links.keys():
             self._open(address, is_given=False)
         twice = {router.address for router in routers} - addresses
         for address, link in list(self._links.items()):
             is_gone = address not in addresses and not link.client.has_session
-            if not link.is_given and (is_gone or address in twice):
+            if not (link.is_given or link.router) and (is_gone or address in twice):
                 self._end(self._links.pop(address))
 
     def send(self, router_id: str, message: ToRouter) -> None:
@@ -108,11 +120,11 @@ class RouterLinks:
         self._links.clear()
         await asyncio.gather(*self._ending)
 
-    def _open(self, address: str, *, is_given: bool) -> None:
-        client = self._dial(address)
+    def _open(self, address: str, *, is_given: bool, router: str = "") -> None:
+        client = self._dial(address, not is_given)
         task = asyncio.create_task(client.run())
         task.add_done_callback(self._on_done)
-        self._links[address] = _Link(client, task, is_given)
+        self._links[address] = _Link(client, task, is_given, router)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -33,6 +33,8 @@ _MIN_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 1.0
 _MAX_REFUSED_BACKOFF_S: Final = 10.0
 """Between two tries of a router that has answered, and refused this worker."""
+_ASK_AGAIN_S: Final = 2.0
+"""Time between two questions for the processes of a router."""
 _FAREWELL_WITHIN_S: Final = 1.0
 _CHANNEL_OPTIONS: Final = (*message_options(takes_embeds=True), ("grpc.use_local_subchannel_pool", 1))
 """Channels that share a subchannel would share its backoff too."""
@@ -57,6 +59,8 @@ class RouterCallbacks:
     """Exactly once after each `on_joined`: what that router asked for is to be cancelled."""
     on_refusal: Callable[[], None] = lambda: None
     """A router refuses this worker, for another reason than before, or refuses it no more."""
+    on_processes: Callable[[str, Sequence[str]], None] = lambda address, processes: None
+    """The router at an address has several processes, each of which is to be dialed at its own address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class SessionClient:
 
     Args:
         load: gives what each heartbeat reports.
+        names_process: the address is that of one process, if the router has several.
         access: how routers let this worker in; without it, in plain text and without a key.
     """
 
@@ -91,8 +96,13 @@ class SessionClient:
         callbacks: RouterCallbacks,
         timings: SessionTimings = DEFAULT_TIMINGS,
         access: RouterAccess | None = None,
+        *,
+        names_process: bool = False,
     ) -> None:
         self._address = address
+        self._process_port = int(address.rpartition(":")[2]) if names_process else 0
+        self.is_forwarded = False
+        """True if the router has named its processes instead of taking this worker."""
         self._access = access or RouterAccess()
         self.info = info
         """The registration, as the next hello has it."""
@@ -178,6 +188,8 @@ class SessionClient:
             await self._dial()
             if loop.time() - began > _MAX_BACKOFF_S:
                 backoff_s = _MIN_BACKOFF_S
+            if self.is_forwarded:
+                backoff_s = _ASK_AGAIN_S
             await asyncio.sleep(0 if self._is_closing else backoff_s)
             most_s = _MAX_BACKOFF_S if self._refusal is None else _MAX_REFUSED_BACKOFF_S
             backoff_s = min(2 * backoff_s, most_s)
@@ -186,7 +198,9 @@ class SessionClient:
         """Open one stream and serve it to its end."""
         offered = self._session
         epoch, received = (0, 0) if offered is None else (offered.epoch, offered.loop_session.received)
-        hello = encode_hello(self.info, router_epoch=epoch, received=received)
+        hello = encode_hello(
+            self.info, router_epoch=epoch, received=received, process_port=self._process_port
+        )
         async with self._access.open_async_channel(self._address, _CHANNEL_OPTIONS) as channel:
             call = SessionsStub(channel).Connect(metadata=self._access.metadata)  # type: ignore[no-untyped-call]
             frame = await self._greet(call, pb.WorkerFrame(hello=hello))
@@ -215,6 +229,10 @@ class SessionClient:
             self._note_refusal(Refusal(text, rejected.is_permanent))
             return None
         self._note_refusal(None)
+        self.is_forwarded = frame.HasField("processes")
+        if self.is_forwarded:
+            host = self._address.rpartition(":")[0]
+            self._callbacks.on_processes(self._address, [f"{host}:{port}" for port in frame.processes.ports])
         return frame if frame.HasField("welcome") else None
 
     def _note_refusal(self, refusal: Refusal | None) -> None:

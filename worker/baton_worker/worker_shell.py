@@ -156,11 +156,18 @@ class Worker:
             on_message=self._on_router_message,
             on_lost=self._on_router_lost,
             on_refusal=lambda: self._routers.on_refusal(),
+            on_processes=lambda router, processes: self._routers.on_processes(router, processes),
         )
         self._routers = RouterLinks(
             parts.routers,
-            lambda address: SessionClient(
-                address, self._info, self._load, callbacks, parts.session_timings, parts.access
+            lambda address, names_process: SessionClient(
+                address,
+                self._info,
+                self._load,
+                callbacks,
+                parts.session_timings,
+                parts.access,
+                names_process=names_process,
             ),
             finds_more=parts.share.finds_routers,
         )

@@ -251,3 +251,4 @@ def _add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
     parser.add_argument("--parent-pid", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--report-fd", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--workers-fd", type=int, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--group-member", default="", help=argparse.SUPPRESS)

@@ -27,6 +27,14 @@ LISTEN_FLAGS: Final = (
         pattern=_SOCKET,
         metavar="PATH",
     ),
+    Flag(
+        "--router-processes",
+        int,
+        1,
+        "processes of the router that serve the same ports; workers reach each at a port above --grpc-port",
+        low=1,
+        high=64,
+    ),
     Flag("--grpc-host", str, "", "address to listen on for gRPC clients and workers; default: --host"),
     Flag("--grpc-port", int, 8100, "port for gRPC clients and workers; 0 takes any", low=0, high=65_535),
     Flag(

@@ -80,8 +80,11 @@ class Announcement:
 
 
 @asynccontextmanager
-async def announcing(announcement: Announcement, reports: asyncio.StreamReader) -> AsyncIterator[None]:
-    """Log the banner once every worker is there and a prompt can be served, within the block."""
+async def announcing(announcement: Announcement | None, reports: asyncio.StreamReader) -> AsyncIterator[None]:
+    """Log the banner once every worker is there and a prompt can be served, within the block.
+
+    Without an announcement the reports are read all the same.
+    """
     task = asyncio.create_task(_announce(announcement, reports))
     try:
         yield
@@ -90,10 +93,12 @@ async def announcing(announcement: Announcement, reports: asyncio.StreamReader) 
         await asyncio.wait([task])
 
 
-async def _announce(announcement: Announcement, reports: asyncio.StreamReader) -> None:
+async def _announce(announcement: Announcement | None, reports: asyncio.StreamReader) -> None:
     is_announced = False
     try:
         async for line in reports:  # to the end: a pipe that nobody reads fills up
+            if announcement is None:
+                continue
             status = json.loads(line)
             num_workers = status["num_workers"]
             if any(num_workers.values()):

@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from baton.processes.banner import Announcement, Place
 from baton.processes.restarts import is_start_hopeless
+from baton.processes.router_group import RouterGroup
 from baton.processes.supervised_router import SupervisedRouter
 from baton.processes.supervised_worker import SupervisedWorker, WorkerReports
 from baton.processes.tasks import cancel, cancelled_at_end
@@ -32,6 +34,8 @@ class LocalCluster:
 
     router_args: tuple[str, ...]
     worker_args: tuple[str, ...]
+    num_routers: int = 1
+    """Processes of the router."""
     num_prefill_workers: int
     num_decode_workers: int
     num_mixed_workers: int
@@ -99,7 +103,9 @@ async def serve(cluster: LocalCluster) -> int:
     def is_hopeless() -> bool:
         return is_start_hopeless((one.restarts for one in workers), has_served=has_served.is_set())
 
-    router = SupervisedRouter(
+    is_one = cluster.num_routers == 1
+    make = SupervisedRouter if is_one else partial(RouterGroup, num_processes=cluster.num_routers)
+    router: SupervisedRouter | RouterGroup = make(
         cluster.router_args,
         stop_within_s=cluster.stop_within_s,
         report_workers=lambda write_fd: reports.write(workers, write_fd),

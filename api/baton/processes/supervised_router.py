@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from baton.processes.banner import UNIX, Announcement, announcing
@@ -22,8 +23,9 @@ class SupervisedRouter:
     """One router's process, started again whenever it ends after it was bound. Make it on its loop.
 
     Args:
-        report_workers: writes the states of the workers' processes to a pipe, until cancelled.
-        announce: makes an announcement of the router's addresses and the time of its start.
+        report_workers: writes the states of the workers' processes to a pipe, until cancelled; None: there is
+            nothing to write.
+        announce: makes an announcement of the router's addresses and the time of its start; None makes none.
     """
 
     def __init__(
@@ -31,8 +33,8 @@ class SupervisedRouter:
         args: Sequence[str],
         *,
         stop_within_s: float,
-        report_workers: Callable[[int], Coroutine[Any, Any, None]],
-        announce: Callable[[dict[str, str], float], Announcement],
+        report_workers: Callable[[int], Coroutine[Any, Any, None]] | None,
+        announce: Callable[[dict[str, str], float], Announcement] | None,
     ) -> None:
         self.bound: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         """Its `address`, which is that of gRPC, and its `http_address`, once it listens."""
@@ -62,17 +64,22 @@ class SupervisedRouter:
     async def _run_once(self, began_s: float) -> tuple[int, str]:
         """Return its exit code, and the error that it ended with."""
         try:
-            read_fd, write_fd = os.pipe()
-            args = (*self._args, "--workers-fd", str(read_fd))
-            async with (
-                cancelled_at_end(self._report_workers(write_fd)),
-                running("router", args, stop_within_s=self._stop_within_s, given_fds=(read_fd,)) as child,
-            ):
+            async with AsyncExitStack() as stack:
+                given_fds: tuple[int, ...] = ()
+                if self._report_workers is not None:
+                    read_fd, write_fd = os.pipe()
+                    given_fds = (read_fd,)
+                    await stack.enter_async_context(cancelled_at_end(self._report_workers(write_fd)))
+                args = (*self._args, *(f"--workers-fd={file}" for file in given_fds))
+                child = await stack.enter_async_context(
+                    running("router", args, stop_within_s=self._stop_within_s, given_fds=given_fds)
+                )
                 addresses = await self._first_report(child)
                 if addresses is None:
                     return await child.wait(), ""
                 self._note_bound(addresses)
-                async with announcing(self._announce(addresses, began_s), child.reports):
+                announcement = None if self._announce is None else self._announce(addresses, began_s)
+                async with announcing(announcement, child.reports):
                     return await child.wait(), ""
         except (OSError, RuntimeError) as error:
             return 1, f"the router cannot be started: {error}"

@@ -8,7 +8,7 @@ from typing import Final
 from baton_core.kv_layout.paging import Paging
 from baton_core.model.model_description import ModelDescription, require_equal
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 _HINTS: Final = {
     "weights": "; the same weight files",
     "kv_variant": "; the same --max-model-len: this model's rotary embeddings depend on it",

@@ -17,19 +17,27 @@ class WorkerFrame(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[WorkerHeartbeat, _Mapping]] = ..., data: _Optional[_Union[WorkerData, _Mapping]] = ...) -> None: ...
 
 class RouterFrame(_message.Message):
-    __slots__ = ("welcome", "rejected", "heartbeat", "data")
+    __slots__ = ("welcome", "rejected", "heartbeat", "data", "processes")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REJECTED_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     rejected: Rejected
     heartbeat: RouterHeartbeat
     data: RouterData
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., heartbeat: _Optional[_Union[RouterHeartbeat, _Mapping]] = ..., data: _Optional[_Union[RouterData, _Mapping]] = ...) -> None: ...
+    processes: Processes
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., heartbeat: _Optional[_Union[RouterHeartbeat, _Mapping]] = ..., data: _Optional[_Union[RouterData, _Mapping]] = ..., processes: _Optional[_Union[Processes, _Mapping]] = ...) -> None: ...
+
+class Processes(_message.Message):
+    __slots__ = ("ports",)
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    ports: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ports: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("worker_id", "epoch", "role", "identity", "max_model_len", "vocab_size", "num_blocks", "max_num_seqs", "peer_address", "kv_description", "router_epoch", "received", "block_bytes", "metrics_address", "data_parallel_rank")
+    __slots__ = ("worker_id", "epoch", "role", "identity", "max_model_len", "vocab_size", "num_blocks", "max_num_seqs", "peer_address", "kv_description", "router_epoch", "received", "block_bytes", "metrics_address", "data_parallel_rank", "process_port")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +53,7 @@ class Hello(_message.Message):
     BLOCK_BYTES_FIELD_NUMBER: _ClassVar[int]
     METRICS_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     DATA_PARALLEL_RANK_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_PORT_FIELD_NUMBER: _ClassVar[int]
     worker_id: str
     epoch: int
     role: str
@@ -60,7 +69,8 @@ class Hello(_message.Message):
     block_bytes: int
     metrics_address: str
     data_parallel_rank: int
-    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., peer_address: _Optional[str] = ..., kv_description: _Optional[bytes] = ..., router_epoch: _Optional[int] = ..., received: _Optional[int] = ..., block_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ...) -> None: ...
+    process_port: int
+    def __init__(self, worker_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., max_model_len: _Optional[int] = ..., vocab_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., peer_address: _Optional[str] = ..., kv_description: _Optional[bytes] = ..., router_epoch: _Optional[int] = ..., received: _Optional[int] = ..., block_bytes: _Optional[int] = ..., metrics_address: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ..., process_port: _Optional[int] = ...) -> None: ...
 
 class Identity(_message.Message):
     __slots__ = ("weights", "dtype", "kv_layout", "block_size", "transport", "protocol_version", "kv_windows", "numerics", "description", "kv_variant", "quantization", "structured_outputs_backend", "logits_processors", "logprobs_mode", "pooling")
@@ -592,10 +602,30 @@ class Pooled(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., values: _Optional[bytes] = ..., num_cached_tokens: _Optional[int] = ..., queue_s: _Optional[float] = ..., prefill_s: _Optional[float] = ...) -> None: ...
 
 class TokenBatch(_message.Message):
-    __slots__ = ("outputs",)
-    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
-    outputs: _containers.RepeatedCompositeFieldContainer[SequenceOutput]
-    def __init__(self, outputs: _Optional[_Iterable[_Union[SequenceOutput, _Mapping]]] = ...) -> None: ...
+    __slots__ = ("request_ids", "indices", "lengths", "token_ids", "details")
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    INDICES_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    indices: _containers.RepeatedScalarFieldContainer[int]
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    details: _containers.RepeatedCompositeFieldContainer[OutputDetails]
+    def __init__(self, request_ids: _Optional[_Iterable[str]] = ..., indices: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., details: _Optional[_Iterable[_Union[OutputDetails, _Mapping]]] = ...) -> None: ...
+
+class OutputDetails(_message.Message):
+    __slots__ = ("position", "finish_reason", "stop_token_id", "logprobs")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    finish_reason: str
+    stop_token_id: int
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprobs]
+    def __init__(self, position: _Optional[int] = ..., finish_reason: _Optional[str] = ..., stop_token_id: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprobs, _Mapping]]] = ...) -> None: ...
 
 class Transferred(_message.Message):
     __slots__ = ("request_id", "num_blocks", "num_bytes", "transfer_s", "num_recomputed_tokens")

@@ -91,11 +91,11 @@ class RouterDriver:
             return None
         try:
             match effect:
+                case EmitTokens():
+                    if self._outlets.emit_tokens(effect):
+                        return StopMatched(request_id=effect.request_id, index=effect.output.index)
                 case SendToWorker(worker_id=worker_id, message=message):
                     self._outlets.send_to_worker(worker_id, message)
-                case EmitTokens(request_id=request_id, output=output):
-                    if self._outlets.emit_tokens(effect):
-                        return StopMatched(request_id=request_id, index=output.index)
                 case EmitPromptLogprobs(prompt_logprobs=prompt_logprobs):
                     self._outlets.emit_prompt_logprobs(prompt_logprobs)
                 case FinishRequest():

@@ -11,6 +11,7 @@ from baton_core.kv_events.cache_delta import CacheDelta
 from baton_core.load_reservation import LoadReservation
 from baton_core.requests.phases import Phase
 from baton_core.requests.request_context import RequestContext
+from baton_core.requests.spending import Spending
 from baton_core.sessions.router_messages import (
     PromptLogprobs,
     RequestCommand,
@@ -95,6 +96,13 @@ class PeerLoad:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSpending:
+    """What tenants have spent of their rate limits at another process of this router."""
+
+    spending: tuple[Spending, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessUpdate:
     """The launcher told of a worker's process."""
 
@@ -118,6 +126,7 @@ RouterEvent = (
     | WorkerReported
     | PrefixUpdate
     | PeerLoad
+    | PeerSpending
     | ProcessUpdate
     | HoldDispatch
 )

@@ -83,6 +83,7 @@ class GrpcServer:
         keys: what all calls need, but those of health and of the services `keyless` (full names).
         credentials: of TLS; None: plain text.
         takes_embeds: messages may have embeddings, and be as large as these.
+        shares_ports: addresses may be bound as shared ones.
         max_connections: further connections are closed, also those that have not shown to speak gRPC.
     """
 
@@ -95,33 +96,38 @@ class GrpcServer:
         credentials: grpc.ServerCredentials | None = None,
         max_connections: int = MAX_CONNECTIONS,
         takes_embeds: bool = False,
+        shares_ports: bool = False,
     ) -> None:
         interceptors = (_ErrorInterceptor(), KeyInterceptor(keys or Keys(), keyless))
         self._credentials = credentials
         self.server = grpc.aio.server(
             interceptors=interceptors,
-            options=server_options(keepalive, max_connections, takes_embeds=takes_embeds),
+            options=server_options(
+                keepalive, max_connections, takes_embeds=takes_embeds, shares_ports=shares_ports
+            ),
         )
         self._health = health_aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
 
-    def bind(self, address: str, *, flag: str) -> int:
+    def bind(self, address: str, *, flag: str, is_shared: bool = False) -> int:
         """Listen on `address` (`host:port`; port 0 chooses one) and return the port.
+
+        Args:
+            is_shared: other processes of this user may listen there too; the system deals connections out.
 
         Raises:
             InvalidConfigError: it cannot be bound; the message names `flag`, the address and what is allowed.
         """
-        reason = _why_not_bindable(address) if _names_a_port(address) else "it names no port"
+        reason = "" if _names_a_port(address) else "it names no port"
+        if not reason and not is_shared:
+            refuse_taken(address, flag=flag)
         if not reason:  # gRPC would report it past the log
             with suppress(RuntimeError):
                 if self._credentials is None:
                     return int(self.server.add_insecure_port(address))
                 return int(self.server.add_secure_port(address, self._credentials))
             reason = "gRPC cannot listen there"
-        raise InvalidConfigError(
-            f"{flag} is {address!r}, which cannot be bound ({reason}); "
-            "allowed: host:port with an address of this machine and a port that is not in use"
-        )
+        raise _not_bindable(address, flag, reason)
 
     async def start(self, *, reflects: Sequence[str] = ()) -> None:
         """Serve, and describe the services `reflects` (full names) to those who ask by reflection."""
@@ -142,6 +148,23 @@ class GrpcServer:
         """Refuse new calls and give running ones `within_s` to end."""
         await self._health.enter_graceful_shutdown()
         await self.server.stop(within_s)
+
+
+def refuse_taken(address: str, *, flag: str) -> None:
+    """Refuse an address at which another server listens: gRPC would share its port.
+
+    Raises:
+        InvalidConfigError: it cannot be bound.
+    """
+    if reason := _why_not_bindable(address):
+        raise _not_bindable(address, flag, reason)
+
+
+def _not_bindable(address: str, flag: str, reason: str) -> InvalidConfigError:
+    return InvalidConfigError(
+        f"{flag} is {address!r}, which cannot be bound ({reason}); "
+        "allowed: host:port with an address of this machine and a port that is not in use"
+    )
 
 
 def _names_a_port(address: str) -> bool:

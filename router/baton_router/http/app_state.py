@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -28,6 +29,8 @@ class AppState:
     metrics: RouterMetrics
     responses: ResponseStore
     """Responses that are kept for a while."""
+    metric_pages: Callable[[], Awaitable[Mapping[int, str]]] | None = None
+    """Returns the metrics of all processes of this router, where there are several."""
     batches: Batches | None = None
     """Files and batches, where there is a folder for them."""
     started_at: int = field(default_factory=lambda: int(time.time()))

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from baton_router.group.metric_pages import merge_pages
 from baton_router.http.calls import Call
 from baton_router.text.model_folder import read_json
 from baton_service.exposition import CONTENT_TYPE
@@ -119,4 +120,8 @@ async def load(call: Call[None]) -> None:
 
 
 async def metrics(call: Call[None]) -> None:
-    await call.respond(Response(call.state.metrics.exposition().text(), media_type=CONTENT_TYPE))
+    if (metric_pages := call.state.metric_pages) is not None:
+        page: str | bytes = merge_pages(await metric_pages())
+    else:
+        page = call.state.metrics.exposition().text()
+    await call.respond(Response(page, media_type=CONTENT_TYPE))

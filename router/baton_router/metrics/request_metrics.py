@@ -74,7 +74,7 @@ class RequestMetrics:
 
     def __init__(self, slo: Slo = NO_SLO) -> None:
         self.placements = PlacementMetrics()
-        self.latencies = LatencyWindow(slo)
+        self._latencies = LatencyWindow(slo)
         self.num_finished_requests = 0
         self.num_failed_requests = 0
         """Requests that were refused, failed, or whose client left."""
@@ -82,26 +82,44 @@ class RequestMetrics:
         self.num_cut_tokens = 0
         """Tokens that came together with a stop string, after it."""
         self._engines: dict[str, _Engine] = {}
-        self._current_worker = NO_ENGINE
+        self._worker_id = NO_ENGINE
+        self._message_s = 0.0
+        self._gap_s, self._num_gaps = 0.0, 0
+        """Tokens of the current message that came so long after those before them, not counted yet."""
 
-    def on_message(self, worker_id: str, message: ToRouter) -> None:
-        """Count a worker's message; the next tokens in `on_tokens` are this worker's."""
-        self._current_worker = worker_id
+    @property
+    def latencies(self) -> LatencyWindow:
+        """Latencies of the last minutes."""
+        self._count_gaps()
+        return self._latencies
+
+    def on_message(self, now: float, worker_id: str, message: ToRouter) -> None:
+        """Count a worker's message; the next tokens in `on_tokens` are this worker's, and came now."""
+        self._count_gaps()
+        self._message_s, self._worker_id = now, worker_id
         if isinstance(message, PhaseReport):
             self.work.add(message)
 
-    def on_tokens(self, now: float, stream: ClientStream, output: SequenceOutput) -> None:
+    def on_tokens(self, stream: ClientStream, output: SequenceOutput) -> None:
         """Count the tokens that a stream just took, and time them against the sequence's previous tokens."""
-        engine, last_token_s, index = self._engine(self._current_worker), stream.last_token_s, output.index
+        last_token_s, index = stream.last_token_s, output.index
         num_sent = stream.num_sent_tokens
-        engine.num_generated += num_sent - stream.num_counted_tokens
+        self._engine(self._worker_id).num_generated += num_sent - stream.num_counted_tokens
         stream.num_counted_tokens = num_sent
         if (last_s := last_token_s.get(index)) is not None:
             num_tokens = len(output.token_ids)
-            gap_s = (now - last_s) / num_tokens
-            engine.token_gaps.add(gap_s, num_tokens)
-            self.latencies.on_tokens(now, gap_s, num_tokens)
-        last_token_s[index] = now
+            gap_s = (self._message_s - last_s) / num_tokens
+            if gap_s != self._gap_s:  # those of one step mostly come equally long after the step before
+                self._count_gaps()
+                self._gap_s = gap_s
+            self._num_gaps += num_tokens
+        last_token_s[index] = self._message_s
+
+    def _count_gaps(self) -> None:
+        if self._num_gaps:
+            self._engine(self._worker_id).token_gaps.add(self._gap_s, self._num_gaps)
+            self._latencies.on_tokens(self._message_s, self._gap_s, self._num_gaps)
+            self._num_gaps = 0
 
     def on_ended(
         self,
@@ -118,7 +136,7 @@ class RequestMetrics:
             is_aborted = end.code is ErrorCode.CANCELLED
             engine.ends[FinishReason.ABORT if is_aborted else FinishReason.ERROR] += 1
             self.num_failed_requests += 1
-            self.latencies.on_failed(now)
+            self._latencies.on_failed(now)
         else:
             engine = self._engine(end.timings.decode_worker or end.timings.prefill_worker)
             engine.ends.update(stream.finish_reasons)
@@ -128,7 +146,7 @@ class RequestMetrics:
             if latencies:
                 engine.add(vllm.TIME_TO_FIRST_TOKEN, latencies[Latency.TTFT])
                 engine.add(vllm.E2E_LATENCY, latencies[Latency.E2E])
-            self.latencies.on_finished(now, latencies)
+            self._latencies.on_finished(now, latencies)
         self.num_cut_tokens += stream.num_cut_tokens
 
     def ended(self) -> Ended:
@@ -145,6 +163,7 @@ class RequestMetrics:
 
     def report(self, page: Exposition, model_name: str) -> None:
         """Add all samples to a scrape."""
+        self._count_gaps()
         for worker_id, engine in self._engines.items():
             labels = (model_name, worker_id)
             page.add(vllm.PROMPT_TOKENS, engine.num_prompt_tokens, *labels)

@@ -45,12 +45,16 @@ class AdmissionSettings:
         _check("--queue-timeout", self.queue_timeout_s, self.queue_timeout_s > 0, "seconds, over 0")
         _check("--priority-aging", self.priority_aging_s, self.priority_aging_s > 0, "seconds, over 0")
 
-    def config(self, api_keys: Sequence[str]) -> AdmissionConfig:
-        """Return the core's configuration; with several keys it is fair between them."""
+    def config(self, api_keys: Sequence[str], num_processes: int = 1) -> AdmissionConfig:
+        """Return the core's configuration; with several keys it is fair between them.
+
+        Each of several processes queues its share of the requests that may wait.
+        """
+        max_queued = self.max_queued_requests
         return AdmissionConfig(
             slo=self.slo,
             rate_limit=self.rate_limit,
-            max_queued_requests=self.max_queued_requests,
+            max_queued_requests=max(min(1, max_queued), max_queued // num_processes),
             aging_s=self.priority_aging_s,
             dispatch_limit=FAIR if len(api_keys) > 1 else DispatchLimit(),
         )

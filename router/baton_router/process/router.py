@@ -30,6 +30,7 @@ from baton_router.core.router_events import (
     ClientGone,
     FromWorker,
     PeerLoad,
+    PeerSpending,
     PrefixUpdate,
     ProcessUpdate,
     RouterEvent,
@@ -197,7 +198,7 @@ class Router:
         self.share.on_load_changed()
         return self._picks.hold(outcome)
 
-    def notify(self, event: PrefixUpdate | PeerLoad | ProcessUpdate) -> None:
+    def notify(self, event: PrefixUpdate | PeerLoad | PeerSpending | ProcessUpdate) -> None:
         """Process an update from the rest of the cluster, or from the launcher."""
         self._take(event)
 
@@ -235,7 +236,7 @@ class Router:
     def _on_message(self, worker_id: str, message: ToRouter) -> None:
         if self.transfers.take(worker_id, message):
             return
-        self._requests.on_message(worker_id, message)
+        self._requests.on_message(self._loop.time(), worker_id, message)
         self._take(FromWorker(worker_id=worker_id, message=message))
         if isinstance(message, ControlResult):
             self._note_status()

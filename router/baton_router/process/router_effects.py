@@ -47,7 +47,7 @@ class RouterEffects:
         if stream is None:
             return False
         is_stopped = stream.push(tokens.output)
-        self._requests.on_tokens(self._loop.time(), stream, tokens.output)
+        self._requests.on_tokens(stream, tokens.output)
         return is_stopped
 
     def emit_prompt_logprobs(self, prompt_logprobs: PromptLogprobs) -> None:

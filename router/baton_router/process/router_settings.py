@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.session import DEFAULT_TIMINGS
 from baton_router.core.placement.placement_config import SplitMode
 from baton_router.core.placement.routing_policies import RoutingPolicy
+from baton_router.group.member import Member
 from baton_router.process.admission_settings import AdmissionSettings
-from baton_router.process.http_settings import HttpSettings
+from baton_router.process.http_settings import HttpSettings, ResponseStoreLimits
 from baton_router.process.logged_requests import LoggedRequests
 from baton_router.requests.request_limits import RequestLimits
 from baton_router.text.generation_defaults import MODELS_OWN
@@ -21,6 +22,8 @@ from baton_service.redis.redis_settings import RedisSettings
 from baton_service.stop_signals import DEFAULT_SHUTDOWN_TIMEOUT_S
 from baton_service.tls import ServerTls
 from baton_service.tracing import TracingSettings
+
+MAX_PROCESSES: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,10 @@ class RouterSettings:
     """For gRPC clients and workers; empty: `host`."""
     grpc_port: int = 8100
     """For gRPC clients and workers; 0 lets the system choose."""
+    num_processes: int = 1
+    """Processes that serve the same ports."""
+    member: Member | None = None
+    """The place of this process among them; None where it is the only one, or starts them."""
     picker_port: int | None = None
     """Port of the endpoint picker for gateways, on `grpc_host`; 0 lets the system choose, None is none."""
     redis: RedisSettings = field(default_factory=RedisSettings)
@@ -107,6 +114,7 @@ class RouterSettings:
         is_twice = self.port == self.grpc_port != 0
         _check("--grpc-port", self.grpc_port, not is_twice, "another one than --port")
         self._check_picker()
+        self._check_processes()
         policies = list(RoutingPolicy)
         _check("--routing-policy", self.routing_policy, self.routing_policy in policies, ", ".join(policies))
         object.__setattr__(self, "routing_policy", RoutingPolicy(self.routing_policy))
@@ -122,6 +130,32 @@ class RouterSettings:
         _check("--shutdown-timeout", self.shutdown_timeout_s, _is_seconds(self.shutdown_timeout_s), "seconds")
         _check("--log-format", self.log_format, self.log_format in FORMATS, ", ".join(FORMATS))
         _check("--log-level", self.log_level, self.log_level in LEVELS, ", ".join(LEVELS))
+
+    def _check_processes(self) -> None:
+        """Refuse what one process could do and several cannot: each knows only its own calls."""
+        num = self.num_processes
+        _check(
+            "--router-processes", num, _is_int(num, 1, MAX_PROCESSES), f"an integer from 1 to {MAX_PROCESSES}"
+        )
+        if num == 1:
+            return
+        is_port = self.grpc_port + num <= 65_535
+        _check("--grpc-port", self.grpc_port, is_port, f"one with {num} more ports above it, for workers")
+        http = self.http
+        for flag, is_given in (
+            ("--uds", self.uds),
+            ("--picker-port", self.picker_port is not None),
+            ("--enable-operator-routes", http.enable_operator_routes),
+            ("--enable-lora-updates", http.enable_lora_updates),
+            ("--files-directory", http.batches.folder),
+        ):
+            _check("--router-processes", num, not is_given, f"1 with {flag}")
+        if not self.redis.is_given:  # where a response that one process keeps is found by the others
+            none = replace(http.stored_responses, num_responses=0)
+            is_default = http.stored_responses in (none, ResponseStoreLimits())
+            allowed = "1 with flags of stored responses, or more with --redis beside them"
+            _check("--router-processes", num, is_default, allowed)
+            object.__setattr__(self, "http", replace(http, stored_responses=none))
 
     def _check_picker(self) -> None:
         port = self.picker_port

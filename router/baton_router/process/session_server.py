@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -49,6 +49,20 @@ class WorkerCallbacks:
     on_load: Callable[[str, WorkerLoad], None]
     on_left: Callable[[str, str], None]
     """Worker and reason, exactly once after each `on_joined` that returned."""
+
+
+class RouterProcesses(Protocol):
+    """The processes of one router, each of which has sessions with all workers."""
+
+    @property
+    def session_port(self) -> int:
+        """Port at which workers reach this process."""
+        ...
+
+    @property
+    def session_ports(self) -> Sequence[int]:
+        """Ports of all processes that are there."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +119,8 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         self._sessions: dict[str, _Session] = {}
         self._refusals = _RefusalLog()
         self._is_closing = False
+        self.processes: RouterProcesses | None = None
+        """The processes of this router, where there are several; set before it serves."""
 
     def send(self, worker_id: str, message: ToWorker) -> None:
         """Queue `message`; dropped when the worker has left, which `on_left` reported or is about to report.
@@ -135,6 +151,10 @@ class SessionServer(session_pb2_grpc.SessionsServicer):
         try:
             hello = await self._read_hello(request_iterator)
             peer = hello.worker_id
+            if (processes := self.processes) is not None and hello.process_port != processes.session_port:
+                ports = pb.Processes(ports=processes.session_ports)
+                await self._write_first(context, pb.RouterFrame(processes=ports))
+                return
             session, stream = self._attach(hello, decode_hello(hello))
         except BatonError as error:
             self._refusals.log(peer, error)

@@ -27,6 +27,8 @@ class CharacterStream:
         self._num_broken = 0
         """Replaced bytes that no character has followed yet."""
         self._last_bytes = b""
+        self.is_between = True
+        """True if all bytes so far have become characters that were shown."""
 
     def push(self, data: bytes) -> str:
         """Take the next bytes; return the characters that can be shown."""
@@ -36,6 +38,8 @@ class CharacterStream:
         num_before, self._num_broken = self._num_broken, len(text) - len(shown)
         if not shown:
             self._num_broken += num_before
+        self.is_between = not self._num_broken and not self._decoder.getstate()[0]
+        if not shown:
             return ""
         return REPLACEMENT * num_before + shown
 

@@ -91,6 +91,11 @@ class _TextStream:
         self._characters = CharacterStream()
 
     def push(self, token_id: int) -> str:
+        if self._last is not None and self._characters.is_between:
+            text = self._tokenizer.whole_text(token_id)
+            if text is not None:  # as that of almost every token
+                self._last = token_id
+                return text
         if not self._is_decoded(token_id):
             return ""
         data = self._bytes_of(token_id)

@@ -38,6 +38,7 @@ class TokenDecoder:
         self._fallback = self._find_fallback_bytes()
         self._byte_level = _byte_level_alphabet() if self._join(["\u0120"]) == " " else {}
         self._bytes: dict[int, bytes] = {}
+        self._whole_texts: dict[int, str | None] = {}
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Return the text of `token_ids`; ids without a token have none, broken UTF-8 is U+FFFD.
@@ -76,6 +77,17 @@ class TokenDecoder:
             found = self._bytes[token_id] = self._find_bytes(token_id)
         return found
 
+    def whole_text(self, token_id: int) -> str | None:
+        """Return the text that a token adds after any other that ends with a whole character.
+
+        None where that depends on the tokens before, on whether special tokens are shown, or on what follows.
+        """
+        try:
+            return self._whole_texts[token_id]
+        except KeyError:
+            found = self._whole_texts[token_id] = self._find_whole_text(token_id)
+            return found
+
     def bytes_after(self, last: int | None, token_id: int) -> bytes:
         """Return the bytes that a token adds to a text after the token `last`; None: it begins the text."""
         found = self.bytes_of(token_id)
@@ -88,6 +100,15 @@ class TokenDecoder:
         before = [] if last is None else [str(self._backend.id_to_token(last))]
         text = self._join([*before, str(self._backend.id_to_token(token_id))])
         return text[len(self._join(before)) :].encode()
+
+    def _find_whole_text(self, token_id: int) -> str | None:
+        if not self._is_local or token_id in self._added:
+            return None
+        try:
+            text = self.bytes_of(token_id).decode()
+        except UnicodeDecodeError:
+            return None
+        return text if text and not text.endswith(_REPLACEMENT) else None
 
     def _find_bytes(self, token_id: int) -> bytes:
         spelling = self._backend.id_to_token(token_id)

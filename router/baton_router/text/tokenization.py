@@ -220,6 +220,10 @@ class Tokenizer:
         """The token as the vocabulary spells it, such as `Ġos`; empty for an id without a token."""
         return self._decoder.spelling(token_id)
 
+    def whole_text(self, token_id: int) -> str | None:
+        """Return the text that a token adds after whole characters; None where that depends on more."""
+        return self._decoder.whole_text(token_id)
+
     def bytes_after(self, last: int | None, token_id: int) -> bytes:
         """Return the bytes that a token adds to a text after the token `last`; None: it begins the text."""
         return self._decoder.bytes_after(last, token_id)

@@ -10,7 +10,6 @@ import msgspec
 
 from baton_core.errors import ErrorCode, InvalidRequestError
 from baton_core.kv_events.cache_delta import CacheDelta
-from baton_core.requests.finish import FinishReason
 from baton_core.requests.phases import PhaseReport
 from baton_core.sessions.control_messages import ControlResult
 from baton_core.sessions.router_messages import (
@@ -47,6 +46,13 @@ from baton_service.wire.wire_logprobs import (
 )
 from baton_service.wire.wire_phases import decode_phase_report, encode_phase_report
 from baton_service.wire.wire_pooling import decode_pooled, encode_pooled
+from baton_service.wire.wire_tokens import (
+    append_batch,
+    decode_batch,
+    decode_finish_reason,
+    decode_stop_token,
+    encode_batch,
+)
 
 MAX_MERGED_BYTES: Final = 2**14
 """Size of merged token batches: a router reads each message at once."""
@@ -72,8 +78,8 @@ def encode_report(message: ToRouter) -> pb.WorkerData:
             data = pb.WorkerData(first_token=_encode_first_token(message))
         case Pooled():
             data = pb.WorkerData(pooled=encode_pooled(message))
-        case TokenBatch(outputs=outputs):
-            data = pb.WorkerData(token_batch=pb.TokenBatch(outputs=_encode_outputs(outputs)))
+        case TokenBatch():
+            data = pb.WorkerData(token_batch=encode_batch(message))
         case Transferred():
             data = pb.WorkerData(transferred=_encode_transferred(message))
         case Failed(request_id=request_id, code=code, message=text):
@@ -115,7 +121,7 @@ def decode_report(data: pb.WorkerData) -> ToRouter:
         case "pooled":
             return decode_pooled(data.pooled)
         case "token_batch":
-            return TokenBatch(outputs=_decode_outputs(data.token_batch.outputs))
+            return decode_batch(data.token_batch)
         case "transferred":
             return _decode_transferred(data.transferred)
         case "failed":
@@ -138,7 +144,7 @@ def merge_reports(earlier: pb.WorkerData, later: pb.WorkerData) -> pb.WorkerData
         return None
     if earlier.ByteSize() + later.ByteSize() > MAX_MERGED_BYTES:
         return None
-    earlier.token_batch.outputs.extend(later.token_batch.outputs)
+    append_batch(earlier.token_batch, later.token_batch)
     return earlier
 
 
@@ -206,8 +212,8 @@ def _decode_outputs(outputs: Iterable[pb.SequenceOutput]) -> tuple[SequenceOutpu
             request_id=checked_name("request_id", output.request_id),
             index=checked_index("index", output.index),
             token_ids=_checked_output(output.token_ids),
-            finish_reason=_decode_finish_reason(output.finish_reason),
-            stop_token_id=_decode_stop_token(output) if output.HasField("stop_token_id") else None,
+            finish_reason=decode_finish_reason(output.finish_reason),
+            stop_token_id=decode_stop_token(output),
             logprobs=decode_logprobs("logprobs", output.logprobs) if output.logprobs else (),
         )
         for output in outputs
@@ -219,14 +225,6 @@ def _checked_output(values: Iterable[int]) -> tuple[int, ...]:
     if not token_ids:
         raise InvalidRequestError("token_ids", token_ids, "one token or more")
     return token_ids
-
-
-def _decode_stop_token(output: pb.SequenceOutput) -> int:
-    return checked_token_ids("stop_token_id", (output.stop_token_id,))[0]
-
-
-def _decode_finish_reason(code: str) -> FinishReason | None:
-    return checked_code("finish_reason", code, FinishReason) if code else None
 
 
 def _encode_first_token(message: FirstToken) -> pb.FirstToken:

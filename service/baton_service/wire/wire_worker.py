@@ -21,11 +21,17 @@ from baton_service.wire.wire_checks import (
 from baton_service.wire.wire_pooling import checked_pooling_model
 
 
-def encode_hello(info: WorkerInfo, *, router_epoch: int = 0, received: int = 0) -> pb.Hello:
-    """Make a stream's first frame; `router_epoch` and `received` ask to resume that session."""
+def encode_hello(
+    info: WorkerInfo, *, router_epoch: int = 0, received: int = 0, process_port: int = 0
+) -> pb.Hello:
+    """Make a stream's first frame; `router_epoch` and `received` ask to resume that session.
+
+    `process_port` names the router's process that is dialed; 0: any.
+    """
     identity = info.identity
     return pb.Hello(
         worker_id=info.worker_id,
+        process_port=process_port,
         epoch=info.epoch,
         role=info.role,
         identity=pb.Identity(

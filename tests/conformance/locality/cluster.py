@@ -106,13 +106,13 @@ class CachingWorker:
                 case CacheChanged():
                     self.share.on_changed(effect)
 
-    def _dial(self, address: str) -> SessionClient:
+    def _dial(self, address: str, names_process: bool) -> SessionClient:
         callbacks = RouterCallbacks(
             on_joined=self._on_joined,
             on_message=lambda router_id, message: None,
             on_lost=lambda router_id: self._on_event(RouterLost(router_id=router_id)),
         )
-        return SessionClient(address, self.info, WorkerLoad, callbacks, TIMINGS)
+        return SessionClient(address, self.info, WorkerLoad, callbacks, TIMINGS, names_process=names_process)
 
     def _on_joined(self, router_id: str, has_locality: bool) -> None:
         is_written = has_locality and self.share.has_locality

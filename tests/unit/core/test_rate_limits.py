@@ -57,3 +57,16 @@ def test_tenants_do_not_use_each_others_share_and_so_many_are_remembered() -> No
     assert ask(limits, 0.0, "c") is None
     assert limits.num_tenants == 2
     assert ask(limits, 0.0, "b") is not None
+
+
+def test_processes_of_a_router_share_their_limits_by_what_each_has_spent() -> None:
+    here, there = (RateLimits(RateLimit(requests=10, tokens=100)) for _ in range(2))
+    assert [ask(here, 0.0) for _ in range(4)] == [None] * 4
+    here.spend(0.0, "a", num_tokens=-5)
+    (spent,) = here.take_unshared()
+    assert spent == ("a", 4, 35.0)
+    assert here.take_unshared() == ()
+    there.spend_elsewhere(0.0, spent)
+    assert there.take_unshared() == ()
+    assert [ask(there, 0.0) for _ in range(6)] == [None] * 6
+    assert ask(there, 0.0) is not None

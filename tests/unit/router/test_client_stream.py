@@ -15,6 +15,7 @@ from baton_core.sessions.router_messages import PromptLogprobs, SequenceOutput
 from baton_router.core.router_events import FinishRequest, RequestTimings
 from baton_router.requests.generation import Delta, Finished, GenerationEvent, PromptDelta
 from baton_router.streams.client_stream import ClientStream
+from baton_router.streams.stream_turns import StreamTurns
 from baton_router.text.tokenization import Tokenizer
 from tests.builders import make_request
 from tests.unit.router.folders import make_tokenizer
@@ -182,3 +183,41 @@ def test_a_client_waits_until_something_comes(make_stream: MakeStream) -> None:
         return await reading
 
     assert run(read()).token_ids == (5,)
+
+
+def test_tokens_that_wait_for_their_reader_come_in_one_event(
+    make_stream: MakeStream, tokenizer: Tokenizer
+) -> None:
+    stream = make_stream(n=2, max_waiting_events=100)
+    hello = tokenizer.encode("hello there")
+    entries = tuple(PositionLogprobs(token_ids=(one,), logprobs=(-0.5,), ranks=(1,)) for one in hello)
+    for token_id, entry in zip(hello, entries, strict=True):
+        stream.push(msgspec.structs.replace(output((token_id,)), logprobs=(entry,)))
+    stream.push(output(hello[:1], index=1))
+    stream.push(output((5,), reason=FinishReason.LENGTH))
+    first, other, last = (stream.poll() for _ in range(3))
+    assert isinstance(first, Delta)
+    assert (first.token_ids, tuple(first.logprobs), first.finish_reason) == (hello, entries, None)
+    assert first.text == tokenizer.decode(hello)
+    assert isinstance(other, Delta)
+    assert isinstance(last, Delta)
+    assert (other.index, other.token_ids) == (1, hello[:1])
+    assert (last.index, last.token_ids, last.finish_reason) == (0, (5,), "length")
+    assert stream.poll() is None
+
+
+def test_readers_are_woken_in_turns_with_what_workers_send_between() -> None:
+    async def woken() -> list[int]:
+        loop, turns = asyncio.get_running_loop(), StreamTurns(readers_per_turn=2)
+        readers = [loop.create_future() for _ in range(5)]
+        for reader in readers:
+            turns.wake(reader)
+        counts = []
+        for _ in range(4):
+            counts.append(sum(reader.done() for reader in readers))
+            await asyncio.sleep(0)
+        turns.wake(late := loop.create_future())
+        assert late.done(), "there is room again"
+        return counts
+
+    assert run(woken()) == [2, 4, 5, 5]

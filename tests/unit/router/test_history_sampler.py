@@ -38,7 +38,7 @@ def test_an_error_in_a_sample_is_logged_and_the_next_ones_are_taken(
 
     async def scenario() -> None:
         requests = RequestMetrics()
-        requests.latencies = BrokenOnce(NO_SLO)
+        requests._latencies = BrokenOnce(NO_SLO)
         sampler = HistorySampler(RouterCore(RouterConfig()), requests)
         sampler.start()
         await sampled(sampler)

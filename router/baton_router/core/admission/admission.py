@@ -7,10 +7,12 @@ for it, and is accounted for when it is over.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from baton_core.fair_queue import FairQueue
 from baton_core.requests.request_context import RequestContext, Slo
+from baton_core.requests.spending import Spending
 from baton_core.sessions.router_messages import RequestSpec
 from baton_router.core.admission.admission_gate import AdmissionGate, DispatchLimit
 from baton_router.core.admission.admission_outcome import AdmissionOutcome, Refusal, retry_after
@@ -89,6 +91,15 @@ class Admission:
             spec=spec, context=context, accepted_s=now, gate=gate, num_tokens=num_tokens
         )
         return gate
+
+    def spend_elsewhere(self, now: float, spending: Sequence[Spending]) -> None:
+        """Note what tenants have spent of the same rate limits at other processes of this router."""
+        for spent in spending:
+            self._limits.spend_elsewhere(now, spent)
+
+    def take_unshared(self) -> tuple[Spending, ...]:
+        """Return what tenants have spent here since the last call."""
+        return self._limits.take_unshared()
 
     def gate(self, now: float, context: RequestContext) -> AdmissionGate:
         """Return the conditions under which a request is dispatched."""

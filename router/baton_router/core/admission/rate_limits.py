@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from baton_core.requests.spending import Spending
+
 MAX_TENANTS: Final = 4096
 """Maximum number of tenants with buckets; the least recently active is forgotten first."""
 _WINDOW_S: Final = 60.0
@@ -48,6 +50,8 @@ class RateLimits:
         self._limits = {rate: value for rate, value in limits.items() if value is not None}
         self._max_tenants = max_tenants
         self._buckets: OrderedDict[str, dict[Rate, _Bucket]] = OrderedDict()
+        self._unshared: dict[str, Spending] = {}
+        """What each tenant has spent here since `take_unshared`."""
 
     @property
     def num_tenants(self) -> int:
@@ -67,6 +71,21 @@ class RateLimits:
 
     def spend(self, now: float, tenant: str, *, num_requests: int = 0, num_tokens: float = 0.0) -> None:
         """Take from the tenant's buckets; negative amounts are returned to them."""
+        self.spend_elsewhere(now, spent := Spending(tenant, num_requests, num_tokens))
+        if self._limits:
+            self._unshared[tenant] = spent.plus(self._unshared.get(tenant))
+            if len(self._unshared) > self._max_tenants:
+                del self._unshared[next(iter(self._unshared))]
+
+    def take_unshared(self) -> tuple[Spending, ...]:
+        """Return what tenants have spent here since the last call, for routers that share the limits."""
+        unshared = tuple(self._unshared.values())
+        self._unshared.clear()
+        return unshared
+
+    def spend_elsewhere(self, now: float, spent: Spending) -> None:
+        """Take from a tenant's buckets what it has spent at a router that shares the limits."""
+        tenant, num_requests, num_tokens = spent
         amounts = {Rate.REQUESTS: float(num_requests), Rate.TOKENS: num_tokens}
         for rate, bucket in self._buckets_of(now, tenant).items():
             bucket.take(now, amounts[rate])

@@ -33,6 +33,7 @@ from baton_router.core.router_events import (
     FromWorker,
     HoldDispatch,
     PeerLoad,
+    PeerSpending,
     PrefixUpdate,
     ProcessUpdate,
     RouterEffect,
@@ -140,6 +141,9 @@ class RouterCore:
                 return []
             case PeerLoad(router_id=router_id, reservations=reservations):
                 self.fleet.set_peer_load(router_id, reservations)
+                return []
+            case PeerSpending(spending=spending):
+                self.admission.spend_elsewhere(now, spending)
                 return []
             case ProcessUpdate(process=process):
                 self.fleet.processes.update(now, process)

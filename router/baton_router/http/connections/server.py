@@ -22,7 +22,7 @@ from baton_service.tcp import listen_at
 from baton_service.unix_listener import listen_at_path
 
 
-def listen(host: str, port: int) -> list[socket.socket]:
+def listen(host: str, port: int, *, is_shared: bool = False) -> list[socket.socket]:
     """Listen at every address of `host`, all with one port; port 0 chooses it.
 
     Raises:
@@ -32,7 +32,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
         listeners: list[socket.socket] = []
         try:
             for address in _addresses(host, port):
-                listener = listen_at(address, listeners[0].getsockname()[1] if listeners else port)
+                bound_port = listeners[0].getsockname()[1] if listeners else port
+                listener = listen_at(address, bound_port, is_shared=is_shared)
                 opened.enter_context(listener)
                 listeners.append(listener)
         except (OSError, ValueError) as error:
@@ -81,13 +82,16 @@ class HttpServer:
         self.port = 0
         """The bound port."""
 
-    def bind(self, host: str, port: int) -> None:
+    def bind(self, host: str, port: int, *, is_shared: bool = False) -> None:
         """Take the port; who connects waits until `start`.
+
+        Args:
+            is_shared: other processes take it too.
 
         Raises:
             InvalidConfigError: it cannot be taken.
         """
-        self._listeners = listen(host, port)
+        self._listeners = listen(host, port, is_shared=is_shared)
         self.port = self._listeners[0].getsockname()[1]
 
     def bind_path(self, path: str) -> None:

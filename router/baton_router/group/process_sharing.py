@@ -1,0 +1,197 @@
+"""One process of a router tells the others its load and its tenants' spending, and hears theirs.
+
+Each listens at a Unix socket in the folder of its group, which only their user may enter, and follows every
+other. A process that is silent has no load any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from baton_core.load_reservation import LoadReservation
+from baton_core.requests.spending import Spending
+from baton_core.sessions.worker_info import WorkerInfo
+from baton_router.core.router_events import PeerLoad, PeerSpending
+from baton_router.group.frames import FOLLOW, METRICS, Frame, encode_frame, read_frame
+from baton_router.group.member import Member
+from baton_service.redis.shared_state import SharedState
+from baton_service.unix_listener import listen_at_path
+
+PUBLISH_EVERY_S: Final = 0.02
+"""Shortest time between two frames to a process."""
+BEAT_S: Final = 0.5
+"""Longest time between two frames."""
+DEAD_AFTER_S: Final = 2.0
+"""Silence after which a process has no load any more, or gives no metrics."""
+_RETRY_S: Final = 0.2
+_log = logging.getLogger(__name__)
+
+
+class ProcessSharing:
+    """A `RouterSharing` between the processes of one router. Make it on its loop.
+
+    Args:
+        on_update: called on the loop with what another process has reserved and spent.
+        reservations: returns the load that this process has reserved.
+        take_spending: returns what tenants have spent here since the last call.
+        metrics: returns this process's page of metrics.
+    """
+
+    has_prefix_updates = False
+    http_addresses: Sequence[str] = ()
+
+    def __init__(
+        self,
+        member: Member,
+        router_id: str,
+        *,
+        on_update: Callable[[PeerLoad | PeerSpending], None],
+        reservations: Callable[[], Sequence[LoadReservation]],
+        take_spending: Callable[[], Sequence[Spending]],
+        metrics: Callable[[], bytes],
+    ) -> None:
+        self.state = SharedState()
+        self.session_port = 0
+        """Port at which workers reach this process; set before `start`."""
+        self._member = member
+        self._router_id = router_id
+        self._on_update = on_update
+        self._reservations = reservations
+        self._take_spending = take_spending
+        self._metrics = metrics
+        self._heard: dict[int, Frame] = {}
+        """The last frame of each process that is there."""
+        self._followers: dict[asyncio.Event, dict[str, Spending]] = {}
+        """What each process that follows this one is still to hear; its event is set when there is news."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_first(self) -> bool:
+        """True for the first of the processes that are there: it acts for all."""
+        return all(index > self._member.index for index in self._heard)
+
+    @property
+    def session_ports(self) -> tuple[int, ...]:
+        """Ports at which workers reach the processes that are there, one each."""
+        return tuple(sorted([self.session_port, *(frame.session_port for frame in self._heard.values())]))
+
+    def start(self, address: str, http_address: str) -> None:
+        """Listen, and follow the others."""
+        self._tasks.append(asyncio.create_task(self._listen()))
+        self._tasks += [asyncio.create_task(self._follow(index)) for index in self._member.others]
+
+    def on_joined(self, info: WorkerInfo) -> None: ...
+
+    def on_left(self, worker_id: str) -> None: ...
+
+    def on_load_changed(self) -> None:
+        """Tell the others soon."""
+        for news in self._followers:
+            news.set()
+
+    async def stop(self) -> None:
+        """Tell and hear no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def metric_pages(self) -> Mapping[int, str]:
+        """Return the pages of metrics of all processes that are there, by their numbers."""
+        others = self._member.others
+        pages = await asyncio.gather(*(self._page_of(index) for index in others))
+        found = {self._member.index: self._metrics().decode()}
+        found |= {index: page.decode() for index, page in zip(others, pages, strict=True) if page}
+        return dict(sorted(found.items()))
+
+    async def _page_of(self, index: int) -> bytes:
+        try:
+            async with asyncio.timeout(DEAD_AFTER_S):
+                reader, writer = await asyncio.open_unix_connection(self._member.socket(index))
+                try:
+                    writer.write(METRICS)
+                    return await reader.read(-1)
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError):
+            return b""
+
+    async def _listen(self) -> None:
+        listener = listen_at_path(str(self._member.socket(self._member.index)))
+        server = await asyncio.start_unix_server(self._answer, sock=listener)
+        async with server:
+            await server.serve_forever()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError, TimeoutError):
+                match await reader.readline():
+                    case b"metrics\n":
+                        writer.write(self._metrics())
+                        await writer.drain()
+                    case b"follow\n":
+                        await self._publish(writer)
+        finally:
+            writer.close()
+
+    async def _publish(self, writer: asyncio.StreamWriter) -> None:
+        news = asyncio.Event()
+        pending = self._followers[news] = {}
+        try:
+            while True:
+                news.clear()
+                self._note_spending()
+                frame = Frame(
+                    router_id=self._router_id,
+                    session_port=self.session_port,
+                    reservations=tuple(self._reservations()),
+                    spending=tuple(pending.values()),
+                )
+                pending.clear()
+                writer.write(encode_frame(frame))
+                async with asyncio.timeout(DEAD_AFTER_S):
+                    await writer.drain()
+                await asyncio.sleep(PUBLISH_EVERY_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(BEAT_S):
+                        await news.wait()
+        finally:
+            del self._followers[news]
+
+    def _note_spending(self) -> None:
+        for spent in self._take_spending():
+            for pending in self._followers.values():
+                pending[spent.tenant] = spent.plus(pending.get(spent.tenant))
+
+    async def _follow(self, index: int) -> None:
+        """Hear a process for as long as this one runs, each time that it is there."""
+        while True:
+            try:
+                await self._hear(index)
+            except (OSError, TimeoutError, asyncio.IncompleteReadError, msgspec.MsgspecError) as error:
+                _log.debug("process %d of this router is not heard: %r", index, error)
+            finally:
+                if (frame := self._heard.pop(index, None)) is not None:
+                    self._on_update(PeerLoad(router_id=frame.router_id, reservations=()))
+            await asyncio.sleep(_RETRY_S)
+
+    async def _hear(self, index: int) -> None:
+        reader, writer = await asyncio.open_unix_connection(self._member.socket(index))
+        try:
+            writer.write(FOLLOW)
+            while True:
+                async with asyncio.timeout(DEAD_AFTER_S):
+                    frame = await read_frame(reader)
+                before = self._heard.get(index)
+                self._heard[index] = frame
+                if before is None or frame.reservations != before.reservations:
+                    self._on_update(PeerLoad(router_id=frame.router_id, reservations=frame.reservations))
+                if frame.spending:
+                    self._on_update(PeerSpending(spending=frame.spending))
+        finally:
+            writer.close()
