@@ -19,16 +19,18 @@ from baton_proto.v1 import baton_pb2, session_pb2
 from baton_proto.v1.baton_pb2_grpc import add_BatonServicer_to_server, add_OperatorServicer_to_server
 from baton_proto.v1.session_pb2_grpc import add_SessionsServicer_to_server
 from baton_router.batches.batches import Batches
+from baton_router.free_ports import GRPC_FLAG, refuse_shared_ports
 from baton_router.gateway.picker_server import PickerServer
+from baton_router.group.member import Member
 from baton_router.group.process_sharing import ProcessSharing
 from baton_router.grpc.inference_service import BatonService
 from baton_router.grpc.operator_service import OperatorService
-from baton_router.grpc.server import GrpcServer, refuse_taken
+from baton_router.grpc.server import GrpcServer
 from baton_router.http.app import make_app
 from baton_router.http.app_state import AppState
 from baton_router.http.batches.line_calls import LineCalls
 from baton_router.http.chat.output_parsers import read_parsers
-from baton_router.http.connections.server import HttpServer, listen
+from baton_router.http.connections.server import HttpServer
 from baton_router.http.response_stores.open_store import open_response_store
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_router.metrics.router_metrics import RouterMetrics
@@ -143,16 +145,7 @@ class RouterServer:
             on_update=lambda update: self._router.notify(update),
             reservations=lambda: self._router.fleet.reservations(),
         )
-        self._group: ProcessSharing | None = None
-        if settings.member is not None:
-            self._group = ProcessSharing(
-                settings.member,
-                router_id,
-                on_update=lambda update: self._router.notify(update),
-                reservations=lambda: () if settings.redis.is_given else self._router.fleet.reservations(),
-                take_spending=lambda: self._router.core.admission.take_unshared(),
-                metrics=lambda: self._metrics.exposition().text(),
-            )
+        self._group = None if settings.member is None else self._make_group(settings.member, router_id)
         self._responses = open_response_store(settings.http.stored_responses, settings.redis)
         self._tracing = start_tracing(settings.tracing, service="baton-router", instance_id=router_id)
         self._spans = RequestSpans(self._tracing, settings.model_names[0])
@@ -172,6 +165,17 @@ class RouterServer:
         self._metrics = RouterMetrics(settings.model_names[0], self._router.core, requests, shared, turns)
         self.grpc_port = 0
         """Port of gRPC clients and workers, once started."""
+
+    def _make_group(self, member: Member, router_id: str) -> ProcessSharing:
+        redis = self._settings.redis
+        return ProcessSharing(
+            member,
+            router_id,
+            on_update=lambda update: self._router.notify(update),
+            reservations=lambda: () if redis.is_given else self._router.fleet.reservations(),
+            take_spending=lambda: self._router.core.admission.take_unshared(),
+            metrics=lambda: self._metrics.exposition().text(),
+        )
 
     @property
     def router(self) -> Router:
@@ -235,7 +239,7 @@ class RouterServer:
             await self._picker.start(state, http_address, lambda: self._share.http_addresses)
         self._share.start(address, http_address, self._service.adapters)
         if self._group is not None:
-            self._group.start(address, http_address)
+            self._group.start(address, http_address, self._service.adapters)
         self._health = asyncio.create_task(self._report_health())
         self._metrics.sampler.start()
 
@@ -244,27 +248,19 @@ class RouterServer:
         settings = self._settings
         is_shared = settings.member is not None
         if settings.member is not None and settings.member.is_first_start:
-            self._check_free()
+            refuse_shared_ports(settings)
         if settings.uds:
             self._http.bind_path(settings.uds)
         else:
             self._http.bind(settings.host, settings.port, is_shared=is_shared)
-        flag = "address of --grpc-host and --grpc-port"
-        self.grpc_port = self._server.bind(settings.grpc_address, flag=flag, is_shared=is_shared)
+        self.grpc_port = self._server.bind(settings.grpc_address, flag=GRPC_FLAG, is_shared=is_shared)
         if settings.member is not None and self._group is not None:
             own = settings.grpc_port + 1 + settings.member.index if settings.grpc_port else 0
             address = f"{settings.shown_grpc_host}:{own}"
-            self._group.session_port = self._server.bind(address, flag=f"{flag} for workers")
+            self._group.session_port = self._server.bind(address, flag=f"{GRPC_FLAG} for workers")
             self._router.sessions.processes = self._group
         if self._picker is not None:
             self._picker.bind()
-
-    def _check_free(self) -> None:
-        """Refuse ports that another server shares with whoever asks."""
-        settings = self._settings
-        for listener in listen(settings.host, settings.port):
-            listener.close()
-        refuse_taken(settings.grpc_address, flag="address of --grpc-host and --grpc-port")
 
     def _add_operator_service(self) -> list[str]:
         """Serve operators over gRPC where that is allowed; returns the services that are added."""

@@ -158,17 +158,10 @@ class Worker:
             on_refusal=lambda: self._routers.on_refusal(),
             on_processes=lambda router, processes: self._routers.on_processes(router, processes),
         )
+        at_all = self._load, callbacks, parts.session_timings, parts.access
         self._routers = RouterLinks(
             parts.routers,
-            lambda address, names_process: SessionClient(
-                address,
-                self._info,
-                self._load,
-                callbacks,
-                parts.session_timings,
-                parts.access,
-                names_process=names_process,
-            ),
+            lambda address, is_process: SessionClient(address, self._info, *at_all, names_process=is_process),
             finds_more=parts.share.finds_routers,
         )
         self.metrics.refusals = lambda: self._routers.refusals

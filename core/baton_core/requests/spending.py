@@ -1,4 +1,4 @@
-"""What a tenant has used of its rate limits."""
+"""The part of its rate limits that a tenant has used."""
 
 from __future__ import annotations
 

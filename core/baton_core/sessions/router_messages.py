@@ -173,6 +173,10 @@ class SequenceOutput(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: tuple[PositionLogprobs, ...] = ()
     """One entry for each token, where they are asked for."""
 
+    def unfinished(self) -> SequenceOutput:
+        """Return the same output of a sequence that goes on."""
+        return msgspec.structs.replace(self, finish_reason=None)
+
 
 class FirstToken(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt is computed: one token per sequence."""

@@ -97,7 +97,7 @@ class PeerLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSpending:
-    """What tenants have spent of their rate limits at another process of this router."""
+    """The spending of tenants at another process of this router."""
 
     spending: tuple[Spending, ...]
 

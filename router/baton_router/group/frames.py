@@ -1,4 +1,4 @@
-"""What the processes of a router tell each other: one frame after the other, each behind its length."""
+"""The frames that processes of a router send each other, each behind its length."""
 
 from __future__ import annotations
 

@@ -15,11 +15,13 @@ from typing import Final
 import msgspec
 
 from baton_core.load_reservation import LoadReservation
+from baton_core.requests.adapter import Adapter
 from baton_core.requests.spending import Spending
 from baton_core.sessions.worker_info import WorkerInfo
 from baton_router.core.router_events import PeerLoad, PeerSpending
 from baton_router.group.frames import FOLLOW, METRICS, Frame, encode_frame, read_frame
 from baton_router.group.member import Member
+from baton_router.redis.adapter_list import SharedAdapters
 from baton_service.redis.shared_state import SharedState
 from baton_service.unix_listener import listen_at_path
 
@@ -68,7 +70,7 @@ class ProcessSharing:
         self._heard: dict[int, Frame] = {}
         """The last frame of each process that is there."""
         self._followers: dict[asyncio.Event, dict[str, Spending]] = {}
-        """What each process that follows this one is still to hear; its event is set when there is news."""
+        """The spending that each follower of this process is still to hear; its event is set by news."""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -81,7 +83,7 @@ class ProcessSharing:
         """Ports at which workers reach the processes that are there, one each."""
         return tuple(sorted([self.session_port, *(frame.session_port for frame in self._heard.values())]))
 
-    def start(self, address: str, http_address: str) -> None:
+    def start(self, address: str, http_address: str, adapters: SharedAdapters) -> None:
         """Listen, and follow the others."""
         self._tasks.append(asyncio.create_task(self._listen()))
         self._tasks += [asyncio.create_task(self._follow(index)) for index in self._member.others]
@@ -94,6 +96,10 @@ class ProcessSharing:
         """Tell the others soon."""
         for news in self._followers:
             news.set()
+
+    async def put_adapter(self, adapter: Adapter) -> None: ...
+
+    async def remove_adapter(self, name: str) -> None: ...
 
     async def stop(self) -> None:
         """Tell and hear no more."""

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.msgpack import decoder_of
 from baton_core.requests.adapter import Adapter
-from baton_router.requests.served_adapters import ServedAdapters
 from baton_service.redis.link import FAULTS, RENEW_S, RedisLink
 
 _PRESENT: Final = b""
 """A field that is always there: without it Redis has lost the list, which is written again."""
 _read_adapter: Final[Callable[[bytes], Adapter]] = decoder_of(Adapter)
+
+
+class SharedAdapters(Protocol):
+    """The adapters of one router, of which those that it was told to load are shared."""
+
+    @property
+    def loaded(self) -> Sequence[Adapter]:
+        """The adapters that were loaded since the start."""
+        ...
+
+    def follow(self, loaded: Sequence[Adapter]) -> None:
+        """Serve these, beside what the router was started with."""
+        ...
 
 
 class AdapterList:
@@ -27,7 +39,7 @@ class AdapterList:
         self._turn = asyncio.Lock()
         """Held while the list is read or written."""
 
-    async def run(self, adapters: ServedAdapters) -> NoReturn:
+    async def run(self, adapters: SharedAdapters) -> NoReturn:
         """Follow the list until cancelled."""
 
         async def step() -> None:
@@ -61,7 +73,7 @@ class AdapterList:
                 text = f"adapters are shared through Redis, which fails ({type(error).__name__}); try again"
                 raise RequestError(ErrorCode.UNAVAILABLE, text) from error
 
-    async def _follow(self, adapters: ServedAdapters) -> None:
+    async def _follow(self, adapters: SharedAdapters) -> None:
         async with self._turn:
             found = await self._link.command("HGETALL", self._link.keys.adapters)
             if found:

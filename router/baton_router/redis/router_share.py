@@ -9,10 +9,9 @@ from baton_core.load_reservation import LoadReservation
 from baton_core.requests.adapter import Adapter
 from baton_core.sessions.worker_info import WorkerInfo
 from baton_router.core.router_events import PeerLoad, PrefixUpdate
-from baton_router.redis.adapter_list import AdapterList
+from baton_router.redis.adapter_list import AdapterList, SharedAdapters
 from baton_router.redis.load_exchange import LoadExchange
 from baton_router.redis.prefix_reader import PrefixReader
-from baton_router.requests.served_adapters import ServedAdapters
 from baton_service.redis.link import RedisLink
 from baton_service.redis.records import RouterRecord
 from baton_service.redis.redis_settings import RedisSettings
@@ -53,7 +52,7 @@ class RouterShare:
     def http_addresses(self) -> tuple[str, ...]:
         return self._loads.http_addresses
 
-    def start(self, address: str, http_address: str, adapters: ServedAdapters) -> None:
+    def start(self, address: str, http_address: str, adapters: SharedAdapters) -> None:
         record = RouterRecord(
             router_id=self._router_id, epoch=self._epoch, address=address, http_address=http_address
         )

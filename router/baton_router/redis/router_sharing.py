@@ -9,7 +9,7 @@ from baton_core.load_reservation import LoadReservation
 from baton_core.requests.adapter import Adapter
 from baton_core.sessions.worker_info import WorkerInfo
 from baton_router.core.router_events import PeerLoad, PrefixUpdate
-from baton_router.requests.served_adapters import ServedAdapters
+from baton_router.redis.adapter_list import SharedAdapters
 from baton_service.redis.redis_settings import RedisSettings
 from baton_service.redis.shared_state import SharedState
 
@@ -31,7 +31,7 @@ class RouterSharing(Protocol):
         """Addresses of all living routers' HTTP, of those whose clients may be on other machines."""
         ...
 
-    def start(self, address: str, http_address: str, adapters: ServedAdapters) -> None:
+    def start(self, address: str, http_address: str, adapters: SharedAdapters) -> None:
         """Register as a router that workers reach at `address` (`host:port`), and share."""
         ...
 
@@ -68,7 +68,7 @@ class NothingSharedByRouter:
     def __init__(self) -> None:
         self.state = SharedState()
 
-    def start(self, address: str, http_address: str, adapters: ServedAdapters) -> None: ...
+    def start(self, address: str, http_address: str, adapters: SharedAdapters) -> None: ...
 
     def on_joined(self, info: WorkerInfo) -> None: ...
 

@@ -51,7 +51,7 @@ class RateLimits:
         self._max_tenants = max_tenants
         self._buckets: OrderedDict[str, dict[Rate, _Bucket]] = OrderedDict()
         self._unshared: dict[str, Spending] = {}
-        """What each tenant has spent here since `take_unshared`."""
+        """The spending of each tenant here since `take_unshared`."""
 
     @property
     def num_tenants(self) -> int:

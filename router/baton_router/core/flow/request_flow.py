@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-import msgspec
-
 from baton_core.errors import ErrorCode
 from baton_core.requests.attempt_names import attempt_name
 from baton_core.sessions.router_messages import (
@@ -163,7 +161,7 @@ class RequestFlow:
             self._has_decoded = True
             self._assignment.end_prefill()
         if self._stream.outgrows_worker(output):
-            effects = self._stream.take(now, msgspec.structs.replace(output, finish_reason=None))
+            effects = self._stream.take(now, output.unfinished())
             why = f"worker {worker_id} holds no more tokens of a sequence"
             return effects + self._migrate(now, worker_id, ErrorCode.UNAVAILABLE, why)
         effects = self._stream.take(now, output)
