@@ -70,7 +70,7 @@ def test_a_client_that_hangs_up_ends_its_work_and_frees_its_blocks(said: Said, i
 
 @pytest.mark.parametrize("reads", [True, False])
 def test_only_a_client_that_does_not_read_is_given_up(reads: bool) -> None:
-    name = "m" * 20_000  # stands in each chunk, so that the system's buffers are soon full
+    name = "m" * 2**20  # stands in each chunk, so that the system's buffers are soon full
     body = json.dumps(asked(max_tokens=2000, request_id="r1")).encode()
     head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n".encode()
 
@@ -131,13 +131,14 @@ def test_an_error_in_mid_stream_is_an_event() -> None:
         async with served as server, worker.joined(server.grpc_port), client_of(server) as client:
             async with client.stream("POST", COMPLETIONS, json=asked()) as answer:
                 lines = answer.aiter_lines()
-                texts = [await anext(lines) for _ in range(6)][::2]
-                assert all(json.loads(text.removeprefix("data: "))["choices"] for text in texts)
+                begun = json.loads((await anext(lines)).removeprefix("data: "))
+                assert begun["choices"][0]["finish_reason"] is None
                 await worker.client.close()
-                rest = [line async for line in lines if line]
-            error = httpx.Response(502, content=rest[0].removeprefix("data: "))
+                *tokens, failed, last = [line async for line in lines if line]
+            assert all(json.loads(text.removeprefix("data: "))["choices"] for text in tokens)
+            error = httpx.Response(502, content=failed.removeprefix("data: "))
             assert error_of(error)[2].startswith("worker w1 ")
-            assert rest[1:] == ["data: [DONE]"]
+            assert last == "data: [DONE]"
 
     run(scenario())
 
