@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
+import msgspec
 
 from baton_core.requests.logprobs import PositionLogprobs
 from baton_core.sessions.router_messages import Generate, PromptLogprobs, RequestSpec, SequenceOutput
@@ -37,7 +37,7 @@ class ChattyWorker(ScriptedWorker):
         if spec.params.logprobs is None:
             return output
         entries = tuple(_entry(token_id, spec.params.logprobs) for token_id in output.token_ids)
-        return replace(output, logprobs=entries)
+        return msgspec.structs.replace(output, logprobs=entries)
 
     def _say_first(self, spec: RequestSpec) -> None:
         if (top := spec.params.prompt_logprobs) is not None:

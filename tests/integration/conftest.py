@@ -10,6 +10,7 @@ import torch
 from baton_engine import warm_up
 from baton_router.core.flow.router_core import RouterCore
 from baton_router.core.router_events import FromWorker, RouterEffect, RouterEvent, WorkerReported
+from baton_router.streams import client_stream
 from tests.integration.worker_cluster import Said
 
 
@@ -28,6 +29,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def tokens_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each output of a worker is an event of its own, also where several wait for their stream's reader."""
+    monkeypatch.setattr(client_stream, "MAX_JOINED", 1)
 
 
 @pytest.fixture

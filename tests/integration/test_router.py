@@ -224,6 +224,7 @@ def test_a_bad_request_names_its_field_and_reaches_no_worker() -> None:
     run(scenario())
 
 
+@pytest.mark.usefixtures("tokens_apart")
 def test_a_second_request_of_the_same_name_is_refused_and_the_first_goes_on() -> None:
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=3)
@@ -283,17 +284,18 @@ def test_a_request_too_large_for_a_message_fails_alone(tmp_path: Path) -> None:
     run(scenario())
 
 
+@pytest.mark.usefixtures("tokens_apart")
 def test_a_fault_in_one_request_ends_it_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bytes_after = Tokenizer.bytes_after
+    whole_text = Tokenizer.whole_text
 
-    def fail_for_77(self: Tokenizer, last: int | None, token_id: int) -> bytes:
+    def fail_for_77(self: Tokenizer, token_id: int) -> str | None:
         if token_id == 77:
             raise RuntimeError("a fault")
-        return bytes_after(self, last, token_id)
+        return whole_text(self, token_id)
 
-    monkeypatch.setattr(Tokenizer, "bytes_after", fail_for_77)
+    monkeypatch.setattr(Tokenizer, "whole_text", fail_for_77)
 
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER[:4], [*ANSWER[:2], 77, 5]])

@@ -25,7 +25,7 @@ from baton_router.text.tokenization import Tokenizer
 
 MAX_WAITING_EVENTS: Final = 1024
 """Events per sequence that may wait for a client."""
-_MAX_JOINED: Final = 64
+MAX_JOINED: Final = 64
 """Waiting events that become one."""
 
 
@@ -193,7 +193,7 @@ class ClientStream:
 
     def _joined(self, first: Delta) -> Delta:
         parts, events = [first], self._events
-        while events and parts[-1].finish_reason is None and len(parts) < _MAX_JOINED:
+        while events and parts[-1].finish_reason is None and len(parts) < MAX_JOINED:
             event = events[0]
             if not isinstance(event, Delta) or not event.follows(first):
                 break
