@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 import grpc
 
@@ -12,6 +14,7 @@ from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub
 
 PROMPT = "The os module provides a portable way of using operating system dependent functionality. " * 4
+_USAGE: Final = re.compile(rb'"completion_tokens": ?(\d+)')
 Counts = tuple[int, int]
 Ask = Callable[[int], Awaitable[Counts]]
 """Streams one answer of so many tokens; returns how many tokens and how many events it had."""
@@ -47,8 +50,8 @@ def http_client(address: str) -> Ask:
         writer.close()
         if not (answer.startswith(b"HTTP/1.1 200") and b"[DONE]" in answer):
             raise RuntimeError(f"no whole answer: {answer[:500]!r}")
-        _, _, usage = answer.rpartition(b'"completion_tokens":')
-        return int(usage.partition(b",")[0].strip(b" }")), answer.count(b"data: {") - 1
+        *_, num_received = _USAGE.findall(answer)
+        return int(num_received), answer.count(b"data: {") - 1
 
     return ask
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from baton import LLM, CompletionOutput, SamplingParams
+from baton.config.engine_args import BUNDLED_MODEL
 from baton.sampling_params import StructuredOutputsParams
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_kernels.cpu.selection import load_build
@@ -17,6 +18,8 @@ from baton_worker.core.speculation.step_times import StepTimes
 FUNCTION = "def area(width, height):\n    return width * height\n\n"
 PROMPTS = ["A list is a list is a list is a", 3 * FUNCTION, "os.path.join(a, b), os.path.join(a,"]
 LOOKUP = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 4}
+DRAFT_MODEL = {"model": BUNDLED_MODEL, "num_speculative_tokens": 4}
+"""The model drafts for itself: a draft differs where rules change its logits, or a draw its history."""
 SCHEMA = {"type": "array", "items": {"enum": ["width", "height"]}, "minItems": 6, "maxItems": 9}
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0, "max_tokens": 48},
@@ -86,7 +89,9 @@ def expected() -> list[list[CompletionOutput]]:
     return answers()
 
 
-@pytest.mark.parametrize("config", [LOOKUP, {"method": "suffix"}], ids=["ngram", "suffix"])
+@pytest.mark.parametrize(
+    "config", [LOOKUP, {"method": "suffix"}, DRAFT_MODEL], ids=["ngram", "suffix", "draft model"]
+)
 def test_answers_are_those_without_speculation(
     config: dict[str, Any], expected: list[list[CompletionOutput]], counts: list[DraftCounts]
 ) -> None:

@@ -24,17 +24,18 @@ class SpeculativeMethod(StrEnum):
 
     NGRAM = "ngram"
     """Prompt lookup: what followed an earlier occurrence of the last tokens."""
+    DRAFT_MODEL = "draft_model"
+    """The tokens that a smaller model of the same vocabulary generates."""
     SUFFIX = "suffix"
     """The tokens that followed most often behind the last ones, in this request and in earlier outputs."""
 
 
 _UNSUPPORTED: Final = (
-    *("draft_model", "eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "ngram_gpu"),
+    *("eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "ngram_gpu"),
     *("dflash", "dspark", "custom_class", "extract_hidden_states"),
 )
 """Methods of vLLM's that there are not."""
 _SAME_FOR_ALL: Final[Mapping[str, tuple[Any, ...]]] = {
-    "model": (None, "ngram", "[ngram]"),
     "draft_tensor_parallel_size": (None, 1),
     "quantization": (None,),
     "max_model_len": (None,),
@@ -50,6 +51,8 @@ _SAME_FOR_ALL: Final[Mapping[str, tuple[Any, ...]]] = {
     "use_heterogeneous_vocab": (None, False),
 }
 """Fields of drafts that a model makes, with the values that ask for nothing there is not."""
+_NO_MODEL: Final = ("ngram", "[ngram]")
+"""Names of prompt lookup in the place of a model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,8 @@ class SpeculativeConfig:
     method: SpeculativeMethod
     num_speculative_tokens: int
     """Most tokens drafted for a sequence in a step; fewer where that is faster."""
+    model: str | None = None
+    """Folder or Hugging Face id of the model that drafts; None where none does."""
     prompt_lookup_max: int = DEFAULT_LOOKUP
     prompt_lookup_min: int = DEFAULT_LOOKUP
     suffix_decoding_max_tree_depth: int = DEFAULT_DEPTH
@@ -77,6 +82,9 @@ class SpeculativeConfig:
     """Sequences of a step above which nothing is drafted; None: no bound."""
 
     def __post_init__(self) -> None:
+        if (self.model is None) is (self.method is SpeculativeMethod.DRAFT_MODEL):
+            allowed = "a folder" if self.model is None else "none, or method draft_model"
+            raise refusal("model", self.model, allowed)
         _check_count("num_speculative_tokens", self.num_speculative_tokens, MAX_DRAFT_TOKENS)
         _check_count("prompt_lookup_min", self.prompt_lookup_min)
         _check_count("prompt_lookup_max", self.prompt_lookup_max)
@@ -112,6 +120,8 @@ def read_speculative_config(given: Mapping[str, Any] | None) -> SpeculativeConfi
             raise refusal(name, value, " or ".join(map(repr, allowed)))
     values = {name: value for name, value in given.items() if name in own and value is not None}
     values["method"] = _method(given)
+    if values.get("model") in _NO_MODEL:
+        del values["model"]
     if values["method"] is SpeculativeMethod.SUFFIX:
         depth = values.get("suffix_decoding_max_tree_depth", DEFAULT_DEPTH)
         values.setdefault("num_speculative_tokens", depth)
@@ -122,8 +132,8 @@ def read_speculative_config(given: Mapping[str, Any] | None) -> SpeculativeConfi
 
 def _method(given: Mapping[str, Any]) -> SpeculativeMethod:
     name = given.get("method")
-    if name is None and given.get("model") is not None:
-        name = SpeculativeMethod.NGRAM
+    if name is None and (model := given.get("model")) is not None:
+        name = SpeculativeMethod.NGRAM if model in _NO_MODEL else SpeculativeMethod.DRAFT_MODEL
     if name in tuple(SpeculativeMethod):
         return SpeculativeMethod(name)
     allowed = " or ".join(SpeculativeMethod)

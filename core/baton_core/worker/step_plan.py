@@ -71,6 +71,16 @@ class SampleSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """None where the logits are drawn from as they are."""
 
 
+class DraftOrder(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Tokens that a draft model is to draft behind those that the step samples for a slice."""
+
+    num_tokens: int
+    start: int
+    """Tokens of the sequence that the draft model has computed, as far as the scheduler knows."""
+    token_ids: tuple[int, ...] = ()
+    """The sequence's tokens from `start` on; the sampled ones follow them."""
+
+
 class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The tokens of one sequence that this step computes."""
 
@@ -96,6 +106,8 @@ class SequenceSlice(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Embeddings in the place of tokens; their positions count from `token_ids[0]`."""
     adapter: str = ""
     """Digest of the LoRA adapter of its tokens; empty is none."""
+    order: DraftOrder | None = None
+    """Tokens to draft for the steps behind this one; None: none are, or no model drafts."""
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -134,6 +146,8 @@ class StepPlan:
     """(source block, destination block) pairs of copy on write."""
     follows: Followed | None = None
     """None where all tokens are known; else each slice has one token, `SAMPLED`."""
+    ended: tuple[SeqId, ...] = ()
+    """Sequences that a draft model has drafted for and that are over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +177,11 @@ class StepResult:
     its request cannot go on; the other slices are as without it."""
     refused: frozenset[int] = frozenset()
     """The failed slices whose request can never be served: its fields contradict each other."""
+    drafts: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """By the number of a slice in the plan, for those with an order: the tokens that a model has drafted
+    behind its sampled ones. Without an entry the model has lost what it had computed of that sequence."""
+    drafting_s: float = 0.0
+    """Seconds that the draft model has taken."""
     broken: frozenset[int] = frozenset()
     """The failed slices whose logits, as the model computed them, are not finite: what their blocks hold is
     not to be trusted."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton_core.worker.sequence import Sequence
-from baton_core.worker.step_plan import SAMPLED, SequenceSlice
+from baton_core.worker.step_plan import SAMPLED, DraftOrder, SequenceSlice
 from baton_worker.core.scheduler_config import SchedulerConfig
 
 
@@ -15,6 +15,8 @@ class PlanBuilder:
         self.budget = config.max_num_batched_tokens
         self.num_preempted_before = 0
         self.num_tokens: dict[Sequence, int] = {}
+        self.orders: dict[Sequence, DraftOrder] = {}
+        """Tokens to draft by a model, for sequences that decode."""
         self.slices: list[SequenceSlice] = []
         self.copies: list[tuple[int, int]] = []
         self.partial: list[int] = []
@@ -65,6 +67,7 @@ class PlanBuilder:
                 samples=seq.verification_specs(draft),
                 num_drafts=len(draft),
                 adapter=seq.adapter_digest,
+                order=self.orders.get(seq),
             )
         )
 
@@ -89,6 +92,7 @@ class PlanBuilder:
                 pooling=seq.pooling if end == seq.num_tokens else None,
                 embeds=seq.embeds(start, end),
                 adapter=seq.adapter_digest,
+                order=self.orders.get(seq),
             )
         )
 

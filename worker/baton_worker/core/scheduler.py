@@ -115,11 +115,11 @@ class Scheduler:
         plan = PlanBuilder(self._config)
         self._preempt_for_waiting(now, plan)
         plan.num_preempted_before = self.num_preemptions
-        decodes: list[Sequence] = []
-        chunks: list[Sequence] = []
-        for seq in self._idle():
-            (decodes if seq.num_uncomputed_tokens == 1 else chunks).append(seq)
+        idle = self._idle()
+        decodes = [seq for seq in idle if seq.num_uncomputed_tokens == 1]
+        chunks = [seq for seq in idle if seq.num_uncomputed_tokens != 1]
         drafts = self.speculation.plan(decodes, plan.budget)
+        plan.orders = self.speculation.orders(decodes)
         for seq in decodes:
             self._schedule_running(now, seq, plan, drafts.get(seq, ()))
         if chunks:
@@ -155,7 +155,7 @@ class Scheduler:
         assert result.step_id == self.in_flight.first.plan.step_id, f"step {result.step_id} is not in flight"
         assert len(result.sampled) == len(self.in_flight.first.num_tokens), "a slice has no result"
         step = self.in_flight.end(now)
-        self.speculation.end_step(step.plan, now - step.started_s)
+        self.speculation.end_step(step.plan, now - step.started_s, result.drafting_s)
         self._allocator.release_sources(step.plan.block_copies)
         alive = []
         for number, (seq, num_tokens) in enumerate(step.num_tokens.items()):
@@ -163,6 +163,7 @@ class Scheduler:
                 self._end_drained(now, seq)
             else:
                 self._allocator.advance(seq, num_tokens - step.plan.slices[number].num_drafts)
+                self.speculation.take(seq, number, step.plan, result)
                 alive.append((seq, number))
         return alive
 
@@ -206,6 +207,7 @@ class Scheduler:
             slices=tuple(plan.slices),
             block_copies=tuple(plan.copies),
             follows=follows,
+            ended=self.speculation.take_ended(),
         )
         self.in_flight.begin(now, begun, plan.num_tokens)
         return begun

@@ -14,9 +14,10 @@ from typing import Final, Protocol
 
 from baton_core.worker.sequence import Sequence
 from baton_core.worker.speculative_config import SpeculativeConfig, SpeculativeMethod
-from baton_core.worker.step_plan import StepPlan
+from baton_core.worker.step_plan import DraftOrder, SeqId, StepPlan, StepResult
 from baton_worker.core.speculation.acceptance import REST, Acceptance, DraftRecord
 from baton_worker.core.speculation.draft_counts import DraftCounts
+from baton_worker.core.speculation.model_drafts import PROBE_EVERY, DraftCosts, ModelDrafts, best_length
 from baton_worker.core.speculation.prompt_lookup import PromptLookup
 from baton_worker.core.speculation.step_times import StepTimes
 from baton_worker.core.speculation.suffixes import EarlierOutputs, SuffixDrafter
@@ -60,6 +61,9 @@ class Speculation:
         """Steps, and those in a row in which no draft was worth its rows."""
         self._drafters: dict[Sequence, Drafter] = {}
         self._records: dict[Sequence, DraftRecord] = {}
+        self._costs = DraftCosts()
+        self._ended: list[SeqId] = []
+        """Sequences that are over, of which the draft model has not heard."""
 
     def plan(self, seqs: Many[Sequence], budget: int) -> Drafts:
         """Draft for sequences that decode, as far as that is expected to be faster.
@@ -80,10 +84,46 @@ class Speculation:
         self._num_declined = 0 if drafts else self._num_declined + 1
         return drafts
 
-    def end_step(self, plan: StepPlan, duration_s: float) -> None:
-        """Learn from a step that is back, if it computed no prompts."""
+    def orders(self, seqs: Many[Sequence]) -> dict[Sequence, DraftOrder]:
+        """Order the drafts that a model is to make in this step for the next one, where that is faster."""
+        if self._config is None or self._config.method is not SpeculativeMethod.DRAFT_MODEL:
+            return {}
+        if len(seqs) > (self._config.disable_by_batch_size or len(seqs)):
+            return {}
+        most = min(self._config.num_speculative_tokens, MAX_STEP_DRAFTS // max(1, len(seqs)))
+        times = self._times.relative(len(seqs), len(seqs) * (1 + most))
+        is_probe = not self._num_plans % PROBE_EVERY
+        orders = {}
+        for seq in seqs:
+            drafter = self._drafters.get(seq)
+            left = self._num_left(seq, most) - 1  # the step itself samples one
+            if isinstance(drafter, ModelDrafts) and left > 0:
+                share = self._records[seq].share
+                best = best_length(share, times, self._costs.relative, len(seqs), MIN_GAIN)
+                if num_tokens := min(left, best or int(is_probe)):
+                    orders[seq] = drafter.order(seq.token_ids, num_tokens)
+        return orders
+
+    def take(self, seq: Sequence, number: int, plan: StepPlan, result: StepResult) -> None:
+        """Take what a model has drafted for a slice of a step, before its sequence has the sampled tokens."""
+        drafter = self._drafters.get(seq)
+        if plan.slices[number].order is not None and isinstance(drafter, ModelDrafts):
+            drafter.take(seq.num_tokens + len(result.sampled[number]), result.drafts.get(number))
+
+    def take_ended(self) -> tuple[SeqId, ...]:
+        """Return the sequences that are over since the last call, of which a draft model may have blocks."""
+        ended = tuple(self._ended)
+        self._ended.clear()
+        return ended
+
+    def end_step(self, plan: StepPlan, duration_s: float, drafting_s: float = 0.0) -> None:
+        """Learn from a step that is back, if it computed no prompts; for `drafting_s` a model has drafted."""
         if self._config is None:
             return
+        duration_s -= drafting_s
+        orders = [piece.order for piece in plan.slices if piece.order is not None]
+        if orders and drafting_s and not any(len(order.token_ids) > 1 for order in orders):
+            self._costs.observe(drafting_s / max(order.num_tokens for order in orders), duration_s)
         counts = [(piece.num_scheduled_tokens, piece.num_drafts) for piece in plan.slices]
         if all(num_tokens == num_drafts + 1 for num_tokens, num_drafts in counts):
             self._times.observe(sum(num_tokens for num_tokens, _ in counts), duration_s)
@@ -92,7 +132,8 @@ class Speculation:
         """A sequence is over; its output may be drafted for others."""
         if self._config is not None and self._config.method is SpeculativeMethod.SUFFIX:
             self._earlier.add(seq.root, tuple(seq.token_ids[seq.num_prompt_tokens :]))
-        self._drafters.pop(seq, None)
+        if isinstance(self._drafters.pop(seq, None), ModelDrafts):
+            self._ended.append(seq.seq_id)
         self._records.pop(seq, None)
 
     def check_invariants(self, running: set[Sequence]) -> None:
@@ -108,7 +149,7 @@ class Speculation:
             self._records[seq] = DraftRecord(self._acceptance)
         record = self._records[seq]
         record.judge(seq.token_ids)
-        if record.rests():
+        if config.method is not SpeculativeMethod.DRAFT_MODEL and record.rests():
             return ()
         num_tokens = self._num_left(seq, config.num_speculative_tokens)
         draft = self._drafters[seq].propose(seq.token_ids, num_tokens) if num_tokens else ()
@@ -118,6 +159,8 @@ class Speculation:
     def _make_default(self, seq: Sequence) -> Drafter:
         config = self._config
         assert config is not None, "nothing is drafted without a configuration"
+        if config.method is SpeculativeMethod.DRAFT_MODEL:
+            return ModelDrafts()
         if config.method is SpeculativeMethod.SUFFIX:
             return SuffixDrafter(config, self._earlier, seq.root)
         return PromptLookup(config.prompt_lookup_min, config.prompt_lookup_max)
