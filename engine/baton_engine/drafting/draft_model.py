@@ -1,0 +1,186 @@
+"""A small model that drafts the next tokens of sequences, behind those that a step has sampled for them.
+
+It has a KV pool and blocks of its own. A sequence's tokens are computed once each, those of a prompt when the
+first draft is ordered. Drafted tokens are computed too, and again once it is known which ones are right. A
+token is drafted by the noise that samples it, so the more alike two models are, the more drafts are right.
+Called from the engine thread only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import msgspec
+
+from baton_core.worker.step_plan import (
+    DraftOrder,
+    SampleSpec,
+    SeqId,
+    SequenceSlice,
+    StepPlan,
+    StepResult,
+)
+from baton_engine.steps.runner import ModelRunner
+
+MAX_CHUNK: Final = 512
+"""Tokens of a sequence that are computed at a time."""
+
+
+@dataclass(slots=True)
+class _Computed:
+    """A sequence as far as the model has computed it."""
+
+    num_tokens: int = 0
+    tables: list[list[int]] = field(default_factory=list)
+    """Its blocks, for each KV group."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Drafted:
+    """A draft that grows."""
+
+    number: int
+    """Of its slice in the plan."""
+    seq_id: SeqId
+    computed: _Computed
+    token_ids: tuple[int, ...]
+    """Tokens that are not computed."""
+    sample: SampleSpec
+    """Parameters of the token after them."""
+    num_wanted: int
+    draft: list[int] = field(default_factory=list)
+
+
+class DraftModel:
+    """Drafts for the slices of a step that have an order.
+
+    Args:
+        runner: of the model, with a pool of `num_blocks` blocks that nobody else uses.
+        max_model_len: tokens of the longest sequence that it computes.
+    """
+
+    def __init__(self, runner: ModelRunner, num_blocks: int, max_model_len: int) -> None:
+        self._runner = runner
+        self._max_model_len = max_model_len
+        self._free = list(range(num_blocks))
+        self._sequences: OrderedDict[SeqId, _Computed] = OrderedDict()
+        """The one that was drafted for last comes last."""
+        self._current: set[SeqId] = set()
+        """Those of the step: they keep their blocks."""
+
+    def draft(self, plan: StepPlan, result: StepResult) -> StepResult:
+        """Return the result of a step with the drafts that its plan orders."""
+        for seq_id in plan.ended:
+            self._drop(seq_id)
+        begun_s = time.perf_counter()
+        self._current.clear()
+        drafts = [
+            drafted
+            for number, piece in enumerate(plan.slices)
+            if piece.order is not None and result.sampled[number]
+            if (drafted := self._begin(number, piece, piece.order, result.sampled[number])) is not None
+        ]
+        if not drafts:
+            return result
+        self._compute_contexts(drafts)
+        growing = drafts
+        while growing := [one for one in growing if len(one.draft) < one.num_wanted]:
+            growing = self._extend(growing)
+        made = {one.number: tuple(one.draft) for one in drafts}
+        return replace(result, drafts=made, drafting_s=time.perf_counter() - begun_s)
+
+    def check_invariants(self, num_blocks: int) -> None:
+        """Raise AssertionError unless each of `num_blocks` blocks is free or of one sequence."""
+        used = [block for one in self._sequences.values() for table in one.tables for block in table]
+        assert sorted(used + self._free) == list(range(num_blocks)), "a block has no owner, or two"
+
+    def _begin(
+        self, number: int, piece: SequenceSlice, order: DraftOrder, sampled: tuple[int, ...]
+    ) -> _Drafted | None:
+        """Return a draft without tokens; None where the sequence is not known so far, or has no room."""
+        computed = self._sequences.get(piece.seq_id)
+        if order.start == 0 and computed is not None:
+            computed.num_tokens = 0
+        if order.start != (0 if computed is None else computed.num_tokens):
+            self._drop(piece.seq_id)
+            return None
+        token_ids = (*order.token_ids, *sampled)
+        num_tokens = order.start + len(token_ids)
+        num_wanted = min(order.num_tokens, self._max_model_len - num_tokens)
+        if num_wanted < 1 or not self._reserve(piece.seq_id, num_tokens + num_wanted - 1):
+            self._drop(piece.seq_id)
+            return None
+        sample = msgspec.structs.replace(piece.samples[0], position=num_tokens, logprobs=None, history=None)
+        return _Drafted(
+            number=number,
+            seq_id=piece.seq_id,
+            computed=self._sequences[piece.seq_id],
+            token_ids=token_ids,
+            sample=sample,
+            num_wanted=num_wanted,
+        )
+
+    def _reserve(self, seq_id: SeqId, num_tokens: int) -> bool:
+        """Give a sequence the blocks of so many tokens, at worst those of the one that waits longest."""
+        groups = len(self._runner.spec.groups)
+        computed = self._sequences.setdefault(seq_id, _Computed(tables=[[] for _ in range(groups)]))
+        self._sequences.move_to_end(seq_id)
+        self._current.add(seq_id)
+        num_blocks = -(-num_tokens // self._runner.spec.block_size)
+        num_lacking = sum(max(0, num_blocks - len(table)) for table in computed.tables)
+        while len(self._free) < num_lacking:
+            oldest = next(iter(self._sequences))
+            if oldest in self._current:
+                return False
+            self._drop(oldest)
+        for table in computed.tables:
+            while len(table) < num_blocks:
+                table.append(self._free.pop())
+        return True
+
+    def _drop(self, seq_id: SeqId) -> None:
+        if (computed := self._sequences.pop(seq_id, None)) is not None:
+            for table in computed.tables:
+                self._free += table
+
+    def _compute_contexts(self, drafts: Iterable[_Drafted]) -> None:
+        """Compute all but the last few tokens of long contexts, chunk by chunk."""
+        for one in drafts:
+            while len(one.token_ids) > MAX_CHUNK:
+                chunk, one.token_ids = one.token_ids[:MAX_CHUNK], one.token_ids[MAX_CHUNK:]
+                self._run([self._slice(one, chunk, is_sampled=False)])
+                one.computed.num_tokens += MAX_CHUNK
+
+    def _extend(self, drafts: list[_Drafted]) -> list[_Drafted]:
+        """Draft one token more of each; returns those that have got one."""
+        result = self._run([self._slice(one, one.token_ids) for one in drafts])
+        extended = []
+        for one, sampled in zip(drafts, result.sampled, strict=True):
+            if not one.draft:  # what comes later is drafted, and computed again
+                one.computed.num_tokens += len(one.token_ids)
+            if not sampled:
+                one.num_wanted = len(one.draft)
+                continue
+            one.draft += sampled
+            one.token_ids = sampled
+            one.sample = msgspec.structs.replace(one.sample, position=one.sample.position + 1)
+            extended.append(one)
+        return extended
+
+    def _slice(self, one: _Drafted, token_ids: tuple[int, ...], *, is_sampled: bool = True) -> SequenceSlice:
+        start = one.computed.num_tokens + max(0, len(one.draft) - 1)
+        num_blocks = -(-(start + len(token_ids)) // self._runner.spec.block_size)
+        return SequenceSlice(
+            seq_id=one.seq_id,
+            token_ids=token_ids,
+            start=start,
+            block_tables=tuple(tuple(table[:num_blocks]) for table in one.computed.tables),
+            samples=(one.sample,) if is_sampled else (),
+        )
+
+    def _run(self, slices: list[SequenceSlice]) -> StepResult:
+        return self._runner.execute(StepPlan(step_id=0, slices=tuple(slices)))

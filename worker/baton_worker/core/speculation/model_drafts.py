@@ -1,0 +1,77 @@
+"""Drafts that a model makes: a step orders them, and its result brings them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from baton_core.worker.step_plan import DraftOrder
+
+MEMORY: Final = 0.9
+"""Weight that the past keeps with each observation."""
+MAX_SURPRISE: Final = 1.5
+"""An observation counts as at most so many times what was known."""
+FIRST_COST: Final = 0.3
+"""Guess before anything is known: the time of one token of the draft model, in units of a step's."""
+PROBE_EVERY: Final = 32
+"""Steps of which at least one orders a token: so the share of right ones stays known."""
+
+
+class ModelDrafts:
+    """The drafter of one sequence, whose drafts have come with the result of the step before."""
+
+    def __init__(self) -> None:
+        self._num_computed = 0
+        """Tokens that the draft model has computed."""
+        self._start = 0
+        self._draft: tuple[int, ...] = ()
+
+    def propose(self, token_ids: Sequence[int], num_tokens: int) -> tuple[int, ...]:
+        """Return the draft that was made behind exactly these tokens."""
+        return self._draft[:num_tokens] if len(token_ids) == self._start else ()
+
+    def order(self, token_ids: Sequence[int], num_tokens: int) -> DraftOrder:
+        """Order tokens behind those that the next step samples."""
+        start = self._num_computed
+        return DraftOrder(num_tokens=num_tokens, start=start, token_ids=tuple(token_ids[start:]))
+
+    def take(self, num_tokens: int, draft: tuple[int, ...] | None) -> None:
+        """Take what was drafted behind the first `num_tokens` tokens; None: nothing could be."""
+        self._num_computed = self._start = 0 if draft is None else num_tokens
+        self._draft = draft or ()
+
+
+class DraftCosts:
+    """The time of one token of the draft model, for all sequences of a step, in units of the step's."""
+
+    def __init__(self) -> None:
+        self._drafting_s = self._step_s = 0.0
+
+    @property
+    def relative(self) -> float:
+        return self._drafting_s / self._step_s if self._step_s else FIRST_COST
+
+    def observe(self, drafting_s: float, step_s: float) -> None:
+        """One token has taken so long, and the step without it so long."""
+        if not self._step_s:
+            self._drafting_s, self._step_s = drafting_s, max(step_s, 1e-6)
+        for name, seconds in (("_drafting_s", drafting_s), ("_step_s", step_s)):
+            known = getattr(self, name)
+            setattr(self, name, known + (1 - MEMORY) * (min(seconds, MAX_SURPRISE * known) - known))
+
+
+def best_length(share: float, times: Sequence[float], cost: float, num_seqs: int, least_gain: float) -> int:
+    """Return how many tokens to draft for each of `num_seqs` sequences; 0 where that is not faster.
+
+    Args:
+        share: of right tokens, each behind right ones.
+        times: of steps of `num_seqs` rows and more, in units of the first.
+        cost: of one drafted token, in the same unit.
+        least_gain: speed, in units of that without drafts, that counts as faster.
+    """
+    best, best_speed, expected = 0, least_gain, 1.0
+    for length in range(1, (len(times) - 1) // num_seqs + 1):
+        expected += share**length
+        if (speed := expected / (times[length * num_seqs] + cost * length)) > best_speed:
+            best, best_speed = length, speed
+    return best
