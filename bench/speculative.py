@@ -4,9 +4,11 @@
 
 Both engines are in this process, and answer the same requests in turns; of each the fastest turn counts.
 Texts that repeat are functions of Python's standard library to be written once more; the others are a few
-words, whose answers are sampled at a high temperature. A model of random weights (`--model random`) is large
-enough for its weights to decide a step's time, as those of real models do; its greedy answers repeat
-themselves. Tokens must be equal, unless rounding may change them: with `--batch-invariant` never.
+words, whose answers are sampled at a high temperature, and questions about names that the bundled draft model
+was not trained on (`--draft-model`: it drafts in the place of prompt lookup). A model of random weights
+(`--model random`) is large enough for its weights to decide a step's time, as those of real models do; its
+greedy answers repeat themselves. Tokens must
+be equal, unless rounding may change them: with `--batch-invariant` never.
 """
 
 from __future__ import annotations
@@ -14,9 +16,16 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import os
+import re
+import shutil
+import socket
+import subprocess
 import tempfile
 import textwrap
+import threading
 import time
+import zlib
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton import LLM, SamplingParams
-from baton.config.engine_args import BUNDLED_MODEL
+from baton.config.engine_args import BUNDLED_DRAFT, BUNDLED_MODEL
 from bench.command_line import make_parser
 
 RANDOM: Final = {
@@ -44,6 +53,14 @@ RANDOM: Final = {
 """530 MB of weights in float32, which no cache holds."""
 SOURCES: Final = (textwrap, inspect, json, argparse)
 """Modules whose text is repeated."""
+TEXTS: Final = ("repeats", "random", "questions")
+_HELD_OUT: Final = [
+    name
+    for module in (os, json, re, shutil, socket, threading, subprocess)
+    for name in (f"{module.__name__}.{one}" for one in sorted(vars(module)) if one[0] != "_")
+    if zlib.crc32(name.encode()) % 10 == 0
+]
+"""Names that `tools/train_bundled_model/train_draft.py` holds out."""
 
 
 @dataclass
@@ -80,14 +97,14 @@ def main() -> None:
             "| text | batch | tokens/s without | with | ratio | of CPU time | accepted | per draft | equal |"
         )
         print("|---|---|---|---|---|---|---|---|---|")
-        for is_repeating in (True, False):
+        for text in args.texts:
             for batch in args.batch:
-                _compare(args, plain, drafting, batch, is_repeating=is_repeating)
+                _compare(args, plain, drafting, batch, text)
 
 
-def _compare(args: argparse.Namespace, plain: LLM, drafting: LLM, batch: int, *, is_repeating: bool) -> None:
-    prompts = [_prompt(args, number, is_repeating=is_repeating) for number in range(batch)]
-    temperature = 0.0 if is_repeating else 1.0
+def _compare(args: argparse.Namespace, plain: LLM, drafting: LLM, batch: int, text: str) -> None:
+    prompts = [_prompt(args, number, text) for number in range(batch)]
+    temperature = 1.0 if text == "random" else 0.0
     params = SamplingParams(temperature=temperature, seed=1, max_tokens=args.max_tokens, ignore_eos=True)
     contenders = Contender(plain), Contender(drafting)
     before, is_equal = _counts(drafting), True
@@ -101,7 +118,7 @@ def _compare(args: argparse.Namespace, plain: LLM, drafting: LLM, batch: int, *,
     drafted, accepted = (after[name] - before[name] for name in ("num_draft_tokens", "num_accepted_tokens"))
     drafts = after["num_drafts"] - before["num_drafts"]
     print(
-        f"| {'repeats' if is_repeating else 'random'} | {batch} | {rates[0]:.0f} | {rates[1]:.0f} "
+        f"| {text} | {batch} | {rates[0]:.0f} | {rates[1]:.0f} "
         f"| {wall[0] / wall[1]:.2f} | {cpu[0] / cpu[1]:.2f} | {accepted / max(1, drafted):.0%} "
         f"| {1 + accepted / max(1, drafts):.2f} | {'yes' if is_equal else 'no'} |",
         flush=True,
@@ -114,11 +131,14 @@ def _counts(llm: LLM) -> Counter[str]:
     return Counter({one.name.removeprefix("vllm:spec_decode_"): int(one.value) for one in metrics})
 
 
-def _prompt(args: argparse.Namespace, number: int, *, is_repeating: bool) -> Any:
+def _prompt(args: argparse.Namespace, number: int, text: str) -> Any:
     if args.model == "random":
         return {"prompt_token_ids": [(number * 37 + 11 * place) % 2000 + 1 for place in range(40)]}
-    if not is_repeating:
+    if text == "random":
         return f"The {number}th module"
+    if text == "questions":
+        name = _HELD_OUT[number % len(_HELD_OUT)]
+        return f"<|im_start|>user\nWhat does {name} do?<|im_end|>\n<|im_start|>assistant\n"
     source = inspect.getsource(SOURCES[number % len(SOURCES)])[500 + 40 * number :][:600]
     return 2 * f"{source}\n"
 
@@ -133,7 +153,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--batch-invariant", action="store_true")
     lookup = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
     parser.add_argument("--speculative-config", default=json.dumps(lookup))
-    return parser.parse_args()
+    parser.add_argument("--draft-model", action="store_true", help="draft by the bundled draft model")
+    parser.add_argument("--texts", nargs="+", choices=TEXTS, default=TEXTS)
+    args = parser.parse_args()
+    if args.draft_model:
+        args.speculative_config = json.dumps({"model": BUNDLED_DRAFT, "num_speculative_tokens": 5})
+    return args
 
 
 if __name__ == "__main__":
