@@ -368,4 +368,4 @@ class LLM(LLMOperations, PoolingMethods):
     def shutdown_weight_transfer_engine(self) -> None:
         """Do nothing: weights come by files and tensors, so there is no connection to a trainer."""
 
-    start_draft_weight_update = Refused("speculative decoding is not supported yet; there is no draft model")
+    start_draft_weight_update = Refused("the weights of a draft model stay those that it was loaded with")
