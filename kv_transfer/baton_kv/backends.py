@@ -14,7 +14,7 @@ from baton_kv.shared_memory import SharedMemoryConnector
 from baton_kv.tcp import TcpConnector
 from baton_kv.transport import Listen, Transport
 
-BACKENDS: Final[dict[Transport, Callable[[KVSpec, int, Listen, CopyRows], KVConnector]]] = {
+CONNECTORS: Final[dict[Transport, Callable[[KVSpec, int, Listen, CopyRows], KVConnector]]] = {
     Transport.AUTO: AutoConnector,
     Transport.SHARED_MEMORY: lambda spec, epoch, listen, copy: SharedMemoryConnector(spec, epoch, copy),
     Transport.TCP: lambda spec, epoch, listen, copy: TcpConnector(spec, epoch, listen),

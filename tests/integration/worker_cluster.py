@@ -24,7 +24,7 @@ from baton_engine.engine_settings import EngineSettings
 from baton_engine.sampling.sampling_state import Grammars
 from baton_engine.sizing import KVCacheSettings
 from baton_engine.steps.step_pipeline import Launched
-from baton_kv.backends import BACKENDS
+from baton_kv.backends import CONNECTORS
 from baton_kv.connector import KVConnector
 from baton_kv.row_copies import copy_rows
 from baton_kv.transport import Listen, Transport
@@ -167,7 +167,7 @@ async def made(
     )
     context = zmq.asyncio.Context()
     producer = ProducerEndpoint(context, peer_address)
-    placement = PoolPlacement(lambda spec: wrap(BACKENDS[kv_transport](spec, epoch, Listen(), copy_rows)))
+    placement = PoolPlacement(lambda spec: wrap(CONNECTORS[kv_transport](spec, epoch, Listen(), copy_rows)))
     forms = grammar_compiler(settings, warms_up=False)
     resident = GatedEngine(settings.engine, forms, placement, gate or Gate())
     connector = placement.connector

@@ -28,7 +28,7 @@ from baton_engine.models.registry import read_model_config
 from baton_engine.structured.absent_modules import import_with_placeholders
 from baton_engine.structured.compiler import GrammarCompiler
 from baton_engine.warm_up import GRAMMAR as WARM_UP_GRAMMAR
-from baton_kv.backends import BACKENDS
+from baton_kv.backends import CONNECTORS
 from baton_kv.connector import Capabilities, VerifiesBy
 from baton_kv.curve import CurveKeys
 from baton_kv.row_copies import copy_rows
@@ -281,7 +281,7 @@ def _placement(
     """
     copy = choose_copy(device, settings.engine.cpu_kernels) or copy_rows
     if not settings.has_own_pools:
-        make_connector = BACKENDS[transport]
+        make_connector = CONNECTORS[transport]
         return PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device), None
     if device.type != "cpu":
         text = f"device is {device.type!r}, with pools of ranks apart"

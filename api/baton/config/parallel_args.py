@@ -15,7 +15,7 @@ from baton_core.sessions.worker_info import Role
 RAY_ENVIRONMENT: Final = ("HF_*", "HUGGING_FACE_*", "GLOO_*", "NCCL_*", "UCX_*", "PYTHONHASHSEED")
 """Environment variables that ranks on Ray get in any case, by name or by the beginning of it."""
 _WITHOUT_POOL: Final = "ranks that share no KV pool"
-BACKENDS: Final = ("mp", "ray", "uni")
+EXECUTORS: Final = ("mp", "ray", "uni")
 STRATEGIES: Final = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
 
 
@@ -163,9 +163,9 @@ def check_parallel(args: Any) -> None:
     backend = args.distributed_executor_backend
     if isinstance(backend, type):
         backend = args.distributed_executor_backend = f"{backend.__module__}.{backend.__qualname__}"
-    if backend not in (None, *BACKENDS) and not re.fullmatch(IMPORTABLE.pattern, str(backend)):
+    if backend not in (None, *EXECUTORS) and not re.fullmatch(IMPORTABLE.pattern, str(backend)):
         reason = "; each rank is started by Baton" if backend == "external_launcher" else ""
-        allowed = f"{', '.join(BACKENDS)}, or a class as {IMPORTABLE.words}{reason}"
+        allowed = f"{', '.join(EXECUTORS)}, or a class as {IMPORTABLE.words}{reason}"
         raise InvalidConfigError(f"distributed_executor_backend is {backend!r}; allowed: {allowed}")
     if backend == "uni" and args.world_size > 1:
         text = f"distributed_executor_backend is 'uni' with {args.world_size} ranks"

@@ -151,7 +151,7 @@ _GPT_OSS: Final = DecoderFamily(
     default_window=128,
 )
 
-FAMILIES: Final[dict[str, DecoderFamily]] = {
+DECODER_FAMILIES: Final[dict[str, DecoderFamily]] = {
     "LlamaForCausalLM": DecoderFamily(
         qkv_bias_key="attention_bias", is_output_biased_alike=True, has_mlp_bias_key=True
     ),
@@ -192,10 +192,10 @@ FAMILIES: Final[dict[str, DecoderFamily]] = {
 
 
 def family_name(architecture: str) -> str | None:
-    """Return under which of `FAMILIES` an architecture is, with its own head or with another; None: none."""
-    if architecture in FAMILIES:
+    """Return under which of `DECODER_FAMILIES` an architecture is, with its own head or with another; None: none."""
+    if architecture in DECODER_FAMILIES:
         return architecture
     names = (
         f"{architecture.removesuffix(end)}ForCausalLM" for end in _BARE_SUFFIXES if architecture.endswith(end)
     )
-    return next((name for name in names if name in FAMILIES), None)
+    return next((name for name in names if name in DECODER_FAMILIES), None)

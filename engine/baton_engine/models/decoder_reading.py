@@ -19,11 +19,11 @@ from baton_engine.models.decoder_config import (
     LayerConfig,
     NormConfig,
 )
-from baton_engine.models.decoder_families import FAMILIES, DecoderFamily, family_name
+from baton_engine.models.decoder_families import DECODER_FAMILIES, DecoderFamily, family_name
 from baton_engine.models.mixture_config import read_mixture_config
 from baton_engine.models.rope_config import RopeConfig, RopeReader
 
-ARCHITECTURES: Final = tuple(FAMILIES)
+ARCHITECTURES: Final = tuple(DECODER_FAMILIES)
 _ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
 _ROPE_KEYS: Final = ("rope_parameters", "rope_scaling")
 _LAYER_TYPES: Final = ("full_attention", "sliding_attention")
@@ -39,7 +39,7 @@ def read_decoder_config(folder: Path, fields: ConfigFields, max_model_len: int |
     architecture = read_architecture(fields)
     name = family_name(architecture)
     assert name is not None, "the registry found it"
-    family = FAMILIES[name]
+    family = DECODER_FAMILIES[name]
     if family.default_rope is not None and all(fields.raw(key) is None for key in _ROPE_KEYS):
         fields = fields.updated({"rope_parameters": dict(family.default_rope)})
     hidden_size = fields.integer("hidden_size")

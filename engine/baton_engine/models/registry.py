@@ -45,7 +45,7 @@ class Family:
 
 NATIVE: Final = (DecoderConfig, EncoderConfig, LearnedPositionsConfig)
 """Classes of configurations whose models are Baton's own code: others have neither quantization nor ranks."""
-FAMILIES: Final = (
+NATIVE_FAMILIES: Final = (
     Family(
         architectures=decoder_reading.ARCHITECTURES,
         read_config=decoder_reading.read_decoder_config,
@@ -62,7 +62,7 @@ FAMILIES: Final = (
         build=Encoder,
     ),
 )
-_NATIVE: Final = {name: family for family in FAMILIES for name in family.architectures}
+_NATIVE: Final = {name: family for family in NATIVE_FAMILIES for name in family.architectures}
 _INTERFACE: Final = (
     "a class with read_config(folder, fields, max_model_len) and, of its result, weights and kernels, "
     "a Model of Baton's; vLLM's own layers and its vllm_config are not there"

@@ -9,7 +9,7 @@ import sys
 import torch
 
 from baton_core.kv_layout.kv_spec import KVSpec
-from baton_kv.backends import BACKENDS
+from baton_kv.backends import CONNECTORS
 from baton_kv.row_copies import copy_rows
 from baton_kv.transfer_thread import TransferThread
 from baton_kv.transport import Listen, Transport
@@ -19,7 +19,7 @@ NUM_BLOCKS = {SMALL: 16, LARGE: MANY}
 
 
 def main(transport: str, epoch: int, host: str, spec: KVSpec) -> None:
-    connector = BACKENDS[Transport(transport)](spec, epoch, Listen(host=host), copy_rows)
+    connector = CONNECTORS[Transport(transport)](spec, epoch, Listen(host=host), copy_rows)
     pool = connector.allocate(NUM_BLOCKS[spec])
     for block_id in range(len(pool)):
         pool[block_id] = pattern(epoch, block_id, spec)

@@ -14,7 +14,7 @@ import torch
 
 from baton_core.errors import IncompatibleWorkerError, InvalidConfigError
 from baton_kv.auto import AutoConnector
-from baton_kv.backends import BACKENDS
+from baton_kv.backends import CONNECTORS
 from baton_kv.connector import KVConnector, ProducerUnreachableError
 from baton_kv.row_copies import copy_rows
 from baton_kv.shared_memory import SharedMemoryConnector
@@ -140,7 +140,7 @@ def test_a_peer_may_change_its_way(site: Site) -> None:
     ],
 )
 def test_each_setting_makes_its_connector(transport: Transport, kind: type[KVConnector]) -> None:
-    connector = BACKENDS[transport](SMALL, 1, Listen(), copy_rows)
+    connector = CONNECTORS[transport](SMALL, 1, Listen(), copy_rows)
     connector.close()
     assert type(connector) is kind
-    assert set(BACKENDS) == set(Transport)
+    assert set(CONNECTORS) == set(Transport)

@@ -9,7 +9,7 @@ import msgspec
 
 from baton_core.kv_layout.kv_spec import KVSpec
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
-from baton_kv.backends import BACKENDS
+from baton_kv.backends import CONNECTORS
 from baton_kv.connector import KVConnector
 from baton_kv.curve import CurveKeys
 from baton_kv.group_connector import Answer, GroupConnector, SendEffect
@@ -42,7 +42,7 @@ def rank_connector(
     spec: KVSpec, place: RankPlace, endpoint: KVEndpoint, listen: Listen, copy: CopyRows
 ) -> RankConnector:
     """Return the connector of one rank, given the spec of whole blocks."""
-    make = BACKENDS[endpoint.transport]
+    make = CONNECTORS[endpoint.transport]
     return RankConnector(spec, place, lambda own: make(own, endpoint.epoch, listen, copy))
 
 
