@@ -192,7 +192,7 @@ DECODER_FAMILIES: Final[dict[str, DecoderFamily]] = {
 
 
 def family_name(architecture: str) -> str | None:
-    """Return which of `DECODER_FAMILIES` an architecture is, with its own head or with another; None: none."""
+    """Return which of `DECODER_FAMILIES` an architecture is, whatever its head; None: none."""
     if architecture in DECODER_FAMILIES:
         return architecture
     names = (
