@@ -53,7 +53,7 @@ def test_limits_hold_over_both_and_a_killed_process_takes_its_own_streams_alone(
         began_s = time.monotonic()
         statuses = Counter(ask(cluster, KEYS[0], 1)[0] for _ in range(2 * LIMIT))
         num_refilled = (time.monotonic() - began_s) * LIMIT / 60
-        # Each process alone would let as many pass; a few pass before the other one has heard of the last ones.
+        # Each process alone would let as many pass; a few do before the other one has heard of the last ones.
         assert LIMIT <= statuses[200] < 1.5 * LIMIT + num_refilled
         assert set(statuses) == {200, 429}
         assert min(by_process(cluster, "vllm:request_success_total").values()) > 0
