@@ -154,6 +154,9 @@ def phase_span(phase: Phase, attributes: Mapping[str, Attribute]) -> Span:
     own: dict[str, Attribute] = dict(attributes)
     if phase.name in _NUM_TOKENS:
         own["baton.num_tokens"] = phase.num_tokens
+    if phase.num_drafted:
+        own["baton.num_drafted_tokens"] = phase.num_drafted
+        own["baton.num_accepted_tokens"] = phase.num_accepted
     if phase.name is PhaseName.TRANSFER:
         own |= {"baton.num_bytes": phase.num_bytes, "baton.peer": phase.peer}
     return Span(name=phase.name, start_s=phase.start_s, end_s=phase.end_s, attributes=own)

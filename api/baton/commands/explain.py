@@ -111,6 +111,9 @@ def _note(phases: Sequence[Phase]) -> str:
     parts = [f"{len(phases)} times"] if len(phases) > 1 else []
     if num_tokens:
         parts.append(f"{num_tokens} tokens")
+    if num_drafted := sum(one.num_drafted for one in phases):
+        num_accepted = sum(one.num_accepted for one in phases)
+        parts.append(f"{num_accepted} of {num_drafted} drafted ones right")
     if num_bytes:
         parts.append(f"{num_bytes / 2**20:.2f} MiB")
     parts += [f"from {peer}" for peer in dict.fromkeys(one.peer for one in phases) if peer]

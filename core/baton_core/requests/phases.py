@@ -49,6 +49,10 @@ class Phase:
     """Bytes of a transfer."""
     peer: str = ""
     """The worker at the other end of a transfer."""
+    num_drafted: int = 0
+    """Tokens that a decode's steps verified beside their own."""
+    num_accepted: int = 0
+    """Drafted tokens that were right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

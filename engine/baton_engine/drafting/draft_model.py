@@ -44,7 +44,7 @@ class _Drafted:
     """A draft that grows."""
 
     number: int
-    """Of its slice in the plan."""
+    """The number of its slice in the plan."""
     seq_id: SeqId
     computed: _Computed
     token_ids: tuple[int, ...]
@@ -70,7 +70,7 @@ class DraftModel:
         self._sequences: OrderedDict[SeqId, _Computed] = OrderedDict()
         """The one that was drafted for last comes last."""
         self._current: set[SeqId] = set()
-        """Those of the step: they keep their blocks."""
+        """The sequences of the step: they keep their blocks."""
 
     def draft(self, plan: StepPlan, result: StepResult) -> StepResult:
         """Return the result of a step with the drafts that its plan orders."""

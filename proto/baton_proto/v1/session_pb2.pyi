@@ -680,20 +680,24 @@ class PhaseReport(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., phases: _Optional[_Iterable[_Union[Phase, _Mapping]]] = ..., sources: _Optional[_Union[TokenSources, _Mapping]] = ..., num_left_out: _Optional[int] = ..., sent_s: _Optional[float] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Phase(_message.Message):
-    __slots__ = ("name", "start_s", "end_s", "num_tokens", "num_bytes", "peer")
+    __slots__ = ("name", "start_s", "end_s", "num_tokens", "num_bytes", "peer", "num_drafted", "num_accepted")
     NAME_FIELD_NUMBER: _ClassVar[int]
     START_S_FIELD_NUMBER: _ClassVar[int]
     END_S_FIELD_NUMBER: _ClassVar[int]
     NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
+    NUM_DRAFTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     name: str
     start_s: float
     end_s: float
     num_tokens: int
     num_bytes: int
     peer: str
-    def __init__(self, name: _Optional[str] = ..., start_s: _Optional[float] = ..., end_s: _Optional[float] = ..., num_tokens: _Optional[int] = ..., num_bytes: _Optional[int] = ..., peer: _Optional[str] = ...) -> None: ...
+    num_drafted: int
+    num_accepted: int
+    def __init__(self, name: _Optional[str] = ..., start_s: _Optional[float] = ..., end_s: _Optional[float] = ..., num_tokens: _Optional[int] = ..., num_bytes: _Optional[int] = ..., peer: _Optional[str] = ..., num_drafted: _Optional[int] = ..., num_accepted: _Optional[int] = ...) -> None: ...
 
 class TokenSources(_message.Message):
     __slots__ = ("num_computed", "num_local_cache", "num_remote", "num_recomputed")

@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, NoReturn, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn
 
 import msgspec
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.msgpack import decoder_of
 from baton_core.requests.adapter import Adapter
+from baton_router.redis.router_sharing import SharedAdapters
 from baton_service.redis.link import FAULTS, RENEW_S, RedisLink
 
 _PRESENT: Final = b""
 """A field that is always there: without it Redis has lost the list, which is written again."""
 _read_adapter: Final[Callable[[bytes], Adapter]] = decoder_of(Adapter)
-
-
-class SharedAdapters(Protocol):
-    """The adapters of one router, of which those that it was told to load are shared."""
-
-    @property
-    def loaded(self) -> Sequence[Adapter]:
-        """The adapters that were loaded since the start."""
-        ...
-
-    def follow(self, loaded: Sequence[Adapter]) -> None:
-        """Serve these, beside what the router was started with."""
-        ...
 
 
 class AdapterList:

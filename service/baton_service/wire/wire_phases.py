@@ -19,6 +19,8 @@ def encode_phase_report(report: PhaseReport) -> pb.PhaseReport:
                 num_tokens=phase.num_tokens,
                 num_bytes=phase.num_bytes,
                 peer=phase.peer,
+                num_drafted=phase.num_drafted,
+                num_accepted=phase.num_accepted,
             )
             for phase in report.phases
         ],
@@ -64,4 +66,6 @@ def _decode_phase(phase: pb.Phase) -> Phase:
         num_tokens=phase.num_tokens,
         num_bytes=phase.num_bytes,
         peer=phase.peer,
+        num_drafted=phase.num_drafted,
+        num_accepted=phase.num_accepted,
     )

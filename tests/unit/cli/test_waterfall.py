@@ -72,6 +72,12 @@ def test_phases_are_bars_on_one_scale_with_a_row_for_each_name() -> None:
     ]
 
 
+def test_drafted_tokens_are_told_with_the_share_that_was_right() -> None:
+    decode = phase(PhaseName.DECODE, 0.0, 1.0, num_tokens=40, num_drafted=30, num_accepted=21)
+    (line,) = render(details(hops=[Hop(process="d0", phases=[decode])]), 120).splitlines()[3:]
+    assert line.endswith("40 tokens, 21 of 30 drafted ones right")
+
+
 def test_bars_take_the_columns_that_are_left() -> None:
     hop = Hop(process="d0", phases=[phase(PhaseName.DECODE, 0.0, 1.0, num_tokens=40)])
     for columns in (60, 100, 200):

@@ -33,7 +33,7 @@ class PhaseLog:
         """Since when it could decode; None before, and once it does."""
         self._decoding_s: float | None = None
         """Start of its first step of decoding."""
-        self._num_decoded_tokens = 0
+        self._num_decoded_tokens = self._num_drafted = self._num_accepted = 0
         self._copies: dict[int, tuple[float, Pull]] = {}
         self._phases: list[Phase] = []
         self._num_left_out = 0
@@ -77,6 +77,11 @@ class PhaseLog:
             self._phases.append(Phase(name=PhaseName.DECODE_QUEUE, start_s=self._ready_s, end_s=start_s))
             self._ready_s, self._decoding_s = None, start_s
 
+    def verify(self, num_drafted: int, num_accepted: int) -> None:
+        """A step verified so many drafted tokens, and so many of them were right."""
+        self._num_drafted += num_drafted
+        self._num_accepted += num_accepted
+
     def end_sequence(self, seq: Sequence) -> None:
         """The first token of a sequence is the end of its prompt; the others were decoded."""
         self._num_decoded_tokens += max(0, seq.num_tokens - seq.num_initial_tokens - 1)
@@ -85,16 +90,22 @@ class PhaseLog:
         """Return the report; phases that have not ended end now."""
         for start_s, pull in self._copies.values():
             self._add_copy(start_s, now, pull, 0)
-        open_phases = (
-            (PhaseName.QUEUE, self._queued_s, 0),
-            (PhaseName.DECODE_QUEUE, self._ready_s, 0),
-            (PhaseName.DECODE, self._decoding_s, self._num_decoded_tokens),
-        )
+        open_phases = ((PhaseName.QUEUE, self._queued_s), (PhaseName.DECODE_QUEUE, self._ready_s))
         self._phases += [
-            Phase(name=name, start_s=start_s, end_s=now, num_tokens=num_tokens)
-            for name, start_s, num_tokens in open_phases
+            Phase(name=name, start_s=start_s, end_s=now)
+            for name, start_s in open_phases
             if start_s is not None
         ]
+        if self._decoding_s is not None:
+            decode = Phase(
+                name=PhaseName.DECODE,
+                start_s=self._decoding_s,
+                end_s=now,
+                num_tokens=self._num_decoded_tokens,
+                num_drafted=self._num_drafted,
+                num_accepted=self._num_accepted,
+            )
+            self._phases.append(decode)
         return PhaseReport(
             request_id=self._spec.request_id,
             phases=tuple(sorted(self._phases, key=lambda phase: phase.start_s)),

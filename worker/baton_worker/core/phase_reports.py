@@ -53,8 +53,12 @@ class PhaseReports:
         """A request has its first tokens, and its blocks as far as they arrive."""
         self._logs[leader.seq_id.request_id].make_ready(now, leader)
 
-    def end_slice(self, started_s: float, now: float, piece: SequenceSlice, num_initial: int) -> None:
-        """A slice of a step is computed; those of the tokens given and the first behind count."""
+    def end_slice(
+        self, started_s: float, now: float, piece: SequenceSlice, num_initial: int, num_sampled: int
+    ) -> None:
+        """A slice of a step is computed; those of the tokens given and the first behind count, and drafts."""
+        if piece.num_drafts:
+            self._logs[piece.seq_id.request_id].verify(piece.num_drafts, num_sampled - 1)
         if piece.start <= num_initial:
             end = piece.start + piece.num_scheduled_tokens
             self._logs[piece.seq_id.request_id].compute(started_s, now, piece.start, end, num_initial)

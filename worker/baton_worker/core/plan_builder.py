@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton_core.worker.sequence import Sequence
-from baton_core.worker.step_plan import SAMPLED, DraftOrder, SequenceSlice
+from baton_core.worker.step_plan import SAMPLED, DraftOrder, Followed, SeqId, SequenceSlice, StepPlan
 from baton_worker.core.scheduler_config import SchedulerConfig
 
 
@@ -108,6 +108,16 @@ class PlanBuilder:
                 samples=seq.sample_specs(num_ahead=1),
                 adapter=seq.adapter_digest,
             )
+        )
+
+    def build(self, step_id: int, follows: Followed | None, ended: tuple[SeqId, ...]) -> StepPlan:
+        """Return the plan."""
+        return StepPlan(
+            step_id=step_id,
+            slices=tuple(self.slices),
+            block_copies=tuple(self.copies),
+            follows=follows,
+            ended=ended,
         )
 
     def _is_long(self, num_uncomputed: int) -> bool:

@@ -202,13 +202,7 @@ class Scheduler:
         if not plan.slices:
             return None
         self._step_id += 1
-        begun = StepPlan(
-            step_id=self._step_id,
-            slices=tuple(plan.slices),
-            block_copies=tuple(plan.copies),
-            follows=follows,
-            ended=self.speculation.take_ended(),
-        )
+        begun = plan.build(self._step_id, follows, self.speculation.take_ended())
         self.in_flight.begin(now, begun, plan.num_tokens)
         return begun
 

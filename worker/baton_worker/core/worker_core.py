@@ -298,12 +298,12 @@ class WorkerCore:
                 effects += self._fail(now, request, result.error_code(number), failure)
             if request is None or failure is not None:
                 continue
-            self._phases.end_slice(started_s, now, plan.slices[number], seq.num_initial_tokens)
+            sampled, logprobs = result.sampled[number], result.logprobs.get(number, ())
+            self._phases.end_slice(started_s, now, plan.slices[number], seq.num_initial_tokens, len(sampled))
             if (pooled := result.pooled.get(number)) is not None:
                 effects += request.emit(*self.outputs.pooled(now, seq, pooled))
                 self._end(now, request, seq)
                 continue
-            sampled, logprobs = result.sampled[number], result.logprobs.get(number, ())
             if (entries := result.prompt_logprobs.get(number)) is not None:
                 effects += request.emit(*self.outputs.prompt_logprobs(seq, entries))
             if request.is_prefill:

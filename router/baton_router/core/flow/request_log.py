@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from baton_core.requests.attempt_names import name_at_client
@@ -53,11 +54,4 @@ class RequestLog:
 
 
 def _shifted(phase: Phase, shift_s: float) -> Phase:
-    return Phase(
-        name=phase.name,
-        start_s=phase.start_s + shift_s,
-        end_s=phase.end_s + shift_s,
-        num_tokens=phase.num_tokens,
-        num_bytes=phase.num_bytes,
-        peer=phase.peer,
-    )
+    return replace(phase, start_s=phase.start_s + shift_s, end_s=phase.end_s + shift_s)
