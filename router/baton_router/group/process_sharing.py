@@ -21,7 +21,7 @@ from baton_core.sessions.worker_info import WorkerInfo
 from baton_router.core.router_events import PeerLoad, PeerSpending
 from baton_router.group.frames import FOLLOW, METRICS, Frame, encode_frame, read_frame
 from baton_router.group.member import Member
-from baton_router.redis.router_sharing import SharedAdapters
+from baton_router.redis.shared_adapters import SharedAdapters
 from baton_service.redis.shared_state import SharedState
 from baton_service.unix_listener import listen_at_path
 

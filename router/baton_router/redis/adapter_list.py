@@ -11,7 +11,7 @@ import msgspec
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.msgpack import decoder_of
 from baton_core.requests.adapter import Adapter
-from baton_router.redis.router_sharing import SharedAdapters
+from baton_router.redis.shared_adapters import SharedAdapters
 from baton_service.redis.link import FAULTS, RENEW_S, RedisLink
 
 _PRESENT: Final = b""

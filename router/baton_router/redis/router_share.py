@@ -12,7 +12,7 @@ from baton_router.core.router_events import PeerLoad, PrefixUpdate
 from baton_router.redis.adapter_list import AdapterList
 from baton_router.redis.load_exchange import LoadExchange
 from baton_router.redis.prefix_reader import PrefixReader
-from baton_router.redis.router_sharing import SharedAdapters
+from baton_router.redis.shared_adapters import SharedAdapters
 from baton_service.redis.link import RedisLink
 from baton_service.redis.records import RouterRecord
 from baton_service.redis.redis_settings import RedisSettings

@@ -9,21 +9,9 @@ from baton_core.load_reservation import LoadReservation
 from baton_core.requests.adapter import Adapter
 from baton_core.sessions.worker_info import WorkerInfo
 from baton_router.core.router_events import PeerLoad, PrefixUpdate
+from baton_router.redis.shared_adapters import SharedAdapters
 from baton_service.redis.redis_settings import RedisSettings
 from baton_service.redis.shared_state import SharedState
-
-
-class SharedAdapters(Protocol):
-    """The adapters of one router, of which those that it was told to load are shared."""
-
-    @property
-    def loaded(self) -> Sequence[Adapter]:
-        """The adapters that were loaded since the start."""
-        ...
-
-    def follow(self, loaded: Sequence[Adapter]) -> None:
-        """Serve these, beside what the router was started with."""
-        ...
 
 
 class RouterSharing(Protocol):
