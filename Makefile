@@ -5,6 +5,7 @@
 # make wheel-check  build a wheel and serve with it on Python 3.11, 3.12 and 3.13, those that are installed
 # make tools-check  run tools that are written for vLLM through baton as-vllm, in an environment of their own
 # make k8s-check  fetch helm, kubectl and promtool, and check the chart, the manifests, dashboards and alerts
+# make bench-smoke  ratios of two ways to do the same, in one run, that a change must not halve: three minutes
 # make soak    run simulated clusters with faults until one fails; SOAK=--first=N begins elsewhere
 # make stubs   generate the protobuf stubs again; make reference: the page of flags
 # make audit   try every item of vLLM's documentation, and write docs/coming_from_vllm.md (minutes)
@@ -25,7 +26,7 @@ TORCH := $(shell grep '^torch==' constraints.txt)
 # Compile each Python file once, not in every process that the tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test quick unit suite computing running exhaustive check source kernels wheel-check tools-check k8s-check soak stubs reference \
+.PHONY: demo test quick unit suite computing running exhaustive check source kernels wheel-check tools-check k8s-check bench-smoke soak stubs reference \
 	audit docs clean programs
 .DELETE_ON_ERROR:
 
@@ -89,6 +90,9 @@ tools-check: $(INSTALLED)-dev
 
 k8s-check: $(INSTALLED)-dev $(VENV)/.k8s-programs
 	@$(BIN)/python -m pytest -q -n 2 tests/deploy
+
+bench-smoke: $(INSTALLED)-dev
+	@$(BIN)/python -m bench.smoke
 
 soak: $(INSTALLED)-dev
 	@$(BIN)/baton simulate --seeds 0 $(SOAK)
