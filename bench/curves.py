@@ -41,7 +41,7 @@ def main() -> None:
     args = parser.parse_args()
     args.tables.mkdir(parents=True, exist_ok=True)
     tables = {name: table_of(name, args.tables / f"{name}.txt") for name in COMMANDS}
-    draw(args.out, tables)
+    plot(args.out, tables)
     print(f"drawn in {args.out}")
 
 
@@ -102,7 +102,7 @@ def transfer_curves(rows: list[list[str]]) -> Curves:
     return curves
 
 
-def draw(path: Path, tables: dict[str, list[list[str]]]) -> None:
+def plot(path: Path, tables: dict[str, list[list[str]]]) -> None:
     """Draw a panel for each table."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -116,11 +116,11 @@ def draw(path: Path, tables: dict[str, list[list[str]]]) -> None:
         ("Moving blocks", "MiB", "GB/s", transfer_curves(tables["transfer"])),
     )
     for axes, (title, x_label, y_label, curves) in zip(figure.subplots(2, 2).flat, panels, strict=True):
-        draw_panel(axes, title, x_label, y_label, curves)
+        plot_panel(axes, title, x_label, y_label, curves)
     figure.savefig(path, metadata={"Date": None})
 
 
-def draw_panel(axes: Any, title: str, x_label: str, y_label: str, curves: Curves) -> None:
+def plot_panel(axes: Any, title: str, x_label: str, y_label: str, curves: Curves) -> None:
     if not any(curves.values()):
         raise SystemExit(f"{title}: the table has no rows that can be drawn")
     for (name, points), marker in zip(curves.items(), "osd^", strict=False):

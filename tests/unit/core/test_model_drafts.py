@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton_worker.core.speculation.model_drafts import DraftCosts, ModelDrafts, best_length
+from baton_worker.core.speculation.model_drafts import DraftCosts, ModelDrafts, Probes, best_length
 
 FLAT = [1.0] * 9
 
@@ -41,6 +41,14 @@ def test_a_draft_is_of_one_text_and_what_was_computed_is_not_ordered_again() -> 
     assert (second.start, second.token_ids) == (4, (5,))
     drafts.take(6, None)
     assert drafts.order([1, 2, 3, 4, 5, 6], 1).token_ids == (1, 2, 3, 4, 5, 6), "the model has lost it"
+
+
+def test_what_is_not_worth_its_time_is_tried_ever_less_often_and_in_turn() -> None:
+    probes = Probes()
+    told = [(step, place) for step in range(1, 1000) if (place := probes.next(3)) is not None]
+    assert told == [(32, 1), (96, 2), (224, 0), (480, 1), (736, 2), (992, 0)]
+    probes.reset()
+    assert [step for step in range(1, 40) if probes.next(1) is not None] == [32]
 
 
 def test_a_pause_of_the_machine_is_no_cost() -> None:

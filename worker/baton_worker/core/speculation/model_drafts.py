@@ -14,7 +14,10 @@ MAX_SURPRISE: Final = 1.5
 FIRST_COST: Final = 0.3
 """Guess before anything is known: the time of one token of the draft model, in units of a step's."""
 PROBE_EVERY: Final = 32
-"""Steps of which at least one orders a token: so the share of right ones stays known."""
+MAX_PROBE_EVERY: Final = 256
+"""Steps after which a token of one sequence is ordered though none is worth its time, so that the share of
+right ones stays known: from the first to the second, twice as many each time. The draft model has to compute
+all of that sequence's tokens since its last order."""
 
 
 class ModelDrafts:
@@ -58,6 +61,27 @@ class DraftCosts:
         for name, seconds in (("_drafting_s", drafting_s), ("_step_s", step_s)):
             known = getattr(self, name)
             setattr(self, name, known + (1 - MEMORY) * (min(seconds, MAX_SURPRISE * known) - known))
+
+
+class Probes:
+    """Says when a token is ordered though none is worth its time, and of which sequence."""
+
+    def __init__(self) -> None:
+        self._interval = self._left = PROBE_EVERY
+        self._num_probes = 0
+
+    def reset(self) -> None:
+        """Drafts are worth their time."""
+        self._interval = self._left = PROBE_EVERY
+
+    def next(self, num_seqs: int) -> int | None:
+        """Count a step in which none is; returns the place of the sequence to probe, if it is time."""
+        self._left -= 1
+        if self._left > 0:
+            return None
+        self._interval = self._left = min(2 * self._interval, MAX_PROBE_EVERY)
+        self._num_probes += 1
+        return self._num_probes % num_seqs
 
 
 def best_length(share: float, times: Sequence[float], cost: float, num_seqs: int, least_gain: float) -> int:

@@ -17,7 +17,7 @@ from baton_core.worker.speculative_config import SpeculativeConfig, SpeculativeM
 from baton_core.worker.step_plan import DraftOrder, SeqId, StepPlan, StepResult
 from baton_worker.core.speculation.acceptance import REST, Acceptance, DraftRecord
 from baton_worker.core.speculation.draft_counts import DraftCounts
-from baton_worker.core.speculation.model_drafts import PROBE_EVERY, DraftCosts, ModelDrafts, best_length
+from baton_worker.core.speculation.model_drafts import DraftCosts, ModelDrafts, Probes, best_length
 from baton_worker.core.speculation.prompt_lookup import PromptLookup
 from baton_worker.core.speculation.step_times import StepTimes
 from baton_worker.core.speculation.suffixes import EarlierOutputs, SuffixDrafter
@@ -62,6 +62,7 @@ class Speculation:
         self._drafters: dict[Sequence, Drafter] = {}
         self._records: dict[Sequence, DraftRecord] = {}
         self._costs = DraftCosts()
+        self._probes = Probes()
         self._ended: list[SeqId] = []
         """Sequences that are over, of which the draft model has not heard."""
 
@@ -92,17 +93,23 @@ class Speculation:
             return {}
         most = min(self._config.num_speculative_tokens, MAX_STEP_DRAFTS // max(1, len(seqs)))
         times = self._times.relative(len(seqs), len(seqs) * (1 + most))
-        is_probe = not self._num_plans % PROBE_EVERY
-        orders = {}
+        lengths: dict[Sequence, int] = {}
         for seq in seqs:
-            drafter = self._drafters.get(seq)
-            left = self._num_left(seq, most) - 1  # the step itself samples one
-            if isinstance(drafter, ModelDrafts) and left > 0:
+            left = min(most, self._num_left(seq, most) - 1)  # the step itself samples one
+            if left > 0 and isinstance(self._drafters.get(seq), ModelDrafts):
                 share = self._records[seq].share
                 best = best_length(share, times, self._costs.relative, len(seqs), MIN_GAIN)
-                if num_tokens := min(left, best or int(is_probe)):
-                    orders[seq] = drafter.order(seq.token_ids, num_tokens)
-        return orders
+                lengths[seq] = min(left, best)
+        if any(lengths.values()):
+            self._probes.reset()
+        elif lengths and (place := self._probes.next(len(lengths))) is not None:
+            lengths[list(lengths)[place]] = 1
+        return {seq: self._order(seq, length) for seq, length in lengths.items() if length}
+
+    def _order(self, seq: Sequence, num_tokens: int) -> DraftOrder:
+        drafter = self._drafters[seq]
+        assert isinstance(drafter, ModelDrafts), "a model drafts for it"
+        return drafter.order(seq.token_ids, num_tokens)
 
     def take(self, seq: Sequence, number: int, plan: StepPlan, result: StepResult) -> None:
         """Take what a model has drafted for a slice of a step, before its sequence has the sampled tokens."""
