@@ -29,7 +29,7 @@ def by_process(cluster: Cluster, metric: str) -> Counter[str]:
     """Return the sums of a metric by process."""
     page = httpx.get(f"http://{cluster.http_address}/metrics", timeout=WITHIN_S).text
     sums: Counter[str] = Counter()
-    for process, value in re.findall(rf'^{metric}{{process="(.)".*}} (.+)$', page, re.MULTILINE):
+    for process, value in re.findall(rf'^{metric}{{router_process="(.)".*}} (.+)$', page, re.MULTILINE):
         sums[process] += int(float(value))
     return sums
 

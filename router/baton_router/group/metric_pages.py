@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-LABEL: Final = "process"
+LABEL: Final = "router_process"
 
 
 def merge_pages(pages: Mapping[int, str]) -> str:
