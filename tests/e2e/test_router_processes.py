@@ -48,7 +48,7 @@ def ask(cluster: Cluster, key: str, num_tokens: int) -> tuple[int, int]:
 
 
 def test_limits_hold_over_both_and_a_killed_process_takes_its_own_streams_alone(tmp_path: Path) -> None:
-    with serving(tmp_path, *FLAGS) as cluster:
+    with serving(tmp_path, *FLAGS, "--files-directory", str(tmp_path / "files")) as cluster:
         until(lambda: len(by_process(cluster, "baton_workers")) == 2, WITHIN_S, "both processes")
         began_s = time.monotonic()
         statuses = Counter(ask(cluster, KEYS[0], 1)[0] for _ in range(2 * LIMIT))
@@ -58,6 +58,14 @@ def test_limits_hold_over_both_and_a_killed_process_takes_its_own_streams_alone(
         assert set(statuses) == {200, 429}
         assert min(by_process(cluster, "vllm:request_success_total").values()) > 0
         assert ask(cluster, "none", 1) == (401, 0)
+
+        files, headers = f"http://{cluster.http_address}/v1/files", {"authorization": f"Bearer {KEYS[1]}"}
+        made = httpx.post(
+            files, headers=headers, data={"purpose": "batch"}, files={"file": ("a.jsonl", b"{}")}
+        )
+        for _ in range(8):  # each over a connection of its own, which either process may get
+            (listed,) = httpx.get(files, headers=headers).json()["data"]
+            assert listed == made.json()
 
         _, second = cluster.pids_of("baton router")
         with ThreadPoolExecutor(16) as threads:

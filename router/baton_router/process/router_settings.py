@@ -147,7 +147,6 @@ class RouterSettings:
             ("--picker-port", self.picker_port is not None),
             ("--enable-operator-routes", http.enable_operator_routes),
             ("--enable-lora-updates", http.enable_lora_updates),
-            ("--files-directory", http.batches.folder),
         ):
             _check("--router-processes", num, not is_given, f"1 with {flag}")
         if not self.redis.is_given:  # where a response that one process keeps is found by the others
