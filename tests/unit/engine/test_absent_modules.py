@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import sys
 from baton_engine.structured.absent_modules import import_with_placeholders
@@ -25,6 +27,7 @@ assert "transformers" in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_placeholders_are_gone_after_the_import_and_a_grammar_compiles() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
