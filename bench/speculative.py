@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from baton import LLM, SamplingParams
-from baton.config.engine_args import BUNDLED_DRAFT, BUNDLED_MODEL
+from baton.config.engine_args import BUNDLED_MODEL
 from bench.command_line import make_parser
 
 RANDOM: Final = {
@@ -53,6 +53,8 @@ RANDOM: Final = {
 """530 MB of weights in float32, which no cache holds."""
 SOURCES: Final = (textwrap, inspect, json, argparse)
 """Modules whose text is repeated."""
+BUNDLED_DRAFT: Final = str(Path(__file__).with_name("bundled_draft"))
+"""A model that drafts for the bundled one."""
 TEXTS: Final = ("repeats", "random", "questions")
 _HELD_OUT: Final = [
     name

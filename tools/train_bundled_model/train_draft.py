@@ -4,7 +4,7 @@ It learns the bundled model's own answers: a part of the time goes into having B
 questions about names of the standard library and behind the beginnings of docstrings. One name in ten is held
 out. The embedding begins as that of the bundled model, and the draft learns its probabilities of every token.
 
-Usage: python train_draft.py --target ../../api/baton/bundled --out ../../api/baton/bundled_draft --minutes 20
+Usage: python train_draft.py --target ../../api/baton/bundled --out ../../bench/bundled_draft --minutes 20
 """
 
 from __future__ import annotations

@@ -38,8 +38,6 @@ from baton_service.tracing import PROTOCOL_VARIABLES, OtlpProtocol
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
 
 BUNDLED_MODEL: Final = str(Path(__file__).parents[1] / "bundled")
-BUNDLED_DRAFT: Final = str(Path(__file__).parents[1] / "bundled_draft")
-"""Drafts for the bundled model."""
 BUNDLED_MODEL_NAME: Final = "baton-docs-5m"
 _USES: Final = ("LLM_CLASS", "OPENAI_API_SERVER")
 _MAX_INT: Final = 2**31 - 1
