@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, Literal
 
 import pytest
@@ -11,7 +12,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 
 from tests.e2e.browsing import browsing, opened
 from tests.e2e.chatting import CHAT, PHONE, WRITTEN, adding, ended, say
-from tests.e2e.processes import NO_GRAMMARS, ONE_MIXED, Cluster, serving
+from tests.e2e.processes import NO_GRAMMARS, ONE_MIXED, Cluster, serving, until
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +83,7 @@ def test_nothing_moves_for_whoever_wants_no_motion(browser: Browser, cluster: Cl
             held = holding(page)
             ended(say(page, "Hello"), "waiting")
             assert page.evaluate(dot) == name
+            until(partial(bool, held), 20.0, "the request")
             held[0].abort()
 
 

@@ -31,10 +31,12 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def tokens_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each output of a worker is an event of its own, also where several wait for their stream's reader."""
-    monkeypatch.setattr(client_stream, "MAX_JOINED", 1)
+@pytest.fixture(scope="package", autouse=True)
+def _tokens_apart() -> Iterator[None]:
+    """Each output of a worker is an event of its own, also where several wait for a busy reader."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client_stream, "MAX_JOINED", 1)
+        yield
 
 
 @pytest.fixture

@@ -60,7 +60,6 @@ def test_an_answer_has_openais_shape() -> None:
     run(scenario())
 
 
-@pytest.mark.usefixtures("tokens_apart")
 def test_a_stream_tells_the_role_then_the_text_then_the_end_then_the_usage() -> None:
     async def scenario() -> None:
         async with chatting("The fox jumps.") as chat:

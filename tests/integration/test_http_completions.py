@@ -6,7 +6,6 @@ from itertools import chain
 from typing import Any
 
 import httpx
-import pytest
 
 from baton_core.requests.repetition import RepetitionDetectionParams
 from baton_core.requests.structured_outputs import StructuredOutputsParams
@@ -130,7 +129,6 @@ def test_prompts_are_texts_or_token_ids_one_or_many() -> None:
     run(scenario())
 
 
-@pytest.mark.usefixtures("tokens_apart")
 def test_usage_comes_last_or_with_each_chunk() -> None:
     async def scenario() -> None:
         async with http_cluster(two_answers()) as client:

@@ -86,7 +86,6 @@ def test_reasoning_text_and_calls_are_parts_whole_and_streamed() -> None:
     run(scenario())
 
 
-@pytest.mark.usefixtures("tokens_apart")
 @pytest.mark.parametrize(
     ("name", "text", "fields"),
     [

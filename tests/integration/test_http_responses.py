@@ -132,7 +132,6 @@ def test_reasoning_text_and_calls_are_items_whole_and_streamed() -> None:
     run(scenario())
 
 
-@pytest.mark.usefixtures("tokens_apart")
 @pytest.mark.parametrize(
     ("name", "text", "fields"),
     [
@@ -153,7 +152,6 @@ def test_the_events_of_a_stream_are_those_of_its_golden_file(
     run(scenario())
 
 
-@pytest.mark.usefixtures("tokens_apart")
 def test_formats_logprobs_and_tools_become_those_of_chats() -> None:
     async def scenario() -> None:
         async with responding('{"name": "Rome"}') as (client, chat):

@@ -151,6 +151,6 @@ def test_requests_of_vllms_classes_are_read_and_other_ways_of_the_weights_refuse
         llm.update_weights({"init_info": {}})
     with pytest.raises(InvalidRequestError, match="is_checkpoint_format is False; allowed: True"):
         llm.start_weight_update(is_checkpoint_format=False)
-    with pytest.raises(InvalidConfigError, match="start_draft_weight_update is not supported: speculative"):
+    with pytest.raises(InvalidConfigError, match="start_draft_weight_update is not supported: the weights"):
         llm.start_draft_weight_update()
     llm.shutdown_weight_transfer_engine()

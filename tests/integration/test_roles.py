@@ -23,8 +23,8 @@ from baton_core.sessions.router_messages import Refused, Reserve, Start
 from baton_core.sessions.worker_info import Role, WorkerRates
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1.baton_pb2_grpc import BatonStub, OperatorStub
-from baton_router import main
 from baton_router.core.fleet.role_balance import BalanceConfig
+from baton_router.process import core_config
 from baton_router.process.http_settings import HttpSettings
 from baton_router.process.router import Router
 from tests.e2e.calls import answer, ask, draw_prompt, greedy
@@ -222,7 +222,7 @@ def test_a_router_has_a_worker_change_its_role_where_prefill_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     quick = partial(BalanceConfig, interval_s=0.02, window=3)
-    monkeypatch.setattr(main, "BalanceConfig", quick)
+    monkeypatch.setattr(core_config, "BalanceConfig", quick)
 
     async def scenario() -> None:
         busy, idle = ScriptedWorker("p", Role.PREFILL), ScriptedWorker("d", Role.DECODE)

@@ -224,7 +224,6 @@ def test_a_bad_request_names_its_field_and_reaches_no_worker() -> None:
     run(scenario())
 
 
-@pytest.mark.usefixtures("tokens_apart")
 def test_a_second_request_of_the_same_name_is_refused_and_the_first_goes_on() -> None:
     async def scenario() -> None:
         worker = ScriptedWorker("w1", answers=[ANSWER], num_steps=3)
@@ -284,7 +283,6 @@ def test_a_request_too_large_for_a_message_fails_alone(tmp_path: Path) -> None:
     run(scenario())
 
 
-@pytest.mark.usefixtures("tokens_apart")
 def test_a_fault_in_one_request_ends_it_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -37,27 +37,36 @@ async def following(link: RedisLink) -> AsyncIterator[tuple[AdapterList, ServedA
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def nothing() -> None: ...
+
+
 @needs_redis
 def test_routers_serve_what_one_of_them_was_told_to_load(tmp_path: Path) -> None:
-    async def check() -> None:
+    async def check(link: RedisLink, kill: Callable[[], None]) -> None:
+        async with following(link) as (first, here), following(link) as (_, there):
+            for name in ("sql", "law"):
+                await first.put(adapter(name))
+                here.add(adapter(name))
+            await until(lambda: there.names == ("base", "given", "sql", "law"), WITHIN_S)
+            assert there.find("law") == adapter("law")
+            here.remove("sql")
+            await first.remove("sql")
+            await until(lambda: there.names == ("base", "given", "law"), WITHIN_S)
+            await link.command("FLUSHALL")  # what Redis has lost is written again
+            async with following(link) as (_, later):
+                await until(lambda: later.names == ("base", "given", "law"), WITHIN_S)
+            kill()
+            with pytest.raises(RequestError, match="adapters are shared through Redis") as refused:
+                await first.put(adapter("more"))
+            assert refused.value.code == ErrorCode.UNAVAILABLE
+            assert "law" in here.names
+
+    async def scenario() -> None:
         async with redis_server(tmp_path) as redis:
             link = RedisLink(redis.settings())
-            async with following(link) as (first, here), following(link) as (_, there):
-                for name in ("sql", "law"):
-                    await first.put(adapter(name))
-                    here.add(adapter(name))
-                await until(lambda: there.names == ("base", "given", "sql", "law"), WITHIN_S)
-                assert there.find("law") == adapter("law")
-                here.remove("sql")
-                await first.remove("sql")
-                await until(lambda: there.names == ("base", "given", "law"), WITHIN_S)
-                await link.command("FLUSHALL")  # what Redis has lost is written again
-                async with following(link) as (_, later):
-                    await until(lambda: later.names == ("base", "given", "law"), WITHIN_S)
-                redis.kill()
-                with pytest.raises(RequestError, match="adapters are shared through Redis") as refused:
-                    await first.put(adapter("more"))
-                assert refused.value.code == ErrorCode.UNAVAILABLE
-                assert "law" in here.names
+            try:
+                await check(link, redis.kill)
+            finally:
+                await link.close(nothing)
 
-    asyncio.run(check())
+    asyncio.run(scenario())
