@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import textwrap
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def plot(path: Path, rows: Sequence[Row], title: str) -> None:
 
     figure = Figure(figsize=(10, 4), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=9)
+    figure.suptitle(textwrap.fill(title, 120), fontsize=9)
     parts = zip(figure.subplots(1, 2, sharey=True), (1, 2), ("prefill", "decode"), strict=True)
     for axes, index, role in parts:
         for row in rows:
