@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from functools import partial
 from typing import Final, Literal
 
 import pytest
@@ -83,8 +82,7 @@ def test_nothing_moves_for_whoever_wants_no_motion(browser: Browser, cluster: Cl
             held = holding(page)
             ended(say(page, "Hello"), "waiting")
             assert page.evaluate(dot) == name
-            until(partial(bool, held), 20.0, "the request")
-            held[0].abort()
+            first_held(page, held).abort()
 
 
 def holding(page: Page) -> list[Route]:
@@ -92,6 +90,17 @@ def holding(page: Page) -> list[Route]:
     held: list[Route] = []
     page.route(CHAT, lambda route: held.append(route))
     return held
+
+
+def first_held(page: Page, held: list[Route]) -> Route:
+    """Return the first request that is kept; the browser tells of it while the page waits."""
+
+    def is_there() -> bool:
+        page.wait_for_timeout(10)
+        return bool(held)
+
+    until(is_there, 60.0, "a request")
+    return held[0]
 
 
 @pytest.fixture(scope="module")
