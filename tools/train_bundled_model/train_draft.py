@@ -3,6 +3,7 @@
 It learns the bundled model's own answers: a part of the time goes into having Baton generate them, to
 questions about names of the standard library and behind the beginnings of docstrings. One name in ten is held
 out. The embedding begins as that of the bundled model, and the draft learns its probabilities of every token.
+The folder has configuration and weights alone: a draft model needs no tokenizer.
 
 Usage: python train_draft.py --target ../../api/baton/bundled --out ../../bench/bundled_draft --minutes 20
 """
@@ -24,8 +25,8 @@ import torch
 from questions import FUNCTION_QUESTIONS, MODULE_QUESTIONS, USE_QUESTIONS
 from torch import Tensor
 from torch.nn import functional
-from train import rate, write_folder
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from train import rate
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from baton import LLM, SamplingParams
 
@@ -174,11 +175,11 @@ def main() -> None:
         if flags.texts:
             flags.texts.write_text(json.dumps(texts))
     torch.manual_seed(flags.seed)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(flags.target)
     target = LlamaForCausalLM.from_pretrained(flags.target, dtype=torch.float32).eval()
     draft = new_draft(target, flags.intermediate_size)
     steps = train(draft, target, texts, flags)
-    write_folder(draft, tokenizer, flags.out)
+    draft.to(torch.bfloat16).save_pretrained(flags.out)
+    (flags.out / "generation_config.json").unlink(missing_ok=True)
     print(f"{steps} steps on {sum(map(len, texts)):,} tokens")
 
 
