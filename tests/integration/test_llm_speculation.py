@@ -10,6 +10,7 @@ from baton import LLM, CompletionOutput, SamplingParams
 from baton.config.engine_args import BUNDLED_MODEL
 from baton.sampling_params import StructuredOutputsParams
 from baton_core.requests.repetition import RepetitionDetectionParams
+from baton_engine.drafting.draft_model import DraftModel
 from baton_kernels.cpu.selection import load_build
 from baton_worker.core.speculation.draft_counts import DraftCounts
 from baton_worker.core.speculation.speculation import Speculation
@@ -119,3 +120,22 @@ def test_batch_invariant_answers_are_the_same_to_the_last_bit(counts: list[Draft
             told.append([one.outputs for one in llm.generate(PROMPTS, params, use_tqdm=False)])
     assert told[0] == told[1]
     assert counts[-1].num_accepted_tokens > 4
+
+
+def test_a_draft_model_that_fails_ends_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(DraftModel, "draft", fail)
+    params, told = SamplingParams(temperature=0.0, max_tokens=24), []
+    for config in (None, DRAFT_MODEL):
+        with LLM(dtype="float32", kv_cache_memory_bytes=16 << 20, speculative_config=config) as llm:
+            told.append(llm.generate(PROMPTS, params, use_tqdm=False))
+    assert without_values([one.outputs for one in told[1]]) == without_values(
+        [one.outputs for one in told[0]]
+    )
+    assert [line.message for line in caplog.records if "draft model" in line.message] == [
+        "the draft model has failed; nothing is drafted any more"
+    ]
