@@ -55,7 +55,7 @@ def table_of(name: str, path: Path) -> list[list[str]]:
             raise SystemExit(f"bench.{name} has failed:\n{done.stderr[-2000:]}")
         path.write_text(done.stdout, encoding="utf-8")
     lines = path.read_text(encoding="utf-8").splitlines()
-    split = [line.strip("| ").split("|") if "|" in line else line.split() for line in lines]
+    split = [line.split("|")[1:-1] if line.startswith("|") else line.split() for line in lines]
     return [[cell.strip() for cell in cells] for cells in split]
 
 
