@@ -275,7 +275,7 @@ def test_batches_of_other_keys_do_not_wait_for_a_long_one(tmp_path: Path) -> Non
 
 
 def test_a_batch_expires_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WINDOW_S", 1)
+    monkeypatch.setattr(module, "WINDOW_S", 2)
 
     async def scenario() -> None:
         async def one(body: dict[str, Any]) -> int:
