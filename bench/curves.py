@@ -86,7 +86,7 @@ def router_curves(rows: list[list[str]]) -> Curves:
 
 
 def decision_curves(rows: list[list[str]]) -> Curves:
-    decisions = [row for row in rows if len(row) == 12 and row[0].isdigit()]
+    decisions = [row for row in rows if len(row) == 12 and row[0].replace(",", "").isdigit()]
     return {
         "lookup and snapshot": [(number(row[0]), number(row[2])) for row in decisions],
         "decision": [(number(row[0]), number(row[3])) for row in decisions],
