@@ -136,6 +136,6 @@ def test_a_draft_model_that_fails_ends_alone(
     assert without_values([one.outputs for one in told[1]]) == without_values(
         [one.outputs for one in told[0]]
     )
-    assert [line.message for line in caplog.records if "draft model" in line.message] == [
-        "the draft model has failed; nothing is drafted any more"
+    assert [line.message for line in caplog.records if "drafting" in line.message] == [
+        "drafting has failed; nothing is drafted any more"
     ]

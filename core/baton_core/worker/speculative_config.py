@@ -26,12 +26,21 @@ class SpeculativeMethod(StrEnum):
     """Prompt lookup: what followed an earlier occurrence of the last tokens."""
     DRAFT_MODEL = "draft_model"
     """The tokens that a smaller model of the same vocabulary generates."""
+    EAGLE = "eagle"
+    """The tokens of a head that reads the model's final hidden states."""
+    EAGLE3 = "eagle3"
+    """The tokens of a head that reads the hidden states of several layers of the model."""
     SUFFIX = "suffix"
     """The tokens that followed most often behind the last ones, in this request and in earlier outputs."""
 
+    @property
+    def needs_model(self) -> bool:
+        """True if weights of its own make the drafts."""
+        return self in (SpeculativeMethod.DRAFT_MODEL, SpeculativeMethod.EAGLE, SpeculativeMethod.EAGLE3)
+
 
 _UNSUPPORTED: Final = (
-    *("eagle", "eagle3", "mtp", "medusa", "mlp_speculator", "ngram_gpu"),
+    *("mtp", "medusa", "mlp_speculator", "ngram_gpu"),
     *("dflash", "dspark", "custom_class", "extract_hidden_states"),
 )
 """Methods of vLLM's that there are not."""
@@ -67,7 +76,7 @@ class SpeculativeConfig:
     num_speculative_tokens: int
     """Most tokens drafted for a sequence in a step; fewer where that is faster."""
     model: str | None = None
-    """Folder or Hugging Face id of the model that drafts; None where none does."""
+    """Folder or Hugging Face id of the model or head that drafts; None where none does."""
     prompt_lookup_max: int = DEFAULT_LOOKUP
     prompt_lookup_min: int = DEFAULT_LOOKUP
     suffix_decoding_max_tree_depth: int = DEFAULT_DEPTH
@@ -82,8 +91,8 @@ class SpeculativeConfig:
     """Sequences of a step above which nothing is drafted; None: no bound."""
 
     def __post_init__(self) -> None:
-        if (self.model is None) is (self.method is SpeculativeMethod.DRAFT_MODEL):
-            allowed = "a folder" if self.model is None else "none, or method draft_model"
+        if (self.model is None) is self.method.needs_model:
+            allowed = "a folder" if self.model is None else "none, or method draft_model, eagle or eagle3"
             raise refusal("model", self.model, allowed)
         _check_count("num_speculative_tokens", self.num_speculative_tokens, MAX_DRAFT_TOKENS)
         _check_count("prompt_lookup_min", self.prompt_lookup_min)

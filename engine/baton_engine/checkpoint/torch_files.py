@@ -16,7 +16,12 @@ from torch import Tensor
 from baton_core.errors import InvalidModelError
 from baton_engine.checkpoint.weight_files import TensorEntry
 
-_DTYPE_NAMES: Final = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
+_DTYPE_NAMES: Final = {
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+}
 _CONVERSION: Final = "convert it: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(folder)"
 
 

@@ -7,7 +7,7 @@ passes through a staging buffer of fixed size. Each byte is hashed as it is read
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
@@ -80,7 +80,8 @@ class WeightReader:
 
     `quantization` is what the checkpoint's config.json says of it; with `online`, linear layers are to be
     made of codes: then they are read in float32, so that codes come from the values of the file. With
-    `int4_w4a8`, layers of 4-bit integers that leave their inputs as they are round them to int8.
+    `int4_w4a8`, layers of 4-bit integers that leave their inputs as they are round them to int8. `names`
+    returns the tensors under the names that they are asked for by; None: those of a decoder.
 
     Raises:
         InvalidModelError: a weight file is missing, truncated or damaged.
@@ -95,6 +96,7 @@ class WeightReader:
         quantization: CheckpointQuantization | None = None,
         online: OnlinePlan | None = None,
         int4_w4a8: bool = False,
+        names: Callable[[dict[str, TensorEntry]], dict[str, TensorEntry]] | None = None,
     ) -> None:
         self.dtype = dtype
         self.device = torch.device(device)
@@ -118,7 +120,7 @@ class WeightReader:
                     f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
                 )
             self._entries.update(entries)
-        self._entries = _with_prefix(self._entries)
+        self._entries = (names or _with_prefix)(self._entries)
         if quantization is not None and quantization.method == "fp8":
             self._entries = separate_fp8_experts(self._entries)
         self._quantized = None if quantization is None else QuantizedLayers(quantization, self._entries)
@@ -232,6 +234,15 @@ class WeightReader:
         if math.prod(entry.shape) != 1:
             raise InvalidModelError(f"{entry.path}: tensor {name} has shape {list(entry.shape)}; allowed: []")
         return float(self._load_stored(name))
+
+    def load_integers(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor `int64` on the CPU.
+
+        Raises:
+            InvalidModelError: it is missing, or has another shape or dtype.
+        """
+        self._find(name, shape, ("I64",))
+        return self._load_stored(name)
 
     def is_quantized(self, layer: str) -> bool:
         """Say whether the checkpoint stores the linear layer of that name quantized."""

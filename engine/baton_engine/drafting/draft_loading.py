@@ -1,86 +1,174 @@
-"""Loads the model that drafts for another one."""
+"""Loads what drafts for a model: a smaller model of its vocabulary, or a head on its hidden states."""
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
+
+import torch
 
 from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.worker.speculative_config import SpeculativeMethod, refusal
 from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.drafting.draft_guard import Drafter
 from baton_engine.drafting.draft_model import DraftModel
+from baton_engine.drafting.eagle_config import EagleConfig, find_eagle, read_eagle_config, require_fitting
+from baton_engine.drafting.eagle_drafter import EagleDrafter
+from baton_engine.drafting.eagle_head import EagleHead, head_names
 from baton_engine.engine_settings import EngineSettings
-from baton_engine.loading import LoadedEngine, load_model
+from baton_engine.loading import LoadedModel, load_model
+from baton_engine.models.decoder import Decoder
+from baton_engine.models.decoder_config import DecoderConfig
+from baton_engine.models.hidden_taps import HiddenTaps
 from baton_engine.models.registry import read_model_config
+from baton_engine.sampling.sampler import Sampler
 from baton_engine.sizing import KVCachePlan
+from baton_engine.steps.runner import ModelRunner
 
 _log = logging.getLogger(__name__)
 _TOKENIZER: Final = "tokenizer.json"
 
 
-def draft_settings(settings: EngineSettings) -> EngineSettings | None:
-    """Return the settings of the model that drafts; None where none does.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftPlan:
+    """What is to be loaded beside a model that drafts are made for."""
+
+    folder: Path
+    settings: EngineSettings
+    """Of the target; with a model that drafts, of that one."""
+    head: EagleConfig | None = None
+    """None: a whole model drafts."""
+
+    def tap(self, target: LoadedModel) -> None:
+        """Have a model copy the hidden states that a head needs, before its steps are captured.
+
+        Raises:
+            InvalidConfigError: the model cannot.
+        """
+        if self.head is None:
+            return
+        model, settings = target.model, target.settings
+        if not isinstance(model, Decoder):
+            allowed = f"ngram, suffix or draft_model for {target.config.architecture}"
+            raise refusal("method", str(self.head.method), allowed)
+        most = max(settings.kv_cache.max_num_batched_tokens, settings.max_decode_rows)
+        size = model.config.hidden_size
+        model.taps = HiddenTaps(self.head.tapped, most, size, model.dtype, model.device)
+
+    def load(self, target: LoadedModel) -> Drafter:
+        """Load what drafts, with a KV pool for as many tokens as the target's.
+
+        Its memory comes on top of that of the target's weights and KV cache.
+
+        Raises:
+            InvalidModelError: it cannot be loaded.
+            InvalidConfigError: a setting cannot hold.
+        """
+        if self.head is not None:
+            return _load_head(self.folder, self.head, self.settings, target)
+        return _load_model(self.settings, target)
+
+
+def plan_drafts(settings: EngineSettings) -> DraftPlan | None:
+    """Return what drafts for the model of the settings; None where no model does.
 
     Raises:
-        InvalidModelError: the model cannot be found or read.
-        InvalidConfigError: it has another vocabulary, or the target is divided among ranks.
+        InvalidModelError: what drafts cannot be found or read.
+        InvalidConfigError: it does not fit the target, or the target is divided among ranks.
     """
     config = settings.speculative
-    if config is None or config.method is not SpeculativeMethod.DRAFT_MODEL:
+    if config is None or not config.method.needs_model:
         return None
     if settings.parallel.num_ranks > 1:
         raise refusal("method", str(config.method), "ngram or suffix for a model of several ranks")
     assert config.model is not None, "the configuration names a model"
     target, folder = resolve_model(settings.model), resolve_model(config.model)
-    sizes = [
-        read_model_config(target, overrides=settings.config_overrides).vocab_size,
-        read_model_config(folder).vocab_size,
-    ]
-    if sizes[0] != sizes[1]:
-        allowed = f"a model with the {sizes[0]} tokens of {settings.model}; it has {sizes[1]}"
-        raise refusal("model", config.model, allowed)
-    vocabularies = [_vocabulary(one) for one in (target, folder)]
-    if None not in vocabularies and vocabularies[0] != vocabularies[1]:
-        raise refusal("model", config.model, f"a model with the vocabulary of {settings.model}")
-    return replace(
-        settings,
-        model=str(folder),
-        speculative=None,
-        quantization=None,
-        quantization_config=None,
-        parallel=ParallelSizes(),
-        logits_processors=(),
-        config_overrides={},
-        runner="generate",
-        adapters=None,
+    target_config = read_model_config(target, overrides=settings.config_overrides)
+    if (method := find_eagle(folder, config.method)) is not None:
+        return _plan_head(settings, folder, method, target_config)
+    _require_same_vocabulary(settings, target, folder, target_config.vocab_size)
+    return DraftPlan(
+        folder=folder,
+        settings=replace(
+            settings,
+            model=str(folder),
+            speculative=None,
+            quantization=None,
+            quantization_config=None,
+            parallel=ParallelSizes(),
+            logits_processors=(),
+            config_overrides={},
+            runner="generate",
+            adapters=None,
+        ),
     )
 
 
-def load_draft_model(settings: EngineSettings, target: LoadedEngine) -> DraftModel:
-    """Load a model that drafts, with a KV pool for as many tokens as the target's.
+def _plan_head(settings: EngineSettings, folder: Path, method: SpeculativeMethod, target: Any) -> DraftPlan:
+    if not isinstance(target, DecoderConfig):
+        raise refusal("method", str(method), f"ngram, suffix or draft_model for {target.architecture}")
+    head = read_eagle_config(folder, method, len(target.layers))
+    require_fitting(head, target, folder)
+    return DraftPlan(folder=folder, settings=settings, head=head)
 
-    Its memory comes on top of that of the target's weights and KV cache.
 
-    Raises:
-        InvalidModelError: it cannot be loaded.
-        InvalidConfigError: a setting cannot hold.
-    """
+def _require_same_vocabulary(settings: EngineSettings, target: Path, folder: Path, vocab_size: int) -> None:
+    own_size = read_model_config(folder).vocab_size
+    if own_size != vocab_size:
+        allowed = f"a model with the {vocab_size} tokens of {settings.model}; it has {own_size}"
+        raise refusal("model", str(folder), allowed)
+    vocabularies = [_vocabulary(one) for one in (target, folder)]
+    if None not in vocabularies and vocabularies[0] != vocabularies[1]:
+        raise refusal("model", str(folder), f"a model with the vocabulary of {settings.model}")
+
+
+def _load_model(settings: EngineSettings, target: LoadedModel) -> DraftModel:
     folder = Path(settings.model)
     longest = min(target.kv_cache.max_model_len, read_model_config(folder).max_position_embeddings)
     least = load_model(settings, KVCachePlan(num_blocks=1, max_model_len=longest))
     num_groups = len(least.kv_spec.groups)
-    num_tokens = min(target.kv_cache.num_blocks * settings.block_size, settings.max_num_seqs * longest)
-    num_blocks = num_groups * (-(-num_tokens // settings.block_size) + 1)
+    num_blocks = num_groups * _num_blocks(settings, target, longest)
     model = replace(least, kv_cache=KVCachePlan(num_blocks=num_blocks, max_model_len=longest))
-    size = num_blocks * model.kv_spec.block_bytes
+    _log_size(folder, model.weight_bytes, num_blocks * model.kv_spec.block_bytes)
+    return DraftModel(model.start().runner, num_blocks, longest)
+
+
+def _load_head(
+    folder: Path, config: EagleConfig, settings: EngineSettings, target: LoadedModel
+) -> EagleDrafter:
+    model, kernels = target.model, target.kernels
+    assert isinstance(model, Decoder), "it was tapped"
+    assert model.taps is not None, "it was tapped"
+    weights = WeightReader(folder, model.dtype, model.device, names=head_names)
+    head = EagleHead(config, weights, kernels.layers, model, settings.max_decode_rows)
+    spec = config.layer.kv_spec(settings.block_size, str(model.dtype).removeprefix("torch."))
+    spec = replace(spec, k_axes=kernels.attention.k_axes, v_axes=kernels.attention.v_axes)
+    longest = min(target.kv_cache.max_model_len, config.layer.max_position_embeddings)
+    num_blocks = _num_blocks(settings, target, longest)
+    shape, dtype = (num_blocks, *spec.block_shape), getattr(torch, spec.dtype)
+    pool = torch.zeros(shape, dtype=dtype, device=model.device)
+    runner = ModelRunner(head, kernels.attention, pool, spec, Sampler(kernels.sampling))
+    if not settings.enforce_eager and kernels.attention.is_capturable(pool):
+        runner.capture_decodes(settings.max_num_seqs, longest)
+    _log_size(folder, weights.loaded_bytes, pool.nbytes)
+    return EagleDrafter(runner, head, model.taps, num_blocks, longest)
+
+
+def _num_blocks(settings: EngineSettings, target: LoadedModel, longest: int) -> int:
+    """Return the blocks of a KV group for as many tokens as the target's pool has, or as there can be."""
+    num_tokens = min(target.kv_cache.num_blocks * settings.block_size, settings.max_num_seqs * longest)
+    return -(-num_tokens // settings.block_size) + 1
+
+
+def _log_size(folder: Path, weight_bytes: int, pool_bytes: int) -> None:
     _log.info(
         "drafts come from %s: weights %.1f MiB, KV cache %.1f MiB",
-        *(folder.name, model.weight_bytes / 2**20, size / 2**20),
+        *(folder.name, weight_bytes / 2**20, pool_bytes / 2**20),
     )
-    return DraftModel(model.start().runner, num_blocks, longest)
 
 
 def _vocabulary(folder: Path) -> Any:

@@ -9,9 +9,9 @@ Called from the engine thread only.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -24,19 +24,11 @@ from baton_core.worker.step_plan import (
     StepPlan,
     StepResult,
 )
+from baton_engine.drafting.draft_blocks import DraftBlocks
 from baton_engine.steps.runner import ModelRunner
 
 MAX_CHUNK: Final = 512
 """Tokens of a sequence that are computed at a time."""
-
-
-@dataclass(slots=True)
-class _Computed:
-    """A sequence as far as the model has computed it."""
-
-    num_tokens: int = 0
-    tables: list[list[int]] = field(default_factory=list)
-    """Its blocks, for each KV group."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +38,6 @@ class _Drafted:
     number: int
     """The number of its slice in the plan."""
     seq_id: SeqId
-    computed: _Computed
     token_ids: tuple[int, ...]
     """Tokens that are not computed."""
     sample: SampleSpec
@@ -66,18 +57,20 @@ class DraftModel:
     def __init__(self, runner: ModelRunner, num_blocks: int, max_model_len: int) -> None:
         self._runner = runner
         self._max_model_len = max_model_len
-        self._free = list(range(num_blocks))
-        self._sequences: OrderedDict[SeqId, _Computed] = OrderedDict()
-        """The one that was drafted for last comes last."""
-        self._current: set[SeqId] = set()
-        """The sequences of the step: they keep their blocks."""
+        self._blocks = DraftBlocks(runner.spec, num_blocks)
+        self._num_computed: dict[SeqId, int] = {}
+        """Tokens of each sequence that has blocks, as far as the model has computed them."""
+
+    def begin(self, plan: StepPlan) -> Callable[[StepResult], StepResult]:
+        """Begin to draft behind a step that is launched; what is returned takes the step's result."""
+        return partial(self.draft, plan)
 
     def draft(self, plan: StepPlan, result: StepResult) -> StepResult:
         """Return the result of a step with the drafts that its plan orders."""
         for seq_id in plan.ended:
             self._drop(seq_id)
         begun_s = time.perf_counter()
-        self._current.clear()
+        self._blocks.begin_step()
         drafts = [
             drafted
             for number, piece in enumerate(plan.slices)
@@ -95,57 +88,37 @@ class DraftModel:
 
     def check_invariants(self, num_blocks: int) -> None:
         """Raise AssertionError unless each of `num_blocks` blocks is free or of one sequence."""
-        used = [block for one in self._sequences.values() for table in one.tables for block in table]
-        assert sorted(used + self._free) == list(range(num_blocks)), "a block has no owner, or two"
+        self._blocks.check_invariants(num_blocks)
 
     def _begin(
         self, number: int, piece: SequenceSlice, order: DraftOrder, sampled: tuple[int, ...]
     ) -> _Drafted | None:
         """Return a draft without tokens; None where the sequence is not known so far, or has no room."""
-        computed = self._sequences.get(piece.seq_id)
-        if order.start == 0 and computed is not None:
-            computed.num_tokens = 0
-        if order.start != (0 if computed is None else computed.num_tokens):
-            self._drop(piece.seq_id)
+        seq_id = piece.seq_id
+        if order.start not in (0, self._num_computed.get(seq_id, 0)):
+            self._drop(seq_id)
             return None
         token_ids = (*order.token_ids, *sampled)
         num_tokens = order.start + len(token_ids)
         num_wanted = min(order.num_tokens, self._max_model_len - num_tokens)
-        if num_wanted < 1 or not self._reserve(piece.seq_id, num_tokens + num_wanted - 1):
-            self._drop(piece.seq_id)
+        if num_wanted < 1 or not self._reserve(seq_id, num_tokens + num_wanted - 1):
+            self._drop(seq_id)
             return None
+        self._num_computed[seq_id] = order.start
         sample = msgspec.structs.replace(piece.samples[0], position=num_tokens, logprobs=None, history=None)
         return _Drafted(
-            number=number,
-            seq_id=piece.seq_id,
-            computed=self._sequences[piece.seq_id],
-            token_ids=token_ids,
-            sample=sample,
-            num_wanted=num_wanted,
+            number=number, seq_id=seq_id, token_ids=token_ids, sample=sample, num_wanted=num_wanted
         )
 
     def _reserve(self, seq_id: SeqId, num_tokens: int) -> bool:
-        """Give a sequence the blocks of so many tokens, at worst those of the one that waits longest."""
-        groups = len(self._runner.spec.groups)
-        computed = self._sequences.setdefault(seq_id, _Computed(tables=[[] for _ in range(groups)]))
-        self._sequences.move_to_end(seq_id)
-        self._current.add(seq_id)
-        num_blocks = -(-num_tokens // self._runner.spec.block_size)
-        num_lacking = sum(max(0, num_blocks - len(table)) for table in computed.tables)
-        while len(self._free) < num_lacking:
-            oldest = next(iter(self._sequences))
-            if oldest in self._current:
-                return False
-            self._drop(oldest)
-        for table in computed.tables:
-            while len(table) < num_blocks:
-                table.append(self._free.pop())
-        return True
+        has_room, lost = self._blocks.reserve(seq_id, num_tokens)
+        for other in lost:
+            self._num_computed.pop(other, None)
+        return has_room
 
     def _drop(self, seq_id: SeqId) -> None:
-        if (computed := self._sequences.pop(seq_id, None)) is not None:
-            for table in computed.tables:
-                self._free += table
+        self._num_computed.pop(seq_id, None)
+        self._blocks.drop(seq_id)
 
     def _compute_contexts(self, drafts: Iterable[_Drafted]) -> None:
         """Compute all but the last few tokens of long contexts, chunk by chunk."""
@@ -153,7 +126,7 @@ class DraftModel:
             while len(one.token_ids) > MAX_CHUNK:
                 chunk, one.token_ids = one.token_ids[:MAX_CHUNK], one.token_ids[MAX_CHUNK:]
                 self._run([self._slice(one, chunk, is_sampled=False)])
-                one.computed.num_tokens += MAX_CHUNK
+                self._num_computed[one.seq_id] += MAX_CHUNK
 
     def _extend(self, drafts: list[_Drafted]) -> list[_Drafted]:
         """Draft one token more of each; returns those that have got one."""
@@ -161,7 +134,7 @@ class DraftModel:
         extended = []
         for one, sampled in zip(drafts, result.sampled, strict=True):
             if not one.draft:  # what comes later is drafted, and computed again
-                one.computed.num_tokens += len(one.token_ids)
+                self._num_computed[one.seq_id] += len(one.token_ids)
             if not sampled:
                 one.num_wanted = len(one.draft)
                 continue
@@ -172,13 +145,12 @@ class DraftModel:
         return extended
 
     def _slice(self, one: _Drafted, token_ids: tuple[int, ...], *, is_sampled: bool = True) -> SequenceSlice:
-        start = one.computed.num_tokens + max(0, len(one.draft) - 1)
-        num_blocks = -(-(start + len(token_ids)) // self._runner.spec.block_size)
+        start = self._num_computed[one.seq_id] + max(0, len(one.draft) - 1)
         return SequenceSlice(
             seq_id=one.seq_id,
             token_ids=token_ids,
             start=start,
-            block_tables=tuple(tuple(table[:num_blocks]) for table in one.computed.tables),
+            block_tables=self._blocks.tables(one.seq_id, start + len(token_ids)),
             samples=(one.sample,) if is_sampled else (),
         )
 

@@ -21,6 +21,9 @@ Rotation = tuple[Tensor, Tensor]
 class SelfAttention:
     """Grouped-query attention, with one projection to Q, K and V.
 
+    Args:
+        in_size: width of what it maps; None: `hidden_size`, that of what it returns.
+
     Raises:
         InvalidModelError: the weights do not fit the configuration.
     """
@@ -38,6 +41,7 @@ class SelfAttention:
         prefix: str,
         is_causal: bool,
         window: int | None,
+        in_size: int | None = None,
     ) -> None:
         self._config = config
         self._layer = layer
@@ -49,7 +53,7 @@ class SelfAttention:
             weights,
             [f"{prefix}.{name}" for name in config.projections],
             kernels,
-            in_size=hidden_size,
+            in_size=in_size or hidden_size,
             out_sizes=[config.query_size, config.kv_size, config.kv_size],
             has_bias=config.has_qkv_bias,
             share=share_of_outputs(ranks, heads, kv_heads, kv_heads),
@@ -78,7 +82,7 @@ class SelfAttention:
     def forward(
         self, hidden: Tensor, rotation: Rotation, attention: StepAttention, rows: Tensor | None = None
     ) -> Tensor:
-        """Map `[num_tokens, hidden_size]` to a new `[num_rows, hidden_size]`, of `rows` or of all tokens.
+        """Map `[num_tokens, in_size]` to a new `[num_rows, hidden_size]`, of `rows` or of all tokens.
 
         Writes K and V of all tokens to the cache, unless every token sees its whole prompt.
         """

@@ -12,6 +12,7 @@ from baton_engine.checkpoint.weights import WeightReader
 from baton_engine.models.attention import Rotation, SelfAttention
 from baton_engine.models.decoder_config import DecoderConfig
 from baton_engine.models.feed_forward import FeedForward, GatedFeedForward
+from baton_engine.models.hidden_taps import HiddenTaps
 from baton_engine.models.input_embeds import InputEmbeds
 from baton_engine.models.mixture import MixtureFeedForward
 from baton_engine.models.norm import NormLoader, RMSNorm
@@ -26,6 +27,9 @@ from baton_kernels.interface.kernels import Function, LayerKernels
 class Decoder:
     """A loaded model: token ids to hidden states, hidden states to logits.
 
+    Attributes:
+        taps: where hidden states of all tokens are copied to; None: nowhere.
+
     Raises:
         InvalidModelError: the folder's weights do not fit the configuration.
     """
@@ -36,13 +40,14 @@ class Decoder:
         self.config = config
         self.dtype = weights.dtype
         self.device = weights.device
+        self.taps: HiddenTaps | None = None
         self._stage = Stage(ranks)
         vocab_size, size, is_tied = config.vocab_size, config.hidden_size, config.tie_word_embeddings
         self.embedding_size = size
         """Width of the embeddings that may stand in the place of tokens."""
-        self._embedding: Embedding | None = None
+        self.embedding: Embedding | None = None
         if ranks.place.is_first_stage or (ranks.place.is_last_stage and is_tied):
-            self._embedding = Embedding(weights, "model.embed_tokens.weight", vocab_size, size, ranks)
+            self.embedding = Embedding(weights, "model.embed_tokens.weight", vocab_size, size, ranks)
         # Rounded to the dtype, as the models were trained with it.
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
@@ -57,7 +62,7 @@ class Decoder:
         )
         if ranks.place.is_last_stage:
             self._norm = norms.load("model.norm", size)
-            tied = self._embedding if is_tied else None
+            tied = self.embedding if is_tied else None
             if config.has_head:
                 self._head = Head(weights, tied, vocab_size, size, kernels, ranks)
         self._kernels = kernels
@@ -77,14 +82,21 @@ class Decoder:
         """
         rotations = [rotary.cos_sin(attention.positions, self.dtype) for rotary in self._rotaries]
         change, hidden = self._begin(token_ids, embeds)
-        for layer, rotary in zip(self._layers, self._rotary_of_layer, strict=True):
+        taps = self.taps
+        are_all_wanted = rows is None or (taps is not None and taps.is_final)
+        for number, (layer, rotary) in enumerate(zip(self._layers, self._rotary_of_layer, strict=True)):
+            if taps is not None:
+                taps.take(number, change, hidden)
             is_last = self._stage.is_last and layer is self._layers[-1]
-            wanted = rows if is_last else None
+            wanted = rows if is_last and not are_all_wanted else None
             change, hidden = layer.forward(change, hidden, rotations[rotary], attention, wanted)
         if not self._stage.is_last:
             return self._stage.hand_on(change, hidden)
         normed, _ = self._norm.add(change, hidden)
-        return normed
+        if taps is None or not taps.is_final:
+            return normed
+        taps.take_final(normed)
+        return normed if rows is None else normed[rows]
 
     def _begin(self, token_ids: Tensor, embeds: InputEmbeds | None) -> tuple[Tensor, Tensor]:
         """Return the change before this stage's first layer, and the hidden states that it is added to."""
@@ -92,8 +104,8 @@ class Decoder:
             shape = (len(token_ids), self.config.hidden_size)
             change, hidden = self._stage.take_over(2, shape, self.dtype, self.device)
             return change, hidden
-        assert self._embedding is not None, "the first stage has it"
-        change = self._embedding(token_ids) * self._embedding_scale
+        assert self.embedding is not None, "the first stage has it"
+        change = self.embedding(token_ids) * self._embedding_scale
         if embeds is not None:
             change = embeds.put(change)
         return change, torch.zeros_like(change)

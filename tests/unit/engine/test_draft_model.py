@@ -10,7 +10,7 @@ from baton_core.errors import InvalidConfigError
 from baton_core.worker.speculative_config import read_speculative_config
 from baton_core.worker.step_plan import DraftOrder, SeqId, SequenceSlice, StepPlan, StepResult
 from baton_engine.drafting import draft_model as module
-from baton_engine.drafting.draft_loading import draft_settings
+from baton_engine.drafting.draft_loading import plan_drafts
 from baton_engine.drafting.draft_model import DraftModel
 from baton_engine.engine_settings import EngineSettings
 from tests.models import make_model
@@ -109,8 +109,9 @@ def test_another_vocabulary_is_refused_before_anything_is_loaded(folder: Path, t
     other = make_model(tmp_path / "other", "llama", vocab_size=640)
     config = read_speculative_config({"model": str(other), "num_speculative_tokens": 2})
     with pytest.raises(InvalidConfigError, match="it has 640"):
-        draft_settings(EngineSettings(model=str(folder), speculative=config))
+        plan_drafts(EngineSettings(model=str(folder), speculative=config))
     same = read_speculative_config({"model": str(folder), "num_speculative_tokens": 2})
-    settings = draft_settings(EngineSettings(model=str(folder), speculative=same))
-    assert settings is not None
-    assert (settings.model, settings.speculative) == (str(folder), None)
+    plan = plan_drafts(EngineSettings(model=str(folder), speculative=same))
+    assert plan is not None
+    assert plan.head is None
+    assert (plan.settings.model, plan.settings.speculative) == (str(folder), None)

@@ -22,8 +22,8 @@ from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.adapters.adapter_bank import AdapterBank
 from baton_engine.device import free_unused
-from baton_engine.drafting.draft_loading import draft_settings, load_draft_model
-from baton_engine.drafting.draft_model import DraftModel
+from baton_engine.drafting.draft_guard import DraftGuard
+from baton_engine.drafting.draft_loading import plan_drafts
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import LoadedEngine, LoadedModel, ReadModel, load_model
 from baton_engine.ranks.ranks import ALONE, Ranks
@@ -78,8 +78,8 @@ class ResidentEngine:
         executor: ExecutorSettings = LOCAL,
         transfers: GroupTransfers | None = None,
     ) -> None:
-        self._draft_settings = draft_settings(settings)
-        self._draft_model: DraftModel | None = None
+        self._draft_plan = plan_drafts(settings)
+        self._drafter: DraftGuard | None = None
         is_leading = ranks is None and settings.parallel.num_ranks > 1
         self.group: RankGroup | None = None
         """The other ranks, where this process leads some."""
@@ -147,20 +147,10 @@ class ResidentEngine:
         runner = self.loaded.runner
         if self.group is None:
             launched = runner.launch(plan)
-            return launched if self._draft_model is None else partial(self._draft, plan, launched)
+            return launched if self._drafter is None else self._drafter.follow(plan, launched)
         with self.group.leading():
             launched = runner.launch(plan)
         return partial(self._wait, self.group, launched)
-
-    def _draft(self, plan: StepPlan, launched: Launched) -> StepResult:
-        """Wait for a step, then draft behind it; a draft model that fails ends with its first fault."""
-        result = launched()
-        try:
-            return result if self._draft_model is None else self._draft_model.draft(plan, result)
-        except Exception:
-            _log.exception("the draft model has failed; nothing is drafted any more")
-            self._draft_model = None
-            return result
 
     def _wait(self, group: RankGroup, launched: Launched) -> StepResult:
         with group.leading():
@@ -190,7 +180,7 @@ class ResidentEngine:
         if level == 0:
             return
         if self._engine is not None:
-            self._engine = self._draft_model = None
+            self._engine = self._drafter = None
             self._give_back_pool()
         if level == 2:
             self._model = None
@@ -286,7 +276,7 @@ class ResidentEngine:
         if self._ranks.place.is_leader and model.read.weights != weights:
             text = f"path is {path!r}, which holds weights {model.read.weights}"
             raise InvalidModelError(f"{text}; allowed: {weights}, as checked")
-        self._engine = self._draft_model = None
+        self._engine = self._drafter = None
         self._give_back_pool()
         self._model, self._read, self._weight_folder = model, model.read, Path(path)
         free_unused(self._device)
@@ -294,6 +284,8 @@ class ResidentEngine:
 
     def _load(self, plan: KVCachePlan | None = None, weight_folder: Path | None = None) -> LoadedModel:
         model = load_model(self._settings, plan, weight_folder, self._ranks)
+        if self._draft_plan is not None:
+            self._draft_plan.tap(model)
         for digest, path in self._adapters.items():
             _bank(model).load(path, digest)
         return model
@@ -301,8 +293,8 @@ class ResidentEngine:
     def _start(self, model: LoadedModel) -> LoadedEngine:
         place = None if self._allocate_pool is None else partial(self._place_pool, self._allocate_pool)
         engine = model.start(place, self._grammars)
-        if self._draft_settings is not None:
-            self._draft_model = load_draft_model(self._draft_settings, engine)
+        if self._draft_plan is not None:
+            self._drafter = DraftGuard(self._draft_plan.load(model))
         return engine
 
     def _place_pool(self, allocate: AllocateSharedPool, spec: KVSpec, num_blocks: int) -> Tensor:

@@ -87,7 +87,7 @@ class Speculation:
 
     def orders(self, seqs: Many[Sequence]) -> dict[Sequence, DraftOrder]:
         """Order the drafts that a model is to make in this step for the next one, where that is faster."""
-        if self._config is None or self._config.method is not SpeculativeMethod.DRAFT_MODEL:
+        if self._config is None or not self._config.method.needs_model:
             return {}
         if len(seqs) > (self._config.disable_by_batch_size or len(seqs)):
             return {}
@@ -139,8 +139,9 @@ class Speculation:
         """A sequence is over; its output may be drafted for others."""
         if self._config is not None and self._config.method is SpeculativeMethod.SUFFIX:
             self._earlier.add(seq.root, tuple(seq.token_ids[seq.num_prompt_tokens :]))
-        if isinstance(self._drafters.pop(seq, None), ModelDrafts):
+        if self._config is not None and self._config.method.needs_model:
             self._ended.append(seq.seq_id)
+        self._drafters.pop(seq, None)
         self._records.pop(seq, None)
 
     def check_invariants(self, running: set[Sequence]) -> None:
@@ -156,7 +157,7 @@ class Speculation:
             self._records[seq] = DraftRecord(self._acceptance)
         record = self._records[seq]
         record.judge(seq.token_ids)
-        if config.method is not SpeculativeMethod.DRAFT_MODEL and record.rests():
+        if not config.method.needs_model and record.rests():
             return ()
         num_tokens = self._num_left(seq, config.num_speculative_tokens)
         draft = self._drafters[seq].propose(seq.token_ids, num_tokens) if num_tokens else ()
@@ -166,7 +167,7 @@ class Speculation:
     def _make_default(self, seq: Sequence) -> Drafter:
         config = self._config
         assert config is not None, "nothing is drafted without a configuration"
-        if config.method is SpeculativeMethod.DRAFT_MODEL:
+        if config.method.needs_model:
             return ModelDrafts()
         if config.method is SpeculativeMethod.SUFFIX:
             return SuffixDrafter(config, self._earlier, seq.root)

@@ -1,0 +1,264 @@
+"""Drafts by a head that reads hidden states of the model whose tokens it drafts.
+
+It follows every sequence of every step, as hidden states are known in the step that computes them alone. The
+states of a prefix from the cache, or of a prompt that another worker has computed, are not: a head's sequence
+begins where its target's was first computed here, with positions of its own, as rotary embeddings depend on
+distances alone. Called from the engine thread only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from baton_core.worker.step_plan import SampleSpec, SeqId, SequenceSlice, StepPlan, StepResult
+from baton_engine.drafting.draft_blocks import DraftBlocks
+from baton_engine.drafting.eagle_head import EagleHead
+from baton_engine.models.hidden_taps import HiddenTaps
+from baton_engine.steps.runner import ModelRunner
+
+MAX_CHUNK: Final = 512
+"""Tokens of a sequence that the head computes at a time."""
+MAX_PENDING: Final = 32
+"""Tokens of a sequence whose states are kept until a draft of it is ordered."""
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A sequence since its first token whose hidden state was seen."""
+
+    start: int
+    """Position of that token in the target's sequence."""
+    end: int
+    """Position behind the last token whose state was seen."""
+    num_computed: int = 0
+    """Tokens that the head has computed, of those whose states were seen."""
+    states: list[Tensor] = field(default_factory=list)
+    """The target's states of the tokens behind these, `[n, num_places * hidden_size]`."""
+    token_ids: list[int] = field(default_factory=list)
+    """The token behind each of them, as far as it is known."""
+
+    @property
+    def num_pending(self) -> int:
+        """Tokens that can be computed: the token behind each is known."""
+        return min(self.end - self.start - self.num_computed, len(self.token_ids))
+
+    def take(self, number: int) -> tuple[Tensor, tuple[int, ...]]:
+        """Take the first tokens that are pending: their states, and the tokens behind them."""
+        states = torch.cat(self.states)
+        token_ids = tuple(self.token_ids[:number])
+        self.states = [states[number:]]
+        del self.token_ids[:number]
+        self.num_computed += number
+        return states[:number], token_ids
+
+
+@dataclass(slots=True, kw_only=True)
+class _Drafted:
+    """A draft that grows."""
+
+    number: int
+    """The number of its slice in the plan."""
+    seq_id: SeqId
+    num_computed: int
+    """Tokens of the head's sequence that are known to be right."""
+    sample: SampleSpec
+    """Parameters of the next token."""
+    num_wanted: int
+    state: Tensor
+    """The head's own hidden state behind the last token, `[1, hidden_size]`."""
+    draft: list[int] = field(default_factory=list)
+
+
+class EagleDrafter:
+    """Drafts for the slices of a step that have an order.
+
+    Args:
+        runner: of the head, with a pool of `num_blocks` blocks that nobody else uses.
+        taps: of the target.
+        max_model_len: tokens of the longest sequence that the head computes; a longer one begins anew.
+    """
+
+    def __init__(
+        self, runner: ModelRunner, head: EagleHead, taps: HiddenTaps, num_blocks: int, max_model_len: int
+    ) -> None:
+        self._runner = runner
+        self._head = head
+        self._taps = taps
+        self._max_model_len = max_model_len
+        self._blocks = DraftBlocks(runner.spec, num_blocks)
+        self._followed: dict[SeqId, _Followed] = {}
+
+    @torch.inference_mode()
+    def begin(self, plan: StepPlan) -> Callable[[StepResult], StepResult]:
+        """Keep the states of a step that is launched; what is returned drafts behind its result."""
+        num_rows = sum(piece.num_scheduled_tokens for piece in plan.slices)
+        return partial(self.draft, plan, self._taps.states[:num_rows].clone())
+
+    @torch.inference_mode()
+    def draft(self, plan: StepPlan, states: Tensor, result: StepResult) -> StepResult:
+        """Return the result of a step with the drafts that its plan orders.
+
+        Args:
+            states: `[num_tokens, num_places * hidden_size]`, those of the step's tokens.
+        """
+        for seq_id in plan.ended:
+            self._drop(seq_id)
+        begun_s = time.perf_counter()
+        self._blocks.begin_step()
+        row = 0
+        for number, piece in enumerate(plan.slices):
+            rows, row = states[row : row + piece.num_scheduled_tokens], row + piece.num_scheduled_tokens
+            if piece.embeds or number in result.failures:
+                self._drop(piece.seq_id)
+            else:
+                self._follow(piece, result.sampled[number], rows)
+        growing = drafts = self._begin_drafts(plan, result)
+        while growing := [one for one in growing if len(one.draft) < one.num_wanted]:
+            growing = self._extend(growing)
+        self._compute_pending(plan)
+        made = {one.number: tuple(one.draft) for one in drafts}
+        return replace(result, drafts=made, drafting_s=time.perf_counter() - begun_s) if drafts else result
+
+    def check_invariants(self, num_blocks: int) -> None:
+        """Raise AssertionError unless each of `num_blocks` blocks is free or of one sequence."""
+        self._blocks.check_invariants(num_blocks)
+
+    def _follow(self, piece: SequenceSlice, sampled: tuple[int, ...], rows: Tensor) -> None:
+        """Keep the states of a slice's tokens, as far as they are right, and the tokens behind them."""
+        one = self._followed.get(piece.seq_id)
+        if one is None or one.end != piece.start:
+            one = self._restart(piece.seq_id, piece.start)
+        num_right = len(sampled) if piece.num_drafts else piece.num_scheduled_tokens
+        behind = sampled[-1:] if piece.num_drafts else sampled[:1]
+        token_ids = (*piece.token_ids[:num_right], *behind)
+        start = piece.start
+        if start + num_right - one.start > self._max_model_len - MAX_PENDING:
+            num_left_out = max(0, num_right - self._max_model_len // 2)
+            start, token_ids, rows = start + num_left_out, token_ids[num_left_out:], rows[num_left_out:]
+            num_right -= num_left_out
+            one = self._restart(piece.seq_id, start)
+        known_end = one.start + one.num_computed + 1 + len(one.token_ids)
+        one.token_ids += token_ids[known_end - start :]
+        one.states.append(rows[:num_right])
+        one.end = start + num_right
+
+    def _restart(self, seq_id: SeqId, start: int) -> _Followed:
+        self._drop(seq_id)
+        one = self._followed[seq_id] = _Followed(start=start, end=start)
+        return one
+
+    def _begin_drafts(self, plan: StepPlan, result: StepResult) -> list[_Drafted]:
+        """Return drafts of one token each, for the slices with an order, as far as there is room."""
+        begun: list[tuple[int, SequenceSlice, int]] = []
+        for number, piece in enumerate(plan.slices):
+            one = self._followed.get(piece.seq_id)
+            if piece.order is None or one is None or not one.num_pending or not result.sampled[number]:
+                continue
+            num_tokens = one.num_computed + one.num_pending
+            num_wanted = min(piece.order.num_tokens, self._max_model_len - num_tokens)
+            if num_wanted < 1 or not self._reserve(piece.seq_id, num_tokens + num_wanted - 1):
+                self._drop(piece.seq_id)
+                continue
+            self._shorten(piece.seq_id, one, MAX_CHUNK)
+            begun.append((number, piece, num_wanted))
+        begun = [one for one in begun if one[1].seq_id in self._followed]
+        if not begun:
+            return []
+        slices, inputs, drafts = [], [], []
+        for number, piece, num_wanted in begun:
+            one = self._followed[piece.seq_id]
+            start = one.num_computed
+            states, token_ids = one.take(one.num_pending)
+            sample = msgspec.structs.replace(
+                piece.samples[0], position=one.end + 1, logprobs=None, history=None
+            )
+            slices.append(self._slice(piece.seq_id, start, token_ids, sample))
+            inputs.append(self._head.combine(states))
+            drafts.append(
+                _Drafted(
+                    number=number,
+                    seq_id=piece.seq_id,
+                    num_computed=one.num_computed,
+                    sample=sample,
+                    num_wanted=num_wanted,
+                    state=inputs[-1],
+                )
+            )
+        self._take(drafts, slices, inputs)
+        return drafts
+
+    def _extend(self, drafts: list[_Drafted]) -> list[_Drafted]:
+        """Draft one token more of each; returns those that have got one."""
+        slices = [
+            self._slice(one.seq_id, one.num_computed + len(one.draft) - 1, tuple(one.draft[-1:]), one.sample)
+            for one in drafts
+        ]
+        return self._take(drafts, slices, [one.state for one in drafts])
+
+    def _take(
+        self, drafts: list[_Drafted], slices: list[SequenceSlice], inputs: list[Tensor]
+    ) -> list[_Drafted]:
+        """Compute a slice of each draft, and add the token that is sampled behind it."""
+        result = self._run(slices, inputs)
+        outputs = self._head.outputs[: len(drafts)].clone()
+        extended = []
+        for place, (one, sampled) in enumerate(zip(drafts, result.sampled, strict=True)):
+            if not sampled:
+                one.num_wanted = len(one.draft)
+                continue
+            one.draft += sampled
+            one.state = outputs[place : place + 1]
+            one.sample = msgspec.structs.replace(one.sample, position=one.sample.position + 1)
+            extended.append(one)
+        return extended
+
+    def _compute_pending(self, plan: StepPlan) -> None:
+        """Compute the sequences of the step that have many tokens pending."""
+        for piece in plan.slices:
+            one = self._followed.get(piece.seq_id)
+            if one is None or one.num_pending <= MAX_PENDING:
+                continue
+            if self._reserve(piece.seq_id, one.num_computed + one.num_pending):
+                self._shorten(piece.seq_id, one, 0)
+            else:
+                self._drop(piece.seq_id)
+
+    def _shorten(self, seq_id: SeqId, one: _Followed, most: int) -> None:
+        """Compute the first pending tokens of a sequence, until at most `most` are left."""
+        while one.num_pending > most:
+            start = one.num_computed
+            states, token_ids = one.take(min(MAX_CHUNK, one.num_pending - most))
+            self._run([self._slice(seq_id, start, token_ids, None)], [self._head.combine(states)])
+
+    def _slice(
+        self, seq_id: SeqId, start: int, token_ids: tuple[int, ...], sample: SampleSpec | None
+    ) -> SequenceSlice:
+        return SequenceSlice(
+            seq_id=seq_id,
+            token_ids=token_ids,
+            start=start,
+            block_tables=self._blocks.tables(seq_id, start + len(token_ids)),
+            samples=() if sample is None else (sample,),
+        )
+
+    def _run(self, slices: Sequence[SequenceSlice], inputs: Sequence[Tensor]) -> StepResult:
+        self._head.put_inputs(torch.cat(list(inputs)))
+        return self._runner.execute(StepPlan(step_id=0, slices=tuple(slices)))
+
+    def _reserve(self, seq_id: SeqId, num_tokens: int) -> bool:
+        has_room, lost = self._blocks.reserve(seq_id, num_tokens)
+        for other in lost:
+            self._followed.pop(other, None)
+        return has_room
+
+    def _drop(self, seq_id: SeqId) -> None:
+        self._followed.pop(seq_id, None)
+        self._blocks.drop(seq_id)

@@ -1,0 +1,205 @@
+"""An EAGLE or EAGLE-3 head: one decoder layer that drafts from hidden states of another model.
+
+Its input is a token and the hidden state of the token before it, so its sequences are one token shorter than
+the target's. Its own output stands in for the hidden states of drafted tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from baton_core.errors import InvalidModelError
+from baton_core.worker.speculative_config import SpeculativeMethod
+from baton_engine.checkpoint.weight_files import TensorEntry
+from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.drafting.eagle_config import EagleConfig
+from baton_engine.models.attention import SelfAttention
+from baton_engine.models.decoder import Decoder
+from baton_engine.models.feed_forward import GatedFeedForward
+from baton_engine.models.input_embeds import InputEmbeds
+from baton_engine.models.linear import load_head, load_projection
+from baton_engine.models.norm import NormLoader, RMSNorm
+from baton_engine.models.rope import RotaryEmbedding
+from baton_engine.models.step_attention import StepAttention
+from baton_engine.models.vocabulary import Embedding
+from baton_engine.ranks.ranks import ALONE
+from baton_kernels.interface.kernels import LayerKernels
+
+_LAYER: Final = "layers.0"
+_SHIFTS: Final = "d2t"
+"""Tensor `[draft_vocab_size] int64`: how far a token's number is behind that in the head's vocabulary."""
+
+
+def head_names(entries: Mapping[str, TensorEntry]) -> dict[str, TensorEntry]:
+    """Return a head's tensors under one set of names, however they are published."""
+    return {
+        name.removeprefix("model.").replace("midlayer.", f"{_LAYER}."): entry
+        for name, entry in entries.items()
+    }
+
+
+class EagleHead:
+    """The head as a model: `inputs` has the hidden states for the next pass, `outputs` those of the last one.
+
+    Args:
+        weights: of the head's folder, by `head_names`.
+        target: whose embedding, and with EAGLE whose output head, it shares.
+        max_num_rows: rows of a pass whose inputs and outputs keep their places, so that it can be captured.
+
+    Attributes:
+        outputs: `[max_num_rows, hidden_size]`, of the rows whose logits were wanted.
+
+    Raises:
+        InvalidModelError: the weights do not fit the configuration.
+    """
+
+    def __init__(
+        self,
+        config: EagleConfig,
+        weights: WeightReader,
+        kernels: LayerKernels,
+        target: Decoder,
+        max_num_rows: int,
+    ) -> None:
+        self.config = config
+        self.dtype, self.device = weights.dtype, weights.device
+        self.is_capturable = True
+        size, eps = config.layer.hidden_size, config.layer.norm.eps
+        self._is_third = config.method is SpeculativeMethod.EAGLE3
+        self._target = target
+        self._embedding = _load_embedding(config, weights, target)
+        norms = NormLoader(weights, kernels, eps, is_offset=False)
+        num_parts = len(config.tapped) if config.tapped is not None else 1
+        self._fc_norms = _load_fc_norms(config, norms, num_parts)
+        wide = num_parts * config.target_hidden_size if self._is_third else 2 * size
+        self._fc = load_projection(
+            weights, ["fc"], kernels, in_size=wide, out_sizes=[size], has_bias=config.has_fc_bias
+        )
+        self._embedding_norm: RMSNorm | None = None
+        if self._is_third:
+            self._embedding_norm = norms.load(f"{_LAYER}.input_layernorm", size)
+            self._hidden_norm = norms.load(f"{_LAYER}.hidden_norm", size)
+            self._norm = norms.load("norm", size)
+            shape = (config.draft_vocab_size, size)
+            self._head = load_head(weights, "lm_head", shape, None, kernels)
+        self._tokens = _load_tokens(config, weights)
+        self._rotary = RotaryEmbedding(config.layer.layers[0].rope, weights.device, kernels)
+        self._attention = SelfAttention(
+            config.layer.attention,
+            weights,
+            norms,
+            kernels,
+            ALONE,
+            layer=0,
+            hidden_size=size,
+            in_size=2 * size if self._is_third else size,
+            prefix=f"{_LAYER}.self_attn",
+            is_causal=True,
+            window=config.layer.layers[0].window,
+        )
+        self._before_feed_forward = norms.load(f"{_LAYER}.post_attention_layernorm", size)
+        self._feed_forward = GatedFeedForward(
+            config.layer.feed_forward, weights, kernels, ALONE, hidden_size=size, prefix=f"{_LAYER}.mlp"
+        )
+        self._inputs = torch.zeros(max_num_rows, size, dtype=self.dtype, device=self.device)
+        self._next = self._inputs
+        self.outputs = torch.zeros_like(self._inputs)
+
+    def combine(self, states: Tensor) -> Tensor:
+        """Map the target's hidden states, as `HiddenTaps` has them, to inputs `[num_tokens, hidden_size]`."""
+        if not self._is_third:
+            return states
+        parts = states.chunk(len(self._fc_norms), dim=-1) if self._fc_norms else ()
+        if parts:
+            states = torch.cat(
+                [norm(one.contiguous()) for norm, one in zip(self._fc_norms, parts, strict=True)], dim=-1
+            )
+        return self._fc(states)
+
+    def put_inputs(self, states: Tensor) -> None:
+        """Give the next pass the inputs `[num_tokens, hidden_size]` of its tokens."""
+        if len(states) > len(self._inputs):
+            self._next = states
+            return
+        self._next = self._inputs[: len(states)]
+        self._next.copy_(states)
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention: StepAttention,
+        rows: Tensor | None = None,
+        embeds: InputEmbeds | None = None,
+    ) -> Tensor:
+        """Return the hidden states `[num_rows, hidden_size]` behind `token_ids` `[num_tokens] int64`.
+
+        Tokens without inputs, as those of a trial, have zeros.
+        """
+        states = self._next
+        if len(states) != len(token_ids):
+            states = torch.zeros(len(token_ids), self._inputs.shape[1], dtype=self.dtype, device=self.device)
+        embedded = self._embedding(token_ids)
+        if self._embedding_norm is not None:
+            normed = self._hidden_norm(states)
+            hidden = normed if self.config.is_normed_before_residual else states
+            given = torch.cat((self._embedding_norm(embedded), normed), dim=-1)
+        else:
+            given = hidden = self._fc(torch.cat((embedded, states), dim=-1))
+        rotation = self._rotary.cos_sin(attention.positions, self.dtype)
+        change = self._attention.forward(given, rotation, attention, rows)
+        if rows is not None:
+            hidden = hidden[rows]
+        given, hidden = self._before_feed_forward.add(change, hidden.clone())
+        last = self._feed_forward.forward(given) + hidden
+        if len(last) <= len(self.outputs):
+            self.outputs[: len(last)].copy_(self._norm(last) if self.config.is_output_normed else last)
+        return last
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Return logits `[num_rows, vocab_size]` of the target's tokens: -inf where one cannot be drafted."""
+        if not self._is_third:
+            return self._target.logits(hidden)
+        logits = self._head(self._norm(hidden))
+        if self._tokens is None:
+            return logits
+        shape = len(hidden), self.config.layer.vocab_size
+        return logits.new_full(shape, float("-inf")).index_copy_(1, self._tokens, logits)
+
+
+def _load_embedding(config: EagleConfig, weights: WeightReader, target: Decoder) -> Embedding:
+    if "embed_tokens.weight" in weights:
+        sizes = config.layer.vocab_size, config.layer.hidden_size
+        return Embedding(weights, "embed_tokens.weight", *sizes, ALONE)
+    if target.embedding is None or config.layer.hidden_size != target.config.hidden_size:
+        raise InvalidModelError(
+            f"{weights.folder}: tensor embed_tokens.weight is missing; allowed: weights that hold it, as "
+            f"the target's embeddings have {target.config.hidden_size} numbers"
+        )
+    return target.embedding
+
+
+def _load_fc_norms(config: EagleConfig, norms: NormLoader, num_parts: int) -> tuple[RMSNorm, ...]:
+    """Return the norms of equal parts of the target's hidden states."""
+    if config.has_fc_norms:
+        return tuple(norms.load(f"fc_norm.{part}", config.target_hidden_size) for part in range(num_parts))
+    if config.is_normed_before_fc:
+        return (norms.load("input_norm", num_parts * config.target_hidden_size),)
+    return ()
+
+
+def _load_tokens(config: EagleConfig, weights: WeightReader) -> Tensor | None:
+    """Return the target's tokens that a head can draft, `[draft_vocab_size] int64`; None: all of them."""
+    num_tokens = config.draft_vocab_size
+    if num_tokens == config.layer.vocab_size:
+        return None
+    tokens = torch.arange(num_tokens) + weights.load_integers(_SHIFTS, (num_tokens,))
+    if not bool(((tokens >= 0) & (tokens < config.layer.vocab_size)).all()):
+        raise InvalidModelError(
+            f"{weights.folder}: tensor {_SHIFTS} names tokens up to {int(tokens.max())}; "
+            f"allowed: 0 to {config.layer.vocab_size - 1}"
+        )
+    return tokens.to(weights.device)
