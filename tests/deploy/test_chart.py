@@ -200,7 +200,7 @@ REFUSED: Final = [
     ("workers.decode.shmSize=9000M", "shmSize is 9000M"),
     ("workers.decode.enabled=false", "workers has no group that prefills, or none that decodes"),
     ("workers.decode.nodes=2", "workers.decode.nodes is 2; allowed: a divisor of its 1 ranks"),
-    ("workers.decode.role=mixed,workers.decode.autoscaling.enabled=true", "allowed for the roles prefill"),
+    ("workers.decode.role=mixed,workers.decode.autoscaling.enabled=true", "no other group is enabled"),
     (
         "workers.decode.autoscaling.enabled=true,workers.decode.autoscaling.minReplicas=9",
         "at most maxReplicas, 8",
@@ -224,6 +224,15 @@ def test_a_group_that_is_scaled_has_no_replicas_of_its_own() -> None:
     assert hpa["metrics"][0]["external"]["metric"]["name"] in metric_names()
     assert hpa["scaleTargetRef"]["kind"] == "LeaderWorkerSet"
     assert "replicas" not in ranks["LeaderWorkerSet", "demo-baton-decode"]
+
+
+def test_a_lone_group_of_mixed_workers_is_scaled_by_the_need_of_the_fleet() -> None:
+    options = (
+        "workers.prefill.enabled=false,workers.decode.role=mixed,workers.decode.autoscaling.enabled=true"
+    )
+    manifests = read_manifests(render(None, "--set", options))
+    (scaled,) = (one for one in manifests if one["kind"] == "ScaledObject")
+    assert scaled["spec"]["triggers"][0]["metadata"]["query"].endswith('role="mixed"})')
 
 
 def test_a_gateway_finds_the_picker_of_every_router() -> None:

@@ -10,7 +10,6 @@ from typing import Final
 
 from baton_core.sessions.worker_info import Role
 from baton_router.core.fleet.fleet import Fleet
-from baton_router.core.fleet.scaling import Scaling, ScalingConfig
 from baton_router.core.flow.router_core import RouterCore
 from baton_router.metrics.history import INTERVAL_S, Counts, History, Loads
 from baton_router.metrics.latency_window import Latency, LatencySummary
@@ -26,8 +25,6 @@ class HistorySampler:
 
     def __init__(self, core: RouterCore, requests: RequestMetrics) -> None:
         self.history = History()
-        self.scaling = Scaling(ScalingConfig(slo=requests.latencies.slo))
-        """How many workers each role should have."""
         self.latencies: LatencySummary = LatencySummary()
         """The window as it is at the latest sample."""
         self._core = core
@@ -61,7 +58,7 @@ class HistorySampler:
         self.latencies = requests.latencies.summary(now)
         loads = _loads(core, requests.latencies.quantile(now, Latency.TTFT, 0.9, TTFT_WITHIN_S))
         self.history.add(epoch_s + now, _counts(requests), loads)
-        self.scaling.sample(now, core.fleet.workers(), core.waiting)
+        core.scaling.sample(now, core.fleet.workers(), core.waiting)
 
 
 def _counts(requests: RequestMetrics) -> Counts:

@@ -99,7 +99,7 @@ class RouterMetrics:
         _report_decisions(page, self._core)
         fleet_metrics.report_fleet(page, self._model_name, self._core.fleet, time.monotonic())
         slo, is_ready = self.requests.latencies.slo, self._core.fleet.is_ready
-        scaling_metrics.report_scaling(page, self.sampler.scaling, slo, is_ready=is_ready)
+        scaling_metrics.report_scaling(page, self._core.scaling, slo, is_ready=is_ready)
         shared_state_metrics.report_shared_state(page, "router", self._shared)
         self.http.report(page)
         page.add(LAG, self._turns.lag_s)

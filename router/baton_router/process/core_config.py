@@ -6,6 +6,7 @@ import logging
 
 from baton_router.core.fleet.role_balance import BalanceConfig
 from baton_router.core.fleet.role_pressure import Limits
+from baton_router.core.fleet.scaling import ScalingConfig
 from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.migration import MigrationLimits
 from baton_router.core.flow.router_core import RouterConfig
@@ -38,9 +39,10 @@ def core_config(settings: RouterSettings, epoch: int) -> RouterConfig:
         decode_wait_s=settings.move_timeout_s,
         migrations=MigrationLimits(wait_s=settings.move_timeout_s),
     )
-    step_s = settings.admission.slo.tpot_s
+    slo = settings.admission.slo
     return RouterConfig(
         limits=limits,
         admission=settings.admission.config(settings.http.api_keys, settings.num_processes),
-        adaptive_roles=BalanceConfig(limits=Limits(step_s=step_s)) if settings.adaptive_roles else None,
+        adaptive_roles=BalanceConfig(limits=Limits(step_s=slo.tpot_s)) if settings.adaptive_roles else None,
+        scaling=ScalingConfig(slo=slo),
     )

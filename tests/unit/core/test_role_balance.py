@@ -10,6 +10,7 @@ import pytest
 from baton_core.sessions.worker_info import Role, WorkerLoad, WorkerRates
 from baton_router.core.fleet.role_balance import BalanceConfig, RoleBalance
 from baton_router.core.fleet.role_pressure import Limits, Waiting, Worker, measure
+from baton_router.core.fleet.scaling import RoleScaling
 from baton_router.core.router_events import SetRole
 from tests.builders import make_worker_info
 
@@ -222,3 +223,31 @@ def test_roles_follow_a_load_that_turns_around_and_shift_no_more_often_than_it_d
         shifts = fluid.run(until_s=600 * number + 300, **load)
         assert 1 <= len(shifts) <= 4
         assert fluid.run(until_s=600 * number + 600, **load) == []
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "workers", "expected"),
+    [
+        ((2, 3), (3, 2), fleet(2, 3, queue_s=0.5, fullness=0.4), ("d0", P)),
+        ((3, 2), (2, 3), fleet(3, 2, queue_s=0.0, fullness=0.7), ("p0", D)),
+        ((2, 3), (3, 3), fleet(2, 3, queue_s=0.5, fullness=0.4), None),
+        ((2, 3), (3, 2), fleet(2, 3, queue_s=0.5, fullness=0.75), ("d0", M)),
+        ((2, 1), (3, 2), fleet(2, 3, queue_s=0.5, fullness=0.4), None),
+    ],
+    ids=["prefill lacks one", "decode lacks one", "no other may give", "the others are full", "both may"],
+)
+def test_a_recommendation_moves_a_worker_before_there_is_pressure(
+    prefill: tuple[int, int],
+    decode: tuple[int, int],
+    workers: list[Worker],
+    expected: tuple[str, Role] | None,
+) -> None:
+    recommended = [
+        RoleScaling(role=role, num_workers=now, num_needed=want, num_desired=want, reason="of a reason")
+        for role, (now, want) in ((P, prefill), (D, decode), (M, (5, 5)))
+    ]
+    balance, shifts = RoleBalance(CONFIG), []
+    for now in range(10):
+        shifts += balance.evaluate(now, workers, NOBODY, recommended)
+    assert [(one.worker_id, one.role) for one in shifts] == ([expected] if expected else [])
+    assert all("of a reason" in one.reason for one in shifts)

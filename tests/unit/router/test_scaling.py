@@ -41,7 +41,7 @@ def sampled(
     while now <= until_s:
         roles = scaling.sample(now, workers, waiting)
         now += 2.0
-    return {one.role: one.num_desired for one in roles}
+    return {one.role: one.num_desired for one in roles if one.role is not Role.MIXED}
 
 
 def test_an_idle_fleet_is_told_to_keep_one_worker_of_each_role() -> None:
@@ -105,4 +105,18 @@ def test_mixed_workers_count_in_both_roles_and_those_that_drain_in_none() -> Non
     draining = (replace(info, worker_id="m1"), replace(load, is_draining=True))
     scaling = Scaling()
     scaling.sample(0.0, [(info, load), draining], NOBODY)
-    assert [one.num_workers for one in scaling.roles] == [1, 1]
+    assert [one.num_workers for one in scaling.roles] == [1, 1, 1]
+
+
+def test_workers_whose_roles_may_change_are_needed_for_the_sum_of_both() -> None:
+    def all_workers(scaling: Scaling, *workers: Worker) -> tuple[int, int, str]:
+        for second in range(0, 20, 2):
+            *_, one = scaling.sample(second, workers, NOBODY)
+        assert one.role is Role.MIXED
+        return one.num_workers, one.num_desired, one.reason
+
+    busy = worker("p", Role.PREFILL, num_queued_tokens=300), worker("d", Role.DECODE, num_running=9)
+    assert all_workers(Scaling(), *busy) == (2, 3, "prefill needs 1.4 and decode needs 1.2")
+    idle = [worker(name, Role.PREFILL if name == "p" else Role.DECODE) for name in "pde"]
+    assert all_workers(Scaling(), *idle)[:2] == (3, 2), "one of each role"
+    assert all_workers(Scaling(), worker("m", Role.MIXED), worker("n", Role.MIXED))[:2] == (2, 1)

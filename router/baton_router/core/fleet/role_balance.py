@@ -1,7 +1,8 @@
 """Changes a worker's role when prefill or decode has been short for a while and the other has not.
 
-Part of a router's core. Against oscillation, the shortage must hold on the average of a window, the other
-kind of work must have spare capacity even with a worker less, and a dwell time follows each shift.
+Part of a router's core. It is short by the pressure on its workers, or because it should have more workers as
+`Scaling` recommends, and the other fewer. Against oscillation, pressure must hold on the average of a window,
+the other kind of work must have spare capacity even with a worker less, and a dwell time follows each shift.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from baton_router.core.fleet.role_pressure import (
     measure,
     role_of,
 )
+from baton_router.core.fleet.scaling import RoleScaling
 from baton_router.core.router_events import SetRole
 
 MAX_SHIFTS: Final = 64
@@ -74,7 +76,13 @@ class RoleBalance:
         """Return True if `evaluate` is due."""
         return self._config is not None and now >= self._due_s
 
-    def evaluate(self, now: float, workers: Sequence[Worker], waiting: Waiting) -> list[SetRole]:
+    def evaluate(
+        self,
+        now: float,
+        workers: Sequence[Worker],
+        waiting: Waiting,
+        recommended: Sequence[RoleScaling] = (),
+    ) -> list[SetRole]:
         """Sample the pressures; returns at most one change of a role."""
         config = self._config
         assert config is not None, "it was due"
@@ -90,10 +98,14 @@ class RoleBalance:
             shift = _shift(taking, Role.PREFILL, decode.use, config.spare)
         elif decode.is_short and prefill.need < 1.0:
             shift = _shift(taking, Role.DECODE, prefill.use, config.spare)
+        reason = f"prefill at {prefill.need:.0%} of its limit, decode at {decode.need:.0%}"
+        if shift is None and (short := _recommended_short(recommended)) is not None:
+            use = decode.use if short.role is Role.PREFILL else prefill.use
+            shift = _shift(taking, short.role, use, config.spare)
+            reason = f"{short.role} should have {short.num_desired} workers: {short.reason}"
         if shift is None:
             return []
         worker, role = shift
-        reason = f"prefill at {prefill.need:.0%} of its limit, decode at {decode.need:.0%}"
         return [self._record(now, worker, role, reason)]
 
     def _record(self, now: float, worker: Worker, role: Role, reason: str) -> SetRole:
@@ -124,6 +136,15 @@ class _Trend:
         need = _mean(needs)
         use = _mean([pressure.use for pressure in pressures])
         return _Trend(need=need, use=use, is_short=need >= 1.0 and not is_falling)
+
+
+def _recommended_short(recommended: Sequence[RoleScaling]) -> RoleScaling | None:
+    """Return the role that should have more workers, where the other should have fewer."""
+    lacking = {one.role: one.num_desired - one.num_workers for one in recommended}
+    for one in recommended:
+        if one.role in _OTHER and lacking[one.role] > 0 > lacking[_OTHER[one.role]]:
+            return one
+    return None
 
 
 def _shift(workers: Sequence[Worker], short: Role, use: float, spare: float) -> tuple[Worker, Role] | None:

@@ -2,6 +2,7 @@
 
 Part of a router's core. Prefill needs workers for the time that prompts keep them busy, and for a backlog:
 it has to be gone within a share of the TTFT SLO. Decode needs them for sequences, KV blocks and the TPOT SLO.
+Workers whose roles may change, as mixed ones, are needed for the sum of both.
 More are recommended at once, fewer only when a whole `down_s` has needed no more.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +19,7 @@ from baton_core.sessions.worker_info import Role
 from baton_router.core.fleet.role_pressure import Waiting, Worker, fullness, mean, role_of
 
 ROLES: Final = (Role.PREFILL, Role.DECODE)
+"""Kinds of work."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +48,7 @@ class RoleScaling:
     """A recommendation for one role."""
 
     role: Role
+    """Mixed: for all workers together, as if each could have any role."""
     num_workers: int
     """Workers that take requests and have the role, mixed ones included."""
     num_needed: float
@@ -77,10 +80,9 @@ class _Sample:
     """Predicted TPOT."""
 
     def needed(self, config: ScalingConfig) -> dict[Role, float]:
-        return {
-            Role.PREFILL: max(self.busy / config.prefill_use, self.backlog),
-            Role.DECODE: self.fullness / config.decode_use + self.waiting,
-        }
+        prefill = max(self.busy / config.prefill_use, self.backlog)
+        decode = self.fullness / config.decode_use + self.waiting
+        return {Role.PREFILL: prefill, Role.DECODE: decode, Role.MIXED: prefill + decode}
 
 
 class Scaling:
@@ -111,12 +113,14 @@ class Scaling:
         while self._samples[0].at_s < now - config.up_s:
             self._samples.popleft()
         needs = [sample.needed(config) for sample in self._samples]
-        needed = {role: mean([one[role] for one in needs]) for role in ROLES}
-        counts = {role: sum(_has(worker, role) for worker in taking) for role in ROLES}
-        self._desired.append((now, {role: self._desire(needed[role], counts[role]) for role in ROLES}))
+        needed = {role: mean([one[role] for one in needs]) for role in Role}
+        counts = {role: sum(_has(worker, role) for worker in taking) for role in Role}
+        least = dict.fromkeys(ROLES, 1) | {Role.MIXED: 1 if _any_mixed(taking) else len(ROLES)}
+        desired = {role: max(least[role], self._desire(needed[role], counts[role])) for role in Role}
+        self._desired.append((now, desired))
         while self._desired[0][0] < now - config.down_s:
             self._desired.popleft()
-        self.roles = tuple(self._recommend(role, counts[role], needed[role]) for role in ROLES)
+        self.roles = tuple(self._recommend(role, counts[role], needed) for role in (*ROLES, Role.MIXED))
         return self.roles
 
     def _measure(self, now: float, workers: Sequence[Worker], waiting: Waiting) -> _Sample:
@@ -144,16 +148,18 @@ class Scaling:
         """Return the number of workers for the need of the moment."""
         if count and abs(needed / count - 1.0) <= self._config.tolerance:
             return count
-        return max(1, math.ceil(needed))
+        return math.ceil(needed)
 
-    def _recommend(self, role: Role, count: int, needed: float) -> RoleScaling:
+    def _recommend(self, role: Role, count: int, needed: Mapping[Role, float]) -> RoleScaling:
         now, latest = self._desired[-1]
         at_s, desired = max(((at, one[role]) for at, one in self._desired), key=lambda one: (one[1], one[0]))
         reason = self._reason(role)
+        if role is Role.MIXED:
+            reason = " and ".join(f"{one} needs {needed[one]:.1f}" for one in ROLES)
         if desired > latest[role]:
             reason += f"; {latest[role]} would do now, but {now - at_s:.0f} s ago {desired} were needed"
         return RoleScaling(
-            role=role, num_workers=count, num_needed=needed, num_desired=desired, reason=reason
+            role=role, num_workers=count, num_needed=needed[role], num_desired=desired, reason=reason
         )
 
     def _reason(self, role: Role) -> str:
@@ -172,4 +178,8 @@ class Scaling:
 
 
 def _has(worker: Worker, role: Role) -> bool:
-    return role_of(worker) in (role, Role.MIXED)
+    return role is Role.MIXED or role_of(worker) in (role, Role.MIXED)
+
+
+def _any_mixed(workers: Sequence[Worker]) -> bool:
+    return any(role_of(worker) is Role.MIXED for worker in workers)

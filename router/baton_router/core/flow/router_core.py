@@ -20,6 +20,7 @@ from baton_router.core.fleet.fleet import Fleet
 from baton_router.core.fleet.prefix_index import NUM_SHARDS
 from baton_router.core.fleet.role_balance import BalanceConfig, RoleBalance
 from baton_router.core.fleet.role_pressure import Waiting
+from baton_router.core.fleet.scaling import Scaling, ScalingConfig
 from baton_router.core.flow.deadlines import Deadlines
 from baton_router.core.flow.flow_limits import FlowLimits
 from baton_router.core.flow.flow_state import PREFILLING, TERMINAL, WITHOUT_WORKER, FlowState
@@ -54,6 +55,8 @@ class RouterConfig:
     """Maximum number of open requests."""
     adaptive_roles: BalanceConfig | None = None
     """Settings of the role balance; None leaves roles to operators."""
+    scaling: ScalingConfig = field(default_factory=ScalingConfig)
+    """Limits of how many workers are recommended."""
     index_shards: int = NUM_SHARDS
     """Shards of the prefix index; few suffice for few blocks."""
 
@@ -70,6 +73,8 @@ class RouterCore:
         """Migrations of requests that have ended."""
         self.admission = Admission(config.admission, self.fleet)
         self.roles = RoleBalance(config.adaptive_roles)
+        self.scaling = Scaling(config.scaling)
+        """How many workers each role should have; whoever runs the core samples it."""
         self._config = config
         self._flows: dict[str, RequestFlow] = {}
         self._request_of_attempt: dict[str, str] = {}
@@ -167,7 +172,7 @@ class RouterCore:
         if self._may_have_room:
             effects += self._place_waiting(now)
         if self.roles.is_due(now):
-            effects += self.roles.evaluate(now, self.fleet.workers(), self.waiting)
+            effects += self.roles.evaluate(now, self.fleet.workers(), self.waiting, self.scaling.roles)
         return effects
 
     def pick(

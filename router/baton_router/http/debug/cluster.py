@@ -111,6 +111,7 @@ class RoleScaling(msgspec.Struct, kw_only=True):
     """A recommendation: how many workers a role should have."""
 
     role: Role
+    """Mixed: for all workers together, as if each could have any role."""
     num_workers: int
     """Workers that take requests and have the role, mixed ones included."""
     num_needed: float
@@ -183,10 +184,7 @@ async def show_cluster(call: Call[None]) -> None:
                 )
                 for shift in reversed(core.roles.shifts)
             ],
-            scaling=[
-                msgspec.convert(one, RoleScaling, from_attributes=True)
-                for one in state.metrics.sampler.scaling.roles
-            ],
+            scaling=[msgspec.convert(one, RoleScaling, from_attributes=True) for one in core.scaling.roles],
         )
     )
 
