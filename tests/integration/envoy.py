@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +36,35 @@ def _socket_address(port: int) -> dict[str, Any]:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
 
-def configuration(port: int, picker_port: int, body_mode: str, subset: list[str] | None) -> dict[str, Any]:
+_ANY_ENDPOINT: Final = {
+    "type": "ORIGINAL_DST",
+    "lb_policy": "CLUSTER_PROVIDED",
+    "original_dst_lb_config": {"use_http_header": True, "http_header_name": DESTINATION},
+}
+
+
+def _endpoints(ports: Sequence[int]) -> dict[str, Any]:
+    """Return a cluster of these endpoints, of which a header names one or several to try."""
+    policies = "type.googleapis.com/envoy.extensions.load_balancing_policies"
+    spread = {"name": "spread", "typed_config": {"@type": f"{policies}.round_robin.v3.RoundRobin"}}
+    override = {
+        "@type": f"{policies}.override_host.v3.OverrideHost",
+        "override_host_sources": [{"header": DESTINATION}],
+        "fallback_policy": {"policies": [{"typed_extension_config": spread}]},
+    }
+    endpoints = [{"endpoint": {"address": _socket_address(port)}} for port in ports]
+    return {
+        "type": "STATIC",
+        "load_balancing_policy": {
+            "policies": [{"typed_extension_config": {"name": "override", "typed_config": override}}]
+        },
+        "load_assignment": {"cluster_name": "pool", "endpoints": [{"lb_endpoints": endpoints}]},
+    }
+
+
+def configuration(
+    port: int, picker_port: int, body_mode: str, subset: list[str] | None, pool: Sequence[int]
+) -> dict[str, Any]:
     """Return Envoy's configuration: every request goes where the picker says."""
     types = "type.googleapis.com/envoy.extensions.filters"
     picker = {
@@ -111,12 +139,7 @@ def configuration(port: int, picker_port: int, body_mode: str, subset: list[str]
                 }
             ],
             "clusters": [
-                {
-                    "name": "pool",
-                    "type": "ORIGINAL_DST",
-                    "lb_policy": "CLUSTER_PROVIDED",
-                    "original_dst_lb_config": {"use_http_header": True, "http_header_name": DESTINATION},
-                },
+                {"name": "pool", **(_endpoints(pool) if pool else _ANY_ENDPOINT)},
                 {
                     "name": "picker",
                     "type": "STATIC",
@@ -140,11 +163,15 @@ async def gateway(
     *,
     body_mode: str = "FULL_DUPLEX_STREAMED",
     subset: list[str] | None = None,
+    pool: Sequence[int] = (),
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """Run an Envoy in front of a picker; yields a client of it."""
+    """Run an Envoy in front of a picker; yields a client of it.
+
+    It takes any address that the picker names; with a `pool` of ports, lists of these.
+    """
     port = free_port()
     config = folder / f"envoy-{port}.json"
-    config.write_text(json.dumps(configuration(port, picker_port, body_mode, subset)))
+    config.write_text(json.dumps(configuration(port, picker_port, body_mode, subset, pool)))
     command = (str(find_program("envoy")), "-c", str(config), "--use-dynamic-base-id", "--concurrency", "1")
     with (folder / f"envoy-{port}.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,7 +22,8 @@ from tests.e2e.calls import draw_prompt
 from tests.integration.envoy import DESTINATION, gateway
 from tests.integration.router_cluster import run, serving
 from tests.integration.scripted_worker import until
-from tests.integration.worker_cluster import Gate, working
+from tests.integration.worker_cluster import Gate, made, working
+from tests.redis_server import needs_redis, redis_server
 from tools.k8s.programs import find_program
 
 pytestmark = pytest.mark.skipif(
@@ -47,6 +49,16 @@ async def health_of(server: RouterServer) -> list[bool]:
         stub = health_pb2_grpc.HealthStub(channel)
         replies = [await stub.Check(health_pb2.HealthCheckRequest(service=name)) for name in SERVICES]
     return [reply.status == health_pb2.HealthCheckResponse.SERVING for reply in replies]
+
+
+async def picks_of(server: RouterServer) -> set[str]:
+    """Return the outcomes of picks that the router's metrics count."""
+    async with httpx.AsyncClient(headers={"authorization": f"Bearer {KEY}"}) as client:
+        page = (await client.get(f"http://127.0.0.1:{server.http_port}/metrics")).text
+    num_timed = float(re.findall(r"^baton_pick_duration_seconds_count (\S+)", page, re.MULTILINE)[0])
+    counts = re.findall(r'^baton_picks_total\{outcome="(\w+)"\} (\S+)', page, re.MULTILINE)
+    assert sum(float(count) for _, count in counts) == num_timed
+    return {outcome for outcome, count in counts if float(count)}
 
 
 async def check_picks(server: RouterServer, client: httpx.AsyncClient, seed: int) -> None:
@@ -115,10 +127,51 @@ def test_an_envoy_sends_requests_where_the_picker_says(tmp_path: Path) -> None:
             await check_picks(server, client, 10)
             await check_replies(client)
             await check_shedding(client, gate)
+            assert await picks_of(server) == {"workers", "router", "waiting", "refused"}
             port = server.picker_port
             async with gateway(tmp_path, port, body_mode="BUFFERED", subset=["127.0.0.1"]) as buffered:
                 await check_picks(server, buffered, 20)
             async with gateway(tmp_path, port, subset=["127.0.0.2:80"]) as elsewhere:
                 assert (await ask(elsewhere, [5, 6])).status_code == 503
+
+    run(scenario())
+
+
+@needs_redis
+def test_picks_name_the_other_routers_of_a_redis_and_go_on_without_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            redis = await stack.enter_async_context(redis_server(tmp_path))
+            one = await stack.enter_async_context(serving(picker_port=0, redis=redis.settings()))
+            other = await stack.enter_async_context(serving(picker_port=0, redis=redis.settings()))
+            ports = [server.http_port for server in (one, other)]
+            client = await stack.enter_async_context(gateway(tmp_path, one.picker_port, pool=ports))
+            own, second = (f"127.0.0.1:{port}" for port in ports)
+            worker, _ = await stack.enter_async_context(made(Role.MIXED, 0, name="m", redis=redis.settings()))
+            running = asyncio.create_task(worker.run())
+            try:
+                await until(lambda: all(len(server.router.fleet.workers()) == 1 for server in (one, other)))
+
+                async def destinations() -> str:
+                    response = await client.post("/v1/completions", json={"prompt": [5, 6], "max_tokens": 2})
+                    assert response.status_code == 200, response.text
+                    return response.headers[f"x-seen-{DESTINATION}"]
+
+                async def become(wanted: str) -> None:
+                    async with asyncio.timeout(30):
+                        while await destinations() != wanted:  # noqa: ASYNC110 (each look is a request)
+                            await asyncio.sleep(0.05)
+
+                await become(f"{own},{second}")
+                redis.kill()
+                for _ in range(20):
+                    assert (await destinations()).split(",")[0] == own
+                await redis.start()
+                await become(f"{own},{second}")
+                await other.stop()
+                await become(own)
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
 
     run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +19,7 @@ from baton_router.http.inner_calls import call_route
 from baton_router.http.middleware import RequestIds
 from baton_router.http.picking import PICKING, Picking
 from baton_router.http.routes import ROUTES
+from baton_router.metrics.pick_metrics import PickOutcome
 
 PICKED_PATHS: Final = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/inference/v1/generate")
 """Routes whose workers are chosen; requests to others get a router alone."""
@@ -58,6 +60,7 @@ class Picker:
     def __init__(self, state: AppState, own: str, others: Callable[[], Sequence[str]]) -> None:
         self.service = state.service
         self.max_body_bytes = state.settings.max_body_bytes
+        self._metrics = state.metrics.picks
         self.num_waiting = 0
         """Requests that got no workers and have not begun since."""
         self._own = own
@@ -74,6 +77,14 @@ class Picker:
         self, headers: Mapping[str, str], body: bytes | None, subset: Sequence[str] | None
     ) -> Picked | Refused:
         """Pick for a request; without its body a router alone."""
+        begun_s = time.monotonic()
+        picked = await self._pick(headers, body, subset)
+        self._metrics.on_picked(_outcome_of(picked), time.monotonic() - begun_s)
+        return picked
+
+    async def _pick(
+        self, headers: Mapping[str, str], body: bytes | None, subset: Sequence[str] | None
+    ) -> Picked | Refused:
         service = self.service
         own = self._own if service.is_ready else ""
         destinations = order_destinations(own, self._others(), headers.get("x-request-id", ""), subset)
@@ -100,6 +111,14 @@ class Picker:
     def _path(self, headers: Mapping[str, str]) -> str:
         path = headers.get(":path", "").partition("?")[0]
         return path.removeprefix(self._root_path or "")
+
+
+def _outcome_of(picked: Picked | Refused) -> PickOutcome:
+    if isinstance(picked, Refused):
+        return PickOutcome.REFUSED
+    if picked.is_waiting:
+        return PickOutcome.WAITING
+    return PickOutcome.ROUTER if picked.named is None else PickOutcome.WORKERS
 
 
 def refuse(error: Exception) -> Refused:

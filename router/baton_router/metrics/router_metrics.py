@@ -7,9 +7,10 @@ from typing import Final
 
 from baton_router.core.admission.admission_outcome import AdmissionOutcome
 from baton_router.core.flow.router_core import RouterCore
-from baton_router.metrics import fleet_metrics, http_metrics, placement_metrics, scaling_metrics
+from baton_router.metrics import fleet_metrics, http_metrics, pick_metrics, placement_metrics, scaling_metrics
 from baton_router.metrics.history_sampler import HistorySampler
 from baton_router.metrics.http_metrics import HttpMetrics
+from baton_router.metrics.pick_metrics import PickMetrics
 from baton_router.metrics.request_metrics import RequestMetrics
 from baton_service import vllm_metrics as vllm
 from baton_service.exposition import Exposition, Family, Kind
@@ -66,6 +67,7 @@ FAMILIES: Final = (
     *placement_metrics.FAMILIES,
     *fleet_metrics.FAMILIES,
     *scaling_metrics.FAMILIES,
+    *pick_metrics.FAMILIES,
     *shared_state_metrics.FAMILIES,
     *http_metrics.FAMILIES,
     *(LAG, CPU, WASTED_TOKENS, MOVES),
@@ -85,6 +87,7 @@ class RouterMetrics:
     ) -> None:
         self.requests = requests
         self.http = HttpMetrics()
+        self.picks = PickMetrics()
         self.sampler = HistorySampler(core, requests)
         self._shared = shared
         self._turns = turns or LoopTurns()
@@ -102,6 +105,7 @@ class RouterMetrics:
         scaling_metrics.report_scaling(page, self._core.scaling, slo, is_ready=is_ready)
         shared_state_metrics.report_shared_state(page, "router", self._shared)
         self.http.report(page)
+        self.picks.report(page)
         page.add(LAG, self._turns.lag_s)
         page.add(CPU, self._turns.cpu_s)
         page.add(MOVES, self._core.num_migrations)
