@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,12 +18,14 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 
 from baton import LLM, LLMEngine, initialize_ray_cluster
 from baton_core.errors import InvalidConfigError, RequestError
+from tests.e2e.calls import answer, ask
+from tests.e2e.processes import FLOAT32, NO_GRAMMARS, SMALL, children_of, serving, until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
 from tests.models import make_model, make_prompt
 
 LOST_WITHIN_S = 12.0
 NUM_STARTS = 3
-NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20}
+NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 << 20}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Two nodes of one CPU each; this process is on the first."""
+    """Two nodes of two CPUs each; this process is on the first."""
     cluster = started()
     try:
         yield cluster
@@ -62,6 +65,7 @@ def over_ray(folder: Path, cluster: Cluster, **changes: Any) -> LLM:
         "distributed_executor_backend": "ray",
         "ray_address": cluster.address,
         "ray_placement_timeout": 180,
+        "ray_placement_strategy": "STRICT_SPREAD",
         "ray_environment": ("BATON_TEST_*",),
     }
     return LLM.from_engine_args(tiny_args(folder, **{**fields, **changes}))
@@ -125,8 +129,8 @@ def test_an_actor_that_is_killed_ends_its_group(folder: Path, cluster: Cluster) 
 
 def test_a_place_that_no_node_has_is_refused_in_time(folder: Path, cluster: Cluster) -> None:
     began_s = time.monotonic()
-    with pytest.raises(InvalidConfigError, match=r"2 bundles with 1 CPU, STRICT_PACK, .* have 1, 1 CPU"):
-        over_ray(folder, cluster, ray_placement_strategy="STRICT_PACK", ray_placement_timeout=1.0)
+    with pytest.raises(InvalidConfigError, match=r"3 bundles with 1 CPU, STRICT_SPREAD, .* have 2, 2 CPU"):
+        over_ray(folder, cluster, tensor_parallel_size=1, pipeline_parallel_size=3, ray_placement_timeout=1.0)
     assert time.monotonic() - began_s < 10.0
     assert placed() == []
 
@@ -154,6 +158,29 @@ def test_initialize_ray_cluster_places_an_engine(folder: Path, cluster: Cluster)
     args = tiny_args(folder, tensor_parallel_size=2, ray_placement_group="gone")
     with pytest.raises(ValueError, match=r"ray_placement_group is 'gone' .*allowed: the name of a placement"):
         initialize_ray_cluster(args.create_engine_config().parallel_config)
+
+
+def test_serve_starts_prefill_and_decode_workers_over_the_nodes(
+    folder: Path, cluster: Cluster, tmp_path: Path
+) -> None:
+    with LLM.from_engine_args(tiny_args(folder)) as llm:
+        (expected,) = llm.generate([PROMPT], greedy(40), use_tqdm=False)
+    flags = ("-tp", "2", "--distributed-executor-backend", "ray", "--ray-address", cluster.address)
+    apart = ("--ray-placement-strategy", "STRICT_SPREAD", "--split", "always", "--kv-transport", "tcp")
+    command = (sys.executable, "-m", "baton", "serve", str(folder))
+    with serving(tmp_path, *SMALL, *FLOAT32, *NO_GRAMMARS, *flags, *apart, command=command) as site:
+        assert placed() == ["CREATED"] * 2
+        for _ in range(2):
+            ((output,), _) = answer(site.stub.Generate(ask(PROMPT, greedy(40)), timeout=60.0))
+            assert output.token_ids == expected.outputs[0].token_ids
+        assert "came over tcp" in site.log.read_text(encoding="utf-8")
+        decoding = next(pid for pid, title in children_of(site.process.pid).items() if "decode" in title)
+        os.kill(decoding, signal.SIGKILL)
+        until(lambda: decoding not in children_of(site.process.pid), 30, "the end of the decode worker")
+        site.wait_until_ready()
+        ((output,), _) = answer(site.stub.Generate(ask(PROMPT, greedy(40)), timeout=120.0))
+        assert output.token_ids == expected.outputs[0].token_ids
+    until(lambda: placed() == [], 30, "the end of both placement groups")
 
 
 def test_a_node_that_is_lost_ends_the_groups_on_it(folder: Path, cluster: Cluster) -> None:

@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from baton.config.engine_args import EngineArgs
-from baton.config.parallel_args import has_own_pools, require_even_nodes
+from baton.config.parallel_args import require_even_nodes, require_own_group
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
 from baton_kernels.cpu.variants import CpuKernelsError, cpu_flags, require_usable
@@ -54,7 +54,7 @@ def check_machine(engine: EngineArgs, args: argparse.Namespace) -> None:
     """Refuse workers that the ranks of `engine` cannot be; `args` are those of `baton serve`.
 
     Raises:
-        InvalidConfigError: there are several workers of such ranks, or this machine has no ranks to start.
+        InvalidConfigError: several workers would share what is one's, or this machine has no ranks to start.
     """
     if args.headless and not args.node_rank:
         text = "headless is True with node_rank 0"
@@ -70,7 +70,4 @@ def check_machine(engine: EngineArgs, args: argparse.Namespace) -> None:
             text = f"master_port is {engine.master_port}, the first of {sum(counts.values())} workers' ports"
             raise InvalidConfigError(f"{text}; allowed: at most {engine.master_port + _MAX_PORT - last}")
         return
-    num_workers = args.mixed * len(engine.local_data_parallel_ranks)
-    if num_workers > 1 and has_own_pools(engine):
-        text = f"mixed is {args.mixed} and makes {num_workers} workers, with ranks that share no KV pool"
-        raise InvalidConfigError(f"{text}; allowed: 1 (more are started each by itself), or mp with nnodes")
+    require_own_group(engine, sum(counts.values()) * len(engine.local_data_parallel_ranks))

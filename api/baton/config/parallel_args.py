@@ -14,7 +14,6 @@ from baton_core.sessions.worker_info import Role
 
 RAY_ENVIRONMENT: Final = ("HF_*", "HUGGING_FACE_*", "GLOO_*", "NCCL_*", "UCX_*", "PYTHONHASHSEED")
 """Environment variables that ranks on Ray get in any case, by name or by the beginning of it."""
-_WITHOUT_POOL: Final = "ranks that share no KV pool"
 EXECUTORS: Final = ("mp", "ray", "uni")
 STRATEGIES: Final = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
 
@@ -172,16 +171,18 @@ def check_parallel(args: Any) -> None:
         raise InvalidConfigError(f"{text}; allowed: mp, ray, or 1 rank")
     _check_nodes(args, backend)
     _check_data_parallel(args)
-    if args.is_disaggregated and args.nnodes == 1 and has_own_pools(args):
-        text = f"prefill_workers is {args.prefill_workers} and decode_workers is {args.decode_workers}"
-        allowed = "0 (one worker does both: baton serve has --mixed 1 for it), or mp with nnodes"
-        raise InvalidConfigError(f"{text}, with {_WITHOUT_POOL}; allowed: {allowed}")
+    require_own_group(args, args.prefill_workers + args.decode_workers)
 
 
-def has_own_pools(args: ParallelArgs) -> bool:
-    """True if each rank needs a KV pool: they are not just processes of one machine."""
-    is_local = args.distributed_executor_backend in (None, "mp", "uni") and args.nnodes == 1
-    return args.world_size > 1 and not is_local
+def require_own_group(args: ParallelArgs, num_workers: int) -> None:
+    """Refuse a placement group of Ray's that several workers would share.
+
+    Raises:
+        InvalidConfigError: naming it.
+    """
+    if args.ray_placement_group is not None and num_workers > 1:
+        text = f"ray_placement_group is {args.ray_placement_group!r} with {num_workers} workers"
+        raise InvalidConfigError(f"{text}; allowed: none (each of them makes its own), or 1 worker")
 
 
 def require_even_nodes(args: ParallelArgs, role: Role) -> None:

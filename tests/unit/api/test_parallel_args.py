@@ -42,13 +42,8 @@ class OwnRanks(LocalRanks):
             "nnodes is 2 with distributed_executor_backend 'ray'; allowed: 1, or mp",
         ),
         (
-            {
-                "distributed_executor_backend": "ray",
-                "tensor_parallel_size": 2,
-                "prefill_workers": 1,
-                "decode_workers": 1,
-            },
-            "prefill_workers is 1 and decode_workers is 1, with ranks that share no KV pool",
+            {"ray_placement_group": "given", "prefill_workers": 1, "decode_workers": 1},
+            "ray_placement_group is 'given' with 2 workers; allowed: none",
         ),
         (
             {"ray_placement_strategy": "TIGHT"},
@@ -129,13 +124,10 @@ def test_machines_with_the_same_key_have_the_same_secret() -> None:
             "--master-port is 65535, the first of 2 workers' ports; allowed: at most 65534",
         ),
         (
-            "-tp 2 --distributed-executor-backend ray -dp 2 --prefill-workers 0 --decode-workers 0 --mixed 1",
-            "--mixed is 1 and makes 2 workers, with ranks that share no KV pool; allowed: 1",
+            "--ray-placement-group given -dp 2 --prefill-workers 0 --decode-workers 0 --mixed 1",
+            "--ray-placement-group is 'given' with 2 workers; allowed: none",
         ),
-        (
-            "-tp 2 --distributed-executor-backend ray",
-            "--prefill-workers is 1 and decode_workers is 1, with ranks that share no KV pool",
-        ),
+        ("-tp 2 --ray-placement-group given", "--ray-placement-group is 'given' with 2 workers"),
     ],
 )
 def test_serve_refuses_what_a_machine_cannot_be(
