@@ -11,12 +11,11 @@ prefill and a decode worker, each of these sizes, behind a router. Exits with 1 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -28,7 +27,7 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from baton import LLM, EngineArgs, SamplingParams
 from tests.e2e.calls import answer, ask
-from tests.e2e.processes import BATON, NO_GRAMMARS, ONE_MIXED, SERVE, Cluster, starting, stop, until
+from tests.e2e.processes import NO_GRAMMARS, ONE_MIXED, SERVE, Cluster, starting, until
 from tests.models import make_model
 from tests.reference import Reference
 from tools.document_table import DocumentTable
@@ -129,20 +128,6 @@ def flags_of(fields: Mapping[str, Any]) -> list[str]:
     return flags
 
 
-@contextmanager
-def separate_commands(case: Case, folder: Path, flags: Sequence[str]) -> Iterator[Cluster]:
-    """Run a router, a prefill and a decode worker, each by its own command."""
-    with ExitStack() as stack:
-        command = (*BATON, "router", str(case.folder))
-        cluster = stack.enter_context(starting(folder, *PATIENCE, "--split", "always", command=command))
-        log = stack.enter_context((folder / "workers.log").open("wb"))
-        for role in ("prefill", "decode"):
-            worker = (*BATON, f"{role}-worker", str(case.folder), "--router", cluster.address)
-            process = subprocess.Popen((*worker, *NO_GRAMMARS, *flags), stderr=log)
-            stack.callback(stop, process)
-        yield cluster
-
-
 def compare(case: Case, size: str, way: tuple[str, str], address: str) -> str:
     """Return the signs of a cell; "" where there is no such."""
     (backend, arrangement), fields = way, dict(SIZES[size])
@@ -156,9 +141,6 @@ def compare(case: Case, size: str, way: tuple[str, str], address: str) -> str:
     flags = flags_of({**SETTINGS, **fields})
     with tempfile.TemporaryDirectory(prefix="baton-ranks-") as root:
         folder = Path(root) / "run"
-        if backend == "Ray":
-            with separate_commands(case, folder, flags) as cluster:
-                return compare_cluster(case, cluster, 2)
         workers = ("--split", "always") if arrangement == "split" else ONE_MIXED
         command = (*SERVE, str(case.folder))
         with starting(folder, *PATIENCE, *NO_GRAMMARS, *flags, *workers, command=command) as cluster:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import queue
 import select
 import threading
 import time
+from contextlib import suppress
 from typing import Final
 
 from baton_service.log_rate import RateLimit
@@ -25,7 +27,8 @@ _CUT: Final = " [cut]"
 class LogWriter(logging.Handler):
     """Queues lines for its thread, which writes them to a file descriptor; a full queue drops new ones.
 
-    Lost lines are counted, and reported once lines are read again.
+    Lost lines are counted, and reported once lines are read again. A writer that is closed goes on with the
+    next line: `logging.config` closes every handler of a process when a library that is imported late calls it.
     """
 
     def __init__(self, file_descriptor: int) -> None:
@@ -38,6 +41,9 @@ class LogWriter(logging.Handler):
         self.num_dropped = 0
         """Lines dropped so far because they were not read."""
         self._num_dropped_reported = 0
+        self._start()
+
+    def _start(self) -> None:
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._thread.start()
 
@@ -52,6 +58,14 @@ class LogWriter(logging.Handler):
         if len(line) > MAX_LINE_CHARACTERS:
             line = line[: MAX_LINE_CHARACTERS - len(_CUT)] + _CUT
         self._queue.put(line)
+        if not self._thread.is_alive():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Write again after a close; `logging` has forgotten it, and flushes it no more at the end."""
+        with suppress(RuntimeError):  # the process ends
+            self._start()
+            atexit.register(self.flush)
 
     def flush(self) -> None:
         """Wait until all lines so far are written, or `FLUSH_WITHIN_S` are over."""

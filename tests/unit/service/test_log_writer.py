@@ -201,3 +201,21 @@ def test_a_call_site_earns_a_line_each_second_and_what_is_below_a_warning_passes
     assert [one.getMessage() for one in said] == ["3 more lines like this one were suppressed: text 1"]
     assert list(limit.take_suppressed()) == []
     assert limit.num_suppressed == 3
+
+
+CONFIGURES_LATE = """
+import logging, logging.config
+from baton_service.logs import configure_logging
+configure_logging("worker")
+logging.getLogger("a").info("before")
+logging.config.dictConfig({"version": 1, "disable_existing_loggers": False})
+logging.getLogger("a").info("after")
+for number in range(100):
+    logging.getLogger("b").info("line %d", number)
+"""
+
+
+def test_a_library_that_configures_logging_late_does_not_end_the_log() -> None:
+    done = subprocess.run((sys.executable, "-c", CONFIGURES_LATE), capture_output=True, text=True, check=True)
+    told = [line.rpartition(" worker ")[2] for line in done.stderr.splitlines()]
+    assert told == ["before", "after", *(f"line {number}" for number in range(100))]
