@@ -24,7 +24,7 @@ class Head:
     folder: Path
     target: Path
     form: str = "eagle3"
-    """eagle, eagle3 or speculators."""
+    """eagle, eagle-nested, eagle3 or speculators."""
     draft_vocab_size: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     """Further keys of config.json."""
@@ -40,7 +40,7 @@ class Head:
                 "eagle_aux_hidden_state_layer_ids", (2, self.num_layers // 2, self.num_layers - 3)
             )
         )
-        self.is_third = self.form != "eagle"
+        self.is_third = not self.form.startswith("eagle") or self.form == "eagle3"
         self._make_tensors()
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.json").write_text(json.dumps(self._config()))
@@ -110,6 +110,9 @@ class Head:
                 "transformer_layer_config": layer,
                 **own,
             }
+        if self.form == "eagle-nested":
+            whole = {"architectures": ["EagleLlamaForCausalLM"], "model_type": "eagle"}
+            return {**whole, "model": {**layer, "architectures": ["LlamaForCausalLM"]}, **own}
         architecture = "LlamaForCausalLMEagle3" if self.is_third else "LlamaForCausalLM"
         return {**layer, "architectures": [architecture], **own}
 

@@ -28,7 +28,7 @@ class LogWriter(logging.Handler):
     """Queues lines for its thread, which writes them to a file descriptor; a full queue drops new ones.
 
     Lost lines are counted, and reported once lines are read again. A writer that is closed goes on with the
-    next line: `logging.config` closes all handlers of a process when a library that is imported late calls it.
+    next line: `logging.config` closes all handlers of a process, whichever library calls it.
     """
 
     def __init__(self, file_descriptor: int) -> None:

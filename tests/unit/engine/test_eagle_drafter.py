@@ -26,6 +26,7 @@ NUM_BLOCKS = 32
 PROMPT = (9, 40, 3, 77, 21, 5, 60, 33, 12, 8)
 FORMS: dict[str, dict[str, Any]] = {
     "eagle": {"form": "eagle"},
+    "eagle in an object": {"form": "eagle-nested"},
     "eagle3": {"form": "eagle3"},
     "of fewer tokens": {"form": "eagle3", "draft_vocab_size": 100},
     "speculators": {
@@ -178,6 +179,16 @@ def test_what_does_not_fit_is_refused_before_weights(target: Path, tmp_path: Pat
     assert "num_hidden_layers is 2" in refused(deep)
     gpt2 = make_model(tmp_path / "gpt2", "gpt2")
     assert "ngram, suffix or draft_model" in refused(head, model=gpt2)
+
+
+def test_a_folder_says_itself_that_it_is_a_head(target: Path, tmp_path: Path) -> None:
+    for form, method in (("eagle-nested", "eagle"), ("eagle3", "eagle3"), ("speculators", "eagle3")):
+        head = Head(tmp_path / form, target, form=form)
+        config = read_speculative_config({"model": str(head.folder), "num_speculative_tokens": 3})
+        plan = plan_drafts(EngineSettings(model=str(target), speculative=config))
+        assert plan is not None
+        assert plan.head is not None
+        assert plan.head.method == method
 
 
 def test_a_head_without_its_tensors_is_refused_by_name(target: Path, tmp_path: Path) -> None:
