@@ -26,7 +26,7 @@ from transformers import LlamaForCausalLM
 
 TAPPED = (1, 3, 4)
 """Layers of the bundled model whose inputs the head reads."""
-STEPS = 4
+STEPS = 3
 """Tokens that are drafted behind each other in training."""
 STEP_WEIGHT = 0.8
 """Weight of a drafted token's loss, in units of that of the one before."""
@@ -225,8 +225,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument("--minutes", type=float, default=15.0, help="how long to train")
     parser.add_argument("--generating-minutes", type=float, default=5.0)
-    parser.add_argument("--intermediate-size", type=int, default=512)
-    parser.add_argument("--draft-tokens", type=int, default=1536, help="size of the head's vocabulary")
+    parser.add_argument("--intermediate-size", type=int, default=256)
+    parser.add_argument("--draft-tokens", type=int, default=1024, help="size of the head's vocabulary")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--texts", type=Path, help="file that keeps what was generated, or has it")
     parser.add_argument("--seed", type=int, default=0)

@@ -153,7 +153,7 @@ class EagleHead:
         change = self._attention.forward(given, rotation, attention, rows)
         if rows is not None:
             hidden = hidden[rows]
-        given, hidden = self._before_feed_forward.add(change, hidden.clone())
+        given, hidden = self._before_feed_forward.add(change, hidden)
         last = self._feed_forward.forward(given) + hidden
         if len(last) <= len(self.outputs):
             self.outputs[: len(last)].copy_(self._norm(last) if self.config.is_output_normed else last)

@@ -159,6 +159,26 @@ def decoding_of(speculation: Speculation, name: str) -> Sequence:
     return next(seq for seq in speculation._drafters if seq.seq_id.request_id == name)
 
 
+@pytest.mark.parametrize("method", [one for one in SpeculativeMethod if one.needs_model])
+def test_as_many_tokens_of_a_model_are_ordered_as_there_may_be(method: SpeculativeMethod) -> None:
+    speculation = Speculation(
+        SpeculativeConfig(method=method, num_speculative_tokens=4, model="drafts"), max_model_len=64
+    )
+    seqs = [decoding("a"), decoding("b", max_tokens=5), decoding("c", 55)]
+    assert speculation.plan(seqs, budget=100) == {}, "none has come yet"
+    for rows in range(3, 16):
+        for _ in range(40):
+            speculation.end_step(plan_of(rows), 1.0)
+    for record in speculation._records.values():
+        record._own.share = 1.0
+    speculation._costs.observe(1e-4, 1.0)
+    lengths = [order.num_tokens for order in speculation.orders(seqs).values()]
+    assert lengths == [4, 2, 1], "the step itself samples one, and the last of a sequence is no draft"
+    for seq in seqs:
+        speculation.forget(seq)
+    assert speculation.take_ended() == tuple(seq.seq_id for seq in seqs)
+
+
 def test_drafts_that_cost_more_than_they_give_are_left_out() -> None:
     speculation = Speculation(NGRAM, 64, lambda _: Loop())
     seq = decoding("a")

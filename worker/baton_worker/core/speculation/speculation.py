@@ -95,7 +95,7 @@ class Speculation:
         times = self._times.relative(len(seqs), len(seqs) * (1 + most))
         lengths: dict[Sequence, int] = {}
         for seq in seqs:
-            left = min(most, self._num_left(seq, most) - 1)  # the step itself samples one
+            left = self._num_left(seq, most + 1) - 1  # the step itself samples one
             if left > 0 and isinstance(self._drafters.get(seq), ModelDrafts):
                 share = self._records[seq].share
                 best = best_length(share, times, self._costs.relative, len(seqs), MIN_GAIN)
