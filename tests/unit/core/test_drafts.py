@@ -164,7 +164,7 @@ def test_as_many_tokens_of_a_model_are_ordered_as_there_may_be(method: Speculati
     speculation = Speculation(
         SpeculativeConfig(method=method, num_speculative_tokens=4, model="drafts"), max_model_len=64
     )
-    seqs = [decoding("a"), decoding("b", max_tokens=5), decoding("c", 55)]
+    seqs = [decoding("a"), decoding("b", max_tokens=5), decoding("c", 55, max_tokens=99)]
     assert speculation.plan(seqs, budget=100) == {}, "none has come yet"
     for rows in range(3, 16):
         for _ in range(40):
