@@ -125,7 +125,9 @@ def _let_speculate(cluster: Cluster, name: str, shape: Shape, epoch: int) -> Non
     """Let a worker draft tokens, if its shape or the seed says so."""
     if _chosen(shape.speculates, 0.3, f"{cluster.seed}/{name}/speculates"):
         dice = Random(f"{cluster.seed}/{name}/{epoch}/drafts")
-        speculate(cluster.workers[name].core, shape.windows, dice)
+        by_model = _chosen(None, 0.5, f"{cluster.seed}/{name}/drafts by a model")
+        worker = cluster.workers[name]
+        worker.draft_model = speculate(worker.core, shape.windows, dice, by_model=by_model)
 
 
 def _chosen(given: bool | None, share: float, seed: str) -> bool:

@@ -36,6 +36,7 @@ from baton_simulator.interfaces import Engine, Surroundings
 from baton_simulator.lease_watch import LeaseWatch
 from baton_simulator.node import Node
 from baton_simulator.router_link import RouterLink
+from baton_simulator.sim_drafter import SimDraftModel
 from baton_worker.core.worker_config import WorkerConfig
 from baton_worker.core.worker_core import WorkerCore
 from baton_worker.core.worker_outlets import carry_out
@@ -74,6 +75,7 @@ class SimWorker(Node):
         self._is_rank_lost = False
         self.slowness = 1.0
         """A step takes so many times as long: a rank of the group is slow."""
+        self.draft_model: SimDraftModel | None = None
         self._copies = Copies(self)
         self._watch = LeaseWatch(self)
 
@@ -150,7 +152,12 @@ class SimWorker(Node):
                         f"{self.name}: a step of {piece.seq_id} uses block {block_id}, "
                         f"which is {pool.state(block_id)}"
                     )
-        done = StepDone(result=self.engine.execute(plan))
+        result = self.engine.execute(plan)
+        if self.draft_model is not None:
+            result = self.draft_model.draft(plan, result)
+            if any(result.drafts.values()):
+                self.cluster.coverage.add("drafts by a model")
+        done = StepDone(result=result)
         self.after(rest_s, lambda: self._end_step(done))
 
     def _end_step(self, done: StepDone) -> None:

@@ -25,6 +25,7 @@ from baton_simulator.scenario import FaultKind, Scenario, make_scenario
 from baton_simulator.transfer_timings import SHORT
 from baton_simulator.transports import BACKENDS
 from baton_worker.core.scheduler import Scheduler
+from baton_worker.core.speculation.model_drafts import ModelDrafts
 
 Mutation = Callable[[Any], Any]
 """Makes a method out of the one that it takes the place of."""
@@ -180,6 +181,15 @@ def _end_at_a_workers_limit(original: Any) -> Any:
     return lambda self, output: False
 
 
+def _order_without_the_last_token(original: Any) -> Any:
+    """A model is told of a text that lacks a token."""
+
+    def order(self: ModelDrafts, token_ids: Any, num_tokens: int) -> Any:
+        return original(self, token_ids[:-1], num_tokens)
+
+    return order
+
+
 def _read_a_neighbours_head(original: Any) -> Any:
     """A rank reads one head of a block twice, and another one not at all."""
 
@@ -240,6 +250,9 @@ READS_WRONG: Final = Mistake(
 )
 MISTAKES: Final = {
     "read a neighbour's head": READS_WRONG,
+    "order a draft of another text": Mistake(
+        owner=ModelDrafts, method="order", mutate=_order_without_the_last_token, kinds="cancel"
+    ),
     "drop a fence": Mistake(
         owner=Transfer,
         method="on_pull_aborted",

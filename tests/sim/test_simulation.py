@@ -38,6 +38,7 @@ MET = (
     "steps planned ahead",
     "steps beside others",
     "steps with drafts",
+    "drafts by a model",
     "blocks between groups of different sizes",
 )
 MAX_SEEDS = 12
