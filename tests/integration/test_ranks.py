@@ -25,6 +25,8 @@ from baton_engine.sampling.sampler import Sampler
 from baton_engine.steps.decode_replay import MAX_GRAPH_SEQS
 from baton_engine.steps.runner import ModelRunner
 from baton_engine.steps.step_pipeline import Launched
+from baton_worker.core.speculation.model_drafts import DraftCosts
+from baton_worker.core.speculation.step_times import StepTimes
 from baton_worker.engine.resident_engine import ResidentEngine
 from baton_worker.ranks.rank_group import RankGroup
 from tests.e2e.processes import children_of, until
@@ -223,6 +225,21 @@ def test_a_rank_that_is_lost_ends_its_group(
         llm.generate([PROMPT], greedy(4), use_tqdm=False)
     llm.close()
     until(lambda: not followers(), 10.0, "end of the other ranks")
+
+
+@pytest.mark.parametrize("pipeline", [1, exhaustive(2)])
+def test_the_leader_of_ranks_drafts_by_a_model(
+    pipeline: int, folder: Path, expected: list[RequestOutput], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StepTimes, "relative", lambda _, base, most: [1.0] * (most - base + 1))
+    monkeypatch.setattr(DraftCosts, "relative", 0.0)
+    sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": pipeline}
+    config = {"model": str(folder), "num_speculative_tokens": 3}
+    args = tiny_args(folder, enable_prompt_embeds=True, speculative_config=config, **sizes)
+    with LLM.from_engine_args(args) as llm:
+        assert_same(answers_of(llm), expected)
+        (accepted,) = (one for one in llm.get_metrics() if one.name.endswith("num_accepted_tokens"))
+        assert accepted.value > 10
 
 
 @pytest.mark.parametrize(

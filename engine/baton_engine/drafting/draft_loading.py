@@ -78,13 +78,11 @@ def plan_drafts(settings: EngineSettings) -> DraftPlan | None:
 
     Raises:
         InvalidModelError: what drafts cannot be found or read.
-        InvalidConfigError: it does not fit the target, or the target is divided among ranks.
+        InvalidConfigError: it does not fit the target, or is a head of one that is divided among ranks.
     """
     config = settings.speculative
     if config is None or not config.method.needs_model:
         return None
-    if settings.parallel.num_ranks > 1:
-        raise refusal("method", str(config.method), "ngram or suffix for a model of several ranks")
     assert config.model is not None, "the configuration names a model"
     target, folder = resolve_model(settings.model), resolve_model(config.model)
     target_config = read_model_config(target, overrides=settings.config_overrides)
@@ -109,6 +107,8 @@ def plan_drafts(settings: EngineSettings) -> DraftPlan | None:
 
 
 def _plan_head(settings: EngineSettings, folder: Path, method: SpeculativeMethod, target: Any) -> DraftPlan:
+    if settings.parallel.num_ranks > 1:
+        raise refusal("method", str(method), "ngram, suffix or draft_model for a model of several ranks")
     if not isinstance(target, DecoderConfig):
         raise refusal("method", str(method), f"ngram, suffix or draft_model for {target.architecture}")
     head = read_eagle_config(folder, method, len(target.layers))

@@ -10,6 +10,7 @@ import pytest
 from safetensors.torch import save_file
 
 from baton_core.errors import InvalidConfigError, InvalidModelError
+from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.worker.speculative_config import read_speculative_config
 from baton_core.worker.step_plan import DraftOrder, SeqId, SequenceSlice, StepPlan, StepResult
 from baton_engine.drafting import eagle_drafter as module
@@ -177,6 +178,12 @@ def test_what_does_not_fit_is_refused_before_weights(target: Path, tmp_path: Pat
     assert "eagle_aux_hidden_state_layer_ids" in refused(wide, model=small)
     deep = Head(tmp_path / "deep", target, options={"num_hidden_layers": 2})
     assert "num_hidden_layers is 2" in refused(deep)
+    config = read_speculative_config(
+        {"method": "eagle3", "model": str(head.folder), "num_speculative_tokens": 3}
+    )
+    two = EngineSettings(model=str(target), speculative=config, parallel=ParallelSizes(tensor=2))
+    with pytest.raises(InvalidConfigError, match="ngram, suffix or draft_model for a model of several ranks"):
+        plan_drafts(two)
     gpt2 = make_model(tmp_path / "gpt2", "gpt2")
     assert "ngram, suffix or draft_model" in refused(head, model=gpt2)
 

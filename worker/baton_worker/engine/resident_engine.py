@@ -78,7 +78,7 @@ class ResidentEngine:
         executor: ExecutorSettings = LOCAL,
         transfers: GroupTransfers | None = None,
     ) -> None:
-        self._draft_plan = plan_drafts(settings)
+        self._draft_plan = plan_drafts(settings) if ranks is None else None
         self._drafter: DraftGuard | None = None
         is_leading = ranks is None and settings.parallel.num_ranks > 1
         self.group: RankGroup | None = None
@@ -147,10 +147,10 @@ class ResidentEngine:
         runner = self.loaded.runner
         if self.group is None:
             launched = runner.launch(plan)
-            return launched if self._drafter is None else self._drafter.follow(plan, launched)
-        with self.group.leading():
-            launched = runner.launch(plan)
-        return partial(self._wait, self.group, launched)
+        else:
+            with self.group.leading():
+                launched = partial(self._wait, self.group, runner.launch(plan))
+        return launched if self._drafter is None else self._drafter.follow(plan, launched)
 
     def _wait(self, group: RankGroup, launched: Launched) -> StepResult:
         with group.leading():
