@@ -5,10 +5,10 @@
 Both engines are in this process, and answer the same requests in turns; of each the fastest turn counts.
 Texts that repeat are functions of Python's standard library to be written once more; the others are a few
 words, whose answers are sampled at a high temperature, and questions about names that the bundled draft model
-was not trained on (`--draft-model`: it drafts in the place of prompt lookup). A model of random weights
-(`--model random`) is large enough for its weights to decide a step's time, as those of real models do; its
-greedy answers repeat themselves. Tokens must
-be equal, unless rounding may change them: with `--batch-invariant` never.
+and the bundled EAGLE-3 head were not trained on (`--draft-model`, `--head`: these draft in the place of
+prompt lookup). A model of random weights (`--model random`) is large enough for its weights to decide a
+step's time, as those of real models do; its greedy answers repeat themselves. Tokens must be equal, unless
+rounding may change them: with `--batch-invariant` never.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ SOURCES: Final = (textwrap, inspect, json, argparse)
 """Modules whose text is repeated."""
 BUNDLED_DRAFT: Final = str(Path(__file__).with_name("bundled_draft"))
 """A model that drafts for the bundled one."""
+BUNDLED_HEAD: Final = str(Path(__file__).with_name("bundled_eagle3"))
+"""An EAGLE-3 head of the bundled model."""
 TEXTS: Final = ("repeats", "random", "questions")
 _HELD_OUT: Final = [
     name
@@ -62,7 +64,7 @@ _HELD_OUT: Final = [
     for name in (f"{module.__name__}.{one}" for one in sorted(vars(module)) if one[0] != "_")
     if zlib.crc32(name.encode()) % 10 == 0
 ]
-"""Names that `tools/train_bundled_model/train_draft.py` holds out."""
+"""Names that `train_draft.py` and `train_eagle.py` in tools/train_bundled_model hold out."""
 
 
 @dataclass
@@ -156,10 +158,14 @@ def _parse() -> argparse.Namespace:
     lookup = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
     parser.add_argument("--speculative-config", default=json.dumps(lookup))
     parser.add_argument("--draft-model", action="store_true", help="draft by the bundled draft model")
+    parser.add_argument("--head", action="store_true", help="draft by the bundled EAGLE-3 head")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=TEXTS)
     args = parser.parse_args()
     if args.draft_model:
         args.speculative_config = json.dumps({"model": BUNDLED_DRAFT, "num_speculative_tokens": 5})
+    if args.head:
+        config = {"method": "eagle3", "model": BUNDLED_HEAD, "num_speculative_tokens": 3}
+        args.speculative_config = json.dumps(config)
     return args
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,11 @@ PROMPTS = ["A list is a list is a list is a", 3 * FUNCTION, "os.path.join(a, b),
 LOOKUP = {"method": "ngram", "num_speculative_tokens": 5, "prompt_lookup_min": 1, "prompt_lookup_max": 4}
 DRAFT_MODEL = {"model": BUNDLED_MODEL, "num_speculative_tokens": 4}
 """The model drafts for itself: a draft differs where rules change its logits, or a draw its history."""
+HEAD = {
+    "model": str(Path(__file__).parents[2] / "bench" / "bundled_eagle3"),
+    "num_speculative_tokens": 4,
+}
+"""A folder that says itself that it is an EAGLE-3 head."""
 SCHEMA = {"type": "array", "items": {"enum": ["width", "height"]}, "minItems": 6, "maxItems": 9}
 KINDS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0, "max_tokens": 48},
@@ -91,7 +97,9 @@ def expected() -> list[list[CompletionOutput]]:
 
 
 @pytest.mark.parametrize(
-    "config", [LOOKUP, {"method": "suffix"}, DRAFT_MODEL], ids=["ngram", "suffix", "draft model"]
+    "config",
+    [LOOKUP, {"method": "suffix"}, DRAFT_MODEL, HEAD],
+    ids=["ngram", "suffix", "draft model", "eagle3"],
 )
 def test_answers_are_those_without_speculation(
     config: dict[str, Any], expected: list[list[CompletionOutput]], counts: list[DraftCounts]
@@ -114,12 +122,12 @@ def values_of(output: CompletionOutput) -> list[float]:
 def test_batch_invariant_answers_are_the_same_to_the_last_bit(counts: list[DraftCounts]) -> None:
     params = SamplingParams(temperature=0.4, seed=5, max_tokens=40, logprobs=2)
     told = []
-    for config in (None, LOOKUP):
+    for config in (None, LOOKUP, HEAD):
         fields = {"dtype": "bfloat16", "batch_invariant": True, "kv_cache_memory_bytes": 16 << 20}
         with LLM(speculative_config=config, **fields) as llm:
             told.append([one.outputs for one in llm.generate(PROMPTS, params, use_tqdm=False)])
-    assert told[0] == told[1]
-    assert counts[-1].num_accepted_tokens > 4
+    assert told[0] == told[1] == told[2]
+    assert [one.num_accepted_tokens > 4 for one in counts] == [False, True, True]
 
 
 def test_a_draft_model_that_fails_ends_alone(
