@@ -127,8 +127,10 @@ def main() -> int:
     parser.add_argument(
         "--logs", type=Path, help="folder for the logs of all parts; default: a temporary one"
     )
+    parser.add_argument("--speculative-config", help="of the decode workers; default: they do not draft")
     args = parser.parse_args()
-    with running_cluster(args.logs) as cluster:
+    drafting = ("--speculative-config", args.speculative_config) if args.speculative_config else ()
+    with running_cluster(args.logs, decode_flags=drafting) as cluster:
         report = asyncio.run(run(cluster, args.minutes, args.calm_minutes, args.clients, args.seed))
     return 0 if print_report(cluster, report) else 1
 

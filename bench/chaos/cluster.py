@@ -156,7 +156,10 @@ async def freeze(part: Part, frozen_s: float) -> None:
 
 @contextmanager
 def running_cluster(
-    logs: Path | None = None, keys: Sequence[str] = (), router_flags: Sequence[str] = ()
+    logs: Path | None = None,
+    keys: Sequence[str] = (),
+    router_flags: Sequence[str] = (),
+    decode_flags: Sequence[str] = (),
 ) -> Iterator[Cluster]:
     """Start a cluster of the bundled model, batch-invariant in float32, which ends with the block.
 
@@ -173,7 +176,7 @@ def running_cluster(
     with tempfile.TemporaryDirectory() as temporary:
         folder = logs or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        cluster = _make_cluster(folder, redis_server, keys, router_flags)
+        cluster = _make_cluster(folder, redis_server, keys, router_flags, decode_flags)
         try:
             for part in cluster.parts:
                 part.start()
@@ -183,7 +186,11 @@ def running_cluster(
 
 
 def _make_cluster(
-    folder: Path, redis_server: str, keys: Sequence[str], router_flags: Sequence[str]
+    folder: Path,
+    redis_server: str,
+    keys: Sequence[str],
+    router_flags: Sequence[str],
+    decode_flags: Sequence[str],
 ) -> Cluster:
     """Name the parts and their commands; nothing is started yet."""
     baton = (sys.executable, "-m", "baton")
@@ -225,7 +232,7 @@ def _make_cluster(
             role,
             (
                 *(*baton, f"{role}-worker", BUNDLED_MODEL, *numeric, *shared, *reached, *guarded[:2]),
-                *("--worker-id", f"{role}-{i}"),
+                *("--worker-id", f"{role}-{i}", *(decode_flags if role == "decode" else ())),
             ),
             folder / f"{role}-{i}.log",
         )
