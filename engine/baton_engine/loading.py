@@ -47,7 +47,9 @@ from baton_engine.sampling.processor_batch import BatchProcessors
 from baton_engine.sampling.sampler import Sampler
 from baton_engine.sampling.sampling_state import Grammars, SamplingStates
 from baton_engine.sizing import (
+    NOTHING_BESIDE,
     KVCachePlan,
+    MemoryBeside,
     MemoryState,
     explaining_full_memory,
     memory_table,
@@ -212,10 +214,12 @@ def load_model(
     plan: KVCachePlan | None = None,
     weight_folder: Path | None = None,
     ranks: Ranks = ALONE,
+    beside: MemoryBeside = NOTHING_BESIDE,
 ) -> LoadedModel:
     """Load the weights, or a rank's part of them, and size the KV pool, unless its `plan` is given.
 
-    Weights come from the model's own folder, or from `weight_folder`. A group's leader sizes the pool.
+    Weights come from the model's own folder, or from `weight_folder`. A group's leader sizes the pool, and
+    leaves room for what is to be loaded `beside`.
 
     Raises:
         InvalidModelError: the model cannot be found or loaded.
@@ -247,7 +251,9 @@ def load_model(
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
     weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
-    memory = MemoryState(device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes)
+    memory = MemoryState(
+        device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes, beside=beside
+    )
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
     plan = plan or _plan(spec, config, settings, memory, ranks, pooling)

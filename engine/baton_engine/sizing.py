@@ -58,12 +58,25 @@ class KVCacheSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryBeside:
+    """What is to be loaded beside a model, in bytes: weights, and a KV cache that grows with the model's."""
+
+    weight_bytes: int = 0
+    block_bytes: int = 0
+    """For each block of the model's."""
+
+
+NOTHING_BESIDE: Final = MemoryBeside()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryState:
     """A device's memory, in bytes: free before the weights were loaded, and what the weights take."""
 
     device_type: str
     free_bytes: int
     weight_bytes: int
+    beside: MemoryBeside = NOTHING_BESIDE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +110,11 @@ def plan_kv_cache(
 
 
 def _kv_bytes(spec: KVSpec, settings: KVCacheSettings, memory: MemoryState) -> int:
-    left = max(0, memory.free_bytes - memory.weight_bytes)
+    taken, each = (
+        memory.weight_bytes + memory.beside.weight_bytes,
+        spec.block_bytes + memory.beside.block_bytes,
+    )
+    left = max(0, memory.free_bytes - taken) * spec.block_bytes // each
     if settings.num_gpu_blocks_override is not None:
         most = left // spec.block_bytes
         if settings.num_gpu_blocks_override > most:
@@ -113,10 +130,11 @@ def _kv_bytes(spec: KVSpec, settings: KVCacheSettings, memory: MemoryState) -> i
                 f"allowed: at most {left}, which the weights leave free"
             )
         return settings.kv_cache_memory_bytes
-    share = int(memory.free_bytes * settings.memory_share) // settings.num_workers - memory.weight_bytes
+    share = int(memory.free_bytes * settings.memory_share) // settings.num_workers - taken
+    share = max(0, share) * spec.block_bytes // each
     if memory.device_type == "cpu":
         share = min(share, DEFAULT_CPU_KV_BYTES)
-    return max(0, share)
+    return share
 
 
 def _max_model_len(settings: KVCacheSettings, max_position_embeddings: int, capacity: int) -> int:
@@ -159,10 +177,12 @@ def memory_table(spec: KVSpec, plan: KVCachePlan, memory: MemoryState) -> str:
     """Return the division of the memory as lines of text for the log."""
     kv_bytes = plan.num_blocks * spec.block_bytes
     num_tokens = plan.num_blocks // len(spec.groups) * spec.block_size
+    beside = memory.beside.weight_bytes + plan.num_blocks * memory.beside.block_bytes
     rows = [
         ("weights", memory.weight_bytes, ""),
         ("KV cache", kv_bytes, f"{plan.num_blocks} blocks of {spec.block_size} tokens, {num_tokens} tokens"),
-        ("left free", memory.free_bytes - memory.weight_bytes - kv_bytes, ""),
+        *([("drafts", beside, "weights and KV cache of what drafts, at most")] if beside else []),
+        ("left free", memory.free_bytes - memory.weight_bytes - kv_bytes - beside, ""),
     ]
     lines = [f"{name:<10}{size / GIB:>9.3f} GiB  {note}".rstrip() for name, size, note in rows]
     return "\n".join([f"memory of {memory.device_type}", *lines])

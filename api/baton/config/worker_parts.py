@@ -14,7 +14,7 @@ from baton.config.processor_names import installed_names
 from baton_core.errors import InvalidConfigError
 from baton_core.ranks.rank_layout import ExpertPlacement, ParallelSizes
 from baton_core.sessions.worker_info import Role
-from baton_core.worker.speculative_config import read_speculative_config
+from baton_core.worker.speculative_config import SpeculativeConfig, read_speculative_config
 from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.checkpoint.weight_files import find_weight_files, is_gguf, is_safetensors
 from baton_engine.device import resolve_device
@@ -60,7 +60,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         batch_invariant=args.batch_invariant,
         cpu_kernels=args.cpu_kernels,
         async_scheduling=args.async_scheduling,
-        speculative=read_speculative_config(args.speculative_config),
+        speculative=_drafts_of(args, others.get("role", Role.MIXED)),
         logits_processors=(*installed_names(), *map(str, args.logits_processors)),
         logprobs_mode=LogprobsMode(args.logprobs_mode),
         config_overrides=args.hf_overrides or {},
@@ -87,6 +87,12 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         profiler_folder=(args.profiler_config or {}).get("torch_profiler_dir", ""),
         **settings,
     )
+
+
+def _drafts_of(args: EngineArgs, role: Role) -> SpeculativeConfig | None:
+    """Return how a worker drafts: one that is to prefill has no use for weights that draft."""
+    config = read_speculative_config(args.speculative_config)
+    return None if config is not None and config.method.needs_model and role is Role.PREFILL else config
 
 
 def executor_settings(args: EngineArgs, api_keys: Sequence[str] = ()) -> ExecutorSettings:

@@ -114,7 +114,7 @@ class WeightReader:
         self._staging = torch.empty(_STAGING_BYTES, dtype=torch.uint8)
         self._entries: dict[str, TensorEntry] = {}
         for path in self._files(folder):
-            entries = _read_table(path)
+            entries = read_table(path)
             for name in entries.keys() & self._entries.keys():
                 raise InvalidModelError(
                     f"tensor {name} is in {self._entries[name].path} and {path}; allowed: one of them"
@@ -383,7 +383,8 @@ def _with_prefix(entries: dict[str, TensorEntry]) -> dict[str, TensorEntry]:
     return {name if name.startswith(_HEADS) else f"model.{name}": entry for name, entry in entries.items()}
 
 
-def _read_table(path: Path) -> dict[str, TensorEntry]:
+def read_table(path: Path) -> dict[str, TensorEntry]:
+    """Return the tensors of one weight file of any format, by name."""
     if is_gguf(path):
         return read_gguf_entries(path)
     return read_entries(path) if is_safetensors(path) else read_torch_entries(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,12 +14,15 @@ import torch
 from baton_core.ranks.rank_layout import ParallelSizes
 from baton_core.worker.speculative_config import SpeculativeMethod, refusal
 from baton_engine.checkpoint.model_source import resolve_model
-from baton_engine.checkpoint.weights import WeightReader
+from baton_engine.checkpoint.weight_files import find_weight_files
+from baton_engine.checkpoint.weights import WeightReader, read_table
+from baton_engine.device import resolve_device
 from baton_engine.drafting.draft_guard import Drafter
 from baton_engine.drafting.draft_model import DraftModel
 from baton_engine.drafting.eagle_config import EagleConfig, find_eagle, read_eagle_config, require_fitting
 from baton_engine.drafting.eagle_drafter import EagleDrafter
 from baton_engine.drafting.eagle_head import EagleHead, head_names
+from baton_engine.dtype import resolve_dtype
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import LoadedModel, load_model
 from baton_engine.models.decoder import Decoder
@@ -26,7 +30,7 @@ from baton_engine.models.decoder_config import DecoderConfig
 from baton_engine.models.hidden_taps import HiddenTaps
 from baton_engine.models.registry import read_model_config
 from baton_engine.sampling.sampler import Sampler
-from baton_engine.sizing import KVCachePlan
+from baton_engine.sizing import KVCachePlan, MemoryBeside
 from baton_engine.steps.runner import ModelRunner
 
 _log = logging.getLogger(__name__)
@@ -42,6 +46,19 @@ class DraftPlan:
     """Of the target; with a model that drafts, of that one."""
     head: EagleConfig | None = None
     """None: a whole model drafts."""
+
+    def memory(self) -> MemoryBeside:
+        """Return what it takes at most, beside the target's weights and KV cache."""
+        settings, device = self.settings, resolve_device(self.settings.device)
+        config = self.head.layer if self.head is not None else read_model_config(self.folder)
+        dtype = resolve_dtype(settings.dtype, config.dtype, device)
+        paths = () if settings.has_dummy_weights else find_weight_files(self.folder)
+        tables = [read_table(path).values() for path in paths]
+        num_values = sum(math.prod(entry.shape) for table in tables for entry in table)
+        spec = config.kv_spec(settings.block_size, str(dtype).removeprefix("torch."))
+        return MemoryBeside(
+            weight_bytes=num_values * dtype.itemsize, block_bytes=len(spec.groups) * spec.block_bytes
+        )
 
     def tap(self, target: LoadedModel) -> None:
         """Have a model copy the hidden states that a head needs, before its steps are captured.
@@ -61,8 +78,6 @@ class DraftPlan:
 
     def load(self, target: LoadedModel) -> Drafter:
         """Load what drafts, with a KV pool for as many tokens as the target's.
-
-        Its memory comes on top of that of the target's weights and KV cache.
 
         Raises:
             InvalidModelError: it cannot be loaded.

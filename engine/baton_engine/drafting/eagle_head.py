@@ -106,7 +106,8 @@ class EagleHead:
             config.layer.feed_forward, weights, kernels, ALONE, hidden_size=size, prefix=f"{_LAYER}.mlp"
         )
         self._inputs = torch.zeros(max_num_rows, size, dtype=self.dtype, device=self.device)
-        self._next = self._inputs
+        self._large = self._inputs
+        """Inputs of a pass that is too large for these."""
         self.outputs = torch.zeros_like(self._inputs)
 
     def combine(self, states: Tensor) -> Tensor:
@@ -122,11 +123,10 @@ class EagleHead:
 
     def put_inputs(self, states: Tensor) -> None:
         """Give the next pass the inputs `[num_tokens, hidden_size]` of its tokens."""
-        if len(states) > len(self._inputs):
-            self._next = states
-            return
-        self._next = self._inputs[: len(states)]
-        self._next.copy_(states)
+        if len(states) <= len(self._inputs):
+            self._inputs[: len(states)].copy_(states)
+        else:
+            self._large = states
 
     def forward(
         self,
@@ -135,13 +135,9 @@ class EagleHead:
         rows: Tensor | None = None,
         embeds: InputEmbeds | None = None,
     ) -> Tensor:
-        """Return the hidden states `[num_rows, hidden_size]` behind `token_ids` `[num_tokens] int64`.
-
-        Tokens without inputs, as those of a trial, have zeros.
-        """
-        states = self._next
-        if len(states) != len(token_ids):
-            states = torch.zeros(len(token_ids), self._inputs.shape[1], dtype=self.dtype, device=self.device)
+        """Return the hidden states `[num_rows, hidden_size]` behind `token_ids` `[num_tokens] int64`."""
+        is_large = len(token_ids) > len(self._inputs)
+        states = self._large if is_large else self._inputs[: len(token_ids)]
         embedded = self._embedding(token_ids)
         if self._embedding_norm is not None:
             normed = self._hidden_norm(states)

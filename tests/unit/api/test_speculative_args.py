@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from baton import EngineArgs
+from baton.config.worker_parts import worker_settings
 from baton_core.errors import InvalidConfigError
+from baton_core.sessions.worker_info import Role
 from baton_core.worker.speculative_config import SpeculativeMethod, read_speculative_config
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3}
@@ -41,6 +43,15 @@ def test_suffix_decoding_drafts_up_to_its_depth() -> None:
     config = read_speculative_config({"method": "suffix", "suffix_decoding_max_tree_depth": 9})
     assert config is not None
     assert (config.method, config.num_speculative_tokens) == (SpeculativeMethod.SUFFIX, 9)
+
+
+def test_weights_that_draft_are_loaded_where_tokens_are_decoded() -> None:
+    drafts = EngineArgs(speculative_config={"model": "small", "num_speculative_tokens": 2})
+    told = {role: worker_settings(drafts, role=role).engine.speculative for role in Role}
+    assert told[Role.PREFILL] is None
+    assert told[Role.DECODE] == told[Role.MIXED] == drafts.create_speculative_config()
+    lookup = worker_settings(EngineArgs(speculative_config=NGRAM), role=Role.PREFILL)
+    assert lookup.engine.speculative is not None, "it costs nothing until the role changes"
 
 
 def test_the_model_may_name_the_method_and_short_fields_are_keys() -> None:

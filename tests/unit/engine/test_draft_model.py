@@ -13,6 +13,7 @@ from baton_engine.drafting import draft_model as module
 from baton_engine.drafting.draft_loading import plan_drafts
 from baton_engine.drafting.draft_model import DraftModel
 from baton_engine.engine_settings import EngineSettings
+from baton_engine.models.registry import read_model_config
 from tests.models import make_model
 from tests.unit.engine.steps import BLOCK_SIZE, generate, make_runner, make_spec
 
@@ -115,3 +116,6 @@ def test_another_vocabulary_is_refused_before_anything_is_loaded(folder: Path, t
     assert plan is not None
     assert plan.head is None
     assert (plan.settings.model, plan.settings.speculative) == (str(folder), None)
+    memory, model = plan.memory(), read_model_config(folder).kv_spec(32, "float32")
+    assert memory.block_bytes == len(model.groups) * model.block_bytes
+    assert memory.weight_bytes == pytest.approx((folder / "model.safetensors").stat().st_size, rel=0.05)

@@ -10,7 +10,15 @@ import pytest
 
 from baton_core.errors import InvalidConfigError
 from baton_core.kv_layout.kv_spec import KVGroup, KVSpec
-from baton_engine.sizing import GIB, KVCachePlan, KVCacheSettings, MemoryState, memory_table, plan_kv_cache
+from baton_engine.sizing import (
+    GIB,
+    KVCachePlan,
+    KVCacheSettings,
+    MemoryBeside,
+    MemoryState,
+    memory_table,
+    plan_kv_cache,
+)
 
 GROUP = KVSpec(num_layers=2, num_kv_heads=2, head_dim=16, block_size=8, dtype="float32")
 BLOCK_BYTES = 4096
@@ -78,6 +86,17 @@ def test_a_sequence_length_that_was_asked_for_is_kept_or_refused() -> None:
         plan(GIB, max_model_len=65)
     with pytest.raises(InvalidConfigError, match="max_model_len is 40; allowed: at most 24"):
         plan(GIB, max_model_len=40, kv_cache_memory_bytes=3 * BLOCK_BYTES)
+
+
+def test_what_drafts_gets_its_weights_and_blocks_for_as_many_tokens() -> None:
+    beside = MemoryBeside(weight_bytes=100 * BLOCK_BYTES, block_bytes=BLOCK_BYTES // 4)
+    memory = MemoryState(device_type="cuda", free_bytes=1000 * BLOCK_BYTES, weight_bytes=0, beside=beside)
+    shared = plan_kv_cache(GROUP, 64, KVCacheSettings(), memory)
+    assert shared.num_blocks == (900 - 100) / 1.25
+    assert "drafts        0.001 GiB" in memory_table(GROUP, shared, memory)
+    given = KVCacheSettings(num_gpu_blocks_override=721)
+    with pytest.raises(InvalidConfigError, match="num_gpu_blocks_override is 721; allowed: at most 720"):
+        plan_kv_cache(GROUP, 64, given, memory)
 
 
 def test_layers_with_a_window_let_a_pool_hold_longer_sequences() -> None:

@@ -28,7 +28,7 @@ from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import LoadedEngine, LoadedModel, ReadModel, load_model
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.sampling_state import Grammars
-from baton_engine.sizing import KVCachePlan
+from baton_engine.sizing import NOTHING_BESIDE, KVCachePlan
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.tensor_moves import move_tensors
 from baton_engine.weight_check import check_weights
@@ -283,7 +283,8 @@ class ResidentEngine:
         self._engine = self._start(model)
 
     def _load(self, plan: KVCachePlan | None = None, weight_folder: Path | None = None) -> LoadedModel:
-        model = load_model(self._settings, plan, weight_folder, self._ranks)
+        beside = self._draft_plan.memory() if self._draft_plan is not None else NOTHING_BESIDE
+        model = load_model(self._settings, plan, weight_folder, self._ranks, beside)
         if self._draft_plan is not None:
             self._draft_plan.tap(model)
         for digest, path in self._adapters.items():
