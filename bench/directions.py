@@ -35,7 +35,7 @@ MODEL: Final = "llama-3-8b"
 HARDWARE: Final = "a100"
 ATTAINMENT: Final = 0.9
 """Share of requests that has to meet an SLO."""
-SEARCH_STEPS: Final = 7
+SEARCH_STEPS: Final = 5
 FLEETS: Final = {"split": ("2P:2D", SplitMode.ALWAYS), "mixed": ("4M", SplitMode.NEVER)}
 TIGHT: Final = Slo(ttft_s=2.0, tpot_s=0.02)
 LOOSE: Final = Slo(ttft_s=2.0, tpot_s=0.2)

@@ -236,24 +236,20 @@ def load_model(
     quantization = _choose_quantization(settings, folder, config, gguf)
     if settings.parallel.is_invariant:
         require_plain_sums(device.type, is_quantized=quantization != ChosenQuantization())
-    free_bytes, began_s = free_device_bytes(device), time.monotonic()
+    free, began_s = free_device_bytes(device), time.monotonic()
     read = DummyWeights if is_dummy else WeightReader
     weights = read(weight_folder or folder, dtype, device, **quantization.of_weights)
     kernels = choose_kernels(
         config, device, dtype, cpu_kernels=settings.cpu_kernels, batch_invariant=settings.batch_invariant
     )
-    bank = weights.adapters = make_bank(settings, config, weights, kernels.layers)
+    weights.adapters = bank = make_bank(settings, config, weights, kernels.layers)
     with returning_freed_memory():
-        model = build_model(config, weights, kernels.layers, ranks)
-        if bank is not None and ranks.place.sizes.pipeline > 1:
-            bank.add_stages(config.kv_spec(1, "float32").num_layers, weights.matrices)
+        model = _build(config, weights, kernels.layers, ranks)
         pooler = None if pooling is None else load_pooler(pooling, weights)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
     weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
-    memory = MemoryState(
-        device_type=device.type, free_bytes=free_bytes, weight_bytes=weight_bytes, beside=beside
-    )
+    memory = MemoryState(device_type=device.type, free_bytes=free, weight_bytes=weight_bytes, beside=beside)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
     plan = plan or _plan(spec, config, settings, memory, ranks, pooling)
@@ -273,6 +269,14 @@ def load_model(
         pooler=pooler,
         adapters=bank,
     )
+
+
+def _build(config: ModelConfig, weights: WeightReader, kernels: LayerKernels, ranks: Ranks) -> Model:
+    """Build the model, or a rank's part of it, whose adapters may be of other stages' layers too."""
+    model, bank = build_model(config, weights, kernels, ranks), weights.adapters
+    if isinstance(bank, AdapterBank) and ranks.place.sizes.pipeline > 1:
+        bank.add_stages(config.kv_spec(1, "float32").num_layers, weights.matrices)
+    return model
 
 
 def _read_model(
@@ -368,15 +372,8 @@ def _choose_quantization(
     settings: EngineSettings, folder: Path, config: ModelConfig, gguf: Path | None
 ) -> ChosenQuantization:
     fields = read_model_fields(folder, settings.config_overrides)
-    return choose_quantization(
-        settings.quantization,
-        settings.quantization_config,
-        fields,
-        folder,
-        config,
-        int4_w4a8=settings.int4_w4a8,
-        gguf=gguf,
-    )
+    asked = settings.quantization, settings.quantization_config
+    return choose_quantization(*asked, fields, folder, config, int4_w4a8=settings.int4_w4a8, gguf=gguf)
 
 
 def _vllm_config(

@@ -59,11 +59,11 @@ class KVCacheSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBeside:
-    """What is to be loaded beside a model, in bytes: weights, and a KV cache that grows with the model's."""
+    """Memory for a second model beside a first, in bytes: its weights, and a KV cache that grows alike."""
 
     weight_bytes: int = 0
     block_bytes: int = 0
-    """For each block of the model's."""
+    """For each block of the first model's."""
 
 
 NOTHING_BESIDE: Final = MemoryBeside()

@@ -39,11 +39,11 @@ _TOKENIZER: Final = "tokenizer.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftPlan:
-    """What is to be loaded beside a model that drafts are made for."""
+    """A model or a head that is to be loaded beside the model that it drafts for."""
 
     folder: Path
     settings: EngineSettings
-    """Of the target; with a model that drafts, of that one."""
+    """Settings of the model that drafts; with a head, of the target."""
     head: EagleConfig | None = None
     """None: a whole model drafts."""
 

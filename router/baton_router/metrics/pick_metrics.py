@@ -25,7 +25,7 @@ _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 
 
 
 class PickOutcome(StrEnum):
-    """What a gateway's request gets."""
+    """The answers to a gateway's request."""
 
     WORKERS = "workers"
     """A router, and the workers that are to compute it."""
