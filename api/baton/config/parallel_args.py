@@ -180,7 +180,8 @@ def require_own_group(args: ParallelArgs, num_workers: int) -> None:
     Raises:
         InvalidConfigError: naming it.
     """
-    if args.ray_placement_group is not None and num_workers > 1:
+    is_used = args.ray_placement_group is not None and args.distributed_executor_backend in (None, "ray")
+    if is_used and num_workers > 1:
         text = f"ray_placement_group is {args.ray_placement_group!r} with {num_workers} workers"
         raise InvalidConfigError(f"{text}; allowed: none (each of them makes its own), or 1 worker")
 

@@ -170,12 +170,12 @@ def _load_embedding(config: EagleConfig, weights: WeightReader, target: Decoder)
     if "embed_tokens.weight" in weights:
         sizes = config.layer.vocab_size, config.layer.hidden_size
         return Embedding(weights, "embed_tokens.weight", *sizes, ALONE)
-    if target.embedding is None or config.layer.hidden_size != target.config.hidden_size:
+    if target.token_embedding is None or config.layer.hidden_size != target.config.hidden_size:
         raise InvalidModelError(
             f"{weights.folder}: tensor embed_tokens.weight is missing; allowed: weights that hold it, as "
             f"the target's embeddings have {target.config.hidden_size} numbers"
         )
-    return target.embedding
+    return target.token_embedding
 
 
 def _load_fc_norms(config: EagleConfig, norms: NormLoader, num_parts: int) -> tuple[RMSNorm, ...]:

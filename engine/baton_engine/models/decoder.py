@@ -45,9 +45,9 @@ class Decoder:
         vocab_size, size, is_tied = config.vocab_size, config.hidden_size, config.tie_word_embeddings
         self.embedding_size = size
         """Width of the embeddings that may stand in the place of tokens."""
-        self.embedding: Embedding | None = None
+        self._embedding: Embedding | None = None
         if ranks.place.is_first_stage or (ranks.place.is_last_stage and is_tied):
-            self.embedding = Embedding(weights, "model.embed_tokens.weight", vocab_size, size, ranks)
+            self._embedding = Embedding(weights, "model.embed_tokens.weight", vocab_size, size, ranks)
         # Rounded to the dtype, as the models were trained with it.
         self._embedding_scale = torch.tensor(config.embedding_scale, dtype=self.dtype).item()
         ropes = list(dict.fromkeys(layer.rope for layer in config.layers))
@@ -62,10 +62,15 @@ class Decoder:
         )
         if ranks.place.is_last_stage:
             self._norm = norms.load("model.norm", size)
-            tied = self.embedding if is_tied else None
+            tied = self._embedding if is_tied else None
             if config.has_head:
                 self._head = Head(weights, tied, vocab_size, size, kernels, ranks)
         self._kernels = kernels
+
+    @property
+    def token_embedding(self) -> Embedding | None:
+        """The table of token embeddings, or a rank's rows of it; None at ranks without."""
+        return self._embedding
 
     def forward(
         self,
@@ -104,8 +109,8 @@ class Decoder:
             shape = (len(token_ids), self.config.hidden_size)
             change, hidden = self._stage.take_over(2, shape, self.dtype, self.device)
             return change, hidden
-        assert self.embedding is not None, "the first stage has it"
-        change = self.embedding(token_ids) * self._embedding_scale
+        assert self._embedding is not None, "the first stage has it"
+        change = self._embedding(token_ids) * self._embedding_scale
         if embeds is not None:
             change = embeds.put(change)
         return change, torch.zeros_like(change)

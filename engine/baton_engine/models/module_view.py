@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-_SHARED: Final = ("_kernels", "_library", "_ranks", "_links")
+_SHARED: Final = ("_kernels", "_library", "_ranks", "_links", "taps")
 """Attributes that are no part of the model."""
 
 

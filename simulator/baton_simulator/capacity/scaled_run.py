@@ -39,7 +39,8 @@ class ByNeed:
         self._scaling = Scaling(ScalingConfig(slo=slo))
 
     def sample(self, now: float, workers: Sequence[Worker], waiting: Waiting) -> Mapping[Role, int]:
-        return {one.role: one.num_desired for one in self._scaling.sample(now, workers, waiting)}
+        recommended = self._scaling.sample(now, workers, waiting)
+        return {one.role: one.num_desired for one in recommended if one.role in ROLES}
 
 
 class ByQueue:
