@@ -160,6 +160,7 @@ def test_initialize_ray_cluster_places_an_engine(folder: Path, cluster: Cluster)
         initialize_ray_cluster(args.create_engine_config().parallel_config)
 
 
+@pytest.mark.exhaustive
 def test_serve_starts_prefill_and_decode_workers_over_the_nodes(
     folder: Path, cluster: Cluster, tmp_path: Path
 ) -> None:
