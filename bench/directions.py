@@ -121,8 +121,8 @@ def main() -> int:
     parser = make_parser(__doc__)
     parser.add_argument("--conversations", type=Path, required=True, help="Mooncake's trace")
     parser.add_argument("--chat", type=Path, required=True, help="Azure's trace")
-    parser.add_argument("--requests", type=int, default=400, help="the first so many of a trace")
-    parser.add_argument("--mooncake-speedup", type=float, default=2.0)
+    parser.add_argument("--requests", type=int, default=300, help="the first so many of a trace")
+    parser.add_argument("--mooncake-speedup", type=float, default=0.3)
     parser.add_argument("--jobs", type=int, default=2, help="fleets that are simulated at a time")
     args = parser.parse_args()
     with ProcessPoolExecutor(args.jobs) as pool:

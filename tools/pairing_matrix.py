@@ -33,7 +33,6 @@ SIZES: Final[Mapping[str, Mapping[str, Any]]] = {
     "TP 2": {"tensor_parallel_size": 2},
     "TP 4": {"tensor_parallel_size": 4},
     "PP 2": {"pipeline_parallel_size": 2},
-    "TP 2, PP 2": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
 }
 TRANSPORTS: Final = ("shared_memory", "tcp", "nixl")
 RECOMPUTED: Final = "recomputed"
@@ -77,6 +76,7 @@ def main() -> int:
     parser.add_argument(
         "--prefill", nargs="*", choices=SIZES, help="run these sizes of prefill workers alone"
     )
+    parser.add_argument("--missing", action="store_true", help="run cells alone that have not been run")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # The model is too small for more.
     for key in TABLE.keys:
@@ -88,8 +88,10 @@ def main() -> int:
         for key in TABLE.keys:
             if arguments.prefill and key[0] not in arguments.prefill:
                 continue
-            row = [*key, *[NOT_RUN] * len(TRANSPORTS)]
+            row = TABLE.read()[key]
             for column, transport in enumerate(TRANSPORTS, len(key)):
+                if arguments.missing and row[column] != NOT_RUN:
+                    continue
                 row[column] = compare(case, key, transport)
                 is_wrong |= DIFFERENT in row[column] or RECOMPUTED in row[column]
                 print(*key, transport, row[column], flush=True)
