@@ -152,6 +152,8 @@ class WarmUp:
 
     def _clear(self) -> None:
         self.runner.kv_pool[0] = 0.0
+        if len(self.runner.kv_pool) > 1:  # other ranks may have pools of their own, and get this step too
+            self._execute(block_copies=((1, 0),))
 
 
 def _sample_spec(seq_id: SeqId, position: int, sampling: _Sampling) -> SampleSpec:

@@ -41,3 +41,8 @@ def variable(runner: ModelRunner, name: str) -> str:
 def num_recorded(runner: ModelRunner) -> int:
     """Return the number of decode steps that are replayed."""
     return len(runner._captured._graphs) if isinstance(runner._captured, DecodeReplay) else 0
+
+
+def first_block(runner: ModelRunner) -> float:
+    """Return the largest number in the first block of the rank's pool."""
+    return float(runner.kv_pool[0].abs().max())

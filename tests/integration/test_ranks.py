@@ -227,6 +227,13 @@ def test_a_rank_that_is_lost_ends_its_group(
     until(lambda: not followers(), 10.0, "end of the other ranks")
 
 
+def test_the_pools_of_all_ranks_begin_empty(folder: Path) -> None:
+    """Ranks with the same heads would differ where nobody has written yet, and so would checksums."""
+    args = tiny_args(folder, tensor_parallel_size=4, rank_pools="apart")
+    with LLM.from_engine_args(args) as llm:
+        assert llm.collective_rpc("tests.integration.asked_functions:first_block") == [0.0] * 4
+
+
 @pytest.mark.parametrize("pipeline", [1, exhaustive(2)])
 def test_the_leader_of_ranks_drafts_by_a_model(
     pipeline: int, folder: Path, expected: list[RequestOutput], monkeypatch: pytest.MonkeyPatch
