@@ -151,9 +151,9 @@ class WarmUp:
         self.runner.execute(StepPlan(step_id=0, slices=slices, block_copies=block_copies))
 
     def _clear(self) -> None:
-        self.runner.kv_pool[0] = 0.0
-        if len(self.runner.kv_pool) > 1:  # other ranks may have pools of their own, and get this step too
+        if len(self.runner.kv_pool) > 1:  # other ranks may have pools of their own, whose block 1 is zero
             self._execute(block_copies=((1, 0),))
+        self.runner.kv_pool[0] = 0.0
 
 
 def _sample_spec(seq_id: SeqId, position: int, sampling: _Sampling) -> SampleSpec:
