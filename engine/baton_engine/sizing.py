@@ -110,10 +110,8 @@ def plan_kv_cache(
 
 
 def _kv_bytes(spec: KVSpec, settings: KVCacheSettings, memory: MemoryState) -> int:
-    taken, each = (
-        memory.weight_bytes + memory.beside.weight_bytes,
-        spec.block_bytes + memory.beside.block_bytes,
-    )
+    taken = memory.weight_bytes + memory.beside.weight_bytes
+    each = spec.block_bytes + memory.beside.block_bytes
     left = max(0, memory.free_bytes - taken) * spec.block_bytes // each
     if settings.num_gpu_blocks_override is not None:
         most = left // spec.block_bytes

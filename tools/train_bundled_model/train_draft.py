@@ -156,24 +156,35 @@ def train(
     return steps
 
 
-def main() -> None:
-    """Generate, train, write the folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def make_parser(description: str | None, intermediate_size: int) -> argparse.ArgumentParser:
+    """Return the flags of a training."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--target", type=Path, required=True, help="folder of the bundled model")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write")
     parser.add_argument("--minutes", type=float, default=15.0, help="how long to train")
     parser.add_argument("--generating-minutes", type=float, default=5.0)
-    parser.add_argument("--intermediate-size", type=int, default=704)
+    parser.add_argument("--intermediate-size", type=int, default=intermediate_size)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--texts", type=Path, help="file that keeps what was generated, or has it")
     parser.add_argument("--seed", type=int, default=0)
-    flags = parser.parse_args()
+    return parser
+
+
+def texts_of(flags: argparse.Namespace) -> list[list[int]]:
+    """Return what the bundled model has generated, or has it generate."""
     if flags.texts and flags.texts.exists():
-        texts = json.loads(flags.texts.read_text())
-    else:
-        texts = generate(flags.target, 60 * flags.generating_minutes, random.Random(flags.seed))
-        if flags.texts:
-            flags.texts.write_text(json.dumps(texts))
+        texts: list[list[int]] = json.loads(flags.texts.read_text())
+        return texts
+    texts = generate(flags.target, 60 * flags.generating_minutes, random.Random(flags.seed))
+    if flags.texts:
+        flags.texts.write_text(json.dumps(texts))
+    return texts
+
+
+def main() -> None:
+    """Generate, train, write the folder."""
+    flags = make_parser(__doc__, intermediate_size=704).parse_args()
+    texts = texts_of(flags)
     torch.manual_seed(flags.seed)
     target = LlamaForCausalLM.from_pretrained(flags.target, dtype=torch.float32).eval()
     draft = new_draft(target, flags.intermediate_size)

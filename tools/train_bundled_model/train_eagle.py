@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 from train import rate
-from train_draft import LENGTH, batches, generate
+from train_draft import LENGTH, batches, make_parser, texts_of
 from transformers import LlamaForCausalLM
 
 TAPPED = (1, 3, 4)
@@ -220,23 +220,10 @@ def write(head: Head, target: LlamaForCausalLM, tokens: Tensor, folder: Path) ->
 
 def main() -> None:
     """Generate, train, write the folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", type=Path, required=True, help="folder of the bundled model")
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--minutes", type=float, default=15.0, help="how long to train")
-    parser.add_argument("--generating-minutes", type=float, default=5.0)
-    parser.add_argument("--intermediate-size", type=int, default=256)
+    parser = make_parser(__doc__, intermediate_size=256)
     parser.add_argument("--draft-tokens", type=int, default=1024, help="size of the head's vocabulary")
-    parser.add_argument("--lr", type=float, default=3e-3)
-    parser.add_argument("--texts", type=Path, help="file that keeps what was generated, or has it")
-    parser.add_argument("--seed", type=int, default=0)
     flags = parser.parse_args()
-    if flags.texts and flags.texts.exists():
-        texts = json.loads(flags.texts.read_text())
-    else:
-        texts = generate(flags.target, 60 * flags.generating_minutes, random.Random(flags.seed))
-        if flags.texts:
-            flags.texts.write_text(json.dumps(texts))
+    texts = texts_of(flags)
     torch.manual_seed(flags.seed)
     target = LlamaForCausalLM.from_pretrained(flags.target, dtype=torch.float32).eval()
     tokens = most_frequent(texts, flags.draft_tokens)

@@ -54,7 +54,7 @@ class _Followed:
         """Take the first tokens that are pending: their states, and the tokens behind them."""
         states = torch.cat(self.states)
         token_ids = tuple(self.token_ids[:number])
-        self.states = [states[number:]]
+        self.states = [states[number:].clone()]  # a part of a tensor would keep all of it in memory
         del self.token_ids[:number]
         self.num_computed += number
         return states[:number], token_ids
@@ -147,7 +147,7 @@ class EagleDrafter:
             one = self._restart(piece.seq_id, start)
         known_end = one.start + one.num_computed + 1 + len(one.token_ids)
         one.token_ids += token_ids[known_end - start :]
-        one.states.append(rows[:num_right])
+        one.states.append(rows[:num_right].clone())
         one.end = start + num_right
 
     def _restart(self, seq_id: SeqId, start: int) -> _Followed:
