@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import pytest
+
 from baton_bench.answers import BenchRequest, LoadRun
 from baton_bench.load_run import Limits, run_load
 from baton_bench.targets import Backend, OpenAiTarget, RequestDefaults
 from tests.unit.baton_bench.scripted_server import EVENTS, Script, ScriptedServer, serving, sized
+
+pytestmark = pytest.mark.slow
 
 REQUEST = BenchRequest(prompt="x", num_prompt_tokens=1, num_tokens=1)
 

@@ -13,6 +13,8 @@ from bench.peer.figures import Limits, Weights, agreement, figures_of, limit_s, 
 from bench.peer.scenarios import OFFLINE, Scenario
 from bench.peer.table import Results, table
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(bytes_per_s=100.0, flops=1000.0)
 WEIGHTS = Weights(num_parameters=50, num_bytes=200)
 """A step takes 2 s for its bytes, and 0.1 s for each token."""

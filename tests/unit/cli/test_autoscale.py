@@ -12,6 +12,8 @@ import pytest
 
 from baton.cli import main
 
+pytestmark = pytest.mark.slow
+
 ROLES = [
     {"role": "prefill", "num_workers": 1, "num_needed": 1.44, "num_desired": 2, "reason": "1.0 are busy"},
     {"role": "decode", "num_workers": 2, "num_needed": 0.2, "num_desired": 1, "reason": "0.1 are full"},

@@ -15,6 +15,8 @@ from baton.executors import router_client
 from baton_proto.v1 import baton_pb2 as pb
 from baton_proto.v1 import baton_pb2_grpc
 
+pytestmark = pytest.mark.slow
+
 MAX_MODEL_LEN = 100
 
 

@@ -173,6 +173,7 @@ def test_a_worker_that_held_nothing_needs_no_sweep() -> None:
     assert not index.needs_sweep
 
 
+@pytest.mark.slow
 def test_a_block_takes_few_bytes() -> None:
     rng = Random(3)
     index = PrefixIndex()

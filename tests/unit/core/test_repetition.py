@@ -70,6 +70,7 @@ def test_a_pattern_counts_from_its_last_token(
     assert first_repeat(token_ids, detection) == at
 
 
+@pytest.mark.slow
 def test_the_work_of_a_token_is_bounded_by_the_longest_pattern() -> None:
     detection = make_detection(MAX_PATTERN_TOKENS, shortest=MAX_PATTERN_TOKENS, count=1024)
     watch = RepetitionWatch(detection)

@@ -23,6 +23,8 @@ from tests.eagle_heads import Head
 from tests.models import make_model
 from tests.unit.engine.steps import make_spec
 
+pytestmark = pytest.mark.slow
+
 NUM_BLOCKS = 32
 PROMPT = (9, 40, 3, 77, 21, 5, 60, 33, 12, 8)
 FORMS: dict[str, dict[str, Any]] = {

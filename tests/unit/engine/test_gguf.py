@@ -136,6 +136,7 @@ def test_a_file_that_cannot_be_is_refused_by_name(content: bytes, message: str, 
     assert "; allowed: " in str(refused.value)
 
 
+@pytest.mark.slow
 def test_random_damage_to_the_header_is_refused_or_harmless(folder: Path) -> None:
     path = folder / "model.gguf"
     stored, random = path.read_bytes(), Random(1)

@@ -15,6 +15,8 @@ from baton_core.errors import InvalidConfigError, RequestError
 from baton_worker.ranks.rank_channel import AliveFrame, RankChannel, RefusedFrame, StopFrame, encode_frame
 from baton_worker.ranks.rank_listener import RankListener, connect
 
+pytestmark = pytest.mark.slow
+
 GIVEN = {"nnodes": "2"}
 
 

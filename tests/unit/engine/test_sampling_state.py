@@ -110,6 +110,7 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(1, 5), max_size=12))
+@pytest.mark.slow
 def test_a_state_advanced_step_by_step_is_that_made_from_the_tokens(
     name: str, seed: int, cuts: list[int]
 ) -> None:

@@ -132,6 +132,7 @@ TEXTS: Final = (
 @pytest.mark.parametrize("backend", ["auto", "guidance"])
 @pytest.mark.parametrize("low", [None, "minimum", "exclusiveMinimum"])
 @pytest.mark.parametrize("high", [None, "maximum", "exclusiveMaximum"])
+@pytest.mark.slow
 def test_numbers_are_within_their_bounds(backend: str, low: str | None, high: str | None) -> None:
     for least, most in product((-0.25, 0, 0.001, 1), (0, 0.001, 0.5, 10)):
         bounds = {name: value for name, value in ((low, least), (high, most)) if name is not None}

@@ -67,6 +67,7 @@ def accepts(backend: str, tag: dict[str, Any], text: str, **options: Any) -> boo
 
 @pytest.mark.parametrize(("tag", "good", "bad"), CASES)
 @pytest.mark.parametrize("backend", ["auto", "guidance"])
+@pytest.mark.slow
 def test_marked_parts_have_their_forms(
     backend: str, tag: dict[str, Any], good: tuple[str, ...], bad: tuple[str, ...]
 ) -> None:
@@ -74,6 +75,7 @@ def test_marked_parts_have_their_forms(
     assert [text for text in bad if accepts(backend, tag, text)] == []
 
 
+@pytest.mark.slow
 def test_a_schema_within_a_tag_is_kept_to_by_the_library_or_refused() -> None:
     with pytest.raises(InvalidRequestError, match="maxLength"):
         accepts("xgrammar", today(schema_part(LENGTHS)), "")

@@ -106,6 +106,7 @@ def test_a_truncated_file_is_refused(folder: Path, tensors: dict[str, torch.Tens
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.slow
 def test_random_damage_to_the_table_is_refused_or_harmless(tmp_path: Path) -> None:
     path = tmp_path / "damaged.bin"
     torch.save({f"{number}.weight": torch.ones(4, 4) for number in range(4)}, path)

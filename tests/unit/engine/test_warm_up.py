@@ -156,6 +156,7 @@ def test_a_loaded_runner_has_recorded_its_decode_steps(
 
 
 @pytest.mark.parametrize("variant", ["llama", "gemma3"])
+@pytest.mark.slow
 def test_a_warm_runner_generates_what_a_cold_one_does(
     variant: str, model_folder: Callable[[str], Path]
 ) -> None:

@@ -20,6 +20,8 @@ from baton_engine.loading import load_model
 from baton_engine.sizing import KVCacheSettings
 from tests.models import make_model
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path, model_folder: Callable[[str], Path]) -> Path:

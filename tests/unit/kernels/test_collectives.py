@@ -20,6 +20,8 @@ from baton_kernels.cpu.shared_collectives import SLOT_BYTES, SharedCollectives, 
 from baton_kernels.interface.collectives import Alone, Collectives, RankLostError
 from baton_kernels.reference.torch_collectives import TorchCollectives
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 Group = Callable[[int], list[Collectives]]
 _names = count()

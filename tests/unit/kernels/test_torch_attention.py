@@ -72,6 +72,7 @@ def slices_of_a_step() -> st.SearchStrategy[list[tuple[int, int]]]:
     window=st.none() | st.integers(1, 100),
     dtype=st.sampled_from(list(TOLERANCE)),
 )
+@pytest.mark.slow
 def test_any_batch_equals_the_reference(
     slices: Sequence[tuple[int, int]],
     group: int,

@@ -204,6 +204,7 @@ def _answer_five(folder: str) -> None:
     asyncio.run(serve())
 
 
+@pytest.mark.slow
 def test_another_router_goes_on_with_the_batch_of_one_that_is_killed(tmp_path: Path) -> None:
     killed = multiprocessing.get_context("spawn").Process(target=_answer_five, args=(str(tmp_path),))
 
@@ -274,6 +275,7 @@ def test_batches_of_other_keys_do_not_wait_for_a_long_one(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_batch_expires_with_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WINDOW_S", 2)
 

@@ -26,6 +26,7 @@ def checks() -> Iterator[BoundedGrammarChecks]:
     made.close()
 
 
+@pytest.mark.slow
 def test_a_schema_that_takes_minutes_to_read_is_left_to_the_worker(checks: BoundedGrammarChecks) -> None:
     pid = checks._processes.fork_server_pid
     checks.check(SLOW)

@@ -19,6 +19,8 @@ from baton_router.process.http_settings import ConnectionLimits
 from baton_router.streams.body_memory import BodyMemory, BodyReservation
 from tests.unit.router.served_app import BODY, CHUNKED, GET, POST, connected, rest_of, run, serving
 
+pytestmark = pytest.mark.slow
+
 PIECE = b"a" * 65_536
 MUCH = 32 * 2**20
 """Bytes that no connection may hold, with all the buffers on the way."""

@@ -148,6 +148,7 @@ def chain(name_characters: str) -> str:
     ],
     ids=lambda form: str(form)[:30],
 )
+@pytest.mark.slow
 def test_the_largest_and_deepest_forms_take_no_more_than_seconds(form: dict[str, Any]) -> None:
     params = StructuredOutputsParams(**form)
     assert params.num_characters <= MAX_GRAMMAR_CHARACTERS
@@ -240,6 +241,7 @@ def is_refused_or_passes(**form: Any) -> None:
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SCHEMAS, st.sampled_from(["json", "structural_tag"]))
+@pytest.mark.slow
 def test_no_schema_does_anything_but_pass_or_be_refused(schema: Any, name: str) -> None:
     if name == "structural_tag":
         schema = {"format": {"type": "json_schema", "json_schema": schema}}
@@ -248,5 +250,6 @@ def test_no_schema_does_anything_but_pass_or_be_refused(schema: Any, name: str) 
 
 @settings(max_examples=150, deadline=None)
 @given(TEXTS, st.sampled_from(["json", "regex", "grammar", "structural_tag", "choice"]))
+@pytest.mark.slow
 def test_no_text_does_anything_but_pass_or_be_refused(text: str, name: str) -> None:
     is_refused_or_passes(**{name: (text,) if name == "choice" else text})

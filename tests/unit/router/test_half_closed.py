@@ -14,6 +14,8 @@ from starlette.types import Receive, Scope, Send
 from baton_router.http.connections import half_closed
 from tests.unit.router.served_app import GET, POST, Server, connected, rest_of, run, serving
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND = b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n", b"GET /second HTTP/1.1\r\nHost: a\r\n\r\n"
 WHOLE_POST = POST + b"Content-Length: 2\r\n\r\n{}"
 UNFINISHED_POST = POST + b"Content-Length: 9\r\n\r\n{}"

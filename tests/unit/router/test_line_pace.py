@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+import pytest
+
 from baton_router.core.batches.line_pace import QUIET_S, LinePace, RequestLoad
 from baton_router.operations.line_gate import LineGate
+
+pytestmark = pytest.mark.slow
 
 
 def load(

@@ -97,6 +97,7 @@ def test_ids_get_the_text_of_transformers(
     assert tokenizer.decode(ids, skip_special_tokens=skip) == reference.decode(ids, skip_special_tokens=skip)
 
 
+@pytest.mark.slow
 def test_a_large_text_gets_the_same_ids_and_back(tokenizer: Tokenizer, reference: Any) -> None:
     text = " ".join(TEXTS) * (LARGE // 50)
     ids = tokenizer.encode(text)

@@ -15,6 +15,8 @@ from baton_core.errors import InvalidConfigError
 from baton_router.http.connections.server import HttpServer, listen_on
 from tests.unit.router.served_app import POST, QUICK, rest_of, run
 
+pytestmark = pytest.mark.slow
+
 UNFINISHED = POST + b"Content-Length: 2\r\n\r\n{}"
 
 

@@ -21,6 +21,8 @@ from baton_sandbox.bounded_processes import (
 )
 from baton_sandbox.process_limits import ProcessLimits
 
+pytestmark = pytest.mark.slow
+
 TASKS: Final = "tests.unit.sandbox.tasks:make"
 LIMITS: Final = ProcessLimits(cpu_s=1.0, wall_s=60.0, memory_bytes=256 << 20, num_tasks=1000)
 

@@ -20,6 +20,8 @@ from baton_service.log_writer import MAX_LINE_CHARACTERS, MAX_WAITING_LINES
 from baton_service.logs import configure_logging, num_lines_lost
 from tests.unit.service.log_file import LogFile
 
+pytestmark = pytest.mark.slow
+
 LINE = "x" * 1000
 
 

@@ -11,6 +11,8 @@ import pytest
 from baton_core.sessions.session import Heartbeat, SessionTimings
 from baton_service.sessions import Frame, LoopSession, StreamBrokenError
 
+pytestmark = pytest.mark.slow
+
 Write: TypeAlias = Callable[[Frame[bytes]], Awaitable[None]]
 TIMINGS = SessionTimings(heartbeat_s=0.01, dead_after_s=5.0, resume_within_s=5.0)
 

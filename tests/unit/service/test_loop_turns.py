@@ -3,7 +3,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from baton_service.loop_turns import LoopTurns
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_turns_of_a_loop_are_counted_by_wall_time_and_by_its_own_cpu_time() -> None:

@@ -26,6 +26,8 @@ from baton_worker.metrics_server import MetricsServer, serving_metrics
 from tests.builders import open_probes
 from tests.certificates import Authority, needs_openssl
 
+pytestmark = pytest.mark.slow
+
 STEPS = Family(name="baton_steps", kind=Kind.COUNTER, text="Steps", labels=("worker",))
 
 

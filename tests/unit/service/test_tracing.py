@@ -27,6 +27,8 @@ from baton_service.tracing_start import start_tracing
 from tests.otlp_http_receiver import receiving_http
 from tests.otlp_receiver import OtlpReceiver, receiving
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 SPAN = Span(name="place", start_s=1.0, end_s=2.0, attributes={"baton.num_candidates": 2})
 

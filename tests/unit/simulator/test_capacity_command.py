@@ -12,6 +12,8 @@ from baton.cli import main
 from baton_simulator.capacity import plots
 from tests.unit.simulator.capacity_fleets import make_requests
 
+pytestmark = pytest.mark.slow
+
 PROFILE = str(Path(__file__).parents[3] / "bench" / "timings" / "small_cpu.json")
 
 

@@ -15,6 +15,8 @@ from baton_simulator.capacity.trace_formats import TraceRequest
 from baton_simulator.capacity.workload import make_workload
 from tests.unit.simulator.capacity_fleets import KV_BYTES, make_plan, make_requests
 
+pytestmark = pytest.mark.slow
+
 
 def run(plan: FleetPlan, requests: list[TraceRequest]) -> list[RequestResult]:
     """Run to the end and a while longer, and see that nothing is left anywhere."""

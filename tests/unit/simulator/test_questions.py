@@ -10,6 +10,8 @@ from baton_simulator.capacity.questions import LOADS, best
 from baton_simulator.capacity.worker_mix import lost_workers, parse_mix, racks, ratios
 from tests.unit.simulator.capacity_fleets import make_plan, make_question, make_requests
 
+pytestmark = pytest.mark.slow
+
 
 def test_long_prompts_with_short_answers_want_prefill_workers() -> None:
     requests = make_requests(12, prompt=2000, output=2, every_ms=900)

@@ -15,6 +15,8 @@ from baton_simulator.capacity.trace import Scale
 from baton_simulator.capacity.workload import Ask, make_workload
 from tests.unit.simulator.capacity_fleets import make_plan, make_requests
 
+pytestmark = pytest.mark.slow
+
 SCALING = ScalingPlan(start_s=20.0, every_s=5.0)
 
 
