@@ -29,6 +29,7 @@ from baton.config.engine_args import EngineArgs, default_names
 from baton.config.environment import unread_variables
 from baton.config.extras import MissingExtraError, check_extras
 from baton.processes.cpu_binding import available_cpus, bind, worker_shares
+from baton.processes.gpu_binding import bind_gpus
 from baton_core.errors import BatonError
 from baton_service.descriptors import raise_descriptor_limit
 from baton_service.logs import configure_logging
@@ -102,7 +103,7 @@ def _name_what_is_not_read(args: argparse.Namespace) -> None:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from baton.config.launch_checks import check_machine, check_worker_settings
+    from baton.config.launch_checks import check_machine, check_worker_settings, worker_gpus
     from baton.processes.launcher import LocalCluster, serve
 
     engine = EngineArgs.from_cli_args(args)
@@ -118,6 +119,7 @@ def _serve(args: argparse.Namespace) -> int:
         num_routers=args.router_processes,
         worker_args=arguments.worker_flags(args, num_workers=num_workers),
         cpu_shares=tuple(worker_shares(args.cpu_bind, num_workers, available_cpus())),
+        gpu_shares=tuple(worker_gpus(engine, args)),
         num_prefill_workers=args.prefill_workers,
         num_decode_workers=args.decode_workers,
         num_mixed_workers=args.mixed,
@@ -143,13 +145,12 @@ def _rank_address(engine: EngineArgs) -> tuple[str, int] | None:
 
 
 def _follow(engine: EngineArgs, args: argparse.Namespace) -> int:
+    from baton.config.launch_checks import roles_of, worker_gpus
     from baton.processes.rank_node import RankNode, serve_ranks
     from baton_core.ranks.rank_layout import ParallelSizes
-    from baton_core.sessions.worker_info import Role
     from baton_worker.ranks.executor_settings import secret_of_ranks
 
-    roles = [Role.PREFILL] * args.prefill_workers + [Role.DECODE] * args.decode_workers
-    roles += [Role.MIXED] * args.mixed
+    shares = worker_gpus(engine, args)
     nodes = [
         RankNode(
             sizes=ParallelSizes(
@@ -160,8 +161,9 @@ def _follow(engine: EngineArgs, args: argparse.Namespace) -> int:
             master_addr=engine.master_addr,
             master_port=engine.master_port + number,
             secret=secret_of_ranks(keys_of(args)),
+            gpus=shares[number].gpus,
         )
-        for number, role in enumerate(roles)
+        for number, role in enumerate(roles_of(args))
     ]
     return asyncio.run(run_until_signal(serve_ranks(nodes))) or 0
 
@@ -169,6 +171,7 @@ def _follow(engine: EngineArgs, args: argparse.Namespace) -> int:
 def _worker(args: argparse.Namespace) -> int:
     os.environ.setdefault(*PASSIVE_OPENMP)
     num_cpus = bind(args.cpu_bind)
+    bind_gpus(args.gpu_bind)
     os.nice(args.niceness)
     with importing():
         from baton.config.worker_parts import worker_settings

@@ -38,6 +38,28 @@ def resolve_device(requested: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def use_device(requested: str, index: int) -> torch.device:
+    """Return the device for `requested`, a GPU being that with this index, and compute on it in this thread.
+
+    Raises:
+        InvalidConfigError: as `resolve_device`.
+    """
+    if resolve_device(requested).type == "cuda":
+        torch.cuda.set_device(index)
+    return resolve_device(requested)
+
+
+def require_gpus(requested: str, number: int) -> None:
+    """Refuse so many ranks on this machine if the device for `requested` is a GPU, and there are fewer.
+
+    Raises:
+        InvalidConfigError: names both numbers.
+    """
+    if resolve_device(requested).type == "cuda" and number > (has := torch.cuda.device_count()):
+        text = f"device is {requested!r}, with {number} ranks of a model on this machine"
+        raise InvalidConfigError(f"{text}; allowed: at most {has}, the number of its GPUs")
+
+
 def free_device_bytes(device: torch.device) -> int:
     """Return what this process may still allocate on the device, in bytes."""
     if device.type == "cuda":

@@ -39,7 +39,7 @@ from baton_engine.models.registry import build_model, read_model_config, require
 from baton_engine.pooling.pooler import Pooler, digest_with_pooling, load_pooler
 from baton_engine.pooling.settings import PoolingPlan, find_pooling
 from baton_engine.quantization_choice import ChosenQuantization, choose_quantization
-from baton_engine.ranks.agreement import numerics_of_ranks, share_plan, sum_over_ranks
+from baton_engine.ranks.agreement import numerics_of_ranks, plan_over_ranks, weights_in_memory
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.logits_processors import LogitsProcessors
 from baton_engine.sampling.logits_rules import LogitsRules
@@ -52,8 +52,6 @@ from baton_engine.sizing import (
     MemoryBeside,
     MemoryState,
     explaining_full_memory,
-    memory_table,
-    plan_kv_cache,
 )
 from baton_engine.steps.runner import ModelRunner
 from baton_engine.warm_up import WarmUp, WarmUpLimits
@@ -248,8 +246,8 @@ def load_model(
         pooler = None if pooling is None else load_pooler(pooling, weights)
     logger.info("weights are read, in %.1f s", time.monotonic() - began_s)
     free_unused(device)  # what lay between reading and packing the weights
-    weight_bytes = sum_over_ranks(weights.loaded_bytes, ranks)
-    memory = MemoryState(device_type=device.type, free_bytes=free, weight_bytes=weight_bytes, beside=beside)
+    taken = weights_in_memory(weights.loaded_bytes, device, ranks)
+    memory = MemoryState(device_type=device.type, free_bytes=free, weight_bytes=taken, beside=beside)
     cache_dtype = resolve_cache_dtype(settings.kv_cache_dtype, dtype, device)
     spec = _kv_spec(settings, config, kernels, cache_dtype, weights)
     plan = plan or _plan(spec, config, settings, memory, ranks, pooling)
@@ -342,14 +340,11 @@ def _plan(
     ranks: Ranks,
     pooling: PoolingPlan | None,
 ) -> KVCachePlan:
-    """Size the KV pool, at the leader of a group for all of its ranks; an encoder's has no cache."""
-    plan, sizes, longest = None, settings.kv_cache, config.max_position_embeddings
+    """Size the KV pool; an encoder's has no cache."""
+    sizes, longest = settings.kv_cache, config.max_position_embeddings
     if pooling is not None and not pooling.model.is_causal:
         sizes = sizes.without_cache(longest, spec.block_size, settings.max_num_seqs)
-    if ranks.place.is_leader:
-        plan = plan_kv_cache(spec, longest, sizes, memory)
-        logger.info("%s", memory_table(spec, plan, memory))
-    return share_plan(plan, ranks)
+    return plan_over_ranks(spec, longest, sizes, memory, ranks)
 
 
 def _kv_spec(

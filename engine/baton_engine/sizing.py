@@ -93,10 +93,20 @@ def plan_kv_cache(
     """Divide the memory into blocks.
 
     Raises:
+        InvalidConfigError: as `kv_cache_bytes` and `plan_blocks`.
+    """
+    return plan_blocks(spec, max_position_embeddings, settings, kv_cache_bytes(spec, settings, memory))
+
+
+def plan_blocks(
+    spec: KVSpec, max_position_embeddings: int, settings: KVCacheSettings, kv_bytes: int
+) -> KVCachePlan:
+    """Divide so many bytes into blocks.
+
+    Raises:
         InvalidConfigError: not one block fits, or the sequence length that the operator asks for is beyond
             the model or the cache.
     """
-    kv_bytes = _kv_bytes(spec, settings, memory)
     num_blocks = kv_bytes // spec.block_bytes
     limit = max(max_position_embeddings, num_blocks * spec.block_size)
     capacity = spec.paging.max_tokens(num_blocks, settings.max_num_batched_tokens, limit)
@@ -109,7 +119,12 @@ def plan_kv_cache(
     return KVCachePlan(num_blocks=num_blocks, max_model_len=max_model_len)
 
 
-def _kv_bytes(spec: KVSpec, settings: KVCacheSettings, memory: MemoryState) -> int:
+def kv_cache_bytes(spec: KVSpec, settings: KVCacheSettings, memory: MemoryState) -> int:
+    """Return the bytes of the memory that are for KV blocks.
+
+    Raises:
+        InvalidConfigError: the weights leave less than the operator asks for.
+    """
     taken = memory.weight_bytes + memory.beside.weight_bytes
     each = spec.block_bytes + memory.beside.block_bytes
     left = max(0, memory.free_bytes - taken) * spec.block_bytes // each

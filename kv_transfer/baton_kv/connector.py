@@ -80,6 +80,13 @@ class KVConnector(ABC):
             InvalidConfigError: no blocks, or the memory is not there.
         """
 
+    def register(self, pool: torch.Tensor) -> None:
+        """Serve a pool that is placed already, on any device, instead of allocating one.
+
+        Connectors that share memory place theirs themselves.
+        """
+        raise AssertionError(f"{self.capabilities.name} places its pool itself, not on {pool.device}")
+
     @abstractmethod
     def describe(self) -> bytes:
         """Describe the local pool for a peer's `connect`; valid until `close`. Needs `allocate`."""

@@ -91,6 +91,9 @@ class GroupConnector(KVConnector):
         """Place the leader's pool; the others place their own."""
         return self._own.allocate(num_blocks, lend)
 
+    def register(self, pool: torch.Tensor) -> None:
+        self._own.register(pool)
+
     def describe(self) -> bytes:
         """Describe the pools of all ranks, which have placed them.
 

@@ -72,9 +72,12 @@ class RankConnector(KVConnector):
     def allocate(self, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
         """Place this rank's pool; its blocks are its parts of the group's."""
         pool = self._inner.allocate(num_blocks, lend)
-        self.num_blocks = num_blocks
-        self._sums = HeadSums(open_pool(pool), self._part.cells(self._whole))
+        self._take_pool(pool)
         return pool
+
+    def register(self, pool: torch.Tensor) -> None:
+        self._inner.register(pool)
+        self._take_pool(pool)
 
     def describe(self) -> bytes:
         """Describe this rank's pool alone."""
@@ -155,6 +158,10 @@ class RankConnector(KVConnector):
 
     def close(self) -> None:
         self._inner.close()
+
+    def _take_pool(self, pool: torch.Tensor) -> None:
+        self.num_blocks = len(pool)
+        self._sums = HeadSums(open_pool(pool), self._part.cells(self._whole))
 
     def _take(self, joined: JoinedPull) -> None:
         """Take a pull that has ended at the transport."""

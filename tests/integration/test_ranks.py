@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +227,32 @@ def test_a_rank_that_is_lost_ends_its_group(
         llm.generate([PROMPT], greedy(4), use_tqdm=False)
     llm.close()
     until(lambda: not followers(), 10.0, "end of the other ranks")
+
+
+def test_a_step_that_never_ends_ends_the_group(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on GPUs, where no exchange has a deadline of its own."""
+
+    def hang(*args: object) -> None:
+        time.sleep(2.0)
+
+    llm = LLM.from_engine_args(tiny_args(folder, tensor_parallel_size=2))
+    with monkeypatch.context() as patch:
+        patch.setattr(RankGroup, "leading", _leading_within(0.5))
+        patch.setattr(Sampler, "sample", hang)
+        with pytest.raises(RequestError, match=r"a step of the model's ranks takes more than 0\.5 s"):
+            llm.generate([PROMPT], greedy(4), use_tqdm=False)
+    until(lambda: not followers(), 10.0, "end of the other ranks")
+    llm.close()
+
+
+def _leading_within(within_s: float) -> Callable[[RankGroup], AbstractContextManager[None]]:
+    leading = RankGroup.leading
+
+    def leads(group: RankGroup) -> AbstractContextManager[None]:
+        group._step_within_s = within_s
+        return leading(group)
+
+    return leads
 
 
 def test_the_pools_of_all_ranks_begin_empty(folder: Path) -> None:

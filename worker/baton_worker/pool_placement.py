@@ -13,10 +13,8 @@ from baton_core.ranks.rank_layout import RankPlace
 from baton_core.ranks.transfer_plan import block_part
 from baton_engine.device import resolve_device
 from baton_kv.connector import KVConnector
-from baton_kv.nixl import NixlConnector
 from baton_kv.pool_bytes import allocate_pool
 from baton_kv.pool_memory import Lend, give_back, take_back
-from baton_kv.tcp import TcpConnector
 from baton_kv.transport import Transport
 
 
@@ -43,8 +41,8 @@ def choose_transport(transport: Transport, device: torch.device) -> Transport:
 class PoolPlacement:
     """Lets a connector place the pool once the model's shape is known, or serve one on a GPU.
 
-    Without a connector the pool is in host memory, for the ranks of one machine, or for what the rank at
-    `place` has of each block.
+    The pool of the rank at `place` has that rank's part of each block alone. Without a connector no other
+    worker reads it.
 
     The pool stays where it is to the end; while a worker sleeps it has no memory behind it, unless the
     connector pins it.
@@ -60,7 +58,7 @@ class PoolPlacement:
     def allocate(self, spec: KVSpec, num_blocks: int, lend: Lend | None = None) -> torch.Tensor:
         """Make the connector and its pool `[num_blocks, *spec.block_shape]`, or take its memory back.
 
-        A rank's own pool has that rank's layers and heads alone.
+        A rank's own pool has the shape of its part.
 
         `lend` hands new memory to the processes that compute with this one.
 
@@ -94,14 +92,14 @@ class PoolPlacement:
         return self.connector is not None and self.connector.capabilities.pins_pool
 
     def _place(self, spec: KVSpec, num_blocks: int, lend: Lend | None) -> torch.Tensor:
-        if self.make_connector is None:
-            own = block_part(spec, self.place).spec(spec) if self.place else spec
-            return allocate_pool(num_blocks, own, lend)
-        connector = self.connector = self.make_connector(spec)
-        if self.device.type == "cpu":
+        connector = self.connector = self.make_connector(spec) if self.make_connector else None
+        if self.device.type == "cpu" and connector is not None:
             return connector.allocate(num_blocks, lend)
-        assert isinstance(connector, TcpConnector | NixlConnector), "choose_transport takes one of these"
-        dtype = getattr(torch, spec.dtype)
-        pool = torch.zeros((num_blocks, *spec.block_shape), dtype=dtype, device=self.device)
-        connector.register(pool)
+        own = block_part(spec, self.place).spec(spec) if self.place else spec
+        if self.device.type == "cpu":
+            return allocate_pool(num_blocks, own, lend)
+        dtype = getattr(torch, own.dtype)
+        pool = torch.zeros((num_blocks, *own.block_shape), dtype=dtype, device=self.device)
+        if connector is not None:
+            connector.register(pool)
         return pool

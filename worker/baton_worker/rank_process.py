@@ -38,6 +38,7 @@ from baton_core.sessions.control_messages import ControlAction
 from baton_core.worker.worker_events import ChecksumsFailed, ComputeChecksums, Pull, PullDone
 from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.device import resolve_device
 from baton_engine.kernel_choice import choose_copy
 from baton_engine.models.registry import read_model_config
 from baton_kernels.cpu.selection import load_build
@@ -134,12 +135,12 @@ class Rank:
 
     def _placement(self, start: StartFrame, place: RankPlace) -> PoolPlacement:
         """Return where the rank's own pool lies, with its connector if other workers read it."""
+        device = resolve_device(start.settings.device)
         if (endpoint := start.endpoint) is None:
-            return PoolPlacement(place=place)
-        device = torch.device(start.settings.device)
+            return PoolPlacement(device=device, place=place)
         copy = choose_copy(device, start.settings.cpu_kernels) or copy_rows
         listen = endpoint.listen(self._channel.own_host)
-        return PoolPlacement(lambda spec: rank_connector(spec, place, endpoint, listen, copy))
+        return PoolPlacement(lambda spec: rank_connector(spec, place, endpoint, listen, copy), device, place)
 
     def _report(self, events: list[TransferEvent]) -> None:
         self._send(TransferredFrame.of(events))
@@ -159,8 +160,8 @@ class Rank:
         sizes, library = start.settings.parallel, load_build(start.settings.cpu_kernels)
         if start.store is not None:
             self._send(AnswerFrame())
-            host = self._channel.own_host or start.store[0]
-            return StoreLinks(sizes, library, start.store, host, start.machines)
+            host, device = self._channel.own_host or start.store[0], resolve_device(start.settings.device)
+            return StoreLinks(sizes, library, device, start.store, host, start.machines)
         assert library is not None, "the leader has it"
         links = SharedLinks(sizes, library, self._channel.take_descriptor())
         links.close_descriptor()

@@ -18,9 +18,11 @@ import torch
 import zmq.asyncio
 
 from baton_core.errors import InvalidConfigError
+from baton_core.ranks.rank_layout import RankPlace
 from baton_core.sessions.session import DEFAULT_TIMINGS, SessionTimings
 from baton_core.sessions.worker_info import Role, WorkerInfo
 from baton_engine.checkpoint.model_source import resolve_model
+from baton_engine.device import resolve_device
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.kernel_choice import choose_copy
 from baton_engine.loading import LoadedEngine
@@ -125,16 +127,16 @@ class WorkerSettings:
             raise InvalidConfigError("--router is not given; allowed: one or more host:port, or --redis")
         if self.num_threads < 0:
             raise InvalidConfigError(f"num_threads is {self.num_threads}; allowed: an integer of at least 0")
-        if self.kv_port and self.has_own_pools:
+        if self.kv_port and self.has_own_pools(resolve_device(self.engine.device)):
             raise InvalidConfigError(f"kv_port is {self.kv_port}; allowed where each rank has a pool: 0")
         if self.kv_transport not in (allowed := tuple(Transport)):
             raise InvalidConfigError(f"kv_transport is {self.kv_transport!r}; allowed: {', '.join(allowed)}")
 
-    @property
-    def has_own_pools(self) -> bool:
-        """True if each rank has a KV pool with its part of every block."""
-        is_group = self.engine.parallel.num_ranks > 1 or self.executor.has_pools_apart
-        return is_group and not self.executor.shares_pool
+    def has_own_pools(self, device: torch.device) -> bool:
+        """Return True if each rank has a KV pool with its part of every block, as all have on GPUs."""
+        num_ranks = self.engine.parallel.num_ranks
+        is_shared = self.executor.shares_pool and (device.type == "cpu" or num_ranks == 1)
+        return (num_ranks > 1 or self.executor.has_pools_apart) and not is_shared
 
 
 def run_worker(settings: WorkerSettings) -> None:
@@ -274,18 +276,11 @@ def _load(
 def _placement(
     settings: WorkerSettings, device: torch.device, transport: Transport, epoch: int, listen: Listen
 ) -> tuple[PoolPlacement, GroupTransfers | None]:
-    """Return where the KV pool lies, and what moves blocks where each rank has a pool.
-
-    Raises:
-        InvalidConfigError: ranks have no pools of their own on this device.
-    """
+    """Return where the KV pool lies, and what moves blocks where each rank has a pool."""
     copy = choose_copy(device, settings.engine.cpu_kernels) or copy_rows
-    if not settings.has_own_pools:
+    if not settings.has_own_pools(device):
         make_connector = CONNECTORS[transport]
         return PoolPlacement(lambda spec: make_connector(spec, epoch, listen, copy), device), None
-    if device.type != "cpu":
-        text = f"device is {device.type!r}, with pools of ranks apart"
-        raise InvalidConfigError(f"{text}; allowed: cpu, or rank_pools 'shared'")
     endpoint = KVEndpoint(
         transport=transport,
         epoch=epoch,
@@ -293,8 +288,10 @@ def _placement(
         advertised_host=listen.advertised_host,
         is_encrypted=listen.curve is not None,
     )
-    transfers = GroupTransfers(settings.engine.parallel, endpoint, listen, copy)
-    return PoolPlacement(transfers.make_connector, device), transfers
+    sizes = settings.engine.parallel
+    transfers = GroupTransfers(sizes, endpoint, listen, copy)
+    place = RankPlace(sizes=sizes, rank=sizes.leader)
+    return PoolPlacement(transfers.make_connector, device, place), transfers
 
 
 def cache_followers(settings: WorkerSettings, epoch: int) -> tuple[KVEventPublisher, ...]:

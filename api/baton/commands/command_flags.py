@@ -142,6 +142,14 @@ LAUNCH_FLAGS: Final = (
         "cores of the workers: auto, none, or a list for each, prefill workers first, such as '0-3|4-7'; "
         "auto gives each its own where there are 4 for each, else all share all",
     ),
+    Flag(
+        "--gpu-bind",
+        str,
+        "auto",
+        "GPUs of the workers: auto, none, or a list for each, prefill workers first, such as '0,1|2,3'; auto "
+        "gives each as many as it has ranks, in turn, of those that CUDA_VISIBLE_DEVICES names; with none "
+        "all take the first",
+    ),
     *WORKER_PROCESS_FLAGS,
     Flag("--exit-with-stdin", bool, False, "end when standard input ends"),
 )
@@ -199,6 +207,7 @@ WORKER_FLAGS: Final = (
         high=1024,
     ),
     Flag("--cpu-bind", str, "none", "cores to compute on, such as 0-3,8; none leaves it to the system"),
+    Flag("--gpu-bind", str, "none", "GPUs to compute on, such as 0,1; none leaves it to the system"),
     *WORKER_PROCESS_FLAGS,
 )
 

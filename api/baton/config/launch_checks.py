@@ -7,6 +7,8 @@ from typing import Final
 
 from baton.config.engine_args import EngineArgs
 from baton.config.parallel_args import require_even_nodes, require_own_group
+from baton.processes.cpu_binding import NONE
+from baton.processes.gpu_binding import GpuShare, available_gpus, gpu_shares
 from baton_core.errors import InvalidConfigError
 from baton_core.sessions.worker_info import Role
 from baton_kernels.cpu.variants import CpuKernelsError, cpu_flags, require_usable
@@ -61,13 +63,36 @@ def check_machine(engine: EngineArgs, args: argparse.Namespace) -> None:
         raise InvalidConfigError(
             f"{text}; allowed: node_rank over 0 (machine 0 has the router and the worker)"
         )
-    counts = {Role.PREFILL: args.prefill_workers, Role.DECODE: args.decode_workers, Role.MIXED: args.mixed}
+    roles = roles_of(args)
     if engine.nnodes > 1:
-        for role in (role for role, count in counts.items() if count):
+        for role in sorted(set(roles)):
             require_even_nodes(engine, role)
-        last = engine.master_port + sum(counts.values()) - 1
+        last = engine.master_port + len(roles) - 1
         if last > _MAX_PORT:
-            text = f"master_port is {engine.master_port}, the first of {sum(counts.values())} workers' ports"
+            text = f"master_port is {engine.master_port}, the first of {len(roles)} workers' ports"
             raise InvalidConfigError(f"{text}; allowed: at most {engine.master_port + _MAX_PORT - last}")
         return
-    require_own_group(engine, sum(counts.values()) * len(engine.local_data_parallel_ranks))
+    require_own_group(engine, len(roles) * len(engine.local_data_parallel_ranks))
+
+
+def roles_of(args: argparse.Namespace) -> list[Role]:
+    """Return the roles of the workers of one data-parallel rank that `baton serve` starts, in their order."""
+    counts = {Role.PREFILL: args.prefill_workers, Role.DECODE: args.decode_workers, Role.MIXED: args.mixed}
+    return [role for role, count in counts.items() for _ in range(count)]
+
+
+def worker_gpus(engine: EngineArgs, args: argparse.Namespace) -> list[GpuShare]:
+    """Return the GPUs of each worker that `baton serve` starts, in the order of its workers.
+
+    Ray chooses those of its actors, and of the leader.
+
+    Raises:
+        InvalidConfigError: `--gpu-bind` is wrong.
+    """
+    on_gpus = engine.device != "cpu" and engine.distributed_executor_backend != "ray"
+    num_ranks = [
+        engine.tensor_parallel_size_of(role) * engine.pipeline_parallel_size // engine.nnodes
+        for role in roles_of(args)
+        for _ in engine.local_data_parallel_ranks
+    ]
+    return gpu_shares(args.gpu_bind if on_gpus else NONE, num_ranks, available_gpus())

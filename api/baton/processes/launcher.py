@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from baton.processes.banner import Announcement, Place
+from baton.processes.gpu_binding import GpuShare
 from baton.processes.restarts import is_start_hopeless
 from baton.processes.router_group import RouterGroup
 from baton.processes.supervised_router import SupervisedRouter
@@ -43,6 +44,8 @@ class LocalCluster:
     """Each of these ranks has so many workers."""
     cpu_shares: tuple[tuple[str, int], ...] = ()
     """`--cpu-bind` and threads of each worker, in the order of `roles`; without, they decide themselves."""
+    gpu_shares: tuple[GpuShare, ...] = ()
+    """GPUs of each worker, in the order of `roles`; without, they decide themselves."""
     metrics_port: int | None = None
     """Port of the first worker's metrics, the next worker's is the next one; 0 is any, None is none."""
     rank_address: tuple[str, int] | None = None
@@ -167,6 +170,7 @@ def _supervised_worker(
         "--router",
         address,
         *_cpu_args(cluster.cpu_shares, number),
+        *_gpu_args(cluster.gpu_shares, number),
         *_metrics_args(cluster.metrics_port, number),
         *_rank_args(cluster.rank_address, number),
         *_kv_events_args(cluster.kv_events, number),
@@ -188,6 +192,12 @@ def _cpu_args(shares: tuple[tuple[str, int], ...], number: int) -> tuple[str, ..
         return ()
     cpus, num_threads = shares[number]
     return ("--cpu-bind", cpus, "--num-threads", str(num_threads))
+
+
+def _gpu_args(shares: tuple[GpuShare, ...], number: int) -> tuple[str, ...]:
+    if not shares or not shares[number].gpus:
+        return ()
+    return ("--gpu-bind", shares[number].value, "--num-workers", str(shares[number].num_workers))
 
 
 def _metrics_args(first_port: int | None, number: int) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from baton.processes.restarts import Restarts
 from baton.processes.tasks import cancel
 from baton_core.ranks.rank_layout import ParallelSizes
 from baton_service.process import interrupts_held
-from baton_worker.ranks.executor_settings import JOIN_WITHIN_S, started_with
+from baton_worker.ranks.executor_settings import JOIN_WITHIN_S, environment_of_gpu, started_with, visible_gpus
 
 _STOP_WITHIN_S: Final = 5.0
 _LOST: Final = 1
@@ -34,6 +34,8 @@ class RankNode:
     master_port: int
     secret: str = field(default="", repr=False)
     """Secret of the leader's ranks, as `secret_of_ranks` returns it."""
+    gpus: tuple[str, ...] = ()
+    """The GPU of each rank here; none: those that this process sees, in turn."""
 
 
 async def serve_ranks(nodes: Sequence[RankNode]) -> int:
@@ -45,7 +47,7 @@ async def serve_ranks(nodes: Sequence[RankNode]) -> int:
     for node in nodes:
         ranks = node.sizes.of_node(node.nnodes, node.node_rank)
         _log.info("ranks %s follow %s:%d", ", ".join(map(str, ranks)), node.master_addr, node.master_port)
-        tasks += [asyncio.create_task(_keep_running(node, rank)) for rank in ranks]
+        tasks += [asyncio.create_task(_keep_running(node, rank, gpu)) for gpu, rank in enumerate(ranks)]
     try:
         for one in asyncio.as_completed(tasks):
             if code := await one:
@@ -55,12 +57,12 @@ async def serve_ranks(nodes: Sequence[RankNode]) -> int:
         await cancel(tasks)
 
 
-async def _keep_running(node: RankNode, rank: int) -> int:
+async def _keep_running(node: RankNode, rank: int, gpu: int) -> int:
     """Run a rank, and again where its group has ended by an error; returns its last exit code."""
     loop, restarts = asyncio.get_running_loop(), Restarts()
     while True:
         began_s = loop.time()
-        code = await _run(node, rank)
+        code = await _run(node, rank, gpu)
         if code in range(256) and code != _LOST:
             return code
         wait_s = restarts.on_end(loop.time() - began_s, code, "")
@@ -68,7 +70,7 @@ async def _keep_running(node: RankNode, rank: int) -> int:
         await asyncio.sleep(wait_s)
 
 
-async def _run(node: RankNode, rank: int) -> int:
+async def _run(node: RankNode, rank: int, gpu: int) -> int:
     expected = json.dumps(started_with(node.sizes, node.nnodes))
     with interrupts_held():
         process = await asyncio.create_subprocess_exec(
@@ -76,6 +78,7 @@ async def _run(node: RankNode, rank: int) -> int:
             *("-m", "baton_worker.rank_process", "--parent-pid", str(os.getpid())),
             *("--leader-host", node.master_addr, "--leader-port", str(node.master_port)),
             *("--rank", str(rank), "--started-with", expected, "--within", str(JOIN_WITHIN_S)),
+            env=environment_of_gpu(gpu, node.gpus or visible_gpus()),
             stdin=asyncio.subprocess.PIPE,  # unlike its arguments, nobody else reads it
         )
     try:

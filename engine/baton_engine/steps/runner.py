@@ -152,7 +152,8 @@ class ModelRunner:
             return None
         whole, leader = self._ranks.whole, self._ranks.place.sizes.leader
         if not self._ranks.place.is_leader:
-            return whole.broadcast(torch.empty(len(plan.slices), dtype=torch.int64), leader)
+            empty = torch.empty(len(plan.slices), dtype=torch.int64, device=self.model.device)
+            return whole.broadcast(empty, leader)
         if self._last is None or self._last[0] != plan.follows.step_id:
             raise RuntimeError(f"step {plan.follows.step_id} failed, and step {plan.step_id} follows it")
         token_ids, rows = self._last[1], plan.follows.rows

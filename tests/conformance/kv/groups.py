@@ -32,9 +32,20 @@ T = TypeVar("T")
 
 
 class Group:
-    """Ranks that hold `blocks`, `[NUM_BLOCKS, *spec.block_shape]`, in parts."""
+    """Ranks that hold `blocks`, `[NUM_BLOCKS, *spec.block_shape]`, in parts.
 
-    def __init__(self, site: Site, spec: KVSpec, sizes: ParallelSizes, blocks: torch.Tensor) -> None:
+    Their pools are placed by the connectors, or if `registers` beforehand, as those of GPUs are.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        spec: KVSpec,
+        sizes: ParallelSizes,
+        blocks: torch.Tensor,
+        *,
+        registers: bool = False,
+    ) -> None:
         self.parts = block_parts(spec, sizes)
         self._spec = spec
         self._answers: queue.SimpleQueue[tuple[int, Answer]] = queue.SimpleQueue()
@@ -43,7 +54,11 @@ class Group:
         make = partial(site.make, epoch=1)
         ranks = [RankConnector(spec, place, make) for place in places]
         self.leader = GroupConnector(spec, 1, sizes, ranks[sizes.leader], self._tell, self._answers)
-        self.pools = [rank.allocate(NUM_BLOCKS) for rank in ranks]
+        own = [part.spec(spec) for part in self.parts]
+        self.pools = [
+            _registered(rank, part) if registers else rank.allocate(NUM_BLOCKS)
+            for rank, part in zip(ranks, own, strict=True)
+        ]
         for part, pool in zip(self.parts, self.pools, strict=True):
             pool.copy_(own_part(blocks, part))
         self.threads = {
@@ -112,6 +127,12 @@ class Group:
             self._events.put(event)
 
 
+def _registered(rank: RankConnector, own: KVSpec) -> torch.Tensor:
+    pool = torch.zeros((NUM_BLOCKS, *own.block_shape), dtype=getattr(torch, own.dtype))
+    rank.register(pool)
+    return pool
+
+
 def own_part(pool: torch.Tensor, part: BlockPart) -> torch.Tensor:
     """Return the part of a pool of all layers and heads that a rank has."""
     return _of(pool, part).contiguous()
@@ -128,12 +149,14 @@ def random_blocks(site: Site, spec: KVSpec) -> torch.Tensor:
 
 
 @contextmanager
-def open_groups(site: Site, spec: KVSpec, *sizes: ParallelSizes) -> Iterator[list[Group]]:
+def open_groups(
+    site: Site, spec: KVSpec, *sizes: ParallelSizes, registers: bool = False
+) -> Iterator[list[Group]]:
     """Open groups of these sizes, each with random blocks of its own."""
     groups: list[Group] = []
     try:
         for one in sizes:
-            groups.append(Group(site, spec, one, random_blocks(site, spec)))
+            groups.append(Group(site, spec, one, random_blocks(site, spec), registers=registers))
         yield groups
     finally:
         for group in groups:

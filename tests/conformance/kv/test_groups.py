@@ -60,6 +60,22 @@ def test_blocks_go_from_group_to_group_and_stay_the_same(
         assert torch.equal(first.blocks(), held)
 
 
+@pytest.mark.parametrize("backend", ["tcp", pytest.param("nixl", marks=needs_nixl)])
+def test_pools_that_are_placed_beforehand_are_served(backend: str) -> None:
+    with (
+        open_site(backend) as site,
+        open_groups(site, SMALL, TWO, FOUR, registers=True) as (producer, consumer),
+    ):
+        assert consumer.pull(producer, BLOCKS).error == ""
+        for local, remote in BLOCKS.items():
+            assert torch.equal(consumer.blocks()[local], producer.blocks()[remote])
+
+
+def test_a_pool_that_shared_memory_has_not_placed_is_no_pool_of_it(checked: Site) -> None:
+    with pytest.raises(AssertionError, match="places its pool itself"):
+        checked.make(SMALL, 1).register(torch.zeros(1, *SMALL.block_shape))
+
+
 @pytest.fixture
 def checked() -> Iterator[Site]:
     with open_site("shared_memory") as opened:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from baton import LLM, EngineArgs
 from baton.cli import main
@@ -92,12 +93,16 @@ def test_an_executor_is_a_class_or_its_name() -> None:
 
 
 def test_ranks_have_pools_of_their_own_where_they_share_no_memory_or_are_asked_to() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
     args = EngineArgs(tensor_parallel_size=2, nnodes=2)
-    assert worker_settings(args, role=Role.MIXED).has_own_pools
-    assert not worker_settings(EngineArgs(nnodes=1, tensor_parallel_size=2)).has_own_pools
+    assert worker_settings(args, role=Role.MIXED).has_own_pools(cpu)
+    near = worker_settings(EngineArgs(nnodes=1, tensor_parallel_size=2))
+    assert not near.has_own_pools(cpu)
+    assert near.has_own_pools(gpu)
+    assert not worker_settings(EngineArgs()).has_own_pools(gpu)
     for size in (1, 2):
         apart = EngineArgs(tensor_parallel_size=size, rank_pools="apart")
-        assert worker_settings(apart, role=Role.DECODE).has_own_pools
+        assert worker_settings(apart, role=Role.DECODE).has_own_pools(cpu)
     with pytest.raises(InvalidConfigError, match="node_rank is 1; allowed: 0, where requests come in"):
         worker_settings(EngineArgs(tensor_parallel_size=2, nnodes=2, node_rank=1))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,12 +19,15 @@ from baton_worker.ranks.links import StoreLinks
 
 SIZES = ParallelSizes(tensor=2, pipeline=2)
 MACHINES = ("a", "a", "b", "b")
+CPU = torch.device("cpu")
 
 
-def on_all_ranks(links: list[StoreLinks], check: Callable[[Ranks], None]) -> None:
+def on_all_ranks(
+    links: list[StoreLinks], check: Callable[[Ranks], None], sizes: ParallelSizes = SIZES
+) -> None:
     with ThreadPoolExecutor(len(links)) as threads:
         calls = [
-            threads.submit(lambda rank=rank, one=one: check(one.open(RankPlace(sizes=SIZES, rank=rank))))
+            threads.submit(lambda rank=rank, one=one: check(one.open(RankPlace(sizes=sizes, rank=rank))))
             for rank, one in enumerate(links)
         ]
         for call in calls:
@@ -33,8 +37,9 @@ def on_all_ranks(links: list[StoreLinks], check: Callable[[Ranks], None]) -> Non
 def linked() -> list[StoreLinks]:
     library = load_build("auto")
     assert library is not None
-    leader = StoreLinks.lead(SIZES, library, "127.0.0.1", MACHINES)
-    return [leader, *(StoreLinks(SIZES, library, leader.address, "127.0.0.1", MACHINES) for _ in range(3))]
+    leader = StoreLinks.lead(SIZES, library, CPU, "127.0.0.1", MACHINES)
+    others = [StoreLinks(SIZES, library, CPU, leader.address, "127.0.0.1", MACHINES) for _ in range(3)]
+    return [leader, *others]
 
 
 def test_ranks_share_memory_on_a_machine_and_send_between_machines() -> None:
@@ -64,3 +69,47 @@ def test_a_lost_rank_ends_waits_in_shared_memory() -> None:
                 ranks.tensor.all_reduce(torch.ones(8))
 
     on_all_ranks(links, check)
+
+
+def test_ranks_that_share_a_gpu_exchange_through_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL takes a GPU for each rank, and is in no build of torch for CPUs."""
+    gpu = torch.device("cuda", 0)
+    sizes, machines = ParallelSizes(tensor=2), ("a", "a")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="one"))
+    leader = StoreLinks.lead(sizes, None, gpu, "127.0.0.1", machines)
+    follower = StoreLinks(sizes, None, gpu, leader.address, "127.0.0.1", machines)
+
+    def check(ranks: Ranks) -> None:
+        assert isinstance(ranks.tensor, TorchCollectives)
+        assert ranks.tensor.all_reduce(torch.ones(3)).tolist() == [2.0] * 3
+
+    on_all_ranks([leader, follower], check, sizes)
+    for one in (leader, follower):
+        one.abort()  # gloo has nothing to end
+
+
+def test_ranks_with_a_gpu_each_exchange_by_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int, int, torch.device]] = []
+
+    def over_nccl(
+        store: object, name: str, rank: int, size: int, *, device: torch.device, deadline_s: float
+    ) -> str:
+        asked.append((name, rank, size, device))
+        return name
+
+    uuids = {torch.device("cuda", number): f"gpu {number}" for number in range(2)}
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuids[device])
+    )
+    monkeypatch.setattr(TorchCollectives, "over_nccl", over_nccl)
+    sizes, machines = ParallelSizes(tensor=2), ("a", "a")
+    first, second = uuids
+    leader = StoreLinks.lead(sizes, None, first, "127.0.0.1", machines)
+    follower = StoreLinks(sizes, None, second, leader.address, "127.0.0.1", machines)
+    on_all_ranks([leader, follower], lambda ranks: None, sizes)
+    assert sorted(asked, key=lambda one: one[:2]) == [
+        ("group-0", 0, 2, first),
+        ("group-0", 1, 2, second),
+        ("group-1", 0, 2, first),
+        ("group-1", 1, 2, second),
+    ]

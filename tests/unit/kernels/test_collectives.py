@@ -40,13 +40,27 @@ def shared(size: int, deadline_s: float = 20.0) -> tuple[list[Collectives], mmap
 
 def gloo(size: int) -> list[Collectives]:
     store, name = HashStore(), f"group-{next(_names)}"
+
+    def meet(rank: int) -> Collectives:
+        return TorchCollectives.over_gloo(store, name, rank, size, deadline_s=20)
+
     with ThreadPoolExecutor(size) as threads:
-        return list(
-            threads.map(lambda rank: TorchCollectives(store, name, rank, size, deadline_s=20), range(size))
-        )
+        return list(threads.map(meet, range(size)))
 
 
-GROUPS: dict[str, Group] = {"shared": lambda size: shared(size)[0], "gloo": gloo}
+def gloo_in_two_steps(size: int) -> list[Collectives]:
+    ranks = gloo(size)
+    for one in ranks:
+        assert isinstance(one, TorchCollectives)
+        one._one_step_bytes = 0
+    return ranks
+
+
+GROUPS: dict[str, Group] = {
+    "shared": lambda size: shared(size)[0],
+    "gloo": gloo,
+    "gloo in two steps": gloo_in_two_steps,
+}
 
 
 @contextmanager

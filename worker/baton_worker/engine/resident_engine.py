@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from baton_core.errors import BatonError, ErrorCode, InvalidModelError, InvalidRequestError, RequestError
@@ -89,7 +90,7 @@ class ResidentEngine:
         self._settings = settings
         self._grammars = grammars
         if self.group is not None and allocate_pool is None:
-            placement = PoolPlacement(place=self.group.own_pool_place)
+            placement = PoolPlacement(device=self.group.device, place=self.group.own_pool_place)
             allocate_pool, give_back_pool = placement.allocate, placement.give_back
         self._allocate_pool = allocate_pool
         self._give_back_pool = give_back_pool
@@ -145,6 +146,7 @@ class ResidentEngine:
             RequestError: UNAVAILABLE, it sleeps.
         """
         runner = self.loaded.runner
+        self._compute_here()
         if self.group is None:
             launched = runner.launch(plan)
         else:
@@ -197,6 +199,7 @@ class ResidentEngine:
             InvalidModelError: the model's folder cannot be read; it sleeps on.
             IncompatibleWorkerError: the folder holds another model by now; it sleeps on.
         """
+        self._compute_here()
         back = self._away & (frozenset(map(EnginePart, tags)) or self._away)
         if EnginePart.WEIGHTS in back:
             self._wake_weights()
@@ -272,6 +275,7 @@ class ResidentEngine:
         if weights == self._read.weights:
             return
         _ = self.loaded
+        self._compute_here()
         model = self._load(self._plan, Path(path))
         if self._ranks.place.is_leader and model.read.weights != weights:
             text = f"path is {path!r}, which holds weights {model.read.weights}"
@@ -281,6 +285,11 @@ class ResidentEngine:
         self._model, self._read, self._weight_folder = model, model.read, Path(path)
         free_unused(self._device)
         self._engine = self._start(model)
+
+    def _compute_here(self) -> None:
+        """Compute on the engine's GPU in this thread, if it has one: a thread begins with the first."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
 
     def _load(self, plan: KVCachePlan | None = None, weight_folder: Path | None = None) -> LoadedModel:
         beside = self._draft_plan.memory() if self._draft_plan is not None else NOTHING_BESIDE

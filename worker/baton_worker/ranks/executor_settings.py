@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -10,6 +11,8 @@ from typing import Final
 from baton_core.ranks.rank_layout import ParallelSizes
 
 LOOPBACK: Final = "127.0.0.1"
+VISIBLE_GPUS: Final = "CUDA_VISIBLE_DEVICES"
+"""The variable of the environment that tells CUDA which GPUs a process sees."""
 DEFAULT_MASTER_PORT: Final = 29501
 JOIN_WITHIN_S: Final = 600.0
 """Time for the ranks of all machines to find each other: they may be started by hand."""
@@ -70,3 +73,15 @@ def started_with(sizes: ParallelSizes, nnodes: int) -> dict[str, str]:
         "tensor_parallel_size": str(sizes.tensor),
         "pipeline_parallel_size": str(sizes.pipeline),
     }
+
+
+def environment_of_gpu(number: int, gpus: Sequence[str] | None) -> dict[str, str]:
+    """Return this process's environment for one that sees a single GPU of these; None: of the machine's."""
+    names = [*map(str, range(number + 1))] if gpus is None else gpus
+    return {**os.environ, VISIBLE_GPUS: names[number] if number < len(names) else ""}
+
+
+def visible_gpus() -> list[str] | None:
+    """Return the names of the GPUs that this process sees; None where it sees all of the machine."""
+    seen = os.environ.get(VISIBLE_GPUS)
+    return None if seen is None else [one.strip() for one in seen.split(",") if one.strip()]

@@ -1,7 +1,12 @@
-"""The links between ranks: who exchanges tensors with whom, and by which means."""
+"""The links between ranks: who exchanges tensors with whom, and by which means.
+
+Ranks on CPUs exchange through shared memory on one machine, and by gloo between several. Ranks on GPUs do by
+NCCL, which needs a GPU for each rank: those that share one exchange by gloo, through the host.
+"""
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import socket
@@ -11,6 +16,7 @@ from datetime import timedelta
 from itertools import accumulate
 from typing import Any, Final
 
+import torch
 from torch._C._distributed_c10d import TCPStore
 
 from baton_core.ranks.rank_layout import ParallelSizes, RankPlace
@@ -29,12 +35,22 @@ STAGES_WITHIN_S: Final = 600.0
 """The same in a pipeline: other stages are at steps that the leader comes to when it is stepped again."""
 
 
+def deadline_s(sizes: ParallelSizes) -> float:
+    """Return the time for a rank to come to an exchange."""
+    return WITHIN_S if sizes.pipeline == 1 else STAGES_WITHIN_S
+
+
+def step_deadline_s(sizes: ParallelSizes, device: torch.device) -> float:
+    """Return the time for a step: on a GPU that of an exchange, which has none of its own there."""
+    return math.inf if device.type == "cpu" else deadline_s(sizes)
+
+
 class Links(ABC):
     """The means by which ranks exchange tensors."""
 
     def __init__(self, sizes: ParallelSizes) -> None:
         self._sizes = sizes
-        self._within_s = WITHIN_S if sizes.pipeline == 1 else STAGES_WITHIN_S
+        self._within_s = deadline_s(sizes)
 
     def open(self, place: RankPlace, announce: Callable[[StepPlan], None] = nobody) -> Ranks:
         """Return a rank's links to the others."""
@@ -94,9 +110,10 @@ class SharedLinks(Links):
 
 
 class StoreLinks(Links):
-    """Exchanges between ranks that meet at a store: by shared memory on one machine, by gloo between several.
+    """Exchanges between ranks that meet at a store.
 
     Args:
+        device: this rank's.
         store: host and port of the store.
         host: address of this machine at which other ranks reach it.
         machines: `own_machine` of each rank.
@@ -107,6 +124,7 @@ class StoreLinks(Links):
         self,
         sizes: ParallelSizes,
         library: CpuLibrary | None,
+        device: torch.device,
         store: tuple[str, int],
         host: str,
         machines: Sequence[str],
@@ -116,8 +134,10 @@ class StoreLinks(Links):
         self.address = store
         self.machines = tuple(machines)
         self._library = library
+        self._device = device
         self._host = host
         self._memories: list[mmap.mmap] = []
+        self._groups: list[TorchCollectives] = []
         options: dict[str, Any] = {"is_master": listener is not None, "timeout": timedelta(seconds=WITHIN_S)}
         if listener is not None:
             options["master_listen_fd"] = listener.detach()
@@ -125,30 +145,52 @@ class StoreLinks(Links):
 
     @classmethod
     def lead(
-        cls, sizes: ParallelSizes, library: CpuLibrary | None, host: str, machines: Sequence[str]
+        cls,
+        sizes: ParallelSizes,
+        library: CpuLibrary | None,
+        device: torch.device,
+        host: str,
+        machines: Sequence[str],
     ) -> StoreLinks:
         """Make the leader's, whose store listens at `host` alone."""
         listener = listen_at(host, 0)
-        return cls(sizes, library, (host, listener.getsockname()[1]), host, machines, listener)
+        return cls(sizes, library, device, (host, listener.getsockname()[1]), host, machines, listener)
 
     def abort(self) -> None:
-        """End waits in shared memory; those of gloo end with the connection to a killed rank."""
+        """End waits in shared memory and on a GPU; those of gloo end with the connection to a killed rank."""
         for memory in self._memories:
             abort(memory, 0)
+        for group in self._groups:
+            group.abort()
 
     def _link(self, group: int, members: tuple[int, ...], rank: int) -> Collectives:
+        is_apart = len({self.machines[one] for one in members}) > 1
+        if self._library is None or is_apart or self._device.type != "cpu":
+            linked = self._link_by_torch(f"group-{group}", members, rank)
+            self._groups.append(linked)
+            return linked
         number, size = members.index(rank), len(members)
-        if self._library is None or len({self.machines[one] for one in members}) > 1:
-            name = f"group-{group}"
-            return TorchCollectives(
-                self._store, name, number, size, host=self._host, deadline_s=self._within_s
-            )
         try:
             memory = self._share(f"memory-{group}", number, size)
         except RuntimeError as error:
             raise RankLostError(-1, str(error).partition("\n")[0]) from error
         self._memories.append(memory)
         return SharedCollectives(self._library, memory, 0, number, size, deadline_s=self._within_s)
+
+    def _link_by_torch(self, name: str, members: tuple[int, ...], rank: int) -> TorchCollectives:
+        place, within_s = (self._store, name, members.index(rank), len(members)), self._within_s
+        if self._device.type == "cpu" or not self._has_gpu_each(name, members, rank):
+            return TorchCollectives.over_gloo(*place, host=self._host, deadline_s=within_s)
+        return TorchCollectives.over_nccl(*place, device=self._device, deadline_s=within_s)
+
+    def _has_gpu_each(self, name: str, members: tuple[int, ...], rank: int) -> bool:
+        """Tell the others of a group which GPU this rank has; True if they have as many as they are."""
+        self._store.set(f"{name}-gpu-{rank}", str(torch.cuda.get_device_properties(self._device).uuid))
+        try:
+            gpus = {self._store.get(f"{name}-gpu-{one}") for one in members}
+        except RuntimeError as error:
+            raise RankLostError(-1, str(error).partition("\n")[0]) from error
+        return len(gpus) == len(members)
 
     def _share(self, name: str, number: int, size: int) -> mmap.mmap:
         """Map memory that the first of a group makes, and the others open by its place in /proc."""
@@ -168,10 +210,16 @@ class StoreLinks(Links):
 
 
 def lead_links(
-    sizes: ParallelSizes, cpu_kernels: str, host: str, machines: Sequence[str], *, shares_memory: bool
+    sizes: ParallelSizes,
+    device: torch.device,
+    cpu_kernels: str,
+    host: str,
+    machines: Sequence[str],
+    *,
+    shares_memory: bool,
 ) -> Links:
     """Make a leader's links: one shared memory where descriptors can be passed on, else a store."""
     library = load_build(cpu_kernels)
-    if library is None or not shares_memory:
-        return StoreLinks.lead(sizes, library, host, machines)
+    if library is None or not shares_memory or device.type != "cpu":
+        return StoreLinks.lead(sizes, library, device, host, machines)
     return SharedLinks(sizes, library)

@@ -8,6 +8,7 @@ from typing import Self
 
 from baton_core.errors import ErrorCode, RequestError
 from baton_core.ranks.rank_layout import ParallelSizes
+from baton_engine.device import require_gpus
 from baton_engine.engine_settings import EngineSettings
 from baton_worker.ranks.executor_settings import JOIN_WITHIN_S, ExecutorSettings, started_with
 from baton_worker.ranks.rank_channel import RankChannel
@@ -24,6 +25,7 @@ class NodeRanks(RankStarter):
 
     @classmethod
     def of(cls, executor: ExecutorSettings, settings: EngineSettings) -> Self:
+        require_gpus(settings.device, settings.parallel.num_ranks // executor.nnodes)
         return cls(executor, settings.parallel)
 
     def start(self, ranks: Sequence[int]) -> list[StartedRank]:
@@ -53,8 +55,7 @@ class NodeRanks(RankStarter):
                 for one in local:
                     one.kill()
                 raise
-        started = [*local, *(_FarRank(rank, channel) for rank, channel in far.items())]
-        return sorted(started, key=lambda one: one.rank)
+        return [*local, *(_FarRank(rank, channel) for rank, channel in far.items())]
 
     def close(self) -> None:
         """Do nothing: the machines of the ranks end them."""

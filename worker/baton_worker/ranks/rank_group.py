@@ -14,20 +14,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 import torch
 
-from baton_core.errors import BatonError, ErrorCode, InvalidConfigError, RequestError
+from baton_core.errors import BatonError, ErrorCode, RequestError
 from baton_core.model.model_description import ModelDescription
 from baton_core.ranks.rank_layout import RankPlace
 from baton_core.ranks.transfer_plan import require_separable
 from baton_core.worker.step_plan import StepPlan
 from baton_engine.checkpoint.folder_description import describe_folder
 from baton_engine.checkpoint.model_source import resolve_model
-from baton_engine.device import resolve_device
+from baton_engine.device import use_device
 from baton_engine.engine_settings import EngineSettings
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import read_model_config
@@ -35,7 +35,7 @@ from baton_engine.ranks.ranks import Ranks
 from baton_kernels.interface.collectives import RankLostError
 from baton_kv.transfer_thread import TransferEffect
 from baton_worker.ranks.group_transfers import GroupTransfers
-from baton_worker.ranks.links import SharedLinks, StoreLinks, lead_links
+from baton_worker.ranks.links import SharedLinks, StoreLinks, lead_links, step_deadline_s
 from baton_worker.ranks.rank_channel import (
     OF_SETTINGS,
     AdapterFrame,
@@ -115,10 +115,8 @@ class RankGroup:
         require_divisible(config, sizes)
         if transfers is not None:
             require_separable(config.kv_spec(settings.block_size, "float32"), sizes)
-        _require_cpu(settings)
         self._place = RankPlace(sizes=sizes, rank=sizes.leader)
         self._starter = starter
-        self.pools = Pools.SHARED if starter.shares_memory and shares_pool else Pools.OWN
         self._transfers = transfers
         if transfers is not None:
             transfers.attach(self._tell_transfer)
@@ -126,14 +124,20 @@ class RankGroup:
         """Fails with a BatonError when a rank is lost; whatever is computed meanwhile fails too."""
         self._is_closing = False
         self._silence_s = LOADS_WITHIN_S
-        ranks = [rank for rank in range(sizes.num_ranks) if rank != self._place.rank]
-        self._followers = [_Follower(one) for one in starter.start(ranks)]
+        self._step_began_s: float | None = None
+        started = starter.start(sizes.leader_first[1:])
+        self._followers = [_Follower(one) for one in sorted(started, key=lambda one: one.rank)]
         self._num_threads = max(1, torch.get_num_threads() // starter.num_on_host)
         torch.set_num_threads(self._num_threads)
         try:
+            self.device = use_device(settings.device, starter.device_index)
+            settings = replace(settings, device=self.device.type)
+            self._step_within_s = step_deadline_s(sizes, self.device)
+            shares_memory = starter.shares_memory and self.device.type == "cpu"
+            self.pools = Pools.SHARED if shares_memory and shares_pool else Pools.OWN
             machines = self.in_order(own_machine(), [one.channel.machine for one in self._followers])
             self._links = lead_links(
-                sizes, settings.cpu_kernels, starter.host, machines, shares_memory=starter.shares_memory
+                sizes, self.device, settings.cpu_kernels, starter.host, machines, shares_memory=shares_memory
             )
             self._tell_start(settings, describe_folder(folder, config, settings.config_overrides))
         except BaseException:
@@ -218,6 +222,10 @@ class RankGroup:
             with suppress(TimeoutError):
                 self.lost.result(LOST_AFTER_S)
             self.end(str(error))
+        except Exception:
+            if not self.lost.done():
+                raise
+        if self.lost.done():
             self.lost.result()
 
     @contextmanager
@@ -225,14 +233,17 @@ class RankGroup:
         """Lead a step: if this rank fails within it, the others have gone on without it, and the group ends.
 
         Raises:
-            BatonError: a rank is lost.
+            BatonError: a rank is lost, and what was computed is worth nothing.
         """
+        self._step_began_s = time.monotonic()
         try:
             with self.explaining():
                 yield
         except BaseException as error:
             self.end(f"the leader of the model's ranks failed: {type(error).__name__}: {error}")
             raise
+        finally:
+            self._step_began_s = None
 
     def end(self, reason: str, error: BatonError | None = None) -> None:
         """End the group: nobody waits for a rank any more. Does nothing once it has ended."""
@@ -240,11 +251,11 @@ class RankGroup:
             return
         error = error or RequestError(ErrorCode.UNAVAILABLE, reason)
         _log.error("%s", error)
-        self._links.abort()
+        with suppress(InvalidStateError):
+            self.lost.set_exception(error)  # before waits end: their results are wrong
         for one in self._followers:
             one.started.kill()
-        with suppress(InvalidStateError):
-            self.lost.set_exception(error)
+        self._links.abort()
         for one in self._followers:
             one.answers.put(None)
             one.adapter_answers.put(None)
@@ -375,7 +386,9 @@ class RankGroup:
         return False
 
     def _look_for_silence(self) -> None:
-        now = time.monotonic()
+        now, began_s = time.monotonic(), self._step_began_s
+        if began_s is not None and now - began_s > self._step_within_s:
+            self.end(f"a step of the model's ranks takes more than {self._step_within_s:g} s")
         for one in self._followers:
             silent_s = now - one.seen_s
             if silent_s > SILENT_S and one.started.is_stopped:
@@ -385,14 +398,3 @@ class RankGroup:
 
     def _lose(self, lost: _Follower, reason: str, error: BatonError | None = None) -> None:
         self.end(f"rank {lost.started.rank} of the model's ranks is lost: {reason}", error)
-
-
-def _require_cpu(settings: EngineSettings) -> None:
-    """Refuse ranks on GPUs.
-
-    Raises:
-        InvalidConfigError: naming the device.
-    """
-    if resolve_device(settings.device).type != "cpu":
-        text = f"device is {settings.device!r}, with {settings.parallel.num_ranks} ranks for a model"
-        raise InvalidConfigError(f"{text}; allowed: cpu (ranks on GPUs are not supported yet)")

@@ -11,8 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final, Self
 
+from baton_engine.device import require_gpus
 from baton_engine.engine_settings import EngineSettings
-from baton_worker.ranks.executor_settings import LOOPBACK, ExecutorSettings
+from baton_worker.ranks.executor_settings import LOOPBACK, ExecutorSettings, environment_of_gpu, visible_gpus
 from baton_worker.ranks.rank_channel import RankChannel
 
 _STOPPED: Final = ("T", "t", "Z", "X")
@@ -56,6 +57,8 @@ class RankStarter(ABC):
     """Address of this machine at which the other ranks reach it; known once they are started."""
     num_on_host: int = 1
     """Ranks on this machine, the leader among them; known once they are started."""
+    device_index: int = 0
+    """The leader's GPU, if ranks compute on some, among those that its process sees; known like these."""
 
     @classmethod
     def of(cls, executor: ExecutorSettings, settings: EngineSettings) -> Self:
@@ -64,7 +67,9 @@ class RankStarter(ABC):
 
     @abstractmethod
     def start(self, ranks: Sequence[int]) -> list[StartedRank]:
-        """Start these ranks; they wait for a `StartFrame`.
+        """Start these ranks; they wait for a `StartFrame`, and see the GPU that they compute on alone.
+
+        They are given in the order in which machines take them, the leader being the first of all.
 
         Raises:
             BatonError: they cannot be started in time.
@@ -80,9 +85,23 @@ class LocalRanks(RankStarter):
 
     shares_memory = True
 
+    @classmethod
+    def of(cls, executor: ExecutorSettings, settings: EngineSettings) -> Self:
+        """Return the one of a worker with these settings.
+
+        Raises:
+            InvalidConfigError: there are fewer GPUs than ranks.
+        """
+        require_gpus(settings.device, settings.parallel.num_ranks)
+        return cls()
+
     def start(self, ranks: Sequence[int]) -> list[StartedRank]:
         self.num_on_host = 1 + len(ranks)
-        return [_start(rank) for rank in ranks]
+        return [_start(rank, self.gpu_of(number)) for number, rank in enumerate(ranks, 1)]
+
+    def gpu_of(self, number: int) -> int:
+        """Return the GPU of the machine's rank with this number, counted from the leader's."""
+        return number
 
     def close(self) -> None:
         """Do nothing: a process leaves nothing behind."""
@@ -115,13 +134,14 @@ class _LocalRank(StartedRank):
         return f"its process was killed by signal {-code}" if code < 0 else f"its process ended with {code}"
 
 
-def _start(rank: int) -> StartedRank:
+def _start(rank: int, gpu: int) -> StartedRank:
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
             [sys.executable, "-m", "baton_worker.rank_process", "--control-fd", str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
+            env=environment_of_gpu(gpu, visible_gpus()),
         )
     return _LocalRank(rank, RankChannel(ours), process)
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import ray
+from ray.exceptions import RayError
 from ray.util.placement_group import (
     PlacementGroup,
     get_current_placement_group,
@@ -23,9 +24,10 @@ from ray.util.placement_group import (
     placement_group_table,
     remove_placement_group,
 )
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from baton_core.errors import InvalidConfigError
-from baton_worker.ranks.executor_settings import RaySettings
+from baton_worker.ranks.executor_settings import RaySettings, visible_gpus
 
 RESOURCES: Final = {"cpu": "CPU", "cuda": "GPU"}
 """Ray's resources by types of devices."""
@@ -132,6 +134,36 @@ def places(group: PlacementGroup, world_size: int, resource: str) -> list[tuple[
     here = own_node()
     ordered = sorted(usable, key=lambda one: (nodes[one] != here, counts[nodes[one]], nodes[one], one))
     return [(one, nodes[one]) for one in ordered[:world_size]]
+
+
+def own_gpu(group: PlacementGroup, bundle: int, within_s: float) -> int:
+    """Return the GPU of a bundle on this node, by its number among those that this process sees.
+
+    An actor sees its bundle's alone. A program that is none sees all: the bundle is asked for its own.
+
+    Raises:
+        RayPlacementError: the bundle does not answer, or its GPU is not among them.
+    """
+    if ray.get_runtime_context().get_actor_id() is not None:
+        return 0
+    place = PlacementGroupSchedulingStrategy(placement_group=group, placement_group_bundle_index=bundle)
+    asked = ray.remote(num_cpus=0, num_gpus=1, scheduling_strategy=place)(_gpus_here).remote()
+    try:
+        (gpu,) = ray.get(asked, timeout=within_s)
+    except (RayError, TimeoutError, ValueError) as error:
+        text = f"bundle {bundle} of the placement group, the leader's"
+        raise RayPlacementError(
+            f"{text}, has not told its GPU ({error}); allowed: one that is free"
+        ) from error
+    seen = visible_gpus()
+    if seen is not None and gpu not in seen:
+        text = f"bundle {bundle} of the placement group has GPU {gpu}"
+        raise RayPlacementError(f"{text}; allowed: those that this process sees, {', '.join(seen)}")
+    return int(gpu) if seen is None else seen.index(gpu)
+
+
+def _gpus_here() -> list[str]:
+    return list(ray.get_runtime_context().get_accelerator_ids()["GPU"])
 
 
 def warn_of_spread(nodes: Sequence[str], tensor_size: int) -> None:

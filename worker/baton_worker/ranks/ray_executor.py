@@ -69,6 +69,8 @@ class RayExecutor(RankStarter):
             self.host = ray.util.get_node_ip_address()
             self.num_on_host = max(1, nodes.count(ray_cluster.own_node()))
             bundle_of = {rank: bundle for rank, (bundle, _) in zip(sizes.leader_first, places, strict=True)}
+            if self._resource == ray_cluster.RESOURCES["cuda"]:
+                self.device_index = ray_cluster.own_gpu(group, bundle_of[sizes.leader], settings.timeout_s)
             return self._start_actors(group, {rank: bundle_of[rank] for rank in ranks})
         except BaseException:
             self.close()
