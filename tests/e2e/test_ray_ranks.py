@@ -18,6 +18,8 @@ from ray.util.placement_group import placement_group, placement_group_table, rem
 
 from baton import LLM, LLMEngine, initialize_ray_cluster
 from baton_core.errors import InvalidConfigError, RequestError
+from baton_worker.ranks import ray_cluster
+from baton_worker.ranks.executor_settings import VISIBLE_GPUS
 from tests.e2e.calls import answer, ask
 from tests.e2e.processes import FLOAT32, NO_GRAMMARS, SMALL, children_of, serving, until
 from tests.integration.tiny_llm import PROMPT, greedy, tiny_args
@@ -25,7 +27,8 @@ from tests.models import make_model, make_prompt
 
 LOST_WITHIN_S = 12.0
 NUM_STARTS = 3
-NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 << 20}
+NODE: dict[str, Any] = {"num_cpus": 2, "num_gpus": 2, "object_store_memory": 80 << 20}
+"""Its GPUs are in Ray's books alone."""
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +191,21 @@ def test_a_node_that_is_lost_ends_the_groups_on_it(folder: Path, cluster: Cluste
     llm = over_ray(folder, cluster)
     (node,) = cluster.worker_nodes
     lose(llm, lambda: cluster.remove_node(node, allow_graceful=False))
+
+
+def test_the_leader_takes_the_gpu_of_its_bundle(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray_cluster.connect(cluster.address)
+    group = placement_group([{"GPU": 1.0}] * 2, strategy="STRICT_PACK")
+    try:
+        assert group.wait(60)
+        monkeypatch.delenv(VISIBLE_GPUS, raising=False)
+        assert {ray_cluster.own_gpu(group, bundle, 60.0) for bundle in range(2)} == {0, 1}
+        number = ray_cluster.own_gpu(group, 1, 60.0)
+        monkeypatch.setenv(VISIBLE_GPUS, f"7,{number}")
+        assert ray_cluster.own_gpu(group, 1, 60.0) == 1
+        monkeypatch.setenv(VISIBLE_GPUS, "7")
+        said = rf"bundle 1 of the placement group has GPU {number}; allowed: .* sees, 7"
+        with pytest.raises(InvalidConfigError, match=said):
+            ray_cluster.own_gpu(group, 1, 60.0)
+    finally:
+        remove_placement_group(group)
