@@ -64,6 +64,8 @@ class ModelIdentity:
         Raises:
             IncompatibleWorkerError: names the first field that differs, its value, and what is allowed.
         """
+        if self == other:
+            return  # as nearly always: a worker is compared with each of a fleet
         self.description.require_same(other.description, _REGISTERED)
         for one in fields(self):
             mine, theirs = getattr(self, one.name), getattr(other, one.name)
