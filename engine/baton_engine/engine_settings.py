@@ -56,6 +56,8 @@ class EngineSettings:
     """Plan a step while the one before it runs; None: on a GPU."""
     config_overrides: Mapping[str, Any] = field(default_factory=dict)
     """Values that come before those of config.json."""
+    share_weights: bool = False
+    """Have one copy of the weights for all processes of this machine that have the same, on CPUs."""
     has_dummy_weights: bool = False
     """Random weights; none are read."""
     runner: str = "auto"

@@ -63,7 +63,7 @@ def absent_workers(cluster: Cluster) -> list[dict[str, Any]]:
 def test_a_worker_that_dies_again_and_again_is_awaited_while_the_others_serve(
     tmp_path: Path, llm: LLM
 ) -> None:
-    roles = ("--prefill-workers", "1", "--decode-workers", "0", "--mixed", "1")
+    roles = ("--prefill-workers", "1", "--decode-workers", "0", "--mixed", "1", "--share-weights")
     prompt, params = draw_prompt(40, seed=1), greedy(12)
     (expected,) = llm.generate(prompt, params, use_tqdm=False)
     with serving(tmp_path, *SMALL[:2], *FLOAT32, *BRISK, *NO_GRAMMARS, *roles, "--split", "auto") as cluster:
@@ -97,6 +97,16 @@ def test_a_worker_that_dies_again_and_again_is_awaited_while_the_others_serve(
         assert httpx.get(f"{base}/health").text == ""
         waits = re.findall(r"prefill-0 was killed by SIGKILL; it is started again in (\d+) s", read(cluster))
         assert waits == [str(2**number) for number in range(NUM_KILLS)]
+        inodes = {shared_weights(cluster, f"baton {role}-worker") for role in ("prefill", "mixed")}
+        assert len(inodes) == 1
+
+
+def shared_weights(cluster: Cluster, title: str) -> str:
+    """Return the inode of the weights that a worker shares."""
+    (pid,) = cluster.pids_of(title)
+    maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    (inode,) = {line.split()[4] for line in maps if "memfd:baton-weights-" in line}
+    return inode
 
 
 @contextmanager

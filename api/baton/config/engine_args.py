@@ -139,6 +139,11 @@ class EngineArgs(
     int4_w4a8: bool = arg(
         bool, False, "round inputs of layers stored as 4-bit integers to int8, as vLLM does on CPUs with AMX"
     )
+    share_weights: bool = arg(
+        bool,
+        False,
+        "one copy of the weights for all workers of this machine that have the same, on CPUs",
+    )
     device: str = arg(str, "auto", "auto is a GPU where torch sees one", choices=("auto", "cpu", "cuda"))
     seed: int = arg(
         int, 0, "seed of requests without one of their own", Part.CALLER, low=-(2**63), high=2**63 - 1

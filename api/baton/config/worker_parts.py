@@ -51,6 +51,7 @@ def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) ->
         quantization=args.quantization,
         quantization_config=args.quantization_config,
         int4_w4a8=args.int4_w4a8,
+        share_weights=args.share_weights,
         parallel=_parallel_sizes(args, others.get("role", Role.MIXED)),
         device=args.device,
         block_size=args.block_size,

@@ -93,7 +93,7 @@ class WeightMemory:
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return a contiguous tensor of any numbers, which begins at a cache line."""
         place = torch.from_numpy(self._take(math.prod(shape) * dtype.itemsize))
-        return place.view(dtype).view(shape)
+        return place.view(dtype).view(shape).data  # no view, which would keep this memory for good
 
     def copy(self, weight: Tensor) -> Tensor:
         """Return a contiguous copy of a tensor, which begins at a cache line."""

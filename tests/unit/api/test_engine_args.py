@@ -47,6 +47,7 @@ GIVEN: dict[str, Any] = {
     "quantization": "int8",
     "quantization_config": {"ignore": ["lm_head"]},
     "int4_w4a8": True,
+    "share_weights": True,
     "kv_cache_dtype": "fp8",
     "distributed_executor_backend": "mp",
     "nnodes": 3,

@@ -22,6 +22,7 @@ from baton_core.requests.adapter import Adapter
 from baton_core.sessions.control_messages import EnginePart
 from baton_core.worker.step_plan import StepPlan, StepResult
 from baton_engine.adapters.adapter_bank import AdapterBank
+from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import free_unused
 from baton_engine.drafting.draft_guard import DraftGuard
 from baton_engine.drafting.draft_loading import plan_drafts
@@ -29,7 +30,8 @@ from baton_engine.engine_settings import EngineSettings
 from baton_engine.loading import LoadedEngine, LoadedModel, ReadModel, load_model
 from baton_engine.ranks.ranks import ALONE, Ranks
 from baton_engine.sampling.sampling_state import Grammars
-from baton_engine.sizing import NOTHING_BESIDE, KVCachePlan
+from baton_engine.shared_weights import share_weights
+from baton_engine.sizing import GIB, NOTHING_BESIDE, KVCachePlan
 from baton_engine.steps.step_pipeline import Launched
 from baton_engine.tensor_moves import move_tensors
 from baton_engine.weight_check import check_weights
@@ -296,9 +298,22 @@ class ResidentEngine:
         model = load_model(self._settings, plan, weight_folder, self._ranks, beside)
         if self._draft_plan is not None:
             self._draft_plan.tap(model)
+        if self._settings.share_weights and model.model.device.type == "cpu":
+            self._share_weights(model, weight_folder)
         for digest, path in self._adapters.items():
             _bank(model).load(path, digest)
         return model
+
+    def _share_weights(self, model: LoadedModel, weight_folder: Path | None) -> None:
+        settings, place = self._settings, self._ranks.place
+        folder = (weight_folder or resolve_model(settings.model)).resolve()
+        key = f"{folder} {model.read.weights} {model.model.dtype} {settings.cpu_kernels} {place}"
+        try:
+            num_bytes = share_weights((model.model, model.pooler), f"{key} {model.quantization.name}")
+        except (OSError, TimeoutError) as error:
+            _log.warning("weights are not shared: %s", error)
+            return
+        _log.info("%.3f GiB of weights are one copy for all processes that have them", num_bytes / GIB)
 
     def _start(self, model: LoadedModel) -> LoadedEngine:
         place = None if self._allocate_pool is None else partial(self._place_pool, self._allocate_pool)
