@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from msgspec import to_builtins
+
 from baton_simulator.capacity.step_timing import StepTiming
 from baton_simulator.capacity.tables import table
 from baton_simulator.capacity.trace import Scale, read_trace
@@ -25,6 +27,7 @@ from bench.command_line import make_parser
 from bench.replay.cluster import TOPOLOGIES, ClusterPlan, Usage, running
 from bench.replay.loads import VOCAB_SIZE, Arrival, Load, ideal_hits, make_arrivals
 from bench.replay.metrics import pairs_table, policy_table, spread
+from bench.replay.overheads import Overheads, measure_overheads
 from bench.replay.paired_runs import PairedLoad, PairedRuns, run_in_turns
 from bench.replay.worker_sizing import add_worker_arguments, model_worker_flags, timed_worker_flags
 
@@ -115,8 +118,8 @@ def num_prompt_tokens(arrivals: Sequence[Arrival]) -> int:
     return sum(len(arrival.token_ids) for arrival in arrivals)
 
 
-def replay(args: argparse.Namespace, topology: str, load: Load, folder: Path) -> PairedRuns:
-    """Start one topology and run every policy on it."""
+def replay(args: argparse.Namespace, topology: str, load: Load, folder: Path) -> tuple[PairedRuns, Overheads]:
+    """Start one topology and run every policy on it; returns what takes time beside the timers, too."""
     make_flags = model_worker_flags if args.real_model else timed_worker_flags
     plan = ClusterPlan(
         topology=topology,
@@ -131,7 +134,10 @@ def replay(args: argparse.Namespace, topology: str, load: Load, folder: Path) ->
         PairedLoad(first, folder, vocab_size=None, name="warm-up").run(
             cluster, args.policies[0], PairedRuns()
         )
-        return run_in_turns(cluster, paired, args.policies, repeats=args.repeats)
+        overheads = Overheads()
+        if not args.real_model:
+            overheads = measure_overheads(cluster, args.policies[0], args.profile.timing, folder)
+        return run_in_turns(cluster, paired, args.policies, repeats=args.repeats), overheads
 
 
 def describe(args: argparse.Namespace, topology: str, load: Load, scale: Scale, ideal: float) -> str:
@@ -196,10 +202,12 @@ def main() -> None:
         description = describe(args, topology, load, scale, ideal)
         print(description, flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            runs = replay(args, topology, load, Path(folder))
+            runs, overheads = replay(args, topology, load, Path(folder))
+        print(f"Streams alone: {overheads}")
         show(topology, runs, args.policies, ideal)
         num_faults += len(runs.faults)
-        saved[topology] = {"description": description, "ideal_hit_rate": ideal, **asdict(runs)}
+        measured = {"ideal_hit_rate": ideal, "overheads": to_builtins(overheads), **asdict(runs)}
+        saved[topology] = {"description": description, **measured}
     if args.save_result is not None:
         args.save_result.write_text(json.dumps(saved, indent=2) + "\n")
     if num_faults:

@@ -184,6 +184,7 @@ def _worker(args: argparse.Namespace) -> int:
     settings = worker_settings(
         EngineArgs.from_cli_args(args),
         num_workers=args.num_workers,
+        num_gpu_workers=args.gpu_workers,
         role=Role(args.command.removesuffix("-worker")),
         routers=tuple(args.router),
         redis=RedisSettings(url=args.redis, namespace=args.redis_namespace),

@@ -208,6 +208,14 @@ WORKER_FLAGS: Final = (
     ),
     Flag("--cpu-bind", str, "none", "cores to compute on, such as 0-3,8; none leaves it to the system"),
     Flag("--gpu-bind", str, "none", "GPUs to compute on, such as 0,1; none leaves it to the system"),
+    Flag(
+        "--gpu-workers",
+        int,
+        None,
+        "workers that share these GPUs' memory; default: --num-workers",
+        low=1,
+        high=1024,
+    ),
     *WORKER_PROCESS_FLAGS,
 )
 

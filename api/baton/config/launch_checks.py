@@ -84,15 +84,16 @@ def roles_of(args: argparse.Namespace) -> list[Role]:
 def worker_gpus(engine: EngineArgs, args: argparse.Namespace) -> list[GpuShare]:
     """Return the GPUs of each worker that `baton serve` starts, in the order of its workers.
 
-    Ray chooses those of its actors, and of the leader.
+    Ray chooses those of its actors, and of the leader: no two workers share one.
 
     Raises:
         InvalidConfigError: `--gpu-bind` is wrong.
     """
-    on_gpus = engine.device != "cpu" and engine.distributed_executor_backend != "ray"
     num_ranks = [
         engine.tensor_parallel_size_of(role) * engine.pipeline_parallel_size // engine.nnodes
         for role in roles_of(args)
         for _ in engine.local_data_parallel_ranks
     ]
-    return gpu_shares(args.gpu_bind if on_gpus else NONE, num_ranks, available_gpus())
+    if engine.distributed_executor_backend == "ray":
+        return [GpuShare((), 1)] * len(num_ranks)
+    return gpu_shares(NONE if engine.device == "cpu" else args.gpu_bind, num_ranks, available_gpus())

@@ -25,22 +25,28 @@ from baton_engine.sizing import KVCacheSettings
 from baton_kv.transport import Transport
 from baton_service.tracing import read_tracing
 from baton_worker.kv_events.kv_events_config import read_kv_events_config
+from baton_worker.pool_placement import choose_device
 from baton_worker.ranks.executor_choice import default_backend
 from baton_worker.ranks.executor_settings import ExecutorSettings, RaySettings, secret_of_ranks
 from baton_worker.worker_process import WorkerSettings
 
 
-def worker_settings(args: EngineArgs, *, num_workers: int = 1, **others: Any) -> WorkerSettings:
+def worker_settings(
+    args: EngineArgs, *, num_workers: int = 1, num_gpu_workers: int | None = None, **others: Any
+) -> WorkerSettings:
     """The settings of one of `num_workers` workers on this machine; `others` are further fields.
+
+    Those of them that share its GPU, if it has one, are `num_gpu_workers`; None: all.
 
     Raises:
         InvalidConfigError: a value cannot hold.
     """
+    is_on_gpu = choose_device(args.device, Transport(args.kv_transport)).type != "cpu"
     kv_cache = KVCacheSettings(
         kv_cache_memory_bytes=args.kv_cache_memory_bytes or _cpu_kv_cache_bytes(args.device),
         num_gpu_blocks_override=args.num_gpu_blocks_override,
         memory_share=args.gpu_memory_utilization,
-        num_workers=num_workers,
+        num_workers=num_gpu_workers if is_on_gpu and num_gpu_workers is not None else num_workers,
         max_model_len=args.max_model_len,
         max_num_batched_tokens=args.max_num_batched_tokens,
     )

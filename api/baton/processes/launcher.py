@@ -195,9 +195,10 @@ def _cpu_args(shares: tuple[tuple[str, int], ...], number: int) -> tuple[str, ..
 
 
 def _gpu_args(shares: tuple[GpuShare, ...], number: int) -> tuple[str, ...]:
-    if not shares or not shares[number].gpus:
+    if not shares:
         return ()
-    return ("--gpu-bind", shares[number].value, "--num-workers", str(shares[number].num_workers))
+    share = shares[number]
+    return ("--gpu-bind", share.value, "--gpu-workers", str(share.num_workers))
 
 
 def _metrics_args(first_port: int | None, number: int) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -46,6 +46,8 @@ class FleetPlan:
     """The simulated fleet and its settings."""
 
     mix: WorkerMix
+    names: Mapping[str, Role] = field(default_factory=dict)
+    """Names of the workers, on which some policies decide, with their roles; none: those of `mix`."""
     hardware: Hardware
     block_size: int = 32
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
@@ -83,7 +85,7 @@ class FleetRun:
 
     def run(self) -> list[RequestResult]:
         """Send every request when it is due, and go on until each has ended."""
-        names = self.plan.mix.names()
+        names = self.plan.names or self.plan.mix.names()
         for number, (name, role) in enumerate(names.items()):
             self._start(name, role, first_tick_s=HEARTBEAT_S * number / len(names))
         if self.plan.loss is not None:

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 
 import pytest
+import torch
 
 from baton.config.engine_args import EngineArgs
 from baton.config.launch_checks import worker_gpus
+from baton.config.worker_parts import worker_settings
 from baton.processes.gpu_binding import GpuShare, available_gpus, bind_gpus, gpu_shares
 from baton.processes.launcher import LocalCluster, _gpu_args
 from baton_core.errors import InvalidConfigError
@@ -97,8 +99,21 @@ def test_a_cluster_hands_each_worker_its_own(monkeypatch: pytest.MonkeyPatch) ->
         gpu_shares=tuple(shares),
     )
     assert len(cluster.gpu_shares) == len(cluster.roles)
-    assert _gpu_args(cluster.gpu_shares, 1) == ("--gpu-bind", "1,2", "--num-workers", "1")
-    for elsewhere in (EngineArgs(device="cpu"), EngineArgs(distributed_executor_backend="ray")):
-        nowhere = worker_gpus(elsewhere, args)
-        assert gpus_of(nowhere) == ["none"] * 3
-        assert _gpu_args(tuple(nowhere), 0) == ()
+    assert _gpu_args(cluster.gpu_shares, 1) == ("--gpu-bind", "1,2", "--gpu-workers", "1")
+    assert worker_gpus(EngineArgs(device="cpu"), args) == [GpuShare((), 3)] * 3
+    by_ray = worker_gpus(EngineArgs(distributed_executor_backend="ray"), args)
+    assert _gpu_args(tuple(by_ray), 0) == ("--gpu-bind", "none", "--gpu-workers", "1")
+
+
+def test_workers_of_a_gpu_share_its_memory_and_all_of_a_machine_the_cpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def num_sharing() -> int:
+        settings = worker_settings(EngineArgs(), num_workers=5, num_gpu_workers=2)
+        return settings.engine.kv_cache.num_workers
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert num_sharing() == 5
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    assert num_sharing() == 2
