@@ -41,15 +41,6 @@ def worker_settings(
     Raises:
         InvalidConfigError: a value cannot hold.
     """
-    is_on_gpu = choose_device(args.device, Transport(args.kv_transport)).type != "cpu"
-    kv_cache = KVCacheSettings(
-        kv_cache_memory_bytes=args.kv_cache_memory_bytes or _cpu_kv_cache_bytes(args.device),
-        num_gpu_blocks_override=args.num_gpu_blocks_override,
-        memory_share=args.gpu_memory_utilization,
-        num_workers=num_gpu_workers if is_on_gpu and num_gpu_workers is not None else num_workers,
-        max_model_len=args.max_model_len,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-    )
     engine = EngineSettings(
         model=args.model,
         dtype=args.dtype,
@@ -61,7 +52,7 @@ def worker_settings(
         parallel=_parallel_sizes(args, others.get("role", Role.MIXED)),
         device=args.device,
         block_size=args.block_size,
-        kv_cache=kv_cache,
+        kv_cache=_kv_cache_settings(args, num_workers, num_gpu_workers),
         max_num_seqs=args.max_num_seqs,
         enforce_eager=args.enforce_eager,
         batch_invariant=args.batch_invariant,
@@ -147,6 +138,18 @@ def _parallel_sizes(args: EngineArgs, role: Role) -> ParallelSizes:
         pipeline=args.pipeline_parallel_size,
         experts=experts,
         is_invariant=args.parallel_invariant,
+    )
+
+
+def _kv_cache_settings(args: EngineArgs, num_workers: int, num_gpu_workers: int | None) -> KVCacheSettings:
+    is_on_gpu = choose_device(args.device, Transport(args.kv_transport)).type != "cpu"
+    return KVCacheSettings(
+        kv_cache_memory_bytes=args.kv_cache_memory_bytes or _cpu_kv_cache_bytes(args.device),
+        num_gpu_blocks_override=args.num_gpu_blocks_override,
+        memory_share=args.gpu_memory_utilization,
+        num_workers=num_gpu_workers if is_on_gpu and num_gpu_workers is not None else num_workers,
+        max_model_len=args.max_model_len,
+        max_num_batched_tokens=args.max_num_batched_tokens,
     )
 
 
