@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import mmap
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from itertools import count
 from typing import TypeVar
 
@@ -116,20 +119,33 @@ def test_every_exchange_gives_what_was_put_in(kind: str) -> None:
         assert torch.equal(run(hand_on)[-1], long + size)
 
 
-@pytest.mark.slow
-def test_thousands_of_exchanges_in_turns_stay_in_step() -> None:
-    ranks, _ = shared(2)
+@pytest.mark.parametrize("is_crowded", [False, True])
+@pytest.mark.parametrize("size", [2, 4])
+def test_thousands_of_exchanges_in_turns_stay_in_step(size: int, is_crowded: bool) -> None:
+    """Beside busy processes ranks sleep until they are woken, instead of yielding."""
+    ranks, _ = shared(size)
 
     def work(rank: Collectives) -> float:
         x = torch.ones(8)
         for number in range(3000):
-            x = rank.all_reduce(x) / 2
+            x = rank.all_reduce(x) / size
             if number % 7 == 0:
-                x = rank.broadcast(x, number % 2)
+                x = rank.broadcast(x, number % size)
         return float(x.sum())
 
-    with together(ranks) as run:
-        assert run(work) == [8.0, 8.0]
+    with busy_cores() if is_crowded else nullcontext(), together(ranks) as run:
+        assert run(work) == [8.0] * size
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """Have a process of the lowest priority compute on each core."""
+    command = ["nice", "-n", "19", sys.executable, "-c", "while True: pass"]
+    with ExitStack() as exits:
+        for _ in range(os.cpu_count() or 1):
+            process = exits.enter_context(subprocess.Popen(command))
+            exits.callback(process.kill)
+        yield
 
 
 def test_a_rank_that_does_not_come_is_lost_after_the_deadline() -> None:

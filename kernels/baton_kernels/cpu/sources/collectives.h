@@ -4,11 +4,15 @@
 // before: then nobody reads the half that was written two turns ago.
 #pragma once
 
+#include <linux/futex.h>
 #include <sched.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstdint>
 #include <cstring>
 
@@ -19,9 +23,13 @@ namespace baton {
 
 struct alignas(64) TurnFlag {
   std::atomic<int64_t> turn;
+  std::atomic<int32_t> sleepers;  // ranks that are to be woken
 };
 
 constexpr int kYieldsBeforeSleep = 4096;
+constexpr int64_t kLongYieldNs = 300000;
+constexpr int64_t kSleepNs = 1000000;  // of a rank that nobody wakes
+constexpr int kCrowdedWaits = 256;
 
 inline int64_t now_ns() {
   timespec time;
@@ -29,21 +37,43 @@ inline int64_t now_ns() {
   return time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
+inline void set_turn(TurnFlag& flag, int64_t turn) {
+  flag.turn.store(turn);
+  if (flag.sleepers.load()) syscall(SYS_futex, &flag.turn, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Sleep until the flag changes from a turn that is too early, for a while at most.
+inline void sleep_until_set(TurnFlag& flag, int64_t turn) {
+  flag.sleepers.fetch_add(1);
+  const int64_t seen = flag.turn.load();
+  const timespec pause{0, kSleepNs};
+  // A futex is 32 bits: the lower half of the turn, which comes first.
+  if (seen < turn) syscall(SYS_futex, &flag.turn, FUTEX_WAIT, static_cast<int32_t>(seen), &pause, nullptr, 0);
+  flag.sleepers.fetch_sub(1);
+}
+
 // Wait until the flag has reached a turn; false if its rank is lost. Cores may be shared with who is waited for, so it
-// yields, and after a while it sleeps.
-inline bool wait_for(const Meeting& meeting, const TurnFlag& flag, int64_t turn) {
+// yields, and after a while it sleeps. A yield that lasts was to another process, of however low a priority: for some
+// time a rank sleeps at once then, as whoever is woken comes before that process.
+inline bool wait_for(const Meeting& meeting, TurnFlag& flag, int64_t turn) {
+  static thread_local int crowded_waits = 0;
   if (flag.turn.load(std::memory_order_acquire) >= turn) return true;
   const auto* aborted = reinterpret_cast<const std::atomic<int64_t>*>(meeting.aborted);
-  const int64_t end = now_ns() + meeting.deadline_ns;
+  int64_t now = now_ns();
+  const int64_t end = now + meeting.deadline_ns;
+  if (crowded_waits > 0) --crowded_waits;
   for (int64_t round = 0; flag.turn.load(std::memory_order_acquire) < turn; ++round) {
     // A yield may last a whole time slice of another process: the deadline holds for them, too.
-    if (aborted->load(std::memory_order_relaxed) || now_ns() > end) return false;
-    if (round < kYieldsBeforeSleep) {
+    if (aborted->load(std::memory_order_relaxed) || now > end) return false;
+    const int64_t before = now;
+    if (crowded_waits > 0 || round >= kYieldsBeforeSleep) {
+      sleep_until_set(flag, turn);
+      now = now_ns();
+    } else {
       sched_yield();
-      continue;
+      now = now_ns();
+      if (now - before > kLongYieldNs) crowded_waits = kCrowdedWaits;
     }
-    const timespec pause{0, 50000};
-    nanosleep(&pause, nullptr);
   }
   return true;
 }
@@ -83,7 +113,7 @@ inline bool exchange(const ExchangeArgs& args) {
     for (int64_t rank = 0; rank < args.size; ++rank)
       if (!has_come(rank, turn - 1)) return false;
     if (is_writing) std::memcpy(slots + args.rank * meeting.slot_bytes, args.source + done, n);
-    flags[args.rank].turn.store(turn, std::memory_order_release);
+    set_turn(flags[args.rank], turn);
     if (!is_reading) continue;
     for (int64_t rank = first; rank <= last; ++rank)
       if (!has_come(rank, turn)) return false;
@@ -105,7 +135,7 @@ inline bool send(const SendArgs& args) {
     const int64_t n = std::min(meeting.slot_bytes, args.num_bytes - done), turn = ++*meeting.turn;
     if (!wait_for(meeting, flags[1], turn - 2)) return *meeting.lost = args.peer, false;
     std::memcpy(meeting.slots + (turn & 1) * meeting.slot_bytes, args.source + done, n);
-    flags[0].turn.store(turn, std::memory_order_release);
+    set_turn(flags[0], turn);
   }
   return true;
 }
@@ -117,7 +147,7 @@ inline bool receive(const ReceiveArgs& args) {
     const int64_t n = std::min(meeting.slot_bytes, args.num_bytes - done), turn = ++*meeting.turn;
     if (!wait_for(meeting, flags[0], turn)) return *meeting.lost = args.peer, false;
     std::memcpy(args.target + done, meeting.slots + (turn & 1) * meeting.slot_bytes, n);
-    flags[1].turn.store(turn, std::memory_order_release);
+    set_turn(flags[1], turn);
   }
   return true;
 }
