@@ -24,9 +24,9 @@ logger = logging.getLogger(__name__)
 
 
 def weights_in_memory(own_bytes: int, device: torch.device, ranks: Ranks) -> int:
-    """Return what the weights take of the memory that this rank's take theirs of.
+    """Return the bytes of weights in the memory that this rank's KV pool is to lie in.
 
-    On CPUs that is counted as one memory, of all ranks; a GPU's is its own.
+    On CPUs these are the weights of all ranks, counted as one memory; a GPU holds its rank's alone.
     """
     return int(_all_have(own_bytes, ranks).sum()) if device.type == "cpu" else own_bytes
 
