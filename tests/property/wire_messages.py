@@ -330,6 +330,7 @@ loads = st.builds(
     num_queued_tokens=counts,
     num_available_blocks=counts,
     step_age_s=seconds,
+    waiting_request_ids=st.lists(names, max_size=3).map(tuple),
     is_asleep=st.booleans(),
     is_paused=st.booleans(),
     role=st.none() | st.sampled_from(Role),

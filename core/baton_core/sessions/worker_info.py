@@ -9,6 +9,7 @@ from typing import Final
 from baton_core.model.model_identity import ModelIdentity
 
 MAX_REPORTED_ADAPTERS: Final = 256
+MAX_REPORTED_WAITING: Final = 256
 
 
 class Role(StrEnum):
@@ -112,6 +113,8 @@ class WorkerLoad:
     """Digests of those that it loads now."""
     adapter_load_s: float = 0.0
     """Time that its last adapter took to load; 0 is not known yet."""
+    waiting_request_ids: tuple[str, ...] = ()
+    """Requests of which nothing is computed yet, at most `MAX_REPORTED_WAITING`, the last in its queue."""
 
     @property
     def is_taking(self) -> bool:

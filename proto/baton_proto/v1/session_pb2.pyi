@@ -156,7 +156,7 @@ class WorkerHeartbeat(_message.Message):
     def __init__(self, sent: _Optional[int] = ..., received: _Optional[int] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s", "is_asleep", "role", "is_draining", "rates", "is_role_fixed", "fault", "num_deferred", "is_paused", "weights", "adapters", "loading_adapters", "adapter_load_s")
+    __slots__ = ("num_running", "num_waiting", "num_queued_tokens", "num_available_blocks", "step_age_s", "is_asleep", "role", "is_draining", "rates", "is_role_fixed", "fault", "num_deferred", "is_paused", "weights", "adapters", "loading_adapters", "adapter_load_s", "waiting_request_ids")
     NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
     NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
     NUM_QUEUED_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class Load(_message.Message):
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     LOADING_ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_LOAD_S_FIELD_NUMBER: _ClassVar[int]
+    WAITING_REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
     num_running: int
     num_waiting: int
     num_queued_tokens: int
@@ -191,7 +192,8 @@ class Load(_message.Message):
     adapters: _containers.RepeatedScalarFieldContainer[str]
     loading_adapters: _containers.RepeatedScalarFieldContainer[str]
     adapter_load_s: float
-    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ..., is_paused: bool = ..., weights: _Optional[str] = ..., adapters: _Optional[_Iterable[str]] = ..., loading_adapters: _Optional[_Iterable[str]] = ..., adapter_load_s: _Optional[float] = ...) -> None: ...
+    waiting_request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, num_running: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_queued_tokens: _Optional[int] = ..., num_available_blocks: _Optional[int] = ..., step_age_s: _Optional[float] = ..., is_asleep: bool = ..., role: _Optional[str] = ..., is_draining: bool = ..., rates: _Optional[_Union[Rates, _Mapping]] = ..., is_role_fixed: bool = ..., fault: _Optional[str] = ..., num_deferred: _Optional[int] = ..., is_paused: bool = ..., weights: _Optional[str] = ..., adapters: _Optional[_Iterable[str]] = ..., loading_adapters: _Optional[_Iterable[str]] = ..., adapter_load_s: _Optional[float] = ..., waiting_request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Rates(_message.Message):
     __slots__ = ("prefill_tokens_per_s", "decode_step_s", "pull_bytes_per_s", "num_prefill_steps", "num_decode_steps", "num_pulls")

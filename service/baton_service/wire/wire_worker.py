@@ -9,7 +9,14 @@ from baton_core.model.model_description import (
     ModelDescription,
 )
 from baton_core.model.model_identity import ModelIdentity
-from baton_core.sessions.worker_info import MAX_REPORTED_ADAPTERS, Role, WorkerInfo, WorkerLoad, WorkerRates
+from baton_core.sessions.worker_info import (
+    MAX_REPORTED_ADAPTERS,
+    MAX_REPORTED_WAITING,
+    Role,
+    WorkerInfo,
+    WorkerLoad,
+    WorkerRates,
+)
 from baton_proto.v1 import session_pb2 as pb
 from baton_service.wire.wire_checks import (
     checked_code,
@@ -160,6 +167,7 @@ def encode_load(load: WorkerLoad) -> pb.Load:
         adapters=load.adapters,
         loading_adapters=load.loading_adapters,
         adapter_load_s=load.adapter_load_s,
+        waiting_request_ids=load.waiting_request_ids,
     )
 
 
@@ -194,4 +202,5 @@ def decode_load(load: pb.Load) -> WorkerLoad:
         adapters=tuple(load.adapters[:MAX_REPORTED_ADAPTERS]),
         loading_adapters=tuple(load.loading_adapters[:MAX_REPORTED_ADAPTERS]),
         adapter_load_s=checked_number("adapter_load_s", load.adapter_load_s),
+        waiting_request_ids=tuple(load.waiting_request_ids[:MAX_REPORTED_WAITING]),
     )

@@ -182,6 +182,29 @@ def test_what_kills_its_workers_stops() -> None:
     assert "moved 3 times without a new token, the maximum" in client.terminal.message  # type: ignore[union-attr]
 
 
+def test_a_worker_that_had_not_begun_with_it_was_lost_for_another_reason() -> None:
+    client = decoding("d", split=SplitMode.NEVER)
+    lose(client, "d")
+    for number in range(1, 16):
+        client.join("d2", now=4.0 * number)
+        client.heartbeat("d2", now=4.0 * number, waiting_request_ids=(f"r\t{number}",))
+        lose(client, "d2", now=4.0 * number)
+        assert not client.ends
+    client.join("d2", now=70.0)
+    lose(client, "d2", now=70.0)
+    assert "moved 16 times, the maximum" in client.terminal.message  # type: ignore[union-attr]
+
+
+def test_a_decode_worker_that_waits_for_its_prompt_was_lost_for_another_reason() -> None:
+    client = Client("p", "d0")
+    client.submit()
+    for number in range(8):
+        client.join(f"d{number + 1}", now=4.0 * number)
+        assert kinds(lose(client, f"d{number}", now=4.0 * number)) == [(f"d{number + 1}", Reserve)]
+    client.says("p", first_token("r", tokens("r", 0, 7, reason=STOP)), now=40.0)
+    assert isinstance(client.terminal, FinishRequest)
+
+
 @pytest.mark.parametrize("is_placed", [False, True])
 def test_a_stop_text_can_end_it_while_it_moves(is_placed: bool) -> None:
     client = decoding("p", "d")

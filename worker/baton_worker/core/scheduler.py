@@ -46,9 +46,7 @@ class Scheduler:
         num_stages: int = 1,
         speculation: Speculation | None = None,
     ) -> None:
-        self._pool = pool
-        self._paging = paging
-        self._config = config
+        self._pool, self._paging, self._config = pool, paging, config
         self._num_stages = num_stages
         self.speculation = speculation or Speculation(None, 0)
         self._allocator = BlockAllocator(pool, paging, config.max_num_batched_tokens)
@@ -64,6 +62,11 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def not_begun(self) -> list[Sequence]:
+        """Waiting sequences of which nothing was computed yet, in order."""
+        return [seq for seq in self._waiting if SequenceState.RUNNING not in seq.entered_s]
 
     @property
     def num_running(self) -> int:

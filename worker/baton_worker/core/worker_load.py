@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from baton_core.blocks.block_pool import BlockPool
-from baton_core.sessions.worker_info import MAX_REPORTED_ADAPTERS, WorkerLoad
+from baton_core.sessions.worker_info import MAX_REPORTED_ADAPTERS, MAX_REPORTED_WAITING, WorkerLoad
 from baton_core.worker.learned_rates import LearnedRates
 from baton_core.worker.sequence import SequenceState
 from baton_worker.core.adapter_cache import AdapterCache
@@ -52,4 +52,10 @@ def measure_load(
         adapters=adapters.loaded[-MAX_REPORTED_ADAPTERS:],
         loading_adapters=adapters.loading[-MAX_REPORTED_ADAPTERS:],
         adapter_load_s=adapters.load_s,
+        waiting_request_ids=_waiting_request_ids(scheduler)[-MAX_REPORTED_WAITING:],
     )
+
+
+def _waiting_request_ids(scheduler: Scheduler) -> tuple[str, ...]:
+    """Return the requests that wait for their first step, in order; several sequences have one name."""
+    return tuple(dict.fromkeys(seq.seq_id.request_id for seq in scheduler.not_begun))

@@ -190,8 +190,9 @@ class Fleet:
         self._index.begin_epoch(info.worker_id, info.epoch)
         self._update_peer_load(info.worker_id)
 
-    def leave(self, worker_id: str) -> None:
-        self._members.pop(worker_id, None)
+    def leave(self, worker_id: str) -> frozenset[str]:
+        """Forget a worker; returns the requests that it had not begun with when it last reported."""
+        member = self._members.pop(worker_id, None)
         if self._version is None and not any(map(self.has_served_weights, self._members)):
             first = next(iter(self._members.values()), None)
             self._weights = first.info.identity.weights if first else ""
@@ -199,6 +200,7 @@ class Fleet:
             self.mark_pair(worker_id, name, is_broken=False)
         self._rates = None
         self._index.drop(worker_id)
+        return frozenset(member.load.waiting_request_ids if member else ())
 
     def set_peer_load(self, router_id: str, reservations: Sequence[LoadReservation]) -> None:
         """Replace the load that another router has reserved."""

@@ -16,7 +16,7 @@ MAX_MIGRATED_TOKENS: Final = 330_000
 class MigrationLimits:
     max_migrations: int = 16
     max_fruitless_migrations: int = 3
-    """Maximum in a row without a new token, so that a request cannot kill worker after worker."""
+    """Maximum in a row without a new token, of workers that had begun with it: a request may kill them."""
     same_cause_s: float = 2.0
     """Migrations within this time count as one: a router that is cut off loses all its workers at once."""
     wait_s: float = 15.0
@@ -55,9 +55,19 @@ class Migrations:
             self._since_s = now
 
     def add(
-        self, now: float, code: ErrorCode, why: str, num_tokens: int, num_prompt_tokens: int
+        self,
+        now: float,
+        code: ErrorCode,
+        why: str,
+        num_tokens: int,
+        num_prompt_tokens: int,
+        *,
+        is_suspect: bool = True,
     ) -> str | None:
-        """Count a migration after `num_tokens` output tokens; returns why it is not allowed, or None."""
+        """Count a migration after `num_tokens` output tokens; returns why it is not allowed, or None.
+
+        It is fruitless only if the request `is_suspect`: its worker had begun with it.
+        """
         limits = self._limits
         self.why, self.code = f"{why}; ", code
         if (num_known := num_prompt_tokens + num_tokens) > MAX_MIGRATED_TOKENS:
@@ -72,6 +82,6 @@ class Migrations:
                 return f"moved {self._num_causes} times, the maximum"
             self._cause_s = now
             self._num_causes += 1
-            self._num_fruitless += 1
+            self._num_fruitless += is_suspect
         self.num_migrations += 1
         return None

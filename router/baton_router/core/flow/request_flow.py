@@ -45,11 +45,7 @@ from baton_router.core.flow.request_timings import finish, measure_request
 from baton_router.core.flow.token_stream import TokenStream
 from baton_router.core.placement.eligibility import Unplaceable
 from baton_router.core.placement.placement import Placement
-from baton_router.core.router_events import (
-    FailRequest,
-    RouterEffect,
-    SendToWorker,
-)
+from baton_router.core.router_events import FailRequest, RouterEffect, SendToWorker
 
 FlowMessage = Reserved | Refused | PromptLogprobs | FirstToken | Pooled | Transferred | Failed
 
@@ -177,13 +173,15 @@ class RequestFlow:
         placement = self._assignment.placement
         return [self._send(placement.decode, cancel)] if placement else []
 
-    def on_worker_lost(self, now: float, worker_id: str, reason: str) -> list[RouterEffect]:
+    def on_worker_lost(
+        self, now: float, worker_id: str, reason: str, *, has_begun: bool
+    ) -> list[RouterEffect]:
         """Migrate if the request depends on that worker; without it, missing blocks are recomputed."""
-        if worker_id in self._workers_in_use():
-            return self._migrate(
-                now, worker_id, ErrorCode.WORKER_LOST, f"worker {worker_id} was lost: {reason}"
-            )
-        return self.place(now)
+        if worker_id not in self._workers_in_use():
+            return self.place(now)
+        is_suspect = has_begun and (self._state is FlowState.DECODING or self._is_prefilled_by(worker_id))
+        why = f"worker {worker_id} was lost: {reason}"
+        return self._migrate(now, worker_id, ErrorCode.WORKER_LOST, why, is_suspect=is_suspect)
 
     def on_deadline(self, now: float) -> list[RouterEffect]:
         """End or migrate a request that has waited too long; the message names the cause."""
@@ -261,10 +259,12 @@ class RequestFlow:
         is_new = self._state in PREFILLING and not self.migrations.num_migrations
         return self._replace_worker(now, worker_id, FlowInput.UNPLACED if is_new else FlowInput.MIGRATE)
 
-    def _migrate(self, now: float, worker_id: str, code: ErrorCode, why: str) -> list[RouterEffect]:
+    def _migrate(
+        self, now: float, worker_id: str, code: ErrorCode, why: str, *, is_suspect: bool = True
+    ) -> list[RouterEffect]:
         """Continue at other workers, within the limits of migration: that worker has lost the request."""
-        num_prompt_tokens = len(self.spec.prompt_token_ids)
-        excuse = self.migrations.add(now, code, why, self._stream.num_tokens, num_prompt_tokens)
+        sizes = self._stream.num_tokens, len(self.spec.prompt_token_ids)
+        excuse = self.migrations.add(now, code, why, *sizes, is_suspect=is_suspect)
         if excuse is not None:
             return self.fail(now, code, f"{why}; {excuse}")
         return self._replace_worker(now, worker_id, FlowInput.MIGRATE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Final, assert_never
 
@@ -133,8 +134,8 @@ class RouterCore:
                 self.fleet.join(info)
                 return self._place_waiting(now, is_forced=True)
             case WorkerLeft(worker_id=worker_id, reason=reason):
-                self.fleet.leave(worker_id)
-                return self._on_worker_lost(now, worker_id, reason)
+                waiting = self.fleet.leave(worker_id)
+                return self._on_worker_lost(now, worker_id, reason, waiting)
             case WorkerReported(worker_id=worker_id, load=load):
                 self.fleet.report(now, worker_id, load)
                 self._may_have_room = True
@@ -285,10 +286,14 @@ class RouterCore:
     def _flow(self, attempt_id: str) -> RequestFlow | None:
         return self._flows.get(self._request_of_attempt.get(attempt_id, ""))
 
-    def _on_worker_lost(self, now: float, worker_id: str, reason: str) -> list[RouterEffect]:
-        flows = [flow for flow in self._flows.values() if flow.state is not FlowState.WAITING]
-        lost = [self._track(now, flow, flow.on_worker_lost(now, worker_id, reason)) for flow in flows]
-        effects = [effect for effects in lost for effect in effects]
+    def _on_worker_lost(
+        self, now: float, worker_id: str, reason: str, waiting: Container[str]
+    ) -> list[RouterEffect]:
+        effects: list[RouterEffect] = []
+        for flow in [flow for flow in self._flows.values() if flow.state is not FlowState.WAITING]:
+            has_begun = flow.attempt_id not in waiting
+            lost = flow.on_worker_lost(now, worker_id, reason, has_begun=has_begun)
+            effects += self._track(now, flow, lost)
         return effects + self._place_waiting(now, is_forced=True)
 
     def _place_waiting(self, now: float, *, is_forced: bool = False) -> list[RouterEffect]:
