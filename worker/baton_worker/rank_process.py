@@ -41,7 +41,9 @@ from baton_engine.checkpoint.model_source import resolve_model
 from baton_engine.device import resolve_device
 from baton_engine.kernel_choice import choose_copy
 from baton_engine.models.registry import read_model_config
+from baton_engine.ranks.ranks import Ranks
 from baton_kernels.cpu.selection import load_build
+from baton_kernels.cpu.shared_queue import SharedQueue
 from baton_kernels.interface.collectives import RankLostError
 from baton_kv.pool_bytes import as_pool
 from baton_kv.pool_memory import Lend
@@ -71,11 +73,13 @@ from baton_worker.ranks.rank_channel import (
     ToRank,
     TransferFrame,
     TransferredFrame,
+    decode_to_rank,
 )
 from baton_worker.ranks.rank_listener import connect
 
 ALIVE_EVERY_S: Final = 0.1
 _CLOSE_WITHIN_S: Final = 2.0
+_QUEUE_WITHIN_S: Final = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -89,6 +93,7 @@ class Rank:
         self._frames: SimpleQueue[ToRank] = SimpleQueue()
         self._pool: Tensor | None = None
         self._transfers: TransferThread | None = None
+        self._queue: SharedQueue | None = None
         self._engine: Future[ResidentEngine] = Future()
         self._adapters = ThreadPoolExecutor(1, "adapters")
 
@@ -125,7 +130,7 @@ class Rank:
             None,
             allocate_pool=self._map_pool if is_shared else placement.allocate,
             give_back_pool=(lambda: None) if is_shared else placement.give_back,
-            ranks=self._links(start).open(place),
+            ranks=self._link(start, place),
         )
         if placement.connector is not None:
             self._transfers = TransferThread(placement.connector, self._report)
@@ -156,6 +161,12 @@ class Rank:
             case ComputeChecksums():
                 self._report([ChecksumsFailed(request=effect, error=error)])
 
+    def _link(self, start: StartFrame, place: RankPlace) -> Ranks:
+        links = self._links(start)
+        ranks = links.open(place)
+        self._queue = links.open_queue(place.rank)
+        return ranks
+
     def _links(self, start: StartFrame) -> Links:
         sizes, library = start.settings.parallel, load_build(start.settings.cpu_kernels)
         if start.store is not None:
@@ -182,13 +193,22 @@ class Rank:
         controls = EngineControls(engine)
         self._engine.set_result(engine)
         while True:
-            match self._frames.get():
+            match self._next_in_order():
                 case StepFrame() as step:
                     engine.launch(step.plan())()
                 case CallFrame(action=action, argument_json=argument_json):
                     self._send(_answer(controls, ControlAction(action), argument_json))
                 case _:
                     return
+
+    def _next_in_order(self) -> ToRank | None:
+        """Wait for the next step or call, from the queue on the leader's machine; None at the end."""
+        if self._queue is None:
+            return self._frames.get()
+        while not self._queue.has_ended:
+            if (content := self._queue.take(_QUEUE_WITHIN_S)) is not None:
+                return decode_to_rank(content)
+        return None
 
     def _receive(self) -> None:
         """Take the leader's frames; end the process once it is gone, whatever it computes."""
@@ -201,6 +221,8 @@ class Rank:
                 continue
             self._frames.put(frame)
             if isinstance(frame, StopFrame | RefusedFrame):
+                if self._queue is not None:
+                    self._queue.end()
                 return
         os._exit(1)
 

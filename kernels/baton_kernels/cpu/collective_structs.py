@@ -64,3 +64,25 @@ class ReceiveArgs(ctypes.Structure):
     target: TargetBytes
     num_bytes: Int64
     peer: Int64
+
+
+@c_struct
+class AwaitTurnArgs(ctypes.Structure):
+    """A rank waits until a counter has come to a turn."""
+
+    aborted: TargetInt64
+    """As in `Meeting`."""
+    flag: Target
+    """The counter, in a cache line of its own."""
+    turn: Int64
+    deadline_ns: Int64
+    longest_sleep_ns: Int64
+    """Time until a rank that sleeps looks whether its group has ended."""
+
+
+@c_struct
+class SetTurnArgs(ctypes.Structure):
+    """A rank sets a counter and wakes whoever waits for it."""
+
+    flag: Target
+    turn: Int64

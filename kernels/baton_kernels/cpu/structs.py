@@ -27,7 +27,14 @@ from baton_kernels.cpu.c_struct import (
     c_struct,
     header,
 )
-from baton_kernels.cpu.collective_structs import ExchangeArgs, Meeting, ReceiveArgs, SendArgs
+from baton_kernels.cpu.collective_structs import (
+    AwaitTurnArgs,
+    ExchangeArgs,
+    Meeting,
+    ReceiveArgs,
+    SendArgs,
+    SetTurnArgs,
+)
 from baton_kernels.cpu.linear_structs import (
     LORA_INPUTS,
     LORA_RANKS,
@@ -340,6 +347,8 @@ KERNELS: Final[dict[type[ctypes.Structure], str]] = {
     ExchangeArgs: "baton_exchange",
     SendArgs: "baton_send",
     ReceiveArgs: "baton_receive",
+    AwaitTurnArgs: "baton_await_turn",
+    SetTurnArgs: "baton_set_turn",
 }
 """The kernel that takes each struct, by its exported name."""
 STRUCTS: Final[tuple[type[ctypes.Structure], ...]] = (KvLayer, Meeting, *KERNELS, KernelCall)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from baton_core.errors import InvalidConfigError, RequestError
-from baton_worker.ranks.rank_channel import AliveFrame, RankChannel, RefusedFrame, StopFrame, encode_frame
+from baton_worker.ranks.rank_channel import AliveFrame, RankChannel, RefusedFrame, StopFrame
 from baton_worker.ranks.rank_listener import RankListener, connect
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,7 @@ def test_ranks_are_let_in_beside_strangers(listener: RankListener) -> None:
     stranger.sendall(b"GET / HTTP/1.1\r\nHost: leader\r\n\r\n" * 2)
     stranger.close()
     early = socket.create_connection(listener.address)
-    early.sendall(encode_frame(AliveFrame()))
+    RankChannel(early).send(AliveFrame())
     ranks = [Connecting(listener, rank) for rank in (2, 0)]
     imposter = Connecting(listener, 0, token="guessed")
     channels = listener.accept({0, 2}, 10.0)

@@ -25,6 +25,7 @@ from baton_engine.ranks.ranks import Ranks, nobody
 from baton_kernels.cpu.library import CpuLibrary
 from baton_kernels.cpu.selection import load_build
 from baton_kernels.cpu.shared_collectives import SharedCollectives, abort, shared_bytes
+from baton_kernels.cpu.shared_queue import SharedQueue, queue_bytes
 from baton_kernels.interface.collectives import Alone, Collectives, RankLostError
 from baton_kernels.reference.torch_collectives import TorchCollectives
 from baton_service.tcp import listen_at
@@ -66,6 +67,13 @@ class Links(ABC):
         )
 
     @abstractmethod
+    def open_queue(self, rank: int) -> SharedQueue | None:
+        """Return a rank's end of the queue from the leader to the other ranks of its machine, if it is there.
+
+        All ranks call it once, after `open`.
+        """
+
+    @abstractmethod
     def abort(self) -> None:
         """End all waits that can be ended: a rank is lost."""
 
@@ -83,7 +91,8 @@ class SharedLinks(Links):
     def __init__(self, sizes: ParallelSizes, library: CpuLibrary, descriptor: int = -1) -> None:
         super().__init__(sizes)
         groups = [sizes.num_ranks, *[sizes.tensor] * sizes.pipeline, *[sizes.pipeline] * sizes.tensor]
-        *self._offsets, num_bytes = accumulate(map(shared_bytes, groups), initial=0)
+        *self._offsets, self._queue_offset = accumulate(map(shared_bytes, groups), initial=0)
+        num_bytes = self._queue_offset + queue_bytes(sizes.num_ranks)
         self._library = library
         self.descriptor = os.memfd_create("baton-ranks", os.MFD_CLOEXEC) if descriptor < 0 else descriptor
         if descriptor < 0:
@@ -94,8 +103,13 @@ class SharedLinks(Links):
         """Close the descriptor once nobody else is to open the memory."""
         os.close(self.descriptor)
 
+    def open_queue(self, rank: int) -> SharedQueue:
+        return _queue(
+            self._library, self._memory, self._queue_offset, self._sizes, rank, self._sizes.leader_first
+        )
+
     def abort(self) -> None:
-        for offset in self._offsets:
+        for offset in (*self._offsets, self._queue_offset):
             abort(self._memory, offset)
 
     def _link(self, group: int, members: tuple[int, ...], rank: int) -> Collectives:
@@ -156,6 +170,15 @@ class StoreLinks(Links):
         listener = listen_at(host, 0)
         return cls(sizes, library, device, (host, listener.getsockname()[1]), host, machines, listener)
 
+    def open_queue(self, rank: int) -> SharedQueue | None:
+        leader, *others = self._sizes.leader_first
+        members = (leader, *(one for one in others if self.machines[one] == self.machines[leader]))
+        if self._library is None or rank not in members or len(members) == 1:
+            return None
+        num_bytes = queue_bytes(self._sizes.num_ranks)
+        memory = self._share("queue", num_bytes, members.index(rank), len(members))
+        return _queue(self._library, memory, 0, self._sizes, rank, members)
+
     def abort(self) -> None:
         """End waits in shared memory and on a GPU; those of gloo end with the connection to a killed rank."""
         for memory in self._memories:
@@ -170,11 +193,7 @@ class StoreLinks(Links):
             self._groups.append(linked)
             return linked
         number, size = members.index(rank), len(members)
-        try:
-            memory = self._share(f"memory-{group}", number, size)
-        except RuntimeError as error:
-            raise RankLostError(-1, str(error).partition("\n")[0]) from error
-        self._memories.append(memory)
+        memory = self._share(f"memory-{group}", shared_bytes(size), number, size)
         return SharedCollectives(self._library, memory, 0, number, size, deadline_s=self._within_s)
 
     def _link_by_torch(self, name: str, members: tuple[int, ...], rank: int) -> TorchCollectives:
@@ -192,21 +211,37 @@ class StoreLinks(Links):
             raise RankLostError(-1, str(error).partition("\n")[0]) from error
         return len(gpus) == len(members)
 
-    def _share(self, name: str, number: int, size: int) -> mmap.mmap:
-        """Map memory that the first of a group makes, and the others open by its place in /proc."""
-        num_bytes = shared_bytes(size)
-        if number == 0:
-            descriptor = os.memfd_create("baton-ranks", os.MFD_CLOEXEC)
-            os.ftruncate(descriptor, num_bytes)
-            self._store.set(name, f"/proc/{os.getpid()}/fd/{descriptor}")
-            self._store.wait([f"{name}-{other}" for other in range(1, size)])
-        else:
-            descriptor = os.open(self._store.get(name), os.O_RDWR | os.O_CLOEXEC)
-            self._store.set(f"{name}-{number}", "open")
+    def _share(self, name: str, num_bytes: int, number: int, size: int) -> mmap.mmap:
+        """Map memory that the first of `size` ranks makes, and the others open by its place in /proc."""
         try:
-            return mmap.mmap(descriptor, num_bytes)
+            if number == 0:
+                descriptor = os.memfd_create("baton-ranks", os.MFD_CLOEXEC)
+                os.ftruncate(descriptor, num_bytes)
+                self._store.set(name, f"/proc/{os.getpid()}/fd/{descriptor}")
+                self._store.wait([f"{name}-{other}" for other in range(1, size)])
+            else:
+                descriptor = os.open(self._store.get(name), os.O_RDWR | os.O_CLOEXEC)
+                self._store.set(f"{name}-{number}", "open")
+        except RuntimeError as error:
+            raise RankLostError(-1, str(error).partition("\n")[0]) from error
+        try:
+            self._memories.append(mmap.mmap(descriptor, num_bytes))
         finally:
             os.close(descriptor)
+        return self._memories[-1]
+
+
+def _queue(
+    library: CpuLibrary,
+    memory: mmap.mmap,
+    offset: int,
+    sizes: ParallelSizes,
+    rank: int,
+    members: Sequence[int],
+) -> SharedQueue:
+    """Return a rank's end of the queue from the first of its members to the others."""
+    writer, *readers = members
+    return SharedQueue(library, memory, offset, sizes.num_ranks, rank=rank, writer=writer, readers=readers)
 
 
 def lead_links(

@@ -124,8 +124,7 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
     """As in `StepPlan`: the leader gives the tokens to the other ranks within the step."""
 
     @classmethod
-    def of(cls, plan: StepPlan, pools: Pools, *, has_embeds: bool = True) -> StepFrame:
-        """Return a plan's frame; without embeddings for ranks of later stages, which do not read them."""
+    def of(cls, plan: StepPlan, pools: Pools) -> StepFrame:
         slices = tuple(
             SharedSlice(
                 token_ids=piece.token_ids,
@@ -134,7 +133,7 @@ class StepFrame(msgspec.Struct, frozen=True, tag="step"):
                 is_sampled=bool(piece.samples),
                 num_prompt_targets=len(piece.prompt_targets) if piece.prompt_logprobs else 0,
                 pooling=piece.pooling,
-                embeds=piece.embeds if has_embeds else (),
+                embeds=piece.embeds,
                 adapter=piece.adapter,
                 num_drafts=piece.num_drafts,
             )
@@ -251,15 +250,11 @@ OF_SETTINGS: Final[dict[str, type[BatonError]]] = {
     ErrorCode.INVALID_CONFIG: InvalidConfigError,
 }
 """Errors that the leader would meet too."""
-_encoder: Final = msgspec.msgpack.Encoder()
-_decode_to_rank: Final[Callable[[bytes], ToRank]] = decoder_of(ToRank)
 _decode_to_leader: Final[Callable[[bytes], ToLeader]] = decoder_of(ToLeader)
 
 
-def encode_frame(frame: ToRank | ToLeader) -> bytes:
-    """Return a frame as bytes, its length first."""
-    content = _encoder.encode(frame)
-    return _LENGTH.pack(len(content)) + content
+encode_frame: Final[Callable[[ToRank | ToLeader], bytes]] = msgspec.msgpack.Encoder().encode
+decode_to_rank: Final[Callable[[bytes], ToRank]] = decoder_of(ToRank)
 
 
 def _followed(piece: SharedSlice) -> SequenceSlice:
@@ -310,11 +305,12 @@ class RankChannel:
     def send_encoded(self, content: bytes) -> None:
         """Send what `encode_frame` returned, as `send` does."""
         with self._sending:
-            self._connection.sendall(content)
+            self._connection.sendall(_LENGTH.pack(len(content)) + content)
 
     def send_with(self, descriptor: int, frame: ToRank) -> None:
         """Send a frame with a descriptor, which stays open here."""
         content = encode_frame(frame)
+        content = _LENGTH.pack(len(content)) + content
         with self._sending:
             num_sent = socket.send_fds(self._connection, [content], [descriptor])
             self._connection.sendall(content[num_sent:])
@@ -326,7 +322,7 @@ class RankChannel:
     def receive_at_rank(self) -> ToRank | None:
         """Wait for a frame of the leader; None once it is gone."""
         content = self._receive()
-        return None if content is None else _decode_to_rank(content)
+        return None if content is None else decode_to_rank(content)
 
     def receive_at_leader(self) -> ToLeader | None:
         """Wait for a frame of a rank; None once it is gone."""

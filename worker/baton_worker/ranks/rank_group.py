@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -32,10 +32,12 @@ from baton_engine.engine_settings import EngineSettings
 from baton_engine.models.divisible import require_divisible
 from baton_engine.models.registry import read_model_config
 from baton_engine.ranks.ranks import Ranks
+from baton_kernels.cpu.shared_queue import SharedQueue
 from baton_kernels.interface.collectives import RankLostError
 from baton_kv.transfer_thread import TransferEffect
+from baton_worker.ranks.follower import Follower
 from baton_worker.ranks.group_transfers import GroupTransfers
-from baton_worker.ranks.links import SharedLinks, StoreLinks, lead_links, step_deadline_s
+from baton_worker.ranks.links import SharedLinks, StoreLinks, deadline_s, lead_links, step_deadline_s
 from baton_worker.ranks.rank_channel import (
     OF_SETTINGS,
     AdapterFrame,
@@ -45,7 +47,6 @@ from baton_worker.ranks.rank_channel import (
     FailedFrame,
     PoolFrame,
     Pools,
-    RankChannel,
     StartFrame,
     StepFrame,
     StopFrame,
@@ -55,7 +56,7 @@ from baton_worker.ranks.rank_channel import (
     error_of,
     own_machine,
 )
-from baton_worker.ranks.rank_starter import RankStarter, StartedRank
+from baton_worker.ranks.rank_starter import RankStarter
 
 SILENT_S: Final = 1.0
 """Silence after which a rank is looked at: one whose process is stopped is lost."""
@@ -68,22 +69,6 @@ _STOP_WITHIN_S: Final = 5.0
 _WATCH_EVERY_S: Final = 0.2
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-
-@dataclass(slots=True)
-class _Follower:
-    """A rank, and what it has said."""
-
-    started: StartedRank
-    answers: SimpleQueue[AnswerFrame | None] = field(default_factory=SimpleQueue)
-    """None once it is lost."""
-    adapter_answers: SimpleQueue[AnswerFrame | None] = field(default_factory=SimpleQueue)
-    """The same of adapters, which are loaded beside everything else."""
-    seen_s: float = field(default_factory=time.monotonic)
-
-    @property
-    def channel(self) -> RankChannel:
-        return self.started.channel
 
 
 class RankGroup:
@@ -125,8 +110,10 @@ class RankGroup:
         self._is_closing = False
         self._silence_s = LOADS_WITHIN_S
         self._step_began_s: float | None = None
+        self._queue: SharedQueue | None = None
         started = starter.start(sizes.leader_first[1:])
-        self._followers = [_Follower(one) for one in sorted(started, key=lambda one: one.rank)]
+        self._followers = [Follower(one) for one in sorted(started, key=lambda one: one.rank)]
+        self._apart = self._followers
         self._num_threads = max(1, torch.get_num_threads() // starter.num_on_host)
         torch.set_num_threads(self._num_threads)
         try:
@@ -156,7 +143,11 @@ class RankGroup:
         """
         if isinstance(self._links, StoreLinks):
             self._answers()  # Who waits at the store does not learn that another one will never come.
-        return self._links.open(self._place, self._announce)
+        ranks = self._links.open(self._place, self._announce)
+        self._queue = self._links.open_queue(self._place.rank)
+        if self._queue is not None:
+            self._apart = [one for one in self._followers if one.started.rank not in self._queue.readers]
+        return ranks
 
     @property
     def own_pool_place(self) -> RankPlace | None:
@@ -188,7 +179,7 @@ class RankGroup:
         Raises:
             BatonError: a rank is lost.
         """
-        self._tell(encode_frame(CallFrame(action=action, argument_json=argument_json)))
+        self._tell_in_order(CallFrame(action=action, argument_json=argument_json))
         return self._answers
 
     def change_adapter(self, digest: str, path: str = "") -> None:
@@ -257,8 +248,7 @@ class RankGroup:
             one.started.kill()
         self._links.abort()
         for one in self._followers:
-            one.answers.put(None)
-            one.adapter_answers.put(None)
+            one.expect_no_answers()
 
     def close(self) -> None:
         """End all ranks; those that do not end are killed."""
@@ -300,22 +290,21 @@ class RankGroup:
             links.close_descriptor()
 
     def _announce(self, plan: StepPlan) -> None:
-        if not any(piece.embeds for piece in plan.slices):
-            self._tell(encode_frame(StepFrame.of(plan, self.pools)))
-            return
-        for is_first in (True, False):
-            told = [one for one in self._followers if self._is_in_first_stage(one) is is_first]
-            if told:
-                self._tell(encode_frame(StepFrame.of(plan, self.pools, has_embeds=is_first)), told)
+        self._tell_in_order(StepFrame.of(plan, self.pools))
 
-    def _is_in_first_stage(self, one: _Follower) -> bool:
-        return RankPlace(sizes=self._place.sizes, rank=one.started.rank).is_first_stage
+    def _tell_in_order(self, frame: StepFrame | CallFrame) -> None:
+        """Tell all ranks, after what has been told in this way before: one thread calls it."""
+        content = encode_frame(frame)
+        self._tell(content, self._apart)
+        if self._queue is not None:
+            with self.explaining():
+                self._queue.put(content, deadline_s(self._place.sizes))
 
     def _tell_transfer(self, rank: int, effect: TransferEffect) -> None:
         told = [one for one in self._followers if one.started.rank == rank]
         self._tell(encode_frame(TransferFrame.of(effect)), told)
 
-    def _tell(self, content: bytes, told: Sequence[_Follower] | None = None) -> None:
+    def _tell(self, content: bytes, told: Sequence[Follower] | None = None) -> None:
         if self.lost.done():
             self.lost.result()
         for one in self._followers if told is None else told:
@@ -359,14 +348,14 @@ class RankGroup:
             if not self._is_closing:
                 self._look_for_silence()
 
-    def _receive_all(self, one: _Follower) -> bool:
+    def _receive_all(self, one: Follower) -> bool:
         """Take the frames that have come; False where no more will come."""
         while self._receive(one):
             if not one.channel.is_ahead:
                 return True
         return False
 
-    def _receive(self, one: _Follower) -> bool:
+    def _receive(self, one: Follower) -> bool:
         frame = one.channel.receive_at_leader()
         one.seen_s = time.monotonic()
         match frame:
@@ -396,5 +385,5 @@ class RankGroup:
             elif silent_s > self._silence_s:
                 self._lose(one, f"it is silent for {silent_s:.1f} s")
 
-    def _lose(self, lost: _Follower, reason: str, error: BatonError | None = None) -> None:
+    def _lose(self, lost: Follower, reason: str, error: BatonError | None = None) -> None:
         self.end(f"rank {lost.started.rank} of the model's ranks is lost: {reason}", error)

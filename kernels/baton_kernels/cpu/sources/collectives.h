@@ -28,7 +28,7 @@ struct alignas(64) TurnFlag {
 
 constexpr int kYieldsBeforeSleep = 4096;
 constexpr int64_t kLongYieldNs = 300000;
-constexpr int64_t kSleepNs = 1000000;  // of a rank that nobody wakes
+constexpr int64_t kSleepNs = 1000000;
 constexpr int kCrowdedWaits = 256;
 
 inline int64_t now_ns() {
@@ -42,11 +42,11 @@ inline void set_turn(TurnFlag& flag, int64_t turn) {
   if (flag.sleepers.load()) syscall(SYS_futex, &flag.turn, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// Sleep until the flag changes from a turn that is too early, for a while at most.
-inline void sleep_until_set(TurnFlag& flag, int64_t turn) {
+// Sleep until the flag changes from a turn that is too early, for a while at most: nobody wakes whoever is to give up.
+inline void sleep_until_set(TurnFlag& flag, int64_t turn, int64_t longest_ns) {
   flag.sleepers.fetch_add(1);
   const int64_t seen = flag.turn.load();
-  const timespec pause{0, kSleepNs};
+  const timespec pause{0, longest_ns};
   // A futex is 32 bits: the lower half of the turn, which comes first.
   if (seen < turn) syscall(SYS_futex, &flag.turn, FUTEX_WAIT, static_cast<int32_t>(seen), &pause, nullptr, 0);
   flag.sleepers.fetch_sub(1);
@@ -55,19 +55,20 @@ inline void sleep_until_set(TurnFlag& flag, int64_t turn) {
 // Wait until the flag has reached a turn; false if its rank is lost. Cores may be shared with who is waited for, so it
 // yields, and after a while it sleeps. A yield that lasts was to another process, of however low a priority: for some
 // time a rank sleeps at once then, as whoever is woken comes before that process.
-inline bool wait_for(const Meeting& meeting, TurnFlag& flag, int64_t turn) {
+inline bool wait_for(const int64_t* aborted_flag, int64_t deadline_ns, TurnFlag& flag, int64_t turn,
+                     int64_t longest_sleep_ns) {
   static thread_local int crowded_waits = 0;
   if (flag.turn.load(std::memory_order_acquire) >= turn) return true;
-  const auto* aborted = reinterpret_cast<const std::atomic<int64_t>*>(meeting.aborted);
+  const auto* aborted = reinterpret_cast<const std::atomic<int64_t>*>(aborted_flag);
   int64_t now = now_ns();
-  const int64_t end = now + meeting.deadline_ns;
+  const int64_t end = now + deadline_ns;
   if (crowded_waits > 0) --crowded_waits;
   for (int64_t round = 0; flag.turn.load(std::memory_order_acquire) < turn; ++round) {
     // A yield may last a whole time slice of another process: the deadline holds for them, too.
     if (aborted->load(std::memory_order_relaxed) || now > end) return false;
     const int64_t before = now;
     if (crowded_waits > 0 || round >= kYieldsBeforeSleep) {
-      sleep_until_set(flag, turn);
+      sleep_until_set(flag, turn, longest_sleep_ns);
       now = now_ns();
     } else {
       sched_yield();
@@ -76,6 +77,10 @@ inline bool wait_for(const Meeting& meeting, TurnFlag& flag, int64_t turn) {
     }
   }
   return true;
+}
+
+inline bool wait_for(const Meeting& meeting, TurnFlag& flag, int64_t turn) {
+  return wait_for(meeting.aborted, meeting.deadline_ns, flag, turn, kSleepNs);
 }
 
 template <class Number>
@@ -151,5 +156,11 @@ inline bool receive(const ReceiveArgs& args) {
   }
   return true;
 }
+
+inline bool await_turn(const AwaitTurnArgs& args) {
+  return wait_for(args.aborted, args.deadline_ns, *static_cast<TurnFlag*>(args.flag), args.turn, args.longest_sleep_ns);
+}
+
+inline void set_turn(const SetTurnArgs& args) { set_turn(*static_cast<TurnFlag*>(args.flag), args.turn); }
 
 }  // namespace baton

@@ -325,6 +325,8 @@ int baton_lora(const LoraArgs* args) {
 int baton_exchange(const ExchangeArgs* args) { return exchange(*args) ? kOk : kRankLost; }
 int baton_send(const SendArgs* args) { return send(*args) ? kOk : kRankLost; }
 int baton_receive(const ReceiveArgs* args) { return receive(*args) ? kOk : kRankLost; }
+int baton_await_turn(const AwaitTurnArgs* args) { return await_turn(*args) ? kOk : kRankLost; }
+int baton_set_turn(const SetTurnArgs* args) { return set_turn(*args), kOk; }
 
 int baton_int8_linear(const Int8LinearArgs* args) {
   return run([&] { int8_linear(*args, reserve(int8_scratch_size(*args))); });
