@@ -57,6 +57,12 @@ BUNDLED_DRAFT: Final = str(Path(__file__).with_name("bundled_draft"))
 """A model that drafts for the bundled one."""
 BUNDLED_HEAD: Final = str(Path(__file__).with_name("bundled_eagle3"))
 """An EAGLE-3 head of the bundled model."""
+LOOKUP: Final = {
+    "method": "ngram",
+    "num_speculative_tokens": 7,
+    "prompt_lookup_min": 2,
+    "prompt_lookup_max": 5,
+}
 TEXTS: Final = ("repeats", "random", "questions")
 _HELD_OUT: Final = [
     name
@@ -143,6 +149,11 @@ def _prompt(args: argparse.Namespace, number: int, text: str) -> Any:
     if text == "questions":
         name = _HELD_OUT[number % len(_HELD_OUT)]
         return f"<|im_start|>user\nWhat does {name} do?<|im_end|>\n<|im_start|>assistant\n"
+    return repeating_text(number)
+
+
+def repeating_text(number: int) -> str:
+    """Return a piece of Python's standard library, twice."""
     source = inspect.getsource(SOURCES[number % len(SOURCES)])[500 + 40 * number :][:600]
     return 2 * f"{source}\n"
 
@@ -155,8 +166,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=100)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--batch-invariant", action="store_true")
-    lookup = {"method": "ngram", "num_speculative_tokens": 7, "prompt_lookup_min": 2, "prompt_lookup_max": 5}
-    parser.add_argument("--speculative-config", default=json.dumps(lookup))
+    parser.add_argument("--speculative-config", default=json.dumps(LOOKUP))
     parser.add_argument("--draft-model", action="store_true", help="draft by the bundled draft model")
     parser.add_argument("--head", action="store_true", help="draft by the bundled EAGLE-3 head")
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=TEXTS)

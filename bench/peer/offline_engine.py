@@ -10,7 +10,9 @@ import argparse
 import json
 import socket
 import time
+from collections.abc import Sequence
 from importlib import import_module
+from itertools import cycle
 from typing import Any, Protocol
 
 from bench.command_line import make_parser
@@ -19,8 +21,12 @@ from bench.command_line import make_parser
 class Engine(Protocol):
     """An engine under comparison."""
 
-    def run(self, prompts: list[list[int]], num_tokens: int, *, reads_cache: bool) -> dict[str, Any]:
+    def run(
+        self, prompts: list[list[int]], num_tokens: int, *, reads_cache: bool, adapters: Sequence[str] = ()
+    ) -> dict[str, Any]:
         """Continue all prompts at once by exactly `num_tokens` of the likeliest tokens.
+
+        Requests have LoRA adapters, which are folders, in turn.
 
         Returns:
             `wall_s`, and for each prompt `times_s` of its tokens since the start, and `token_ids`.
@@ -39,10 +45,14 @@ class SteppingEngine:
             kv_cache_memory_bytes=args.kv_bytes,
             tensor_parallel_size=args.tensor_parallel_size,
             pipeline_parallel_size=args.pipeline_parallel_size,
+            **args.engine_arguments,
         )
         self._num_runs = 0
+        self._adapter_numbers: dict[str, int] = {}
 
-    def run(self, prompts: list[list[int]], num_tokens: int, *, reads_cache: bool) -> dict[str, Any]:
+    def run(
+        self, prompts: list[list[int]], num_tokens: int, *, reads_cache: bool, adapters: Sequence[str] = ()
+    ) -> dict[str, Any]:
         cache = {} if reads_cache else {"skip_reading_prefix_cache": True}
         params = self._package.SamplingParams(
             temperature=0.0, max_tokens=num_tokens, ignore_eos=True, **cache
@@ -53,8 +63,9 @@ class SteppingEngine:
         tokens: dict[str, list[int]] = {}
         engine = self._llm.llm_engine
         start = time.perf_counter()
-        for name, prompt in zip(names, prompts, strict=True):
-            engine.add_request(name, {"prompt_token_ids": prompt}, params)
+        lora = [self._lora_request(folder) for folder in adapters] or [None]
+        for name, prompt, adapter in zip(names, prompts, cycle(lora), strict=False):
+            engine.add_request(name, {"prompt_token_ids": prompt}, params, lora_request=adapter)
         while engine.has_unfinished_requests():
             for output in engine.step():
                 name = output.request_id
@@ -66,6 +77,11 @@ class SteppingEngine:
             "times_s": [times[name] for name in names],
             "token_ids": [tokens[name] for name in names],
         }
+
+    def _lora_request(self, folder: str) -> Any:
+        number = self._adapter_numbers.setdefault(folder, 1 + len(self._adapter_numbers))
+        module = import_module("vllm.lora.request") if self._package.__name__ == "vllm" else self._package
+        return module.LoRARequest(f"adapter-{number}", number, folder)
 
 
 class TransformersEngine:
@@ -81,7 +97,10 @@ class TransformersEngine:
         ).eval()
         self._model.generation_config.eos_token_id = None
 
-    def run(self, prompts: list[list[int]], num_tokens: int, *, reads_cache: bool) -> dict[str, Any]:
+    def run(
+        self, prompts: list[list[int]], num_tokens: int, *, reads_cache: bool, adapters: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        assert not adapters, "only the other engines have them"
         ids = self._torch.tensor(prompts)
         clock = _Clock()
         start = time.perf_counter()
@@ -120,6 +139,9 @@ def main() -> None:
     parser.add_argument("--kv-bytes", required=True, type=int)
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--pipeline-parallel-size", type=int, default=1)
+    parser.add_argument(
+        "--engine-arguments", type=json.loads, default={}, help="more arguments of LLM, as JSON"
+    )
     parser.add_argument("--control-fd", required=True, type=int)
     args = parser.parse_args()
     make = TransformersEngine if args.engine == "transformers" else SteppingEngine
